@@ -1,0 +1,29 @@
+"""Random numbers that depend on the seed and on what they are for, and on nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """A generator of its own for each purpose (such as a layer's key), so that no order of work changes a draw."""
+    digest = hashlib.blake2b(f"{seed}:{purpose}".encode(), digest_size=7).digest()
+    return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "big"))
+
+
+def normal(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
+    """Standard normal draws beside `like`; made on the host, so that every device sees the same numbers."""
+    return torch.randn(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
+
+
+def uniform(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
+    """Uniform draws in [0, 1) beside `like`, made on the host."""
+    return torch.rand(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
+
+
+def permutation(count: int, source: torch.Generator) -> list[int]:
+    """A shuffled `range(count)`."""
+    return torch.randperm(count, generator=source, device="cpu").tolist()

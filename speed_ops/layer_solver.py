@@ -1,0 +1,180 @@
+"""One layer at a time: what all layers share is made once here, then each layer gets its own null space and edit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .closed_form import erasing_rows, uce_rows
+from .directions import smallest_directions
+from .draws import generator, normal
+from .erasure import LayerEdit
+from .nullspace import KeptSpan, empty_span, span_of_gram, span_of_moment
+from .pairs import ErasePairs
+from .prior import PriorShift, RefinedPrior, augment_directed, augment_random, erase_gain, influence_filter, keep_only
+from .rows import Rows
+from .settings import EraseSettings
+
+
+@dataclass(frozen=True, eq=False)
+class SolvedLayer:
+    """A layer's edit and how it came about."""
+
+    edit: LayerEdit
+    kept: Tensor
+    """`N` booleans: retain rows that shaped this layer's null space."""
+    added: Tensor
+    """Scalar: augmented rows that passed the filter."""
+    room: int
+    """Dimension of the null space before the invariants were taken out."""
+
+
+@dataclass
+class Stopwatch:
+    """Seconds spent in each stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Adds the time of the block to the stage."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+class LayerSolver:
+    """Solves layers for one set of pairs, one retain set and one choice of settings."""
+
+    def __init__(
+        self,
+        pairs: ErasePairs,
+        retain: Rows,
+        constraints: Tensor,
+        settings: EraseSettings,
+        watch: Stopwatch,
+        directions: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.settings, self.watch = settings, watch
+        self.retain, self.constraints = retain.values, constraints
+        self.targets, self.change = pairs.mean_scaled()
+        self.groups, self.concepts, self.weights = retain.group_index(), len(retain.names), retain.weights()
+        self.directions = directions if directions is not None else {}  # they depend on the layer alone
+        self._shared: tuple[Tensor, int] | None = None
+        baseline = settings.method in ("uce", "rece")
+        if baseline:
+            with watch.stage("closed form"):
+                rows = uce_rows(
+                    pairs.targets,
+                    self.retain,
+                    self.weights,
+                    settings.erase_weight,
+                    settings.preserve_weight,
+                    settings.lam,
+                )
+            # UCE sums over concepts where SPEED takes the mean: the change goes in unscaled.
+            self.change, self._shared = pairs.change, (rows, retain.width)
+        self.refines = (
+            not baseline and settings.method != "null_space" and (settings.ipf or settings.dpa or settings.rpa)
+        )
+        if self.refines and len(self.retain):
+            with watch.stage("prior filter"):
+                self.gain = erase_gain(self.targets)
+                self.response = self.gain @ self.retain.T  # n x N
+                # Worth its N x N only where some layer may keep fewer rows than the embedding is wide.
+                small = len(self.retain) <= 2 * self.retain.shape[1] and not settings.rpa
+                self.retain_gram = self.retain @ self.retain.T if small else None
+
+    def solve(self, key: str, weight: Tensor) -> SolvedLayer:
+        """The edit of one layer from its weight (`o x d`, working precision)."""
+        everything = torch.ones(len(self.retain), dtype=torch.bool, device=weight.device)
+        none = weight.new_zeros(())
+        up = weight @ self.change.T  # W (C* - C1)
+        if not self.refines or not len(self.retain):
+            down, room = self._same_for_all_layers()
+            return SolvedLayer(LayerEdit(up, down), everything, none, room)
+        shift = PriorShift(self.gain, up)
+        with self.watch.stage("prior filter"):
+            sizes = shift.of(self.response)
+            kept = self._filter(sizes) if self.settings.ipf else everything
+        span, added = self._refined_span(key, weight, shift, sizes, kept)
+        return SolvedLayer(LayerEdit(up, self._down(span)), kept, added, span.room)
+
+    def _filter(self, sizes: Tensor) -> Tensor:
+        settings = self.settings
+        return influence_filter(sizes, settings.filter_scale, self.groups, self.concepts, settings.filter_unit)
+
+    def _refined_span(
+        self, key: str, weight: Tensor, shift: PriorShift, sizes: Tensor, kept: Tensor
+    ) -> tuple[KeptSpan, Tensor]:
+        settings, chosen = self.settings, kept.nonzero().squeeze(1)
+        if not len(chosen):
+            return empty_span(self.retain), weight.new_zeros(())
+        if settings.rpa:
+            with self.watch.stage("augmentation"):
+                moment, added = augment_random(
+                    shift,
+                    self.retain,
+                    chosen,
+                    self.weights,
+                    settings.augmentations,
+                    settings.filter_scale,
+                    settings.seed,
+                    key,
+                )
+            return self._eigen(moment), added
+        with self.watch.stage("augmentation"):
+            prior = self._augmented(key, weight, shift, sizes, chosen)
+        return self._span(prior), prior.added
+
+    def _augmented(self, key: str, weight: Tensor, shift: PriorShift, sizes: Tensor, chosen: Tensor) -> RefinedPrior:
+        settings = self.settings
+        if not settings.dpa or not settings.augmentations:
+            return keep_only(chosen, self.weights, self.retain[:0])
+        if key not in self.directions:
+            self.directions[key] = smallest_directions(weight, settings.augment_rank)
+        along = self.directions[key]
+        shape = (len(self.retain), settings.augmentations, len(along))
+        draws = normal(shape, generator(settings.seed, f"directed augmentation of {key}"), self.retain)
+        return augment_directed(shift, self.response, sizes, chosen, self.weights, along, draws, settings.filter_scale)
+
+    def _span(self, prior: RefinedPrior) -> KeptSpan:
+        """The eigenproblem on the smaller side: of the kept rows' Gram matrix, or of the correlation matrix."""
+        factor = prior.factor(self.retain)
+        if len(factor) >= factor.shape[1]:
+            return self._eigen(factor.T @ factor)
+        with self.watch.stage("null space"):
+            if self.retain_gram is None:
+                gram = factor @ factor.T
+            else:
+                gram = prior.gram(self.retain_gram, self.retain @ prior.directions.T)
+            return span_of_gram(gram, factor, self.settings.threshold, self.settings.threshold_mode)
+
+    def _eigen(self, moment: Tensor) -> KeptSpan:
+        with self.watch.stage("null space"):
+            return span_of_moment(moment, self.settings.threshold, self.settings.threshold_mode)
+
+    def _down(self, span: KeptSpan) -> Tensor:
+        constraints = (
+            self.constraints if self.settings.iec and self.settings.method == "speed" else self.constraints[:0]
+        )
+        with self.watch.stage("closed form"):
+            return erasing_rows(self.targets, span, constraints, self.settings.lam, self.settings.mu)
+
+    def _same_for_all_layers(self) -> tuple[Tensor, int]:
+        """Without refinement no layer has a say in the null space: one solve serves them all."""
+        if self._shared is None:
+            if len(self.retain):
+                everything = torch.arange(len(self.retain), device=self.retain.device)
+                prior = keep_only(everything, self.weights, self.retain[:0])
+                self.retain_gram = None
+                span = self._span(prior)
+            else:
+                span = empty_span(self.targets)
+            self._shared = (self._down(span), span.room)
+        return self._shared

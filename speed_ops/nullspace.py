@@ -1,0 +1,75 @@
+"""The null space of the refined retain set (eq. 2), held by the span it must avoid.
+
+P x = x - K'K x, with K the eigenvectors of the correlation matrix that count as retained. P itself is never formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .settings import ThresholdMode
+
+
+@dataclass(frozen=True, eq=False)
+class KeptSpan:
+    """What the edit must not touch."""
+
+    basis: Tensor
+    """`q x d`: orthonormal rows K."""
+
+    @property
+    def room(self) -> int:
+        """Dimension of the null space: the degrees of freedom left for erasing (eq. 4)."""
+        return self.basis.shape[1] - len(self.basis)
+
+    def remove(self, rows: Tensor) -> Tensor:
+        """Rows times P: each row without its part in the span.
+
+        Twice, because a basis from a Gram matrix is orthonormal only to the square root of the conditioning; the
+        second pass squares that error away.
+        """
+        for _ in range(2):
+            rows = rows - (rows @ self.basis.T) @ self.basis
+        return rows
+
+    def joined(self, rows: Tensor, cut: float = 1e-10) -> KeptSpan:
+        """The span enlarged by further rows; directions it already holds (to `cut` of the rows' size) add nothing."""
+        outside = self.remove(rows)
+        _, sizes, basis = torch.linalg.svd(outside, full_matrices=False)
+        fresh = self.remove(basis[sizes > cut * torch.linalg.matrix_norm(rows)])
+        return KeptSpan(torch.cat([self.basis, torch.nn.functional.normalize(fresh, dim=1)]))
+
+
+def empty_span(like: Tensor) -> KeptSpan:
+    """Nothing is retained: P is the identity."""
+    return KeptSpan(like.new_zeros((0, like.shape[1])))
+
+
+def span_of_moment(moment: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
+    """The span from the correlation matrix itself (`d x d`)."""
+    values, vectors = torch.linalg.eigh(moment)
+    return KeptSpan(vectors[:, counts_as_retained(values, threshold, mode)].T.contiguous())
+
+
+def span_of_gram(gram: Tensor, factor: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
+    """The same span from the smaller side: `gram` = F F' (`p x p`), F (`p x d`) a factor of the correlation matrix."""
+    values, vectors = torch.linalg.eigh(gram)
+    chosen = counts_as_retained(values, threshold, mode)
+    # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space to speak of.
+    chosen = chosen & (values > values[-1:] * len(values) * torch.finfo(values.dtype).eps)
+    return KeptSpan((vectors[:, chosen] * values[chosen].rsqrt()).T @ factor)
+
+
+def counts_as_retained(values: Tensor, threshold: float, mode: ThresholdMode) -> Tensor:
+    """Which eigenvalues (ascending) belong to the retained span.
+
+    absolute: those of at least `threshold`, as in the released code. relative: all but the smallest ones, as many as
+    together hold no more than `threshold` of the trace; that does not depend on the scale of the text encoder.
+    """
+    if mode == "absolute":
+        return values >= threshold
+    energy = values.clamp(min=0)
+    return energy.cumsum(0) > threshold * energy.sum()
