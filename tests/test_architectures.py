@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pico
 import pytest
+
 from speed_erase.speed_ops.architectures import ARCHITECTURES, by_name, detect, encoder_keys, layers
 from speed_erase.speed_ops.errors import SettingsError, UnsupportedModelError
 

@@ -10,12 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import pico
 import pytest
-from speed_erase.speed_ops.errors import FileError
-from speed_erase.speed_ops.files import atomic
-from speed_erase.speed_ops.files.atomic import atomic_folder, atomic_write, write_bytes
 
-ROOT = Path(atomic.__file__).parents[2]
+from speed_erase.speed_ops.errors import FileError
+from speed_erase.speed_ops.files.atomic import atomic_folder, atomic_write, write_bytes
 
 
 def names(folder: Path) -> list[str]:
@@ -139,11 +138,6 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 WRITER = """
-import sys, types
-for name, path in (("speed_erase", {root!r}), ("speed_erase.speed_ops", {root!r} + "/speed_ops")):
-    module = types.ModuleType(name)
-    module.__path__ = [path]
-    sys.modules[name] = module  # the bare packages: importing torch would take longer than the test
 from speed_erase.speed_ops.files.atomic import atomic_write
 print("ready", flush=True)
 letter = 0
@@ -158,7 +152,7 @@ while True:
 def kill_a_writer(target: Path, wait: float, *, until_changed: bool = False) -> None:
     """Start a process that writes 4 MB over and over, and kill it at a moment of the caller's choice."""
     before = target.read_bytes()
-    script = WRITER.format(root=str(ROOT), target=str(target))
+    script = pico.standalone(WRITER.format(target=str(target)))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None and writer.stdout.readline() == b"ready\n"
         time.sleep(wait)
