@@ -1,0 +1,99 @@
+"""Which token rows represent a phrase.
+
+A prompt of `n` text tokens reaches a CLIP-fed model as `context_length` rows: row 0 is the start token, rows `1..n` the
+text, row `n + 1` the end token, and the rest padding. In a causal encoder every row from the name on knows the name, so
+end and padding rows carry it too; the paper edits the last subject token alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
+
+from ..errors import InputError, SettingsError
+
+
+class Position(Flag):
+    """Rows of one prompt; combine with `|`."""
+
+    LAST_SUBJECT = auto()
+    """The last token of the name (the paper's row)."""
+    EOS = auto()
+    """The end token."""
+    FIRST_PAD = auto()
+    """The first padding row."""
+    LAST_PAD = auto()
+    """The last padding row: the last of the context."""
+    ALL = auto()
+    """Every row after the start token (the paper's rule for implicit concepts)."""
+
+
+IN_CONTEXT = Position.LAST_SUBJECT | Position.EOS | Position.FIRST_PAD | Position.LAST_PAD
+"""The rows that erased a style on a model that draws, where the last subject token alone did not."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt and where in it the words end that a row stands for."""
+
+    text: str
+    subject_end: int
+    """Number of characters of `text` up to the end of the name (or of the words that stand in for it)."""
+
+    @classmethod
+    def bare(cls, name: str) -> Prompt:
+        """The name and nothing else."""
+        return cls(name, len(name))
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """A tokenised prompt."""
+
+    ids: tuple[int, ...]
+    """Text tokens, without start and end."""
+    subject: int
+    """How many of them there are up to the last subject token: its row, as row 0 is the start token. 0: no text."""
+
+
+def locate(prompt: Prompt, token_ids: Callable[[str], Sequence[int]], context_length: int) -> TokenSpan:
+    """Finds the last subject token by tokenising the prompt up to the end of the name.
+
+    Where the last word runs into what follows (a name that ends in punctuation before `'s`), the two token lists part
+    inside that word; the first token that differs is then the one the name ends in.
+    """
+    ids = tuple(token_ids(prompt.text))
+    if len(ids) > context_length - 2:
+        shown = prompt.text if len(prompt.text) <= 60 else prompt.text[:57] + "..."
+        raise InputError(
+            f"'{shown}' is {len(ids)} tokens long, but the text encoder takes {context_length - 2}: shorten the name."
+        )
+    if prompt.subject_end == len(prompt.text):
+        return TokenSpan(ids, len(ids))
+    head = tuple(token_ids(prompt.text[: prompt.subject_end]))
+    shared = 0
+    while shared < min(len(head), len(ids)) and head[shared] == ids[shared]:
+        shared += 1
+    return TokenSpan(ids, shared if shared == len(head) else min(shared + 1, len(ids)))
+
+
+def row_indices(positions: Position, span: TokenSpan, context_length: int) -> tuple[int, ...]:
+    """Rows of the prompt that stand for `positions`, one for each flag in the order of `Position`.
+
+    Rows are not merged where two flags meet, so that a target's rows and its anchor's pair off one to one.
+    """
+    if not positions:
+        raise SettingsError("No token position was chosen: choose at least one, such as the last subject token.")
+    end = len(span.ids) + 1
+    if positions & Position.ALL:
+        return tuple(range(1, context_length))
+    if positions & (Position.FIRST_PAD | Position.LAST_PAD) and end + 1 >= context_length:
+        raise InputError(f"A prompt of {len(span.ids)} tokens has no padding row: shorten the name.")
+    places = {
+        Position.LAST_SUBJECT: span.subject,
+        Position.EOS: end,
+        Position.FIRST_PAD: end + 1,
+        Position.LAST_PAD: context_length - 1,
+    }
+    return tuple(row for flag, row in places.items() if positions & flag)
