@@ -114,8 +114,8 @@ def test_last_subject_token_is_found_in_every_template(package: ClipTokenizer, n
         prompt = template.fill(name)
         span = locate(prompt, package.token_ids, 77)
         assert span.ids == tuple(package.token_ids(prompt.text))
-        if name in ("Ke$ha!", "O'") and "{name}'s" in template.text:
-            assert 0 < span.subject <= len(span.ids)  # the apostrophe runs into the name: see below
+        if name[-1] in "!'" and template.text.split("{name}")[1][:1] in ("'", ","):
+            assert 0 < span.subject <= len(span.ids)  # the marks run together: see below
         else:
             assert span.ids[span.subject - len(bare) : span.subject] == bare, template
 
