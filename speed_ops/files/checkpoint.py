@@ -55,6 +55,12 @@ class Checkpoint:
         """Bytes of all weight files together."""
         return sum(part.header.data_start + part.header.data_size for part in self.parts)
 
+    def keys(self) -> Iterable[str]:
+        return self.shapes.keys()
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.read(key)
+
     def read(self, key: str) -> Tensor:
         """One tensor in its stored dtype, in memory of its own."""
         part = self.part_of(key)

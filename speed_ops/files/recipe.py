@@ -1,0 +1,172 @@
+"""The recipe: everything needed to solve the same erasure again on another checkpoint, and nothing model-sized."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import FileError
+from . import untrusted_json
+from .atomic import write_bytes
+from .fields import Fields, check_version
+from .redaction import Redactor
+
+SCHEMA = "speed.recipe"
+VERSION = "1.0"
+MAX_BYTES = 16_000_000
+_MAX_CONCEPTS, _MAX_ALIASES, _MAX_CONTEXTS, _MAX_LISTS, _MAX_NAMES = 10_000, 100, 1_000, 100, 200_000
+_KNOWN = (
+    "schema",
+    "version",
+    "concepts",
+    "contexts",
+    "rows",
+    "retain",
+    "settings",
+    "seed",
+    "package_version",
+    "family",
+)
+_KNOWN_HASHES = ("base_hash", "encoder_hash", "redacted")
+
+
+@dataclass(frozen=True)
+class RecipeConcept:
+    """One thing to erase and what it becomes."""
+
+    target: str
+    anchor: str
+    kind: str
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecipeRetain:
+    """One list of names that must survive."""
+
+    label: str
+    """Name of a built-in list, or what the user's list was called."""
+    sha256: str
+    """Of its names: tells whether the list is still the one that was used."""
+    kind: str = ""
+    names: tuple[str, ...] | None = None
+    """The names themselves for a user's list, which nobody else has; None for a built-in one."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """See `to_json` for the stored form; every field but `concepts` and `settings` may be empty."""
+
+    concepts: tuple[RecipeConcept, ...]
+    settings: dict[str, Any]
+    """Plain values of the solver's settings."""
+    seed: int = 0
+    contexts: tuple[str, ...] = ()
+    """Templates the rows were taken from, with `{name}` for the name."""
+    rows: dict[str, Any] = field(default_factory=dict)
+    """Plain values of the choice of token rows."""
+    retain: tuple[RecipeRetain, ...] = ()
+    family: str = ""
+    package_version: str = ""
+    base_hash: str = ""
+    encoder_hash: str = ""
+    redacted: bool = False
+    """True when names are salted hashes: the recipe documents an erasure and cannot repeat it."""
+    unknown: tuple[str, ...] = field(default=(), compare=False)
+    """Fields of a newer version that were not understood; a caller should mention them."""
+
+    def to_json(self) -> str:
+        """One line of ASCII with sorted keys: equal recipes give equal text."""
+        content: dict[str, Any] = {"schema": SCHEMA, "version": VERSION, "redacted": self.redacted, "seed": self.seed}
+        content["concepts"] = [vars(concept) for concept in self.concepts]
+        content["retain"] = [
+            {name: value for name, value in vars(part).items() if value is not None} for part in self.retain
+        ]
+        for name in ("settings", "contexts", "rows", "family", "package_version", "base_hash", "encoder_hash"):
+            content[name] = getattr(self, name)
+        try:
+            text = untrusted_json.dump(content)
+        except (TypeError, ValueError) as error:
+            raise FileError(f"The recipe cannot be stored: {error}; settings must be plain finite values.") from error
+        if len(text) > MAX_BYTES:
+            raise FileError(f"The recipe would be {len(text)} bytes long; the limit is {MAX_BYTES}: shorten its lists.")
+        return text
+
+    @classmethod
+    def from_json(cls, content: str | bytes, what: str = "The recipe") -> Recipe:
+        """Read a recipe that anybody may have written; newer minor versions and unknown fields are accepted."""
+        fields = Fields.of(untrusted_json.load(content, what, MAX_BYTES), what)
+        if fields.values.get("schema") != SCHEMA:
+            raise FileError(f"{what} is not a recipe: its `schema` is not {SCHEMA!r}.")
+        check_version(fields.values.get("version"), VERSION, what)
+        concepts = tuple(_concept(item) for item in fields.objects("concepts", _MAX_CONCEPTS))
+        if not concepts:
+            raise FileError(f"{what} names no concept to erase.")
+        return cls(
+            concepts=concepts,
+            settings=fields.plain("settings"),
+            seed=fields.number("seed"),
+            contexts=fields.texts("contexts", _MAX_CONTEXTS),
+            rows=fields.plain("rows"),
+            retain=tuple(_retain(item) for item in fields.objects("retain", _MAX_LISTS)),
+            family=fields.text("family", ""),
+            package_version=fields.text("package_version", ""),
+            base_hash=fields.text("base_hash", ""),
+            encoder_hash=fields.text("encoder_hash", ""),
+            redacted=fields.flag("redacted"),
+            unknown=fields.unknown((*_KNOWN, *_KNOWN_HASHES)),
+        )
+
+    @classmethod
+    def read(cls, path: Path | str) -> Recipe:
+        """Read a recipe file."""
+        try:
+            with Path(path).open("rb") as handle:
+                content = handle.read(MAX_BYTES + 1)
+        except (OSError, ValueError) as error:
+            raise FileError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+        return cls.from_json(content, str(path))
+
+    def write(self, path: Path | str, *, force: bool = False) -> None:
+        """Write a recipe file, atomically."""
+        write_bytes(path, self.to_json().encode(), force=force)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that a redacted file must not show: targets, aliases, anchors, and users' own retain names."""
+        of_concepts = [name for concept in self.concepts for name in (concept.target, concept.anchor, *concept.aliases)]
+        return tuple(dict.fromkeys([*of_concepts, *(name for part in self.retain for name in part.names or ())]))
+
+    def redacted_with(self, salt: bytes | str) -> Recipe:
+        """The recipe with salted hashes for names. The salt is not stored: who has it can check a name, nobody else."""
+        redact = Redactor(salt)
+        concepts = tuple(
+            RecipeConcept(redact(one.target), redact(one.anchor), one.kind, tuple(map(redact, one.aliases)))
+            for one in self.concepts
+        )
+        retain = tuple(
+            part
+            if part.names is None
+            else replace(
+                part, label=redact(part.label), sha256=redact(part.sha256), names=tuple(map(redact, part.names))
+            )
+            for part in self.retain
+        )
+        return replace(self, concepts=concepts, retain=retain, redacted=True)
+
+
+def _concept(fields: Fields) -> RecipeConcept:
+    target = fields.text("target")
+    if not target.strip():
+        raise FileError(f"{fields.what} has an empty target.")
+    return RecipeConcept(
+        target, fields.text("anchor", ""), fields.text("kind", ""), fields.texts("aliases", _MAX_ALIASES)
+    )
+
+
+def _retain(fields: Fields) -> RecipeRetain:
+    values: Mapping[str, Any] = fields.values
+    names = fields.texts("names", _MAX_NAMES) if values.get("names") is not None else None
+    return RecipeRetain(fields.text("label"), fields.text("sha256", ""), fields.text("kind", ""), names)
