@@ -14,8 +14,8 @@ from ..architectures import encoder_keys
 from ..errors import FileError
 
 STORED = torch.float16
-"""ComfyUI holds text encoders in half precision, whatever the file has, and computes in float32. A float32 file that was
-not rounded the same way would give embeddings that the model never sees (off by 1e-3)."""
+"""ComfyUI holds text encoders in half precision, whatever the file has, and computes in float32. A float32 file that
+is not rounded the same way gives embeddings that the model never sees (off by 1e-3)."""
 
 
 class Tensors(Protocol):
