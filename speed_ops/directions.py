@@ -7,25 +7,25 @@ from torch import Tensor
 
 from .draws import generator, normal
 
-_GUARD = 8  # extra vectors in the block: convergence then depends on the (r + 8)-th value, not on the next one
-_ROUNDS = 60
-_TOLERANCE = 1e-11  # relative residual; the draws need the direction to about 1e-8
+_STEPS = 160
+_CHECK_EVERY = 8
+_TOLERANCE = 1e-12  # relative residual; the draws need the direction to about 1e-8, and close values cost digits
+_SMALL = 64  # below this side an SVD is as fast
 
 
 def smallest_directions(weight: Tensor, count: int) -> Tensor:
     """`count x d`: right singular vectors of the smallest singular values of the thin SVD, smallest last.
 
-    Block inverse iteration on a Cholesky factor of the smaller Gram matrix; an SVD where that cannot work. The thin
-    SVD's smallest, not the exact null vectors of a wide matrix, as in the released code.
+    A Krylov space of the inverse of the smaller Gram matrix; an SVD where that cannot work. The thin SVD's smallest,
+    not the exact null vectors of a wide matrix, as in the released code.
     """
     out, width = weight.shape
-    side = min(out, width)
-    count = min(count, side)
-    gram = weight @ weight.T if out <= width else weight.T @ weight
-    factor, info = torch.linalg.cholesky_ex(gram)
+    short = weight if out <= width else weight.T
+    count = min(count, len(short))
     found = None
-    if side > 4 * (count + _GUARD) and not bool(info):
-        found = _inverse_iteration(gram, factor, count)
+    if len(short) > _SMALL:
+        factor, failed = torch.linalg.cholesky_ex(_lower_gram(short))
+        found = None if bool(failed) else _smallest_eigenvectors(factor, count)
     if found is None:
         return _signed(torch.linalg.svd(weight, full_matrices=False)[2][-count:])
     vectors = found.T.flip(0)
@@ -34,19 +34,31 @@ def smallest_directions(weight: Tensor, count: int) -> Tensor:
     return _signed(vectors)
 
 
-def _inverse_iteration(gram: Tensor, factor: Tensor, count: int) -> Tensor | None:
-    """`side x count`: eigenvectors of the smallest eigenvalues, smallest first; None where it does not converge."""
-    block = normal((len(gram), count + _GUARD), generator(0, "smallest directions"), gram)
-    for step in range(_ROUNDS):
-        block = torch.linalg.qr(torch.cholesky_solve(block, factor))[0]
-        if step % 4 != 3:
-            continue
-        values, mix = torch.linalg.eigh(block.T @ (gram @ block))
-        block = block @ mix
-        wanted = block[:, :count]
-        gap = (gram @ wanted - wanted * values[:count]).norm(dim=0) / values[count : count + 1]
-        if bool((gap < _TOLERANCE).all()):
-            return wanted
+def _lower_gram(rows: Tensor) -> Tensor:
+    """The lower triangle of rows @ rows.T, by blocks: a Cholesky factor reads no more, and it is half the work."""
+    size = -(-len(rows) // 4)
+    gram = rows.new_zeros((len(rows), len(rows)))
+    for start in range(0, len(rows), size):
+        gram[start:, start : start + size] = rows[start:] @ rows[start : start + size].T
+    return gram
+
+
+def _smallest_eigenvectors(factor: Tensor, count: int) -> Tensor | None:
+    """`side x count`: eigenvectors of the smallest eigenvalues of L L', smallest first; None without convergence."""
+    basis = torch.linalg.qr(normal((len(factor), count), generator(0, "smallest directions"), factor))[0]
+    images = factor.new_zeros((len(factor), 0))
+    for step in range(1, min(_STEPS, len(factor) // count)):
+        images = torch.cat([images, torch.cholesky_solve(basis[:, -count:], factor)], dim=1)
+        if step % _CHECK_EVERY == 0:
+            values, mix = torch.linalg.eigh(basis.T @ images)  # the inverse seen from inside the space
+            vectors, sizes = mix[:, -count:].flip(1), values[-count:].flip(0)
+            found = basis @ vectors
+            if bool(((images @ vectors - found * sizes).norm(dim=0) < _TOLERANCE * sizes).all()):
+                return found
+        block = images[:, -count:]
+        for _ in range(2):  # once more, for what the first pass leaves behind
+            block = torch.linalg.qr(block - basis @ (basis.T @ block))[0]
+        basis = torch.cat([basis, block], dim=1)
     return None
 
 

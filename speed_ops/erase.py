@@ -97,7 +97,7 @@ def _solve_rounds(
     rounds: list[Round] = []
     if not wanted:
         return solved, rounds
-    fresh = problem.pairs.fresh(len(problem.targets.names))
+    fresh = problem.pairs.without_held()
     found: list[ErasePairs] = []
     with watch.stage("adversarial"):
         original = original_moment(load(key) for key in keys)

@@ -62,7 +62,9 @@ class LayerSolver:
     ) -> None:
         self.settings, self.watch = settings, watch
         self.retain, self.constraints = retain.values, constraints
-        self.targets, self.change = pairs.mean_scaled()
+        self.targets, change = pairs.mean_scaled()
+        self.erased = pairs.erased_rows()  # held rows have no change: they shape the system and take no rank
+        self.change = change[self.erased]
         self.groups, self.concepts, self.weights = retain.group_index(), len(retain.names), retain.weights()
         self.directions = directions if directions is not None else {}  # they depend on the layer alone
         self._shared: tuple[Tensor, int] | None = None
@@ -78,13 +80,13 @@ class LayerSolver:
                     settings.lam,
                 )
             # UCE sums over concepts where SPEED takes the mean: the change goes in unscaled.
-            self.change, self._shared = pairs.change, (rows, retain.width)
+            self.change, self._shared = pairs.change[self.erased], (rows[self.erased], retain.width)
         self.refines = (
             not baseline and settings.method != "null_space" and (settings.ipf or settings.dpa or settings.rpa)
         )
         if self.refines and len(self.retain):
             with watch.stage("prior filter"):
-                self.gain = erase_gain(self.targets)
+                self.gain = erase_gain(self.targets)[self.erased]
                 self.response = self.gain @ self.retain.T  # n x N
                 # Worth its N x N only where some layer may keep fewer rows than the embedding is wide.
                 small = len(self.retain) <= 2 * self.retain.shape[1] and not settings.rpa
@@ -164,7 +166,7 @@ class LayerSolver:
             self.constraints if self.settings.iec and self.settings.method == "speed" else self.constraints[:0]
         )
         with self.watch.stage("closed form"):
-            return erasing_rows(self.targets, span, constraints, self.settings.lam, self.settings.mu)
+            return erasing_rows(self.targets, span, constraints, self.settings.lam, self.settings.mu)[self.erased]
 
     def _same_for_all_layers(self) -> tuple[Tensor, int]:
         """Without refinement no layer has a say in the null space: one solve serves them all."""

@@ -27,6 +27,8 @@ class ErasePairs:
     """`n`: concept of each row."""
     concepts: int
     """Number of concepts, held ones included: what the mean of the released code divides by."""
+    erased: int
+    """Number of concepts to erase; those after them are merely held, and their change is zero."""
     energy_lost: tuple[float, ...]
     """For each concept, the share of |c* - c1|^2 that compression gave up."""
 
@@ -35,10 +37,15 @@ class ErasePairs:
         scale = self.concepts**-0.5
         return self.targets * scale, self.change * scale
 
-    def fresh(self, concepts: int) -> ErasePairs:
-        """Only the first `concepts` concepts: those to erase, without the ones merely held."""
-        count = sum(group < concepts for group in self.groups)
-        return replace(self, targets=self.targets[:count], change=self.change[:count], groups=self.groups[:count])
+    def erased_rows(self) -> list[int]:
+        """Places of the rows that belong to concepts to erase."""
+        return [row for row, group in enumerate(self.groups) if group < self.erased]
+
+    def without_held(self) -> ErasePairs:
+        """Only the rows of the concepts to erase."""
+        rows = self.erased_rows()
+        groups = tuple(self.groups[row] for row in rows)
+        return replace(self, targets=self.targets[rows], change=self.change[rows], groups=groups)
 
     def with_sets(self, sets: list[ErasePairs]) -> ErasePairs:
         """The same concepts with further sets of rows; every set weighs the same, and a concept as much as before."""
@@ -52,8 +59,11 @@ class ErasePairs:
         )
 
 
-def pair_up(targets: Rows, anchors: Tensor, limit: int) -> ErasePairs:
-    """Pairs each target row with its anchor row and compresses every concept to at most `limit` rows."""
+def pair_up(targets: Rows, anchors: Tensor, limit: int, erased: int) -> ErasePairs:
+    """Pairs each target row with its anchor row and compresses every concept to at most `limit` rows.
+
+    The first `erased` concepts are to be erased, the others are held.
+    """
     change = anchors - targets.values
     index = targets.group_index()
     kept_targets, kept_change, groups, lost = [], [], [], []
@@ -66,7 +76,7 @@ def pair_up(targets: Rows, anchors: Tensor, limit: int) -> ErasePairs:
         lost.append(share)
     shares = torch.stack(lost).tolist()
     return ErasePairs(
-        torch.cat(kept_targets), torch.cat(kept_change), tuple(groups), len(targets.names), tuple(map(float, shares))
+        torch.cat(kept_targets), torch.cat(kept_change), tuple(groups), len(targets.names), erased, tuple(shares)
     )
 
 

@@ -75,9 +75,8 @@ def prepare(
         if checked[0].names != target_rows.names or checked[0].groups != checked[1].groups:
             raise InputError("The probe rows must belong to the targets, in their order, with an anchor row each.")
     order = canonical_order(target_rows)
-    pairs = pair_up(
-        *_with_held(target_rows.take_rows(order), anchor_rows.values[order], held), settings.rows_per_concept
-    )
+    with_held = _with_held(target_rows.take_rows(order), anchor_rows.values[order], held)
+    pairs = pair_up(*with_held, settings.rows_per_concept, len(target_rows.names))
     return Problem(
         targets=target_rows,
         anchors=anchor_rows,
