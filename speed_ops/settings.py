@@ -58,6 +58,9 @@ class EraseSettings:
     preserve_weight: float = _setting(1.0, "UCE and RECE: weight of the retain set (beta).", 0.0, 1e9)
     rows: RowMode = _setting("bare", "bare: the name alone, as in the paper; context: the name inside templates.")
     rows_per_concept: int = _setting(8, "A concept's rows are compressed to at most this many by SVD.", 1, 1024)
+    context_names: int = _setting(
+        200, "At most this many retain names get rows in context, worst forecast first.", 0, 10**6
+    )
     held_out: float = _setting(0.0, "Share of retain names kept out of the solve to judge preservation on.", 0.0, 0.5)
     seed: int = _setting(0, "Seed of every random draw.", 0, 2**63 - 1)
 
