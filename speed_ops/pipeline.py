@@ -76,7 +76,7 @@ def erase_model(
     hold: Rows | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Encodes, solves and certifies. `weights` are the EFFECTIVE ones, `hold` the targets they were erased of before."""
+    """Encodes, solves and certifies. `weights` are the EFFECTIVE ones, `hold` the targets erased from them before."""
     gathered, dropped = gather(encoder, weights, job, progress)
     erasure = solve(
         weights,
