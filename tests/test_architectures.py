@@ -115,13 +115,21 @@ V1 = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0."
 REFUSED = {
     "Flux": {"double_blocks.0.img_attn.qkv.weight": (9, 3), "txt_in.weight": (3, 4096)},
     "Stable Diffusion 3": {"model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight": (9, 3)},
+    "a Flux": {
+        "transformer/single_transformer_blocks.0.attn.to_q.weight": (3, 3),
+        "transformer/context_embedder.weight": (3, 3),
+    },
     "Stable Cascade": {"clip_txt_mapper.weight": (4, 1280)},
     "PixArt": {"t_block.1.weight": (4, 4)},
     "LoRA": {"lora_unet_input_blocks_1_1_attn2_to_v.lora_up.weight": (4, 1)},
     "ControlNet": {"control_model.zero_convs.0.0.weight": (4, 4, 1, 1)},
     "VAE": {"first_stage_model.decoder.conv_in.weight": (4, 4, 3, 3)},
     "text encoder": {"text_model.final_layer_norm.weight": (768,)},
-    "without text cross attention": {"model.diffusion_model.input_blocks.0.0.weight": (4, 4, 3, 3)},
+    "without text cross attention": {"model.diffusion_model.input_blocks.0.0.weight": (4, 4, 3, 3)}
+    | {"first_stage_model.decoder.conv_in.weight": (4, 4, 3, 3)},
+    "a U-Net without": {"unet/conv_in.weight": (4, 4, 3, 3)},
+    "a textual inversion": {"clip_l": (2, 768), "clip_g": (2, 1280)},
+    "encoder alone": {"clip_l.transformer.text_model.final_layer_norm.weight": (768,)},
     "No diffusion model": {"anything": (1,)},
     "SVD": _with({"model.diffusion_model.input_blocks.1.1.time_stack.0.attn1.to_q.weight": (4, 4)}, "sd2"),
     "Zero123": _with({"cc_projection.weight": (768, 772)}),

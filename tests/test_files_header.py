@@ -6,9 +6,12 @@ import json
 import os
 import random
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import pico
 import pytest
 import torch
 from safetensors import safe_open
@@ -203,3 +206,26 @@ def test_mutated_files_are_read_or_refused(tmp_path: Path, count: int) -> None:
         except FileError:
             outcomes[1] += 1
     assert min(outcomes) > 0  # some wounds are harmless, most are not
+
+
+HOSTILE = """
+import json, resource
+from speed_erase.speed_ops.errors import FileError
+from speed_erase.speed_ops.files.checkpoint import Checkpoint
+from speed_erase.speed_ops.files.recipe import Recipe
+assert Checkpoint.open({path!r}).metadata
+try:
+    Recipe.from_json("[" + "[]," * 5_300_000 + "[]]")
+except FileError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_the_largest_hostile_files_stay_below_a_gigabyte(tmp_path: Path) -> None:
+    """One character outside the basic plane makes Python keep a text at four bytes a character."""
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(with_header(b'{"__metadata__":{"a":"' + "🦊".encode() + b"x" * 49_900_000 + b'"}}'))
+    script = pico.standalone(HOSTILE.format(path=str(path)))
+    peak = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    assert int(peak) < 1_000_000  # kB

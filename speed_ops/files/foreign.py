@@ -35,7 +35,7 @@ _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _PREFIXES = ("", "model.diffusion_model.", "diffusion_model.", "transformer/", "model.", "net.", "prior/")
 
-# Tried after the models: parts of a model, recognised by how a key begins.
+# Parts of a model, recognised by how a key begins.
 _PIECES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "a ControlNet",
@@ -43,6 +43,7 @@ _PIECES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("a VAE alone", ("encoder.down", "decoder.up", "decoder.mid", "first_stage_model.")),
     ("a text encoder alone", ("text_model.", "transformer.text_model.", "encoder.block.0.", "shared.weight")),
+    ("a text encoder alone", ("clip_l.", "clip_g.", "clip_h.", "t5xxl.", "text_encoder/", "text_encoder_2/")),
     ("a textual inversion embedding", ("emb_params", "clip_l", "clip_g", "string_to_param")),
 )
 _LORA_KEY = re.compile(
@@ -55,13 +56,16 @@ def is_lora(keys: Iterable[str]) -> bool:
     return any(_LORA_KEY.search(key) for key in keys)
 
 
-def name_of(keys: Iterable[str]) -> str | None:
-    """What the keys look like, with its article (`a Flux model`), or None."""
+def model_name(keys: Iterable[str]) -> str | None:
+    """Which other model the keys are of, with its article (`a Flux model`), or None."""
     present = set(keys)
     for title, needed in _MODELS:
         if any(all(prefix + key in present for key in needed) for prefix in _PREFIXES):
             return title
-    for title, starts in _PIECES:
-        if any(key.startswith(starts) for key in present):
-            return title
     return None
+
+
+def piece_name(keys: Iterable[str]) -> str | None:
+    """Which piece of a model the keys are of, when they are not of a whole one; or None."""
+    present = list(keys)
+    return next((title for title, starts in _PIECES if any(key.startswith(starts) for key in present)), None)

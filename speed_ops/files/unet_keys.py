@@ -33,12 +33,13 @@ def what_else(shapes: Shapes) -> str:
     """A sentence's beginning for a file in which no such U-Net was found."""
     if foreign.is_lora(shapes):
         return "This is a LoRA, not a model: give the checkpoint it belongs to"
-    if seen := foreign.name_of(shapes):
+    if seen := foreign.model_name(shapes):
         return f"This looks like {seen}"
-    if any(key.startswith(prefix + "input_blocks.0.0.") for prefix in _PREFIXES for key in shapes):
+    starts = tuple(prefix + first for prefix in _PREFIXES for first in ("input_blocks.0.0.", "conv_in."))
+    if any(key.startswith(starts) for key in shapes):
         return "This is a U-Net without text cross attention"
-    if "unet/conv_in.weight" in shapes or "conv_in.weight" in shapes:
-        return "This is a U-Net without text cross attention"
+    if seen := foreign.piece_name(shapes):
+        return f"This looks like {seen}"
     return "No diffusion model with text cross attention was found in this file"
 
 
