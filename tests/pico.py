@@ -237,3 +237,10 @@ def _write_shards(folder: Path, stem: str, content: Tensors, count: int) -> None
     total = sum(value.numel() * value.element_size() for value in content.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / f"{stem}.safetensors.index.json").write_text(json.dumps(index))
+
+
+def random_edits(shapes: Shapes, seed: int = 1) -> Tensors:
+    """New values, in float64, for every cross-attention V layer of a model."""
+    generator = torch.Generator().manual_seed(seed)
+    keys = sorted(key for key in shapes if key.endswith("attn2.to_v.weight"))
+    return {key: torch.randn(shapes[key], generator=generator, dtype=torch.float64) for key in keys}
