@@ -161,12 +161,14 @@ def write_and_read(folder: str, worker: int) -> None:
 def test_processes_share_it_without_locks(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
     workers = [context.Process(target=write_and_read, args=(str(tmp_path), i)) for i in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-        assert worker.exitcode == 0
-    stored = {k: v for w in range(3) for i in range(25) for k, v in random_rows([f"worker {w} text {i}"], seed=i).items()}
+    for process in workers:
+        process.start()
+    for process in workers:
+        process.join(60)
+        assert process.exitcode == 0
+    stored = {
+        k: v for w in range(3) for i in range(25) for k, v in random_rows([f"worker {w} text {i}"], seed=i).items()
+    }
     assert same(EmbeddingCache(tmp_path).read("encoder", 8, stored), stored)
     assert not list(tmp_path.rglob("*.speed-tmp"))
 

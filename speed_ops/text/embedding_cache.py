@@ -76,14 +76,16 @@ class EmbeddingCache:
         """Those of the wanted rows that are stored (each `d`, float32)."""
         missing = {_digest(key): key for key in wanted}
         found: dict[RowKey, Tensor] = {}
-        for shard in self._shards(fingerprint):
-            if not missing:
-                break
-            rows = _read_shard(shard, fingerprint, width, missing.keys())
-            for digest, row in rows.items():
-                found[missing.pop(digest)] = row
-            if rows:
-                _touch(shard)
+        seen: set[Path] = set()
+        # Another process may merge shards while we read: what it wrote meanwhile is looked through, too.
+        while missing and (unseen := [shard for shard in self._shards(fingerprint) if shard not in seen]):
+            seen.update(unseen)
+            for shard in unseen:
+                rows = _read_shard(shard, fingerprint, width, missing.keys())
+                for digest, row in rows.items():
+                    found[missing.pop(digest)] = row
+                if rows:
+                    _touch(shard)
         return found
 
     def write(self, fingerprint: str, rows: Mapping[RowKey, Tensor]) -> None:

@@ -13,6 +13,9 @@ from enum import Flag, auto
 
 from ..errors import InputError, SettingsError
 
+RowKey = tuple[tuple[int, ...], int]
+"""Text tokens up to a row, and how many end and padding tokens follow them."""
+
 
 class Position(Flag):
     """Rows of one prompt; combine with `|`."""
@@ -97,3 +100,8 @@ def row_indices(positions: Position, span: TokenSpan, context_length: int) -> tu
         Position.LAST_PAD: context_length - 1,
     }
     return tuple(row for flag, row in places.items() if positions & flag)
+
+
+def row_key(span: TokenSpan, row: int) -> RowKey:
+    """What a row of a causal encoder depends on: the tokens up to it. Rows with equal keys are the same row."""
+    return span.ids[:row], max(0, row - len(span.ids))

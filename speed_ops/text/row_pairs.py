@@ -1,0 +1,111 @@
+"""Target rows and, one to one, the anchor rows that they should become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..errors import InputError
+from .encoder import RowRequest, TextEncoder
+from .kinds import BARE, Template, kind_of
+from .phrases import Concept
+from .plan import RowPlan
+from .tokens import Position, RowKey, TokenSpan, locate, row_indices, row_key
+
+
+@dataclass(frozen=True)
+class RowPair:
+    """Rows of one target prompt and of its anchor prompt."""
+
+    target: RowRequest
+    anchor: RowRequest
+    """As many rows as the target's, each at the same position of the same template."""
+    group: int
+    """Index of the concept."""
+    in_context: tuple[bool, ...]
+    """For each row: False for the rows by which the paper represents the bare name."""
+
+
+def concept_pairs(
+    encoder: TextEncoder,
+    concept: Concept,
+    group: int,
+    templates: Sequence[Template],
+    plan: RowPlan,
+    taken: set[RowKey],
+) -> Iterator[RowPair]:
+    """Pairs for the target and each alias in each template.
+
+    A causal encoder gives a name at the start of a prompt the row of the bare name, whatever follows. Such a row is
+    taken once: `taken` holds the rows given so far and grows. Passing the solve's set on to the probes leaves them with
+    rows that the solve never saw.
+    """
+    for phrase in concept.phrases:
+        for template in templates:
+            pair = _pair(encoder, concept, phrase, group, template, plan, taken)
+            if pair.target.rows:
+                yield pair
+
+
+def _pair(
+    encoder: TextEncoder,
+    concept: Concept,
+    phrase: str,
+    group: int,
+    template: Template,
+    plan: RowPlan,
+    taken: set[RowKey],
+) -> RowPair:
+    positions = _positions(concept, template, plan)
+    length = encoder.context_length
+    prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
+    span, anchor_span = (locate(text, encoder.token_ids, length) for text in (prompt, anchor_prompt))
+    _refuse_unreadable(concept, phrase, span, anchor_span)
+    rows = row_indices(positions, span, length)
+    anchor_rows = row_indices(positions, anchor_span, length)
+    if not anchor_span.ids and positions & Position.LAST_SUBJECT:
+        # An empty prompt has no subject token: its start token, or the row at the target's place, stands in.
+        anchor_rows = (0 if plan.empty_anchor == "start" else rows[0], *anchor_rows[1:])
+    bare = kind_of(concept.kind).bare_rows
+    flags = [template is not BARE or flag not in bare for flag in _flag_of_each_row(positions, len(rows))]
+    kept = list(range(len(rows)))
+    if encoder.causal:
+        kept = [i for i in kept if _is_new(row_key(span, rows[i]), row_key(anchor_span, anchor_rows[i]), taken)]
+    return RowPair(
+        RowRequest(prompt.text, tuple(rows[i] for i in kept)),
+        RowRequest(anchor_prompt.text, tuple(anchor_rows[i] for i in kept)),
+        group,
+        tuple(flags[i] for i in kept),
+    )
+
+
+def _positions(concept: Concept, template: Template, plan: RowPlan) -> Position:
+    """The kind's own rows of the bare name, and the plan's rows in context."""
+    own = kind_of(concept.kind).bare_rows
+    if template is not BARE:
+        return plan.positions
+    return own if plan.rows == "bare" or own & Position.ALL else own | plan.positions
+
+
+def _is_new(key: RowKey, anchor_key: RowKey, taken: set[RowKey]) -> bool:
+    """Whether there is something to edit at a row, and nothing has been said about it yet."""
+    if key == anchor_key or key in taken:
+        return False
+    taken.add(key)
+    return True
+
+
+def _refuse_unreadable(concept: Concept, phrase: str, span: TokenSpan, anchor_span: TokenSpan) -> None:
+    if span.subject == 0:
+        raise InputError(f"{concept.where}: the text encoder makes no token of '{phrase}'; write the name otherwise.")
+    if span.ids == anchor_span.ids:
+        raise InputError(
+            f"{concept.where}: '{phrase}' and '{concept.anchor}' read the same to the text encoder; "
+            "choose another anchor."
+        )
+
+
+def _flag_of_each_row(positions: Position, count: int) -> list[Position]:
+    if positions & Position.ALL:
+        return [Position.ALL] * count
+    return [flag for flag in Position if flag & positions]
