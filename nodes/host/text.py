@@ -1,0 +1,195 @@
+"""A CLIP object as the engine's text encoder: what the model is given, clip skip and CLIP LoRAs included.
+
+CLIP's rows do not depend on what follows them, so names are encoded without padding. ComfyUI's public call cannot do
+that; the engine's own encoder can, over the weights that are in effect in the CLIP object. The two are compared once
+for each CLIP, and where they differ (text encoders kept in float32, modules changed by other nodes) the public call is
+used for everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import comfy.model_management
+import torch
+from comfy.sd1_clip import SDClipModel
+from torch import Tensor
+
+from ...speed_ops.architectures import Architecture
+from ...speed_ops.errors import InputError
+from ...speed_ops.text.clip_encoder import ClipTextEncoder
+from ...speed_ops.text.clip_tokenizer import END_TOKEN, ClipTokenizer
+from ...speed_ops.text.encoder import Progress
+from .weights import effective_weight
+
+_PROBE = "a photo of d'Artagnan's dog, 1984"
+_AGREES_TO = 1e-4
+"""Largest difference between trimmed and public rows, as a share of the largest value; real ones differ by 3e-6."""
+_FIRST_CHUNK = 256
+_PUBLIC_BATCH = 8
+
+_known: WeakKeyDictionary[Any, dict[Any, tuple[bool, str]]] = WeakKeyDictionary()
+"""Text encoder module -> {(patches, clip skip): whether trimmed encoding agrees, fingerprint}: hashing takes time."""
+
+
+def literal(text: str) -> str:
+    """Text that ComfyUI's tokenizer reads as it stands: no weights, no textual inversion."""
+    return text.replace("(", "\\(").replace(")", "\\)").replace("embedding:", "embedding :")
+
+
+class HostTextEncoder:
+    """A `TextEncoder` (see the engine's text side) over the CLIP that is wired in."""
+
+    causal = True
+
+    def __init__(self, clip: Any, architecture: Architecture) -> None:
+        _check_belongs(clip, architecture)
+        self._clip = clip
+        self._names = [row.name for row in architecture.encoders]
+        self._rows = architecture.encoders
+        self.notes: list[str] = []
+        """What happened on the way that a report should mention."""
+        self._tokenizer = ClipTokenizer(self._ids)
+        self._trimmed = self._engine_encoder(clip.patcher.load_device)
+        self.context_length = self._trimmed.context_length
+        self.width = self._trimmed.width
+        self._chunk = _FIRST_CHUNK
+        known = _known.setdefault(clip.cond_stage_model, {})
+        state = (str(clip.patcher.patches_uuid), clip.layer_idx, str(clip.tokenizer_options))
+        if state not in known:
+            known[state] = self._examine()
+        self._agrees, self.fingerprint = known[state]
+        if not self._agrees:
+            self.notes.append("Names were encoded with padding, which is slower: this CLIP is not a plain one.")
+
+    def token_ids(self, text: str) -> list[int]:
+        """Tokens of the literal text, without start and end tokens."""
+        return self._tokenizer.token_ids(text)
+
+    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
+        """First `lengths[i]` rows of each prompt, float32 on the CPU."""
+        run = self._trimmed.encode if self._agrees else self._public
+        out: list[Tensor] = []
+        while len(out) < len(prompts):
+            part = slice(len(out), len(out) + self._chunk)
+            report = _shifted(progress, len(out), len(prompts))
+            try:
+                out += run(prompts[part], lengths[part], report)
+            except comfy.model_management.OOM_EXCEPTION:
+                run = self._after_running_out(run)
+        return out
+
+    def _after_running_out(self, run: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
+        """Smaller chunks first, then the CPU; what was done is kept."""
+        comfy.model_management.soft_empty_cache()
+        if self._chunk > 4:
+            self._chunk //= 4
+            self._note(f"The GPU ran out of memory: texts were encoded {self._chunk} at a time.")
+            return run
+        if run == self._cpu_encode:
+            raise MemoryError("There is not enough memory to encode four texts at a time, not even on the CPU.")
+        self._note("The GPU ran out of memory: texts were encoded on the CPU.")
+        return self._cpu_encode
+
+    def _note(self, sentence: str) -> None:
+        self.notes = [note for note in self.notes if not note.startswith("The GPU")] + [sentence]
+
+    def _cpu_encode(self, prompts: Sequence[str], lengths: Sequence[int], report: Progress | None) -> list[Tensor]:
+        return self._engine_encoder(torch.device("cpu")).encode(prompts, lengths, report)
+
+    def _engine_encoder(self, device: torch.device) -> ClipTextEncoder:
+        return ClipTextEncoder(_EncoderTensors(self._clip, self._rows), self._rows, self._tokenizer, self._skip, device)
+
+    @property
+    def _skip(self) -> int | None:
+        return self._clip.layer_idx
+
+    def _examine(self) -> tuple[bool, str]:
+        """Whether trimmed rows are the public ones, and the fingerprint that goes with the answer."""
+        length = len(self.token_ids(_PROBE)) + 2
+        public = self._public([_PROBE], [self.context_length], None)[0]
+        trimmed = self._trimmed.encode([_PROBE], [length])[0]
+        largest = float(public.abs().max())
+        agrees = (
+            public.shape[1] == self.width and float((public[:length] - trimmed).abs().max()) <= _AGREES_TO * largest
+        )
+        if agrees:
+            return True, self._trimmed.fingerprint
+        digest = hashlib.sha256(self._trimmed.fingerprint.encode() + public.numpy().tobytes())
+        return False, f"public {digest.hexdigest()}"
+
+    def _public(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None) -> list[Tensor]:
+        """Through ComfyUI's own call: whole padded prompts, several in one go."""
+        out: list[Tensor] = []
+        for start in range(0, len(prompts), _PUBLIC_BATCH):
+            if progress is not None:
+                progress("encode", start, len(prompts))
+            part = prompts[start : start + _PUBLIC_BATCH]
+            tokens: dict[str, list[Any]] = {}
+            for prompt in part:
+                for name, sections in self._sections(prompt).items():
+                    tokens.setdefault(name, []).append(sections[0])
+            rows = self._clip.encode_from_tokens(tokens).float().cpu().reshape(len(part), -1, self.width)
+            out += [row[:length].clone() for row, length in zip(rows, lengths[start:], strict=False)]
+        return out
+
+    def _sections(self, text: str) -> dict[str, list[Any]]:
+        return self._clip.tokenize(literal(text))
+
+    def _ids(self, text: str) -> list[int]:
+        sections = self._sections(text)[self._names[0].removeprefix("clip_")]
+        ids: list[int] = []
+        for section in sections:
+            values = [int(pair[0]) for pair in section[1:]]
+            ids += values[: values.index(END_TOKEN)] if END_TOKEN in values else values
+        return ids
+
+
+class _EncoderTensors:
+    """The CLIP object's weights in effect, under the names of a diffusers folder."""
+
+    def __init__(self, clip: Any, rows: Sequence[Any]) -> None:
+        self._patcher = clip.patcher
+        self._keys = dict(_folder_keys(clip.patcher.model.state_dict(), rows))
+
+    def keys(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __getitem__(self, key: str) -> Tensor:
+        return effective_weight(self._patcher, self._keys[key])
+
+
+def _folder_keys(present: Sequence[str], rows: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    for row in rows:
+        start = f"{row.name}.transformer."
+        for key in present:
+            if key.startswith(start):
+                yield f"{row.folder}/{key[len(start) :]}", key
+
+
+def _check_belongs(clip: Any, architecture: Architecture) -> None:
+    """Refuses a CLIP of another family before anything is encoded."""
+    parts = {
+        name: part.transformer.get_input_embeddings().weight.shape[1]
+        for name, part in clip.cond_stage_model.named_children()
+        if isinstance(part, SDClipModel)
+    }
+    wanted = {row.name: row.width for row in architecture.encoders}
+    if parts != wanted:
+        raise InputError(
+            f"The CLIP does not belong to this model: it holds {_listed(parts)}, but {architecture.title} reads "
+            f"{_listed(wanted)}. Wire the CLIP of the same checkpoint."
+        )
+
+
+def _listed(parts: dict[str, int]) -> str:
+    return " and ".join(f"{name} of width {width}" for name, width in parts.items()) or "no CLIP text encoder"
+
+
+def _shifted(progress: Progress | None, start: int, total: int) -> Progress | None:
+    if progress is None:
+        return None
+    return lambda stage, done, _: progress(stage, start + done, total)

@@ -1,0 +1,112 @@
+"""A MODEL seen as {layer key: weight as it is in effect}, read one layer at a time and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import comfy.lora
+import comfy.model_management
+import comfy.model_patcher
+import torch
+from torch import Tensor
+
+from ...speed_ops.architectures import Architecture, LayerKey, Which, detect, layers
+from ...speed_ops.errors import UnsupportedModelError
+
+# Storage that keeps a small edit: 8 bits and less do not.
+KEEPS_EDITS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def stored_weight(patcher: Any, key: str) -> Tensor:
+    """The weight as loaded from the file, whatever clone of the model is patched in at the moment."""
+    weight = comfy.model_patcher.get_key_weight(patcher.model, key)[0]
+    if key in patcher.backup:
+        weight = patcher.backup[key].weight
+    if key in patcher.hook_backup:
+        weight = patcher.hook_backup[key][0]
+    return weight
+
+
+def effective_weight(patcher: Any, key: str) -> Tensor:
+    """`o x d` float32 on the CPU: the stored weight with every patch and wrapper of this clone applied, as a copy."""
+    convert = comfy.model_patcher.get_key_weight(patcher.model, key)[2]
+    stored = stored_weight(patcher, key)
+    weight = comfy.model_management.cast_to_device(stored, torch.device("cpu"), torch.float32, copy=True)
+    if convert is not None:
+        weight = convert(weight, inplace=True)
+    weight = weight.detach().to(torch.float32)
+    if key in patcher.patches:
+        weight = comfy.lora.calculate_weight(patcher.patches[key], weight, key)
+    for function in getattr(patcher, "weight_wrapper_patches", {}).get(key, []):
+        weight = function(weight)
+    return weight
+
+
+def keeps_edits(patcher: Any, key: str) -> bool:
+    """Whether the layer is stored in a type that a small edit survives; fp8 and quantised layers are not."""
+    has_conversion = comfy.model_patcher.get_key_weight(patcher.model, key)[2] is not None
+    stored = stored_weight(patcher, key)
+    return stored.dtype in KEEPS_EDITS and not (has_conversion and hasattr(stored, "dequantize"))
+
+
+class EffectiveWeights(Mapping[str, Tensor]):
+    """The layers of an erasure by key, each read when asked for: one in memory at a time."""
+
+    def __init__(self, patcher: Any, keys: Sequence[str]) -> None:
+        self._patcher = patcher
+        self._keys = tuple(keys)
+        self._last: tuple[str, Tensor] | None = None
+
+    def __getitem__(self, key: str) -> Tensor:
+        if key not in self._keys:
+            raise KeyError(key)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, effective_weight(self._patcher, key))
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+@dataclass(frozen=True, eq=False)
+class HostModel:
+    """A MODEL of a family that can be edited."""
+
+    patcher: Any
+    architecture: Architecture
+    layers: tuple[LayerKey, ...]
+
+    @property
+    def weights(self) -> EffectiveWeights:
+        """The effective weights of the layers."""
+        return EffectiveWeights(self.patcher, [layer.canonical for layer in self.layers])
+
+
+def open_model(patcher: Any, which: Which = "V") -> HostModel:
+    """Recognises the family from the model's own keys and shapes; anything else is refused by name."""
+    if type(patcher).__name__.startswith("GGUF"):
+        raise UnsupportedModelError(
+            "This is a GGUF model, whose packed weights cannot be edited: erase on the fp16 checkpoint, save the LoRA, "
+            "and load that LoRA on the GGUF model."
+        )
+    shapes = {key: tuple(value.shape) for key, value in patcher.model.state_dict().items()}
+    architecture = detect(shapes)
+    found = layers(architecture, shapes, which)
+    if any(path.startswith("diffusion_model.") for path in getattr(patcher, "object_patches", {})):
+        _refuse_replaced(patcher, found)
+    return HostModel(patcher, architecture, tuple(found))
+
+
+def _refuse_replaced(patcher: Any, found: Sequence[LayerKey]) -> None:
+    """Another node has put its own module in the place of a layer: its weight is not the one that would be edited."""
+    for path in patcher.object_patches:
+        if any(layer.canonical.startswith(path + ".") for layer in found):
+            raise UnsupportedModelError(
+                f"Another node has replaced '{path}' in this model (a compiler or quantiser, most likely): put the "
+                "erasing node before it."
+            )
