@@ -127,10 +127,11 @@ def test_a_name_that_runs_into_what_follows(package: ClipTokenizer) -> None:
     assert ending in package.token_ids("!'") and ending not in package.token_ids("house")
 
 
-@given(st.text(max_size=40).filter(lambda t: "<|" not in t), st.text(max_size=15), st.text(max_size=40))
+some_text = st.text(st.sampled_from("abcd sS'\u2019.,!-1\u00e9\u0301\u845b\U0001f916 \t"), max_size=30)
+
+
+@given(some_text, some_text, some_text)
 def test_location_is_inside_the_text(before: str, name: str, after: str) -> None:
-    if any(0xD800 <= ord(c) < 0xE000 for c in before + name + after) or "<|" in before + name + after:
-        return
     prompt = Prompt(before + name + after, len(before + name))
     try:
         span = locate(prompt, TOKENIZER.token_ids, 77)
