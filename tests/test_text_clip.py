@@ -185,6 +185,33 @@ def test_damaged_weights_are_named() -> None:
         ClipTextEncoder({"x": torch.zeros(1)}, encoder_rows("sd1"), ClipTokenizer.from_package())
 
 
+def test_a_damaged_stack_of_attention_inputs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = checkpoint_tensors("sd2")
+    key = "cond_stage_model.model.transformer.resblocks.1.attn.in_proj_weight"
+    for limit in (0, 2**30):
+        monkeypatch.setattr(clip_tower, "RESIDENT_BYTES", limit)
+        for rows in (0, 1, 64, 100):
+            damaged = {**tensors, key: torch.zeros(rows, WIDTH)}
+            with pytest.raises(FileError, match="fit together|different shapes"):
+                full(ClipTextEncoder(damaged, encoder_rows("sd2"), ClipTokenizer.from_package()))
+
+
+def test_shapes_come_from_the_header_where_there_is_one() -> None:
+    class Lazy(dict[str, torch.Tensor]):
+        read: set[str] = set()
+        shapes = {key: tuple(tensor.shape) for key, tensor in checkpoint_tensors("sd1").items()}
+
+        def __getitem__(self, key: str) -> torch.Tensor:
+            self.read.add(key)
+            return super().__getitem__(key)
+
+    lazy = Lazy(checkpoint_tensors("sd1"))
+    encoder = ClipTextEncoder(lazy, encoder_rows("sd1"), ClipTokenizer.from_package())
+    assert (encoder.width, encoder.context_length, lazy.read) == (WIDTH, 77, set())
+    full(encoder)
+    assert len(lazy.read) == len([key for key in lazy if "projection" not in key])
+
+
 def comfy_clip(family: str, layers: int) -> Any:
     """ComfyUI's own CLIP for the same checkpoint keys, its encoders shrunk to the tiny ones."""
     import comfy.sd

@@ -153,6 +153,6 @@ def _assign(
 def _overwrite(module: nn.Module, tensors: dict[str, Tensor], name: str) -> None:
     """Gives a module other weights in the memory it has."""
     for key, parameter in module.named_parameters():
-        if tensors[key].shape != parameter.shape:
+        if key not in tensors or tensors[key].shape != parameter.shape:
             raise FileError(f"The text encoder '{name}' has blocks of different shapes ({key}): the file is damaged.")
         parameter.copy_(tensors[key])

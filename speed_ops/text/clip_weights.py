@@ -43,7 +43,7 @@ _TOP = {
 
 
 class ClipWeights:
-    """One encoder's tensors. Names are relative to `transformers`' text model: `encoder.layers.0.mlp.fc1.weight`."""
+    """One encoder's tensors, under the names that they have in `transformers`' text model."""
 
     def __init__(self, tensors: Tensors, row: EncoderRow) -> None:
         self._tensors = tensors
@@ -57,10 +57,9 @@ class ClipWeights:
         self._open_clip = naming == "open_clip"
         self.layers = self._count_layers()
         """Blocks in the file."""
-        token_table = self["embeddings.token_embedding.weight"]
-        self.vocabulary, self.width = token_table.shape if token_table.ndim == 2 else (0, 0)
-        self.positions = len(self["embeddings.position_embedding.weight"])
-        self.inner_width = len(self["encoder.layers.0.mlp.fc1.bias"])
+        self.vocabulary, self.width = self._shape("embeddings.token_embedding.weight", 2)
+        self.positions, _ = self._shape("embeddings.position_embedding.weight", 2)
+        (self.inner_width,) = self._shape("encoder.layers.0.mlp.fc1.bias", 1)
 
     @property
     def complete_layers(self) -> int:
@@ -70,28 +69,21 @@ class ClipWeights:
         """
         return self.row.layers if self.layers == self.row.blocks_used else self.layers
 
-    def __getitem__(self, name: str) -> Tensor:
-        """A tensor by its `transformers` name."""
-        if not self._open_clip:
-            return self._read(f"text_model.{name}")
-        if name in _TOP:
-            return self._read(_TOP[name])
-        layer, module, leaf = _split(name)
-        block = f"transformer.resblocks.{layer}"
-        if module in _ATTENTION_INPUTS:
-            stacked = self._read(f"{block}.attn.in_proj_{leaf}")
-            return stacked.chunk(3)[_ATTENTION_INPUTS.index(module)]
-        return self._read(f"{block}.{_BLOCK[module]}.{leaf}")
-
     def block(self, layer: int) -> dict[str, Tensor]:
         """One block's tensors, named relative to the block."""
-        modules = (*_BLOCK, *_ATTENTION_INPUTS)
+        modules = _BLOCK if self._open_clip else (*_BLOCK, *_ATTENTION_INPUTS)
         names = [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
-        return {name: self[f"encoder.layers.{layer}.{name}"] for name in names}
+        found = {name: self._read(self._spelled(f"encoder.layers.{layer}.{name}")) for name in names}
+        if self._open_clip:
+            for leaf in ("weight", "bias"):
+                stacked = self._read(f"transformer.resblocks.{layer}.attn.in_proj_{leaf}")
+                parts = stacked.split(max(1, len(stacked) // 3))
+                found |= {f"{module}.{leaf}": part for module, part in zip(_ATTENTION_INPUTS, parts, strict=False)}
+        return found
 
     def top(self) -> dict[str, Tensor]:
         """What stands outside the blocks: embedding tables and the final norm."""
-        return {name: self[name] for name in _TOP}
+        return {name: self._read(self._spelled(name)) for name in _TOP}
 
     def projection(self) -> Tensor | None:
         """`pooled width x d`: maps the end token's last state to the pooled embedding; None where the file has none."""
@@ -110,7 +102,7 @@ class ClipWeights:
     def _used(self, blocks: int) -> Iterator[tuple[str, Tensor]]:
         yield from self.top().items()
         for layer in range(blocks):
-            for name, tensor in self.block(layer).items():
+            for name, tensor in sorted(self.block(layer).items(), key=lambda item: item[0]):
                 yield f"{layer}.{name}", tensor
 
     def _count_layers(self) -> int:
@@ -126,13 +118,28 @@ class ClipWeights:
             raise FileError(f"The text encoder '{self.row.name}' has no layers in this file: the file is incomplete.")
         return count
 
+    def _spelled(self, name: str) -> str:
+        """A `transformers` name as the file spells it, without the prefix."""
+        if not self._open_clip:
+            return f"text_model.{name}"
+        if name in _TOP:
+            return _TOP[name]
+        _, _, layer, *module, leaf = name.split(".")
+        return f"transformer.resblocks.{layer}.{_BLOCK['.'.join(module)]}.{leaf}"
+
     def _read(self, name: str) -> Tensor:
+        return self._tensors[self._key(name)].to(STORED)
+
+    def _shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        """A shape, from the header where the source has one: an embedding table is large."""
+        key = self._key(self._spelled(name))
+        shapes = getattr(self._tensors, "shapes", {})
+        shape = tuple(shapes[key] if key in shapes else self._tensors[key].shape)
+        if len(shape) != dimensions or 0 in shape:
+            raise FileError(f"The text encoder '{self.row.name}' is damaged: '{key}' has the shape {shape}.")
+        return shape
+
+    def _key(self, name: str) -> str:
         if name not in self._file_keys:
             raise FileError(f"The text encoder '{self.row.name}' is incomplete: the file has no '{name}' for it.")
-        return self._tensors[self._file_keys[name]].to(STORED)
-
-
-def _split(name: str) -> tuple[str, str, str]:
-    """`encoder.layers.3.mlp.fc1.bias` to (`3`, `mlp.fc1`, `bias`)."""
-    _, _, layer, *module, leaf = name.split(".")
-    return layer, ".".join(module), leaf
+        return self._file_keys[name]
