@@ -192,14 +192,16 @@ def test_a_damaged_stack_of_attention_inputs_is_named(monkeypatch: pytest.Monkey
         monkeypatch.setattr(clip_tower, "RESIDENT_BYTES", limit)
         for rows in (0, 1, 64, 100):
             damaged = {**tensors, key: torch.zeros(rows, WIDTH)}
-            with pytest.raises(FileError, match="fit together|different shapes"):
+            with pytest.raises(FileError, match=r"fit together|different shapes"):
                 full(ClipTextEncoder(damaged, encoder_rows("sd2"), ClipTokenizer.from_package()))
 
 
 def test_shapes_come_from_the_header_where_there_is_one() -> None:
     class Lazy(dict[str, torch.Tensor]):
-        read: set[str] = set()
-        shapes = {key: tuple(tensor.shape) for key, tensor in checkpoint_tensors("sd1").items()}
+        def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+            super().__init__(tensors)
+            self.shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+            self.read: set[str] = set()
 
         def __getitem__(self, key: str) -> torch.Tensor:
             self.read.add(key)
