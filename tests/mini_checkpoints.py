@@ -5,7 +5,11 @@ Shapes come from ComfyUI's own modules on the meta device; values are tame, so t
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +22,19 @@ SHRUNK = {"num_hidden_layers": 3, "intermediate_size": 64}
 """What a shrunken text encoder has; `te_options` tells ComfyUI, which otherwise expects whole ones."""
 _VOCABULARY = 49408
 
+
+def _layout(width: int, depths: list[int], outputs: list[int], middle: int, **more: Any) -> dict[str, Any]:
+    levels = len(depths)
+    counts = {"num_res_blocks": [1] * levels, "channel_mult": [1] * levels}
+    tree = {"transformer_depth": depths, "transformer_depth_output": outputs, "transformer_depth_middle": middle}
+    return {"context_dim": width, "use_linear_in_transformer": width != 768, **counts, **tree, **more}
+
+
 _UNETS: dict[str, dict[str, Any]] = {
-    "sd15": {
-        **{"context_dim": 768, "num_heads": 8, "use_linear_in_transformer": False},
-        **{"num_res_blocks": [1, 1], "channel_mult": [1, 1], "transformer_depth": [1, 1]},
-        **{"transformer_depth_output": [1, 1, 1, 1], "transformer_depth_middle": 1},
-    },
-    "sd15-tiny": {
-        **{"context_dim": 768, "num_heads": 8, "use_linear_in_transformer": False},
-        **{"num_res_blocks": [1], "channel_mult": [1], "transformer_depth": [1]},
-        **{"transformer_depth_output": [0, 0], "transformer_depth_middle": -2},
-    },
-    "sd21": {
-        **{"context_dim": 1024, "num_head_channels": 64, "use_linear_in_transformer": True},
-        **{"num_res_blocks": [1], "channel_mult": [1], "transformer_depth": [1]},
-        **{"transformer_depth_output": [1, 1], "transformer_depth_middle": 1},
-    },
-    "sdxl": {
-        **{"context_dim": 2048, "num_head_channels": 64, "use_linear_in_transformer": True},
-        **{"num_classes": "sequential", "adm_in_channels": 2816},
-        **{"num_res_blocks": [1, 1, 1], "channel_mult": [1, 1, 1], "transformer_depth": [0, 2, 5]},
-        **{"transformer_depth_output": [0] * 6, "transformer_depth_middle": -2},
-    },
+    "sd15": _layout(768, [1, 1], [1, 1, 1, 1], 1, num_heads=8),
+    "sd15-tiny": _layout(768, [1], [0, 0], -2, num_heads=8),
+    "sd21": _layout(1024, [1], [1, 1], 1, num_head_channels=64),
+    "sdxl": _layout(2048, [0, 2, 5], [0] * 6, -2, num_head_channels=64, num_classes="sequential", adm_in_channels=2816),
 }
 """`sdxl` is KOALA's layout, which ComfyUI runs as SDXL."""
 
@@ -104,6 +99,15 @@ def sd3(path: Path, seed: int = 0) -> Path:
     return path
 
 
+@lru_cache
+def shared(family: str, dtype: torch.dtype = torch.float16, shrunk: bool = True) -> Path:
+    """A checkpoint that is made once for all tests of a run and removed after it."""
+    folder = Path(tempfile.mkdtemp(prefix="speed-mini-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = folder / f"{family}.safetensors"
+    return sd3(path) if family == "sd3" else write(path, family, dtype, shrunk)
+
+
 def load(path: Path, **options: Any) -> tuple[Any, Any, Any]:
     """MODEL, CLIP and VAE as ComfyUI's loader makes them, text encoders shrunken."""
     import comfy.sd
@@ -115,15 +119,15 @@ def load(path: Path, **options: Any) -> tuple[Any, Any, Any]:
 def _encoder(width: int, shrunk: bool, generator: torch.Generator) -> dict[str, Tensor]:
     layers, inner = (SHRUNK["num_hidden_layers"], SHRUNK["intermediate_size"]) if shrunk else _whole(width)
 
-    def random(*shape: int, size: float = 0.04) -> Tensor:
+    def random(*shape: int, size: float = 0.01) -> Tensor:
         return torch.randn(*shape, generator=generator) * size
 
     out = {
-        "text_model.embeddings.token_embedding.weight": random(_VOCABULARY, width, size=0.5),
-        "text_model.embeddings.position_embedding.weight": random(77, width, size=0.1),
+        "text_model.embeddings.token_embedding.weight": random(_VOCABULARY, width, size=0.02),
+        "text_model.embeddings.position_embedding.weight": random(77, width),
         "text_model.final_layer_norm.weight": torch.ones(width),
         "text_model.final_layer_norm.bias": torch.zeros(width),
-        "text_projection.weight": random(width, width),
+        "text_projection.weight": random(width, width, size=width**-0.5),
     }
     shapes = {"mlp.fc1": (inner, width), "mlp.fc2": (width, inner)}
     shapes |= {f"self_attn.{name}_proj": (width, width) for name in ("q", "k", "v", "out")}
@@ -132,7 +136,10 @@ def _encoder(width: int, shrunk: bool, generator: torch.Generator) -> dict[str, 
         for norm in ("layer_norm1", "layer_norm2"):
             out[f"{start}.{norm}.weight"], out[f"{start}.{norm}.bias"] = torch.ones(width), torch.zeros(width)
         for module, shape in shapes.items():
-            out[f"{start}.{module}.weight"], out[f"{start}.{module}.bias"] = random(*shape), random(shape[0])
+            # CLIP's scale: blocks outweigh the token's own embedding, so that rows speak of the whole prompt.
+            size = width**-0.5 * (0.5 if module in ("self_attn.out_proj", "mlp.fc2") else 1.0)
+            out[f"{start}.{module}.weight"] = random(*shape, size=size)
+            out[f"{start}.{module}.bias"] = random(shape[0])
     return out
 
 

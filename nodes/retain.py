@@ -1,0 +1,124 @@
+"""RetainSetLoader: names that must survive the erasure."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..speed_ops.errors import SpeedError
+from ..speed_ops.text.kinds import BUILTIN_KINDS, KINDS
+from ..speed_ops.text.retain import RetainSet, builtin_retain, parse_retain, read_retain, union
+from .host.paths import NONE, input_file, list_names, state_of
+from .sockets import CATEGORY, Retain
+
+_FOR_KIND = "for kind: "
+_ANY_KIND = "as the concepts"
+
+
+class RetainSetLoader(io.ComfyNode):
+    """A schema and one call."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        sets = [*sorted(BUILTIN_KINDS), *(_FOR_KIND + kind for kind in KINDS), "all"]
+        return io.Schema(
+            node_id="RetainSetLoader",
+            display_name="Retain Set Loader",
+            category=CATEGORY,
+            description="Names that must stay as they are. Chain several of these to join their sets.",
+            inputs=[
+                io.Combo.Input(
+                    "builtin",
+                    options=[NONE, *sets],
+                    default=NONE,
+                    tooltip="A set that comes with the package; 'for kind' joins those that suit a kind of concept.",
+                ),
+                io.String.Input(
+                    "text",
+                    multiline=True,
+                    default="",
+                    placeholder="Claude Monet\nEdvard Munch",
+                    tooltip="Further names to keep, one a line; '#' opens a comment.",
+                ),
+                io.Combo.Input(
+                    "file",
+                    options=list_names(".txt", ".csv", ".json"),
+                    default=NONE,
+                    tooltip="A list in ComfyUI's input folder: .txt one name a line, .csv by column, .json a list.",
+                ),
+                io.String.Input(
+                    "column",
+                    default="",
+                    tooltip="Column of a .csv file; empty: 'name', 'concept' or the like.",
+                    extra_dict={"advanced": True},
+                ),
+                io.Combo.Input(
+                    "kind",
+                    options=[_ANY_KIND, *KINDS, "caption"],
+                    default=_ANY_KIND,
+                    tooltip="What the typed names and the file's are: chooses the prompts they are kept in. "
+                    "'caption': whole prompts.",
+                    extra_dict={"advanced": True},
+                ),
+                io.Int.Input(
+                    "limit",
+                    default=0,
+                    min=0,
+                    max=1_000_000,
+                    tooltip="At most this many names, spread over the alphabet; 0: all. Fewer names encode faster.",
+                ),
+                Retain.Input("retain", optional=True, tooltip="Another set to join with this one."),
+            ],
+            outputs=[
+                Retain.Output(display_name="retain"),
+                io.String.Output(display_name="counts", tooltip="How many names came from where."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, builtin=NONE, text=None, file=NONE, column="", kind=_ANY_KIND) -> bool | str:
+        try:
+            read_set(builtin or NONE, text or "", file, column or "", kind or _ANY_KIND)
+        except SpeedError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, file=NONE, **others) -> str:
+        return (
+            f"{sorted(others.items(), key=str)}{file}{state_of(input_file(file)) if file not in (None, NONE) else ''}"
+        )
+
+    @classmethod
+    def execute(cls, builtin, text, file=NONE, column="", kind=_ANY_KIND, limit=0, retain=None) -> io.NodeOutput:
+        total = (retain or RetainSet()) | read_set(builtin, text, file, column, kind)
+        total = total.limit(limit) if limit else total
+        counts = describe(total)
+        return io.NodeOutput(total, counts, ui={"text": (counts,)})
+
+
+def read_set(builtin: str, text: str, file: str | None, column: str, kind: str) -> RetainSet:
+    """The union of what the widgets name."""
+    own_kind = "" if kind == _ANY_KIND else kind
+    parts = [builtin_retain(name) for name in _builtin_names(builtin)]
+    if text.strip():
+        parts.append(parse_retain(text, "typed", own_kind))
+    if file not in (None, NONE):
+        parts.append(read_retain(input_file(file), column, own_kind))
+    return union(parts)
+
+
+def describe(retain: RetainSet) -> str:
+    """`1750 names: artists 1393, typed 2`."""
+    counts = [retain.origins.count(index) for index in range(len(retain.sources))]
+    listed = ", ".join(f"{source.label} {count}" for source, count in zip(retain.sources, counts, strict=True))
+    return f"{len(retain)} names" + (f": {listed}" if listed else "")
+
+
+def _builtin_names(choice: str) -> tuple[str, ...]:
+    if choice == NONE:
+        return ()
+    if choice == "all":
+        return tuple(sorted(BUILTIN_KINDS))
+    if choice.startswith(_FOR_KIND):
+        return KINDS[choice.removeprefix(_FOR_KIND)].retain_sets
+    return (choice,)
