@@ -38,7 +38,9 @@ def ids(prompt: str, pad: int) -> list[int]:
 def test_equals_transformers_own_model() -> None:
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    config = CLIPTextConfig(hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=3, num_attention_heads=1)
+    config = CLIPTextConfig(
+        hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=3, num_attention_heads=WIDTH // 64
+    )
     model = CLIPTextModel(config).eval()
     names = set(model.state_dict())
     strip = "" if any(name.startswith("text_model.") for name in names) else "text_model."
@@ -180,7 +182,11 @@ def test_damaged_weights_are_named() -> None:
     with pytest.raises(InputError, match="NaN or Inf for"):
         full_prompt(encoder({key: torch.full((INNER, WIDTH), float("nan"))}), "x")
     with pytest.raises(FileError, match="not a CLIP text encoder"):
-        full(encoder({"cond_stage_model.transformer.text_model.embeddings.token_embedding.weight": torch.zeros(9, 64)}))
+        full(
+            encoder(
+                {"cond_stage_model.transformer.text_model.embeddings.token_embedding.weight": torch.zeros(9, WIDTH)}
+            )
+        )
     with pytest.raises(FileError, match="holds no text encoder 'clip_l'"):
         ClipTextEncoder({"x": torch.zeros(1)}, encoder_rows("sd1"), ClipTokenizer.from_package())
 
@@ -190,7 +196,7 @@ def test_a_damaged_stack_of_attention_inputs_is_named(monkeypatch: pytest.Monkey
     key = "cond_stage_model.model.transformer.resblocks.1.attn.in_proj_weight"
     for limit in (0, 2**30):
         monkeypatch.setattr(clip_tower, "RESIDENT_BYTES", limit)
-        for rows in (0, 1, 64, 100):
+        for rows in (0, 1, WIDTH, 100):
             damaged = {**tensors, key: torch.zeros(rows, WIDTH)}
             with pytest.raises(FileError, match=r"fit together|different shapes"):
                 full(ClipTextEncoder(damaged, encoder_rows("sd2"), ClipTokenizer.from_package()))
@@ -221,7 +227,12 @@ def comfy_clip(family: str, layers: int) -> Any:
 
     classes = {"sd1": "SD15", "sd2": "SD20", "sdxl": "SDXL", "sdxl-refiner": "SDXLRefiner"}
     config = getattr(supported_models, classes[family])({})
-    tiny = {"num_hidden_layers": layers, "hidden_size": WIDTH, "intermediate_size": INNER, "num_attention_heads": 1}
+    tiny = {
+        "num_hidden_layers": layers,
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "num_attention_heads": WIDTH // 64,
+    }
     options = {f"clip_{name}_model_config": tiny for name in "lhg"}
     state = config.process_clip_state_dict(checkpoint_tensors(family, layers))
     target = config.clip_target(state)
@@ -252,3 +263,25 @@ def test_open_clip_spelling_is_the_only_difference() -> None:
     plain = encoder_tensors()
     spelled = to_open_clip(plain)
     assert sum(v.numel() for v in spelled.values()) == sum(v.numel() for v in plain.values())
+
+
+def test_an_interrupt_inside_a_block_leaves_no_half_filled_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large encoder's only block, stopped while it is filled, must not pass for the block it held before."""
+    monkeypatch.setattr(clip_tower, "RESIDENT_BYTES", 0)
+    encoder = tiny_encoder("sd1")
+    expected = full(encoder)
+    overwrite = clip_tower._overwrite
+
+    def half(module: torch.nn.Module, tensors: dict[str, torch.Tensor], name: str) -> None:
+        next(module.parameters()).zero_()
+        raise KeyboardInterrupt
+
+    for stop_at in range(3):
+        calls = iter(range(3))
+        monkeypatch.setattr(
+            clip_tower, "_overwrite", lambda *args, c=calls, s=stop_at: (half if next(c) == s else overwrite)(*args)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            full(encoder)
+        monkeypatch.setattr(clip_tower, "_overwrite", overwrite)
+        assert torch.equal(full(encoder), expected)

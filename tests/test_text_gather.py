@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from text_pico import tiny_encoder
+from text_pico import WIDTH, tiny_encoder
 
 from speed_erase.speed_ops.errors import InputError, SettingsError
 from speed_erase.speed_ops.rows import Rows
@@ -229,4 +229,4 @@ def test_progress_and_interrupt(encoder: ClipTextEncoder) -> None:
 @pytest.mark.parametrize("family", ["sd2", "sdxl"])
 def test_other_families(family: str) -> None:
     found = gather_rows(tiny_encoder(family), parse_concepts("Van Gogh", "style"), parse_retain("Monet"), SMALL)
-    assert found.targets.width == found.invariants.shape[1] == (128 if family == "sdxl" else 64)
+    assert found.targets.width == found.invariants.shape[1] == WIDTH * (2 if family == "sdxl" else 1)

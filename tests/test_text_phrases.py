@@ -93,6 +93,11 @@ def test_appending_checks_again() -> None:
     assert len(first + parse_concepts("Manet", "style")) == 2
 
 
+def test_endless_lists_are_refused() -> None:
+    with pytest.raises(InputError, match="10,001 concepts"):
+        parse_concepts("\n".join(f"name {i}" for i in range(10_001)), "style")
+
+
 def test_notes_say_what_is_odd_but_allowed() -> None:
     notes = parse_concepts("Monet -> Manet\nManet -> art\nGogh -> a Gogh forgery\nDali -> art", "style").notes
     assert len(notes) == 2

@@ -124,9 +124,16 @@ def test_names_that_are_no_text_are_refused_with_their_line() -> None:
 def test_huge_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "huge.txt"
     with file.open("wb") as handle:
-        handle.truncate(65 * 2**20)
-    with pytest.raises(FileError, match="65 MB"):
+        handle.truncate(17 * 2**20)
+    with pytest.raises(FileError, match=r"has 17 MB, .* the limit is 16 MB"):
         read_retain(file)
+
+
+def test_more_names_than_a_list_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retain_module, "MAX_NAMES", 3)
+    assert len(parse_retain("a\nb\nA\nc")) == 3
+    with pytest.raises(InputError, match="more than 3 names"):
+        parse_retain("a\nb\nc\nd")
 
 
 @given(st.binary(max_size=300), st.sampled_from([".txt", ".csv", ".json"]))

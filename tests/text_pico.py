@@ -10,8 +10,8 @@ from speed_erase.speed_ops.architectures import TextEncoder, by_name
 from speed_erase.speed_ops.text.clip_encoder import ClipTextEncoder
 from speed_erase.speed_ops.text.clip_tokenizer import ClipTokenizer
 
-WIDTH = 64
-INNER = 96
+WIDTH = 128
+INNER = 192
 VOCABULARY = 49408
 FAMILIES = ("sd1", "sd2", "sdxl", "sdxl-refiner")
 

@@ -115,6 +115,7 @@ class ClipTower:
         index, self._next = self._next, self._next + 1
         if self._content.get(module) == index:
             return
+        self._content.pop(module, None)  # an interrupt below must not leave a half-filled block that counts as whole
         block = self.weights.block(index)
         if next(module.parameters()).is_meta:
             _assign(module, block, self._device, self.weights.row.name)

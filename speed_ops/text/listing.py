@@ -10,8 +10,10 @@ from pathlib import Path
 
 from ..errors import FileError, InputError
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 16 * 2**20
 """Largest list file read. A hundred thousand names are about 2 MB; more than this is not a list of names."""
+MAX_NAMES = 500_000
+"""Most names in one list: beyond, memory and time are no longer those of a list."""
 MAX_NAME = 300
 """Longest name in characters. A text encoder takes 75 tokens, seldom more than this."""
 
@@ -69,7 +71,9 @@ def read_text_file(path: Path) -> str:
             raise FileError(f"There is no list file '{path}': check the path.")
         size = path.stat().st_size
         if size > MAX_BYTES:
-            raise FileError(f"'{path}' has {size / 2**20:.0f} MB, more than a list of names: the limit is 64 MB.")
+            raise FileError(
+                f"'{path}' has {size / 2**20:.0f} MB, more than a list of names: the limit is {MAX_BYTES // 2**20} MB."
+            )
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"'{path}' is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error

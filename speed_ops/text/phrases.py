@@ -24,6 +24,8 @@ from .listing import (
 from .words import WordIndex
 
 _ARROW = re.compile(r"->|→")
+MAX_CONCEPTS = 10_000
+"""Ten times what has been measured; a longer list is a retain list in the wrong place."""
 TARGET_COLUMNS = ("target", "concept", "name")
 
 
@@ -63,6 +65,8 @@ class ConceptList(Sequence[Concept]):
     concepts: tuple[Concept, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.concepts) > MAX_CONCEPTS:
+            raise InputError(f"There are {len(self.concepts):,} concepts: erase at most {MAX_CONCEPTS:,} in one list.")
         _refuse_clashes(self.concepts)
 
     def __len__(self) -> int:

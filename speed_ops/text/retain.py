@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import FileError, InputError, SettingsError
 from .kinds import BUILTIN_KINDS, context_kind
-from .listing import cell, clean_name, content_lines, find_column, read_text_file, same_name_key, table_rows
+from .listing import MAX_NAMES, cell, clean_name, content_lines, find_column, read_text_file, same_name_key, table_rows
 from .phrases import Concept
 from .words import WordIndex
 
@@ -86,6 +86,8 @@ def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> Retai
     unique: dict[str, str] = {}
     for name in names:
         unique.setdefault(same_name_key(name), name)
+        if len(unique) > MAX_NAMES:
+            raise InputError(f"{label} holds more than {MAX_NAMES:,} names: keep those that matter.")
     kept = tuple(unique.values())
     return RetainSet(kept, (0,) * len(kept), (RetainSource(label, kind, len(kept), _digest(kept)),))
 
