@@ -16,6 +16,8 @@ from speed_erase.speed_ops.text.embedding_cache import EmbeddingCache
 from speed_erase.speed_ops.text.encoder import full_prompt
 from speed_erase.speed_ops.text.gather import gather_rows
 from speed_erase.speed_ops.text.kinds import KINDS
+from speed_erase.speed_ops.text.ladder import ladder
+from speed_erase.speed_ops.text.ladder_rows import ladder_rows
 from speed_erase.speed_ops.text.phrases import Concept, parse_concepts
 from speed_erase.speed_ops.text.plan import RowPlan
 from speed_erase.speed_ops.text.retain import RetainSet, parse_retain
@@ -230,3 +232,24 @@ def test_progress_and_interrupt(encoder: ClipTextEncoder) -> None:
 def test_other_families(family: str) -> None:
     found = gather_rows(tiny_encoder(family), parse_concepts("Van Gogh", "style"), parse_retain("Monet"), SMALL)
     assert found.targets.width == found.invariants.shape[1] == WIDTH * (2 if family == "sdxl" else 1)
+
+
+def test_without_a_cache_no_retain_name_is_encoded_twice(encoder: ClipTextEncoder) -> None:
+    retain = parse_retain("Monet\nKlee\nDali")
+    plan = RowPlan(templates=1, retain_templates=1, probe_templates=1, hold_anchors=False)
+    found = gather_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan, lambda *rows: [])
+    # The empty prompt, two prompts and their anchors, one probe and its anchor, three names.
+    assert found.encoded == 1 + 4 + 2 + 3
+
+
+def test_ladder_rows_pair_every_prompt_with_its_anchor(encoder: ClipTextEncoder) -> None:
+    prompts = ladder(parse_concepts("Van Gogh | Vincent ->", "style")[0], templates=2)
+    targets, anchors = ladder_rows(CachedEncoder(encoder), prompts)
+    assert len(targets.values) == len(anchors.values) == 4 * len(prompts)
+    assert targets.names == tuple(item.prompt.text for item in prompts)
+    for group_index, item in enumerate(prompts):
+        end = length(encoder, item.prompt.text) + 1
+        assert close(group(targets, group_index)[1:], whole(encoder, item.prompt.text)[[end, end + 1, 76]])
+        plain_end = length(encoder, item.anchor.text) + 1
+        assert close(group(anchors, group_index)[1:], whole(encoder, item.anchor.text)[[plain_end, plain_end + 1, 76]])
+    assert ladder_rows(CachedEncoder(encoder), ())[0].values.shape == (0, WIDTH)

@@ -18,7 +18,7 @@ from .phrases import Concept
 from .plan import RowPlan
 from .retain import RetainSet
 from .retain_rows import HeldConcept, bare_names, held_by_plan, with_contexts
-from .row_pairs import RowPair, concept_pairs
+from .row_pairs import RowPair, concept_pairs, read_pairs
 from .tokens import RowKey
 
 Rank = Callable[[Rows, Rows, Rows], Sequence[int]]
@@ -71,14 +71,13 @@ def gather_rows(
     probes = _concept_rows(reader, concepts, plan.unseen_templates, plan, taken, "probes", progress)
     clock.lap("concepts")
     kept, held, unusable = bare_names(reader.encoder, retain)
-    bare = _held_rows(reader, held, "retain names", progress)
+    blocks: dict[RowRequest, Tensor] = {}
+    bare = _held_rows(reader, held, blocks, "retain names", progress)
     clock.lap("retain names")
     chosen = _chosen(plan, targets, anchors, bare, rank)
-    for index in chosen:
-        kind = retain.kind_of_name(kept[index], concepts[0].kind)
-        held[index] = with_contexts(reader.encoder, held[index], kind, plan, plan.retain_templates)
-    extra = list(held_by_plan(reader.encoder, concepts, retain.names, plan))
-    final = _held_rows(reader, held + extra, "retain contexts", progress) if chosen or extra else bare
+    _add_contexts(reader.encoder, held, [(i, retain.kind_of_name(kept[i], concepts[0].kind)) for i in chosen], plan)
+    held += held_by_plan(reader.encoder, concepts, retain.names, plan)
+    final = _held_rows(reader, held, blocks, "retain contexts", progress)
     clock.lap("retain contexts")
     return Gathered(
         targets=targets,
@@ -108,20 +107,21 @@ def _concept_rows(
     for group, concept in enumerate(concepts):
         chosen = templates(kind_of(concept.kind))
         pairs += concept_pairs(reader.encoder, concept, group, chosen, plan, taken[group])
-    blocks = reader.rows([pair.target for pair in pairs] + [pair.anchor for pair in pairs], stage, progress)
-    groups = tuple(pair.group for pair in pairs for _ in pair.target.rows)
-    context = tuple(flag for pair in pairs for flag in pair.in_context)
-    half = len(pairs)
-    return (
-        Rows(torch.cat(blocks[:half]), groups, tuple(concept.target for concept in concepts), context),
-        Rows(torch.cat(blocks[half:]), groups, tuple(concept.anchor for concept in concepts), context),
-    )
+    names = [concept.target for concept in concepts], [concept.anchor for concept in concepts]
+    return read_pairs(reader, pairs, *names, stage, progress)
 
 
-def _held_rows(reader: CachedEncoder, held: Sequence[HeldConcept], stage: str, progress: Progress | None) -> Rows:
-    """All rows of the retain concepts, in their order."""
+def _held_rows(
+    reader: CachedEncoder,
+    held: Sequence[HeldConcept],
+    blocks: dict[RowRequest, Tensor],
+    stage: str,
+    progress: Progress | None,
+) -> Rows:
+    """All rows of the retain concepts, in their order. `blocks` holds what was read before, and grows."""
     requests = [request for concept in held for request in (*concept.bare, *concept.contexts)]
-    blocks = reader.rows(requests, stage, progress)
+    missing = [request for request in dict.fromkeys(requests) if request not in blocks]
+    blocks.update(zip(missing, reader.rows(missing, stage, progress), strict=True))
     groups: list[int] = []
     context: list[bool] = []
     for group, concept in enumerate(held):
@@ -129,8 +129,16 @@ def _held_rows(reader: CachedEncoder, held: Sequence[HeldConcept], stage: str, p
             count = sum(len(request.rows) for request in part)
             groups += [group] * count
             context += [flag] * count
-    values = torch.cat(blocks) if blocks else torch.empty(0, reader.encoder.width)
+    values = torch.cat([torch.empty(0, reader.encoder.width), *(blocks[request] for request in requests)])
     return Rows(values, tuple(groups), tuple(concept.name for concept in held), tuple(context))
+
+
+def _add_contexts(
+    encoder: TextEncoder, held: list[HeldConcept], chosen: Sequence[tuple[int, str]], plan: RowPlan
+) -> None:
+    """Gives the chosen concepts (index and kind) their rows in context, in place."""
+    for index, kind in chosen:
+        held[index] = with_contexts(encoder, held[index], kind, plan, plan.retain_templates)
 
 
 def _chosen(plan: RowPlan, targets: Rows, anchors: Rows, bare: Rows, rank: Rank | None) -> list[int]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ..errors import InputError
-from .encoder import RowRequest, TextEncoder
+from ..rows import Rows
+from .cached_encoder import CachedEncoder
+from .encoder import Progress, RowRequest, TextEncoder
 from .kinds import BARE, Template, kind_of
 from .phrases import Concept
 from .plan import RowPlan
@@ -47,6 +51,37 @@ def concept_pairs(
                 yield pair
 
 
+def read_pairs(
+    reader: CachedEncoder,
+    pairs: Sequence[RowPair],
+    names: Sequence[str],
+    anchor_names: Sequence[str],
+    stage: str,
+    progress: Progress | None,
+) -> tuple[Rows, Rows]:
+    """The pairs' embeddings: targets and, row by row, anchors, in the same groups."""
+    blocks = reader.rows([pair.target for pair in pairs] + [pair.anchor for pair in pairs], stage, progress)
+    groups = tuple(pair.group for pair in pairs for _ in pair.target.rows)
+    context = tuple(flag for pair in pairs for flag in pair.in_context)
+    nothing = torch.empty(0, reader.encoder.width)
+    targets, anchors = (torch.cat([nothing, *part]) for part in (blocks[: len(pairs)], blocks[len(pairs) :]))
+    return Rows(targets, groups, tuple(names), context), Rows(anchors, groups, tuple(anchor_names), context)
+
+
+def paired_rows(
+    encoder: TextEncoder, span: TokenSpan, anchor: TokenSpan, positions: Position, empty_is_start: bool = False
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Row indices in a prompt and, at the same positions, in its anchor prompt.
+
+    An empty anchor prompt has no subject token: its start token, or the row at the target's place, stands in.
+    """
+    rows = row_indices(positions, span, encoder.context_length)
+    anchor_rows = row_indices(positions, anchor, encoder.context_length)
+    if not anchor.ids and positions & Position.LAST_SUBJECT and not positions & Position.ALL:
+        anchor_rows = (0 if empty_is_start else rows[0], *anchor_rows[1:])
+    return rows, anchor_rows
+
+
 def _pair(
     encoder: TextEncoder,
     concept: Concept,
@@ -57,15 +92,10 @@ def _pair(
     taken: set[RowKey],
 ) -> RowPair:
     positions = _positions(concept, template, plan)
-    length = encoder.context_length
     prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
-    span, anchor_span = (locate(text, encoder.token_ids, length) for text in (prompt, anchor_prompt))
+    span, anchor_span = (locate(text, encoder.token_ids, encoder.context_length) for text in (prompt, anchor_prompt))
     _refuse_unreadable(concept, phrase, span, anchor_span)
-    rows = row_indices(positions, span, length)
-    anchor_rows = row_indices(positions, anchor_span, length)
-    if not anchor_span.ids and positions & Position.LAST_SUBJECT:
-        # An empty prompt has no subject token: its start token, or the row at the target's place, stands in.
-        anchor_rows = (0 if plan.empty_anchor == "start" else rows[0], *anchor_rows[1:])
+    rows, anchor_rows = paired_rows(encoder, span, anchor_span, positions, plan.empty_anchor == "start")
     bare = kind_of(concept.kind).bare_rows
     flags = [template is not BARE or flag not in bare for flag in _flag_of_each_row(positions, len(rows))]
     kept = list(range(len(rows)))
