@@ -104,7 +104,9 @@ def _settings(values: dict[str, Any], what: str, notes: list[str]) -> EraseSetti
 def _stored_retain(retain: RetainSet) -> tuple[RecipeRetain, ...]:
     """Built-in lists by name where that gives the very same set again; users' lists, and shortened ones, in full."""
     builtin = builtin_retain_sets()
-    by_name = [_stored_source(retain, i, in_full=source.label not in builtin) for i, source in enumerate(retain.sources)]
+    by_name = [
+        _stored_source(retain, i, in_full=source.label not in builtin) for i, source in enumerate(retain.sources)
+    ]
     notes: list[str] = []
     if _retain(tuple(by_name), "", notes).names == retain.names and not notes:
         return tuple(by_name)
@@ -149,18 +151,24 @@ def _plan(values: dict[str, Any], settings: EraseSettings, what: str) -> RowPlan
             default = getattr(base, item.name)
             value = values[item.name]
             changes[item.name] = _positions(value, what) if item.name in _POSITIONS else value
-            if not isinstance(changes[item.name], type(default)) or isinstance(value, bool) != isinstance(default, bool):
+            if not isinstance(changes[item.name], type(default)) or isinstance(value, bool) != isinstance(
+                default, bool
+            ):
                 raise SettingsError(f"{what}: {item.name!r} is {str(value)[:40]!r}, which is not of the right type.")
     return dataclasses.replace(base, **changes)
 
 
 def _positions(value: Any, what: str) -> Position:
     known = {place.name: place for place in Position}
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2 ** len(known):
+        return Position(value)
     names = value if isinstance(value, list) else [value]
     total = Position(0)
     for name in names:
         if not isinstance(name, str) or name not in known:
-            raise SettingsError(f"{what}: {str(name)[:40]!r} is no token position; there are {', '.join(map(str, known))}.")
+            raise SettingsError(
+                f"{what}: {str(name)[:40]!r} is no token position; there are {', '.join(map(str, known))}."
+            )
         total |= known[name]
     return total
 

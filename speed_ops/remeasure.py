@@ -49,7 +49,11 @@ def measure_edits(
 
 
 def certificate_at(
-    strength: float, weights: Mapping[str, Tensor], erasure: Erasure, gathered: Gathered, progress: Progress | None = None
+    strength: float,
+    weights: Mapping[str, Tensor],
+    erasure: Erasure,
+    gathered: Gathered,
+    progress: Progress | None = None,
 ) -> Certificate:
     """The certificate of an erasure scaled by `strength`: drift is proportional to it, what is erased is not."""
     whole = erasure.certificate

@@ -1,0 +1,164 @@
+"""One model file from start to end: what `erase`, `apply`, `batch` and `demo` share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint_job import Cleaned, Reading, clean
+from ..erase import Progress
+from ..model_source import ModelSource
+from ..outputs import (
+    Product,
+    Saved,
+    check_paths,
+    output_folder,
+    parse_products,
+    product_paths,
+    refuse_unless_erased,
+    save,
+)
+from ..pipeline import Job
+from .console import Console
+from .options import Parser
+from .usage import UsageError, of_arguments
+
+SALT_VARIABLE = "SPEED_ERASE_SALT"
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to write, where and how."""
+
+    folder: Path
+    products: tuple[Product, ...]
+    name: str = ""
+    force: bool = False
+    strict: bool = False
+    salt: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """A cleaned and saved model."""
+
+    cleaned: Cleaned
+    saved: Saved
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for machines."""
+        gathered = self.cleaned.outcome.gathered
+        return {
+            "model": str(self.cleaned.source.checkpoint.path),
+            "family": self.cleaned.source.architecture.name,
+            "files": {product: str(path) for product, path in self.saved.paths.items()},
+            "base_hash": self.cleaned.recipe.base_hash,
+            "lora_error": self.saved.lora_error,
+            "rounding": self.saved.rounding,
+            "notes": list(self.saved.notes),
+            "dropped": list(self.cleaned.outcome.dropped),
+            "unusable": list(gathered.unusable),
+            "encoded": gathered.encoded,
+            "reused": gathered.reused,
+            "seconds": round(self.seconds, 3),
+            "certificate": self.cleaned.certificate.to_json(),
+        }
+
+
+def add_wanted(parser: Parser, save_default: str = "checkpoint,lora,recipe,report") -> None:
+    """Options about the files to write."""
+    group = parser.add_argument_group("files to write")
+    group.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    group.add_argument(
+        "--save", default=save_default, metavar="LIST", help="any of checkpoint,lora,recipe,report (default: all)"
+    )
+    group.add_argument("--force", action="store_true", help="overwrite files that exist")
+    group.add_argument("--strict", action="store_true", help="write nothing unless every concept counts as erased")
+    group.add_argument("--redact", action="store_true", help="store salted hashes instead of names")
+    group.add_argument(
+        "--salt", metavar="TEXT", help=f"the salt of --redact (default: {SALT_VARIABLE}, else a random one, shown once)"
+    )
+
+
+def wanted_from(args: argparse.Namespace, console: Console, name: str = "") -> Wanted:
+    """The files that the arguments ask for."""
+    with of_arguments():
+        products = parse_products(args.save)
+    salt = None
+    if args.redact:
+        salt = args.salt or os.environ.get(SALT_VARIABLE) or _new_salt(console)
+    elif args.salt:
+        raise UsageError("--salt is given without --redact: names would be stored in clear.")
+    return Wanted(args.out, products, name, args.force, args.strict, salt)
+
+
+def _new_salt(console: Console) -> str:
+    salt = secrets.token_hex(16)
+    console.note(f"the salt is {salt}; it is stored nowhere: keep it to prove later which names the hashes stand for.")
+    return salt
+
+
+def plan_products(source: ModelSource, job: Job, wanted: Wanted, note: Note) -> Wanted:
+    """The products that can be written for this model: weights of 8 bits take no edit, a LoRA works with them."""
+    if "checkpoint" not in wanted.products or source.takes_edits(job.settings.layers):
+        return wanted
+    note(
+        f"{source.checkpoint.path.name} stores these layers in 8 bits, where an edit would drown in rounding: a LoRA is written instead."
+    )
+    others = {product for product in wanted.products if product != "checkpoint"} | {"lora"}
+    return replace(wanted, products=parse_products(",".join(others)))
+
+
+def clean_file(
+    path: Path,
+    job: Job,
+    reading: Reading,
+    strength: float,
+    wanted: Wanted,
+    note: Note,
+    progress: Progress | None = None,
+) -> Result:
+    """Opens, checks, solves, saves. Everything that can be refused is refused before the long work."""
+    started = time.perf_counter()
+    source = ModelSource.open(path)
+    wanted = plan_products(source, job, wanted, note)
+    is_folder = source.checkpoint.is_folder
+    with of_arguments():
+        paths = product_paths(wanted.folder, path, wanted.products, is_folder=is_folder, name=wanted.name)
+    check_paths(paths, path, is_folder=is_folder, force=wanted.force)
+    with output_folder(wanted.folder):
+        cleaned = clean(source, job, reading, strength, progress)
+        if wanted.strict:
+            refuse_unless_erased(cleaned)
+        saved = save(cleaned, paths, force=wanted.force, salt=wanted.salt, progress=progress)
+    for text in saved.notes:
+        note(text)
+    if reading.cache is not None and reading.cache.problem:
+        note(reading.cache.problem)
+    return Result(cleaned, saved, time.perf_counter() - started)
+
+
+def show(result: Result, console: Console) -> None:
+    """The result for people, or for machines."""
+    console.result(result.to_json())
+    console.say(result.cleaned.text())
+    for product, path in result.saved.paths.items():
+        console.say(f"{product:<10}  {path}{_size(path)}")
+    if result.saved.rounding is not None:
+        console.say(f"The file's own precision costs the edit {result.saved.rounding:.2%} of its size.")
+    console.say(f"Done in {result.seconds:.1f} s.")
+
+
+def _size(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    size = path.stat().st_size
+    return f"  ({size / 1e6:.1f} MB)" if size >= 1e5 else f"  ({size / 1e3:.1f} kB)"
