@@ -1,14 +1,31 @@
-"""The nodes, in the order in which the menu shows them."""
+"""The nodes, in the order in which a graph uses them."""
 
 from __future__ import annotations
 
 from comfy_api.latest import ComfyExtension, io
 
+from .apply import SpeedApplyErasure, SpeedApplyRecipe
 from .concepts import ConceptListNode
 from .erase import SpeedErase
+from .forecast import SpeedForecast
+from .inspecting import SpeedInspect
+from .leak_probe import SpeedLeakProbe
+from .report import SpeedReport
 from .retain import RetainSetLoader
+from .save import SaveErasedModel
 
-NODES: list[type[io.ComfyNode]] = [ConceptListNode, RetainSetLoader, SpeedErase]
+NODES: list[type[io.ComfyNode]] = [
+    ConceptListNode,
+    RetainSetLoader,
+    SpeedErase,
+    SaveErasedModel,
+    SpeedReport,
+    SpeedForecast,
+    SpeedLeakProbe,
+    SpeedApplyErasure,
+    SpeedApplyRecipe,
+    SpeedInspect,
+]
 
 
 class SpeedExtension(ComfyExtension):

@@ -61,6 +61,8 @@ def write(path: Path, family: str, dtype: torch.dtype = torch.float16, shrunk: b
     for name in _ENCODERS[family]:
         prefix = _PREFIXES[family, name]
         encoder = _encoder(_WIDTHS[name], shrunk, generator)
+        if name == "clip_l":
+            del encoder["text_projection.weight"]  # which such checkpoints do not have
         encoder = to_open_clip(encoder) if name != "clip_l" else encoder
         tensors |= {prefix + key: value for key, value in encoder.items()}
     tensors |= {f"first_stage_model.{key}": value for key, value in _vae(generator).items()}

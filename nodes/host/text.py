@@ -9,7 +9,7 @@ used for everything.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -177,7 +177,7 @@ def _check_belongs(clip: Any, architecture: Architecture) -> None:
         for name, part in clip.cond_stage_model.named_children()
         if isinstance(part, SDClipModel)
     }
-    wanted = {row.name: row.width for row in architecture.encoders}
+    wanted: dict[str, int] = {row.name: row.width for row in architecture.encoders}
     if parts != wanted:
         raise InputError(
             f"The CLIP does not belong to this model: it holds {_listed(parts)}, but {architecture.title} reads "
@@ -185,7 +185,7 @@ def _check_belongs(clip: Any, architecture: Architecture) -> None:
         )
 
 
-def _listed(parts: dict[str, int]) -> str:
+def _listed(parts: Mapping[str, int]) -> str:
     return " and ".join(f"{name} of width {width}" for name, width in parts.items()) or "no CLIP text encoder"
 
 

@@ -1,0 +1,118 @@
+"""Models as ComfyUI would save them, but in the type they came in, without loading anything onto the GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import comfy.cli_args
+import comfy.model_base
+import torch
+from torch import Tensor
+
+from ...speed_ops.errors import FileError
+from ...speed_ops.files.atomic import atomic_write
+from ...speed_ops.files.header import TensorEntry, encode_header
+from ...speed_ops.files.tensor_bytes import DTYPE_NAMES, narrow, to_bytes
+from ...speed_ops.text.encoder import Progress
+from .weights import effective_weight, keeps_edits, stored_weight
+
+SOURCE = "as the source"
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def write_model(
+    path: Path,
+    model: Any,
+    clip: Any | None,
+    vae: Any | None,
+    metadata: Mapping[str, str],
+    dtype: str = SOURCE,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """A checkpoint (with `clip` and `vae`) or a diffusion model alone: effective weights, all patches baked in."""
+    parts = [_effective(model, "diffusion_model.", dtype, progress)]
+    config = model.model.model_config
+    tensors = config.process_unet_state_dict_for_saving(parts[0])
+    if clip is not None:
+        named = _effective(clip.patcher, "", dtype, progress) | dict(clip.tokenizer.state_dict())
+        tensors |= config.process_clip_state_dict_for_saving(named)
+    if vae is not None:
+        tensors |= config.process_vae_state_dict_for_saving(_plain(vae.get_sd(), dtype))
+    if model.model.model_type == comfy.model_base.ModelType.V_PREDICTION:
+        tensors["v_pred"] = torch.tensor([])
+    facts = {"modelspec.predict_key": "v" if "v_pred" in tensors else "epsilon", **metadata}
+    _write(path, tensors, facts, force, progress)
+
+
+def workflow_metadata(prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, str]:
+    """What ComfyUI's own savers put into a header, unless the user switched metadata off."""
+    if comfy.cli_args.args.disable_metadata:
+        return {}
+    values = {"prompt": json.dumps(prompt)} if prompt is not None else {}
+    return values | {name: json.dumps(value) for name, value in (extra_pnginfo or {}).items()}
+
+
+def source_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
+    """The narrowest of fp16, bf16 and fp32 that holds every value: on the CPU ComfyUI widens a file to float32, but
+    values that came from a half-precision file are still exactly representable in it.
+
+    Only matrices vote: ComfyUI adds scalars of its own, and leaves matrices that a file lacks uninitialised."""
+    candidates = [torch.float16, torch.bfloat16]
+    for tensor in tensors:
+        wide = tensor.detach().float()
+        if wide.ndim < 2 or not bool(torch.isfinite(wide).all()):
+            continue
+        candidates = [kind for kind in candidates if torch.equal(wide.to(kind).float(), wide)]
+        if not candidates:
+            return torch.float32
+    return candidates[0] if candidates else torch.float32
+
+
+def _effective(patcher: Any, prefix: str, dtype: str, progress: Progress | None) -> dict[str, Tensor]:
+    """Weights in effect by key below `prefix`, in the type asked for."""
+    keys = [key for key, value in patcher.model.state_dict().items() if key.startswith(prefix)]
+    floating = [key for key in keys if stored_weight(patcher, key).is_floating_point()]
+    packed = [key for key in floating if not keeps_edits(patcher, key)]
+    if packed and dtype == SOURCE:
+        raise FileError(
+            f"{len(packed)} layers are stored in 8 bits or less, where the edit would drown: save a LoRA, or choose "
+            "float16 for the file."
+        )
+    kind = source_dtype(stored_weight(patcher, key) for key in floating) if dtype == SOURCE else DTYPES[dtype]
+    out: dict[str, Tensor] = {}
+    for done, key in enumerate(keys):
+        if progress is not None:
+            progress("write", done, 2 * len(keys))
+        changed = key in patcher.patches or key in patcher.weight_wrapper_patches or key in packed
+        value = stored_weight(patcher, key).detach().cpu()
+        if changed:
+            value = narrow(effective_weight(patcher, key), kind, f"Layer {key}")
+        out[key[len(prefix) :]] = value.to(kind) if key in floating else value
+    return out
+
+
+def _plain(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
+    floating = {key for key, value in tensors.items() if value.is_floating_point()}
+    kind = source_dtype(tensors[key] for key in floating) if dtype == SOURCE else DTYPES[dtype]
+    return {key: value.detach().cpu().to(kind if key in floating else value.dtype) for key, value in tensors.items()}
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], force: bool, progress: Any) -> None:
+    """A safetensors file, tensor by tensor; it appears under its name when it is complete."""
+    entries: dict[str, TensorEntry] = {}
+    position = 0
+    for key, value in tensors.items():
+        end = position + value.numel() * value.element_size()
+        entries[key] = TensorEntry(DTYPE_NAMES[value.dtype], tuple(value.shape), position, end)
+        position = end
+    with atomic_write(path, force=force) as handle:
+        handle.write(encode_header(entries, {"format": "pt", **metadata}))
+        for done, value in enumerate(tensors.values()):
+            handle.write(to_bytes(value))
+            if progress is not None:
+                progress("write", len(tensors) + done, 2 * len(tensors))

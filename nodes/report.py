@@ -1,0 +1,46 @@
+"""SpeedReport: the certificate as text, JSON and chart."""
+
+from __future__ import annotations
+
+import json
+
+from comfy_api.latest import io, ui
+
+from .chart import erasure_chart
+from .host_erasure import HostErasure
+from .sockets import CATEGORY, Erasure
+
+
+class SpeedReport(io.ComfyNode):
+    """A schema and one call."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="SpeedReport",
+            display_name="SPEED Report",
+            category=CATEGORY,
+            description="Shows what an erasure did: what is left of each concept, how far retained names moved.",
+            is_output_node=True,
+            inputs=[Erasure.Input("erasure", tooltip="From SpeedErase or SpeedApplyRecipe.")],
+            outputs=[
+                io.String.Output(display_name="text", tooltip="The report in plain words."),
+                io.String.Output(display_name="json", tooltip="Every measurement, for programs."),
+                io.Image.Output(display_name="chart", tooltip="The report as a picture."),
+            ],
+        )
+
+    @classmethod
+    def execute(cls, erasure) -> io.NodeOutput:
+        text, chart = describe(erasure), erasure_chart(erasure)
+        facts = erasure.certificate.to_json() if erasure.certificate is not None else {}
+        shown = ui.PreviewImage(chart, cls=cls).as_dict() | {"text": (text,)}
+        return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=shown)
+
+
+def describe(erasure: HostErasure) -> str:
+    """The erasure's own report; for one that came from a file, what its recipe says."""
+    if erasure.report:
+        return erasure.report
+    names = ", ".join(one.target for one in erasure.recipe.concepts) if erasure.recipe is not None else "unknown names"
+    return f"An erasure from a file: {names}. It carries no certificate for this model: solve it here to get one."
