@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from .draws import generator, normal
+from .nullspace import lower_gram
 
+_ROUGH_STEPS = 12  # enough to place a shift just below the smallest value, after which few more are needed
 _STEPS = 160
-_CHECK_EVERY = 8
-_TOLERANCE = 1e-12  # relative residual; the draws need the direction to about 1e-8, and close values cost digits
+_CHECK_EVERY = 4
+_TOLERANCE = 1e-10  # relative residual; the draws need the direction to about 1e-8, and close values cost digits
 _SMALL = 64  # below this side an SVD is as fast
 
 
@@ -22,10 +24,7 @@ def smallest_directions(weight: Tensor, count: int) -> Tensor:
     out, width = weight.shape
     short = weight if out <= width else weight.T
     count = min(count, len(short))
-    found = None
-    if len(short) > _SMALL:
-        factor, failed = torch.linalg.cholesky_ex(_lower_gram(short))
-        found = None if bool(failed) else _smallest_eigenvectors(factor, count)
+    found = _smallest_eigenvectors(lower_gram(short), count) if len(short) > _SMALL else None
     if found is None:
         return _signed(torch.linalg.svd(weight, full_matrices=False)[2][-count:])
     vectors = found.T.flip(0)
@@ -34,32 +33,42 @@ def smallest_directions(weight: Tensor, count: int) -> Tensor:
     return _signed(vectors)
 
 
-def _lower_gram(rows: Tensor) -> Tensor:
-    """The lower triangle of rows @ rows.T, by blocks: a Cholesky factor reads no more, and it is half the work."""
-    size = -(-len(rows) // 4)
-    gram = rows.new_zeros((len(rows), len(rows)))
-    for start in range(0, len(rows), size):
-        gram[start:, start : start + size] = rows[start:] @ rows[start : start + size].T
-    return gram
+def _smallest_eigenvectors(gram: Tensor, count: int) -> Tensor | None:
+    """`side x count`: eigenvectors of the smallest eigenvalues, smallest first; None where it does not work out."""
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if bool(failed):
+        return None
+    start = normal((len(gram), count), generator(0, "smallest directions"), gram)
+    found, sizes, gap = _inverse_krylov(factor, start, _ROUGH_STEPS)
+    if gap < 0.1:
+        # A shift below the smallest value by a few times its uncertainty stands it far out among the others.
+        shifted = gram.clone()
+        shifted.diagonal().sub_((1 - 4 * gap) / sizes[0])
+        closer, failed = torch.linalg.cholesky_ex(shifted)
+        factor = factor if bool(failed) else closer
+    found, _, gap = _inverse_krylov(factor, found, _STEPS)
+    return found if gap < _TOLERANCE else None
 
 
-def _smallest_eigenvectors(factor: Tensor, count: int) -> Tensor | None:
-    """`side x count`: eigenvectors of the smallest eigenvalues of L L', smallest first; None without convergence."""
-    basis = torch.linalg.qr(normal((len(factor), count), generator(0, "smallest directions"), factor))[0]
-    images = factor.new_zeros((len(factor), 0))
-    for step in range(1, min(_STEPS, len(factor) // count)):
+def _inverse_krylov(factor: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor, float]:
+    """Best vectors, their values for the inverse of L L' and the largest relative residual, after at most `steps`."""
+    count = start.shape[1]
+    basis = torch.linalg.qr(start)[0]
+    images = start[:, :0]
+    for step in range(1, min(steps, len(factor) // count) + 1):
         images = torch.cat([images, torch.cholesky_solve(basis[:, -count:], factor)], dim=1)
         if step % _CHECK_EVERY == 0:
             values, mix = torch.linalg.eigh(basis.T @ images)  # the inverse seen from inside the space
             vectors, sizes = mix[:, -count:].flip(1), values[-count:].flip(0)
             found = basis @ vectors
-            if bool(((images @ vectors - found * sizes).norm(dim=0) < _TOLERANCE * sizes).all()):
-                return found
+            gap = float(((images @ vectors - found * sizes).norm(dim=0) / sizes).max())
+            if gap < _TOLERANCE:
+                break
         block = images[:, -count:]
         for _ in range(2):  # once more, for what the first pass leaves behind
             block = torch.linalg.qr(block - basis @ (basis.T @ block))[0]
         basis = torch.cat([basis, block], dim=1)
-    return None
+    return found, sizes, gap
 
 
 def _signed(vectors: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from .closed_form import erasing_rows, uce_rows
 from .directions import smallest_directions
 from .draws import generator, normal
 from .erasure import LayerEdit
-from .nullspace import KeptSpan, empty_span, span_of_gram, span_of_moment
+from .nullspace import KeptSpan, empty_span, lower_gram, span_of_gram, span_of_moment
 from .pairs import ErasePairs
 from .prior import PriorShift, RefinedPrior, augment_directed, augment_random, erase_gain, influence_filter, keep_only
 from .rows import Rows
@@ -149,7 +149,7 @@ class LayerSolver:
         """The eigenproblem on the smaller side: of the kept rows' Gram matrix, or of the correlation matrix."""
         factor = prior.factor(self.retain)
         if len(factor) >= factor.shape[1]:
-            return self._eigen(factor.T @ factor)
+            return self._eigen(lower_gram(factor.T))
         with self.watch.stage("null space"):
             if self.retain_gram is None:
                 gram = factor @ factor.T

@@ -49,7 +49,7 @@ def empty_span(like: Tensor) -> KeptSpan:
 
 
 def span_of_moment(moment: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
-    """The span from the correlation matrix itself (`d x d`)."""
+    """The span from the correlation matrix itself (`d x d`; its lower triangle is enough)."""
     values, vectors = torch.linalg.eigh(moment)
     return KeptSpan(vectors[:, counts_as_retained(values, threshold, mode)].T.contiguous())
 
@@ -61,6 +61,15 @@ def span_of_gram(gram: Tensor, factor: Tensor, threshold: float, mode: Threshold
     # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space to speak of.
     chosen = chosen & (values > values[-1:] * len(values) * torch.finfo(values.dtype).eps)
     return KeptSpan((vectors[:, chosen] * values[chosen].rsqrt()).T @ factor)
+
+
+def lower_gram(rows: Tensor) -> Tensor:
+    """rows @ rows.T, of which only the lower triangle counts: symmetric solvers read no more, and blocks save the rest."""
+    size = -(-len(rows) // 4)
+    gram = rows.new_zeros((len(rows), len(rows)))
+    for start in range(0, len(rows), size):
+        gram[start:, start : start + size] = rows[start:] @ rows[start : start + size].T
+    return gram
 
 
 def counts_as_retained(values: Tensor, threshold: float, mode: ThresholdMode) -> Tensor:
