@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from .adversarial import edited_moments, leak, leaking_rows, original_moment
-from .certificate import Measurer, Round
+from .certificate import Round
 from .erasure import Erasure, LayerEdit
 from .errors import InputError
 from .layer_solver import LayerSolver, SolvedLayer, Stopwatch
+from .measuring import Measurer
 from .pairs import ErasePairs
 from .problem import Problem, check_weights, prepare, widen
 from .rows import Rows

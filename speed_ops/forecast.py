@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .certificate import display_names
 from .prior import PriorShift, erase_gain
 from .problem import check_weights, prepare, widen
 from .rows import Rows, per_concept
@@ -53,5 +52,5 @@ def forecast(
         count = len(rows.names)
         table.append((per_concept(moved, index, count) / per_concept(size, index, count).clamp(min=1e-30)).sqrt())
     ranked = torch.stack(table).median(dim=0).values.sort(descending=True, stable=True)
-    names, order = display_names(rows), ranked.indices.tolist()
+    names, order = rows.labels(), ranked.indices.tolist()
     return Forecast(tuple(names[i] for i in order), tuple(ranked.values.tolist()), tuple(order))

@@ -64,7 +64,7 @@ def span_of_gram(gram: Tensor, factor: Tensor, threshold: float, mode: Threshold
 
 
 def lower_gram(rows: Tensor) -> Tensor:
-    """rows @ rows.T, of which only the lower triangle counts: symmetric solvers read no more, and blocks save the rest."""
+    """rows @ rows.T, of which only the lower triangle counts: symmetric solvers read no more."""
     size = -(-len(rows) // 4)
     gram = rows.new_zeros((len(rows), len(rows)))
     for start in range(0, len(rows), size):

@@ -12,10 +12,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .certificate import Certificate, Drift, LayerFacts, Measurer
+from .certificate import Certificate, Drift, LayerFacts
 from .erase import Progress
 from .erasure import Erasure, LayerEdit
 from .layer_solver import SolvedLayer, Stopwatch
+from .measuring import Measurer
 from .problem import prepare, widen
 from .settings import EraseSettings
 from .text.gather import Gathered

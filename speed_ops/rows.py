@@ -46,6 +46,10 @@ class Rows:
         """Width d of the embeddings."""
         return self.values.shape[1]
 
+    def labels(self) -> list[str]:
+        """Names for people; concepts without one are numbered."""
+        return [name or f"#{i + 1}" for i, name in enumerate(self.names)]
+
     def group_index(self) -> Tensor:
         """`m`: `groups` as a tensor beside the values."""
         return torch.tensor(self.groups, dtype=torch.long, device=self.values.device)
