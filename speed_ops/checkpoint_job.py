@@ -1,4 +1,4 @@
-"""A model file cleaned: encoder and weights from the file, the shared pipeline, and what is needed to save the result."""
+"""A model file cleaned: encoder and weights from the file, the shared pipeline, and all that saving needs."""
 
 from __future__ import annotations
 

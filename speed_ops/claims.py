@@ -14,7 +14,10 @@ DRIFT_TOLERANCE = 0.02
 
 
 def broken_claims(claimed: dict[str, Any], measured: Certificate) -> list[str]:
-    """Where the measurement is worse than the claim, one sentence each. Concepts go by their order: names may be hashes."""
+    """Where the measurement is worse than the claim, one sentence each.
+
+    Concepts go by their order, as names may be hashes.
+    """
     faults = _concept_faults(_list(claimed, "concepts"), measured)
     faults += _drift_faults(_list(claimed, "drift"), measured.drift)
     empty = [_number(claimed.get("sot_drift")), _number(claimed.get("null_text_drift"))]
@@ -48,13 +51,12 @@ def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> 
         if not said:
             faults.append(f"Nothing was certified about the {part.group} names ({part.where}).")
             continue
-        for name, title in (("p95", "95 %"), ("maximum", "100 %")):
+        for name, share in (("p95", "95 %"), ("maximum", "100 %")):
             bound = max(_number(one.get(name)) for one in said)
-            if getattr(part, name) > bound + DRIFT_TOLERANCE:
-                found = getattr(part, name)
-                faults.append(
-                    f"{title} of the {part.group} names ({part.where}) move by up to {found:.1%}, {bound:.1%} was certified."
-                )
+            found = getattr(part, name)
+            if found > bound + DRIFT_TOLERANCE:
+                who = f"{share} of the {part.group} names ({part.where})"
+                faults.append(f"{who} move by up to {found:.1%}, {bound:.1%} was certified.")
     return faults
 
 

@@ -19,9 +19,9 @@ def compare_tensors(
 ) -> list[str]:
     """One sentence for each kind of difference outside `edited`; the source's averaged second copy may be missing."""
     averaged = set(source.ema_keys())
-    missing = [key for key in source.keys() if key not in copy.shapes and key not in averaged]
-    extra = [key for key in copy.keys() if key not in source.shapes]
-    common = [key for key in source.keys() if key in copy.shapes]
+    missing = [key for key in source.shapes if key not in copy.shapes and key not in averaged]
+    extra = [key for key in copy.shapes if key not in source.shapes]
+    common = [key for key in source.shapes if key in copy.shapes]
     reshaped = [k for k in common if (source.shapes[k], source.dtypes[k]) != (copy.shapes[k], copy.dtypes[k])]
     changed, done, total = [], 0, source.size
     for key in common:
@@ -31,6 +31,8 @@ def compare_tensors(
             done += _place(source, key)[1]
             if progress:
                 progress("compare", min(done, total), total)
+    if progress:
+        progress("compare", total, total)
     found = (("are missing", missing), ("are new", extra), ("have another shape or type", reshaped))
     return [
         _sentence(what, keys) for what, keys in (*found, ("differ from the base but are not edited", changed)) if keys

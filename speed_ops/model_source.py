@@ -88,7 +88,7 @@ class ModelSource:
 
 
 def find_words(given: Path | str | None, holder: Checkpoint) -> ClipTokenizer:
-    """The tokenizer: the one given (a folder, or a ComfyUI checkout), else the model folder's own, else the package's."""
+    """The tokenizer given (a folder or a ComfyUI checkout), else the model folder's own, else the package's."""
     if given is not None:
         if (Path(given) / "comfy" / "sd1_tokenizer").is_dir():
             return find_tokenizer(comfyui=given)

@@ -84,8 +84,11 @@ def job_of(recipe: Recipe, what: str = "The recipe") -> StoredJob:
 
 def same_work(first: Recipe, second: Recipe) -> bool:
     """Whether two recipes ask for the same edit, whatever model, program version or spelling they were written for."""
-    plain = {"family": "", "package_version": "", "base_hash": "", "encoder_hash": ""}
-    return dataclasses.replace(first, **plain).to_json() == dataclasses.replace(second, **plain).to_json()
+    return _work_alone(first).to_json() == _work_alone(second).to_json()
+
+
+def _work_alone(recipe: Recipe) -> Recipe:
+    return dataclasses.replace(recipe, family="", package_version="", base_hash="", encoder_hash="")
 
 
 def _concept(stored: RecipeConcept, number: int, what: str) -> Concept:

@@ -111,7 +111,8 @@ def plan_products(source: ModelSource, job: Job, wanted: Wanted, note: Note) -> 
     if "checkpoint" not in wanted.products or source.takes_edits(job.settings.layers):
         return wanted
     note(
-        f"{source.checkpoint.path.name} stores these layers in 8 bits, where an edit would drown in rounding: a LoRA is written instead."
+        f"{source.checkpoint.path.name} stores these layers in 8 bits, where an edit would drown in rounding: "
+        "a LoRA is written instead."
     )
     others = {product for product in wanted.products if product != "checkpoint"} | {"lora"}
     return replace(wanted, products=parse_products(",".join(others)))

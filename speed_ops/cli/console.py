@@ -54,7 +54,10 @@ class Console:
         """Aligned columns; the first to the left, the others to the right."""
         widths = [max(len(line[i]) for line in (header, *rows)) for i in range(len(header))]
         for line in (header, *rows):
-            cells = [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]
+            cells = [
+                line[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+            ]
             self.say("  ".join(cells).rstrip())
 
     def note(self, text: str) -> None:

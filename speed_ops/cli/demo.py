@@ -39,9 +39,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     job = Job.of(parse_concepts(CONCEPTS, "style"), retain, settings)
     with output_folder(args.out):
         write_demo_checkpoint(model, force=True, progress=console.progress)
-        console.say(
-            f"{model}: a synthetic Stable Diffusion 1.x checkpoint. It has the real keys and tokenizer, and random weights."
-        )
+        console.say(f"{model}: a synthetic Stable Diffusion 1.x checkpoint: real keys, real tokenizer, random weights.")
         wanted = Wanted(args.out, PRODUCTS, name="demo-model", force=True)
         result = clean_file(model, job, Reading(), 1.0, wanted, console.note, console.progress)
     console.say()

@@ -76,9 +76,8 @@ def _say(said: Provenance, console: Console) -> None:
     claims = said.certificate.get("concepts")
     for one in claims[:_LISTED] if isinstance(claims, list) else []:
         if isinstance(one, dict) and isinstance(one.get("probe_median"), (int, float)):
-            console.say(
-                f"  certified: {one.get('name')}: {one.get('verdict')}, {one['probe_median']:.0%} left in unseen contexts"
-            )
+            left = f"{one['probe_median']:.0%} left in unseen contexts"
+            console.say(f"  certified: {one.get('name')}: {one.get('verdict')}, {left}")
     console.say(f"Made from the file with sha256 {said.base_hash or '(not stated)'}.")
     console.say("These are the header's words; `speed-erase verify` measures the weights.")
 
