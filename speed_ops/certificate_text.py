@@ -20,6 +20,9 @@ def describe(certificate: Certificate) -> str:
         f"{len(rooms)} layers, rank {max(ranks)}, null space {min(rooms)} to {max(rooms)} dimensions, "
         f"{sum(certificate.seconds.values()):.2f} s."
     )
+    chosen = certificate.settings
+    if chosen.get("preset_name") == "auto":
+        lines.append(f"auto chose threshold {chosen['threshold']:g}, {chosen['rows_per_concept']} rows a concept.")
     if certificate.rounds:
         leaks = " -> ".join(f"{turn.mean_leak:.0%}" for turn in certificate.rounds)
         lines.append(f"Adversarial rounds: leak {leaks}.")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .adversarial import edited_moments, leak, leaking_rows, original_moment
+from .auto import settle_rows, settle_threshold
 from .certificate import Round
 from .erasure import Erasure, LayerEdit
 from .errors import InputError
@@ -47,7 +48,7 @@ def solve(
     contexts that the solve does not see, for the certificate. `progress(stage, done, total)` may raise to interrupt:
     nothing is half done.
     """
-    settings = settings or EraseSettings()
+    settings = settle_rows(settings or EraseSettings(), _concepts(targets))
     report = progress or _silent
     watch = Stopwatch()
     report("prepare", 0, 1)
@@ -64,6 +65,7 @@ def solve(
             probes=probes,
         )
         check_weights(weights, problem.targets.width)
+        problem = settle_threshold(problem)
     report("prepare", 1, 1)
 
     def load(key: str) -> Tensor:
@@ -72,9 +74,8 @@ def solve(
     try:
         solved, rounds = _solve_rounds(problem, list(weights), load, watch, report)
     except torch.linalg.LinAlgError as fault:
-        raise InputError(
-            f"The closed form has no stable solution with lam {settings.lam:g} and mu {settings.mu:g}: raise them."
-        ) from fault
+        ridges = f"lam {settings.lam:g} and mu {settings.mu:g}"
+        raise InputError(f"The closed form has no stable solution with {ridges}: raise them.") from fault
     _check_moved(problem, solved)
     measurer = Measurer(problem)
     for done, (key, layer) in enumerate(solved.items()):
@@ -84,7 +85,7 @@ def solve(
     report("certificate", len(solved), len(solved))
     certificate = measurer.certificate(rounds, watch.seconds)
     edits = {key: layer.edit for key, layer in solved.items()}
-    return Erasure(edits, certificate, settings, problem.targets, problem.anchors)
+    return Erasure(edits, certificate, problem.settings, problem.targets, problem.anchors)
 
 
 def _solve_rounds(
@@ -149,6 +150,10 @@ def _check_moved(problem: Problem, solved: Mapping[str, SolvedLayer]) -> None:
             "The retain set and the invariants fill the embedding space: nothing can be erased without touching them. "
             "Use fewer retain names, switch IPF on, or raise the threshold."
         )
+
+
+def _concepts(targets: Tensor | Rows) -> int:
+    return max(1, len(targets.names if isinstance(targets, Rows) else targets))
 
 
 def _silent(stage: str, done: int, total: int) -> None:

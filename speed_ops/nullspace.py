@@ -51,6 +51,11 @@ def empty_span(like: Tensor) -> KeptSpan:
 def span_of_moment(moment: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
     """The span from the correlation matrix itself (`d x d`; its lower triangle is enough)."""
     values, vectors = torch.linalg.eigh(moment)
+    return span_above(values, vectors, threshold, mode)
+
+
+def span_above(values: Tensor, vectors: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
+    """The span of the eigenvectors (columns) whose eigenvalues (ascending) count as retained."""
     return KeptSpan(vectors[:, counts_as_retained(values, threshold, mode)].T.contiguous())
 
 

@@ -150,4 +150,4 @@ PRESETS["context"] = {
     "dpa": False,
     "invariants": "span",
 }
-PRESETS["auto"] = dict(PRESETS["context"])
+PRESETS["auto"] = PRESETS["context"] | {"threshold": 1e-3, "threshold_mode": "relative"}
