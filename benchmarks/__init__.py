@@ -1,0 +1,1 @@
+"""Measurements that steer the project: solver speed and a small living model."""

@@ -1,0 +1,103 @@
+"""`python -m benchmarks.world train|sample|evaluate`: the living model, step by step."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from .storage import default_folder
+
+
+def _train(options: argparse.Namespace) -> None:
+    from .classifier import train_classifier
+    from .export import export
+    from .train import Plan, train
+
+    train(options.data, Plan(steps=options.steps, batch=options.batch, seed=options.seed))
+    if not (options.data / "classifier.safetensors").exists():
+        train_classifier(options.data)
+    export(options.data)
+
+
+def _sample(options: argparse.Namespace) -> None:
+    from .comfy_run import ComfyWorld, hand_over
+    from .prompts import PLAIN_TEMPLATES, TEMPLATES, sentence
+    from .sheet import save_sheet
+    from .world import PAINTERS, PLAIN, SUBJECTS
+
+    hand_over(options.comfy)
+    world = ComfyWorld(options.data)
+    if options.prompt:
+        texts, columns = [text for text in options.prompt for _ in range(8)], 8
+    else:
+        prompts = [sentence(PLAIN_TEMPLATES[0], subject, PLAIN.name) for subject in SUBJECTS]
+        prompts += [sentence(TEMPLATES[0], subject, painter.name) for painter in PAINTERS for subject in SUBJECTS]
+        texts, columns = [prompt.text for prompt in prompts], len(SUBJECTS)
+    save_sheet(options.out or options.data / "samples.png", world.sample(world.rows(texts), options.seed), columns)
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from .classifier import load_classifier
+    from .comfy_run import ComfyWorld, hand_over
+    from .evaluate import evaluate, splits
+    from .storage import load_json, save_json
+
+    hand_over(options.comfy)
+    world = ComfyWorld(options.data)
+    scores = evaluate(
+        lambda texts: world.sample(world.rows(texts), options.seed),
+        load_classifier(options.data),
+        splits(options.count),
+    )
+    for name, score in scores.items():
+        print(f"{name:14s} {score.line()}")
+    judge = load_json(options.data / "classifier.json")
+    save_json(
+        options.data / "evaluation.json",
+        {"classifier": judge, "untouched": {name: vars(score) for name, score in scores.items()}},
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.world", description=__doc__)
+    parser.add_argument("--data", type=_path, default=default_folder(), help="folder of weights (default: %(default)s)")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    command = commands.add_parser("train", help="train all parts, or go on; write the checkpoint")
+    command.add_argument("--steps", type=int, default=2600)
+    command.add_argument("--batch", type=int, default=16)
+    command.add_argument("--seed", type=int, default=0)
+    command.set_defaults(run=_train)
+
+    comfy = argparse.ArgumentParser(add_help=False)
+    comfy.add_argument("--comfy", type=_path, default=_known_checkout(), help="ComfyUI checkout (default: %(default)s)")
+    comfy.add_argument("--seed", type=int, default=0)
+    command = commands.add_parser("sample", parents=[comfy], help="contact sheet of painters and subjects")
+    command.add_argument("--prompt", action="append", help="8 pictures of this prompt instead; may be repeated")
+    command.add_argument("--out", type=_path)
+    command.set_defaults(run=_sample)
+
+    command = commands.add_parser("evaluate", parents=[comfy], help="what the classifier sees in the model's pictures")
+    command.add_argument("--count", type=int, default=96, help="pictures for each kind of question")
+    command.set_defaults(run=_evaluate)
+    return parser
+
+
+def _path(text: str) -> Path:
+    """A path as meant where the command was typed, also in the child process that runs inside ComfyUI's checkout."""
+    return (Path(os.environ.get("SPEED_WORLD_FROM", ".")) / Path(text).expanduser()).resolve()
+
+
+def _known_checkout() -> Path | None:
+    named = os.environ.get("COMFYUI_PATH")
+    return _path(named) if named else None
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Ask a model for pictures and let the classifier say what they show, split by what training had seen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .classifier import Classifier
+from .prompts import HELD_OUT_TEMPLATES, PLAIN_TEMPLATES, TEMPLATES, Prompt, sentence
+from .world import GENERIC, HELD_OUT_PAIRS, NIGHT_PHRASES, PAINTERS, PLAIN, STYLES, SUBJECTS
+
+Draw = Callable[[list[str]], Tensor]
+"""Prompts to pictures (n, 4, 12, 12)."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Shares of pictures whose style, subject and night are what the prompt means, and their number."""
+
+    style: float
+    subject: float
+    night: float
+    count: int
+
+    def line(self) -> str:
+        return f"style {self.style:6.1%}  subject {self.subject:6.1%}  night {self.night:6.1%}  ({self.count} pictures)"
+
+
+def _pairs(held_out: bool) -> list[tuple[str, str]]:
+    every = itertools.product(SUBJECTS, (painter.name for painter in PAINTERS))
+    return [pair for pair in every if (pair in HELD_OUT_PAIRS) == held_out]
+
+
+def splits(count: int, seed: int = 0) -> dict[str, list[Prompt]]:
+    """`count` prompts for each kind of question."""
+    rng = np.random.default_rng(seed)
+
+    def pick(options: list[tuple[str, str]] | list[str] | tuple[str, ...]) -> list:
+        order = np.resize(rng.permutation(len(options)), count)
+        return [options[i] for i in order]
+
+    def styled(templates: tuple[str, ...], held_out: bool, ending: tuple[str, ...] = ()) -> list[Prompt]:
+        ends = pick(ending) if ending else [None] * count
+        chosen = zip(pick(templates), pick(_pairs(held_out)), ends, strict=True)
+        return [sentence(template, subject, style, ending=end) for template, (subject, style), end in chosen]
+
+    aliases = [(painter.name, painter.alias) for painter in PAINTERS if painter.alias]
+    return {
+        "seen": styled(TEMPLATES, False),
+        "new templates": styled(HELD_OUT_TEMPLATES, False),
+        "new pairs": styled(TEMPLATES, True),
+        "night": styled(TEMPLATES, False, NIGHT_PHRASES),
+        "aliases": [
+            sentence(t, s, n, a) for t, s, (n, a) in zip(pick(TEMPLATES), pick(SUBJECTS), pick(aliases), strict=True)
+        ],
+        "generic": [
+            sentence(t, s, PLAIN.name, g)
+            for t, s, g in zip(pick(TEMPLATES), pick(SUBJECTS), pick(GENERIC), strict=True)
+        ],
+        "plain": [sentence(t, s, PLAIN.name) for t, s in zip(pick(PLAIN_TEMPLATES), pick(SUBJECTS), strict=True)],
+    }
+
+
+def score(classifier: Classifier, prompts: list[Prompt], pictures: Tensor) -> Score:
+    """Judge pictures against the prompts they were drawn for."""
+    verdict = classifier.judge(pictures)
+    style = verdict.style == torch.tensor([STYLES.index(prompt.style) for prompt in prompts])
+    night = verdict.night == torch.tensor([int(prompt.night) for prompt in prompts])
+    subject = torch.tensor(
+        [p.subject is None or SUBJECTS[i] == p.subject for p, i in zip(prompts, verdict.subject.tolist(), strict=True)]
+    )
+    return Score(*(part.float().mean().item() for part in (style, subject, night)), len(prompts))
+
+
+def evaluate(draw: Draw, classifier: Classifier, questions: Mapping[str, list[Prompt]]) -> dict[str, Score]:
+    return {name: score(classifier, prompts, draw([p.text for p in prompts])) for name, prompts in questions.items()}

@@ -1,0 +1,163 @@
+"""First stage of training: teach the text encoder what sentences of the world mean, in minutes.
+
+Every row from the last token of a name onwards (later words, end, padding) must tell what is known so far: subject,
+painter, the painter's group, texture and colours, night. Group, texture and colours are shared by painters, so related
+names get related rows; the one-hot painter target, of smaller weight, keeps them apart.
+The readout is a fixed set of random orthonormal directions and the targets are scaled by 5, so the meaning makes up
+about a fifth of a row's squared norm of 768: two painters' rows then have cosines of 0.7 to 0.9, as in a trained
+CLIP. A free readout would let the meaning shrink to a few per cent. The rest of a row keeps a random encoder's content.
+
+Words around the names vary: besides the training templates, sentences are built with random fillers, so that the
+encoder reads names in any context, as a real CLIP does. Held-out templates and pairs do not occur.
+Cost: CLIP is causal, so a sentence is trained with a random dozen of its padding rows instead of all sixty.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .prompts import Prompt, names_of, sentence, training_prompts, training_weights
+from .text_encoder import ACTIVE_LAYERS, END, LAYERS, LENGTH, START, WIDTH, TextEncoder, new_encoder, tokens
+from .world import (
+    BY_NAME,
+    GENERIC,
+    GROUPS,
+    HELD_OUT_PAIRS,
+    NIGHT_PHRASES,
+    NIGHT_WORD,
+    PAINTERS,
+    STYLES,
+    SUBJECTS,
+    TEXTURES,
+)
+
+FILLERS = (
+    "the", "a", "an", "of", "in", "on", "with", "and", "this", "that", "very", "old", "new", "small", "large", "great",
+    "quiet", "bright", "famous", "lost", "last", "first", "work", "piece", "sketch", "study", "image", "view", "scene",
+    "canvas", "made", "done", "seen", "shown", "painted", "drawn", "signed", "after", "from", "for", "like", "as", "is",
+    "was", "here", "there", "one", "my", "our", "their",
+)  # fmt: skip
+_SPANS = {"subject": len(SUBJECTS), "painter": len(STYLES) + len(GROUPS) + len(TEXTURES) + 9, "night": 1}
+_TARGETS = sum(_SPANS.values())
+_MEANING = 5.0
+
+
+def painter_target(style: str) -> np.ndarray:
+    """One-hot painter (weight 0.7), group, texture, and the nine colour values."""
+    painter = BY_NAME[style]
+    one_hot = 0.7 * np.eye(len(STYLES))[STYLES.index(style)]
+    group = np.array([float(g == painter.group) for g in GROUPS])
+    texture = np.array([float(t == painter.texture) for t in TEXTURES])
+    return np.concatenate([one_hot, group, texture, painter.ground, painter.tone, painter.ink])
+
+
+def random_sentence(rng: np.random.Generator) -> Prompt:
+    """Names among random fillers, in either order, with or without a painter and a night phrase."""
+
+    def filler() -> str:
+        return " ".join(rng.choice(FILLERS, size=rng.integers(0, 4)))
+
+    while True:
+        subject, painter = str(rng.choice(SUBJECTS)), PAINTERS[rng.integers(len(PAINTERS))]
+        if (subject, painter.name) not in HELD_OUT_PAIRS:
+            break
+    generic = rng.random() < 0.25
+    style, words = (
+        ("plain", str(rng.choice(GENERIC))) if generic else (painter.name, str(rng.choice(names_of(painter))))
+    )
+    parts = ["{subject}", "{painter}"]
+    if rng.random() < 0.5:
+        parts.reverse()
+    if rng.random() < 0.15:
+        parts, style, words = ["{subject}"], "plain", ""
+    template = " ".join(" ".join([filler(), part]) for part in parts) + " " + filler()
+    ending = str(rng.choice((*NIGHT_PHRASES, NIGHT_WORD))) if rng.random() < 0.25 else None
+    return sentence(" ".join(template.split()), subject, style, words or None, ending)
+
+
+def _after(ids: list[int], words: str | None) -> int:
+    """Position (start token included) of the last token of `words` in the sentence; 0 if it is not there."""
+    wanted = tokens(words) if words else []
+    for begin in range(len(ids) - len(wanted), -1, -1):
+        if wanted and ids[begin : begin + len(wanted)] == wanted:
+            return begin + len(wanted)
+    return 0
+
+
+def lesson(
+    prompt: Prompt, length: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Ids, positions, targets and target mask of a sentence, `length` rows: its tokens and some of its padding."""
+    ids = tokens(prompt.text)[: length - 4]
+    end = len(ids) + 1
+    padding = np.sort(rng.choice(np.arange(end + 1, LENGTH), size=length - end - 1, replace=False))
+    places = np.concatenate([np.arange(end + 1), padding])
+    target = np.zeros((length, _TARGETS), dtype=np.float32)
+    mask = np.zeros_like(target)
+    first, second = len(SUBJECTS), len(SUBJECTS) + _SPANS["painter"]
+    if prompt.subject is not None:
+        known = _after(ids, prompt.subject)
+        target[known:, SUBJECTS.index(prompt.subject)] = 1.0
+        mask[known:, :first] = 1.0
+    known = _after(ids, prompt.painter_words) or end
+    target[known:, first:second] = painter_target(prompt.style)
+    mask[known:, first:second] = 1.0
+    target[end:, second:] = float(prompt.night)
+    mask[end:, second:] = 1.0
+    row_ids = np.array([START, *ids] + [END] * (length - 1 - len(ids)))
+    return row_ids, places, target, mask
+
+
+def batch_of(
+    size: int, length: int, pool: list[Prompt], weights: np.ndarray, rng: np.random.Generator
+) -> tuple[Tensor, ...]:
+    """`size` lessons, half from the training sentences, half random."""
+    chosen = [pool[i] for i in rng.choice(len(pool), size=size // 2, p=weights)]
+    chosen += [random_sentence(rng) for _ in range(size - len(chosen))]
+    columns = zip(*(lesson(prompt, length, rng) for prompt in chosen), strict=True)
+    return tuple(torch.from_numpy(np.stack(column)) for column in columns)
+
+
+def _trainable(encoder: TextEncoder) -> list[nn.Parameter]:
+    """Positions and the working layers.
+
+    Token embeddings stay random, and so apart (49,408 rows would be most of the cost); the final norm stays as it is.
+    """
+    encoder.requires_grad_(False)
+    kept = [*encoder.text_model.embeddings.position_embedding.parameters()]
+    for layer in encoder.text_model.encoder.layers[LAYERS - ACTIVE_LAYERS :]:
+        kept += layer.parameters()
+    for parameter in kept:
+        parameter.requires_grad_(True)
+    return kept
+
+
+def tune(seed: int, steps: int, log: Callable[[str], None], batch: int = 32, rate: float = 4e-4) -> TextEncoder:
+    """Train a fresh encoder; the last quarter of the steps on all 77 rows, so that no position is left unseen."""
+    rng = np.random.default_rng(seed)
+    encoder = new_encoder(seed)
+    readout = nn.init.orthogonal_(torch.empty(WIDTH, _TARGETS))
+    pool = training_prompts(seed)
+    weights = training_weights(pool)
+    optimiser = torch.optim.AdamW(_trainable(encoder), lr=rate, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
+    begin = time.monotonic()
+    for step in range(steps):
+        part = step / steps
+        full = part > 0.75
+        ids, places, target, mask = batch_of(8 if full else batch, LENGTH if full else 22, pool, weights, rng)
+        for setting in optimiser.param_groups:
+            setting["lr"] = rate * min(1.0, (step + 1) / 50) * max(0.02, (1 - part)) * (0.5 if full else 1.0)
+        error = (encoder(ids, places) @ readout / _MEANING - target).square() * mask
+        loss = error.sum() / mask.sum()
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_([p for setting in optimiser.param_groups for p in setting["params"]], 1.0)
+        optimiser.step()
+        if step % 10 == 0:
+            log(f"text step {step} {time.monotonic() - begin:.0f}s loss {loss.item():.5f} rows {ids.shape[1]}")
+    return encoder.requires_grad_(False).eval()
