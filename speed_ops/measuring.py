@@ -120,9 +120,9 @@ class _RetainRows:
         if not len(self.single):
             return
         single = weight.to(torch.float32)
-        size = torch.cat([(part @ single.T).square().sum(dim=1) for part in self.single.split(4096)])
+        size = torch.cat([(part @ single.T).norm(dim=1) for part in self.single.split(4096)])
         self.moved.append(_moved(up, down, self.rows.values).square())
-        self.size.append(size.to(up.dtype))
+        self.size.append(size.to(up.dtype).square())
         self.kept.append(kept)
 
     def summaries(self) -> list[Drift]:

@@ -19,6 +19,8 @@ class KeptSpan:
 
     basis: Tensor
     """`q x d`: orthonormal rows K."""
+    exact: bool = True
+    """False for a basis made from a Gram matrix, whose rows are orthonormal only to the root of its conditioning."""
 
     @property
     def room(self) -> int:
@@ -26,12 +28,8 @@ class KeptSpan:
         return self.basis.shape[1] - len(self.basis)
 
     def remove(self, rows: Tensor) -> Tensor:
-        """Rows times P: each row without its part in the span.
-
-        Twice, because a basis from a Gram matrix is orthonormal only to the square root of the conditioning; the
-        second pass squares that error away.
-        """
-        for _ in range(2):
+        """Rows times P: each row without its part in the span; a second pass squares the error of an inexact basis."""
+        for _ in range(1 if self.exact else 2):
             rows = rows - (rows @ self.basis.T) @ self.basis
         return rows
 
@@ -40,7 +38,7 @@ class KeptSpan:
         outside = self.remove(rows)
         _, sizes, basis = torch.linalg.svd(outside, full_matrices=False)
         fresh = self.remove(basis[sizes > cut * torch.linalg.matrix_norm(rows)])
-        return KeptSpan(torch.cat([self.basis, torch.nn.functional.normalize(fresh, dim=1)]))
+        return KeptSpan(torch.cat([self.basis, torch.nn.functional.normalize(fresh, dim=1)]), self.exact)
 
 
 def empty_span(like: Tensor) -> KeptSpan:
@@ -56,16 +54,16 @@ def span_of_moment(moment: Tensor, threshold: float, mode: ThresholdMode) -> Kep
 
 def span_above(values: Tensor, vectors: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
     """The span of the eigenvectors (columns) whose eigenvalues (ascending) count as retained."""
-    return KeptSpan(vectors[:, counts_as_retained(values, threshold, mode)].T.contiguous())
+    return KeptSpan(vectors[:, _first_retained(values, threshold, mode) :].T)
 
 
 def span_of_gram(gram: Tensor, factor: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
     """The same span from the smaller side: `gram` = F F' (`p x p`), F (`p x d`) a factor of the correlation matrix."""
     values, vectors = torch.linalg.eigh(gram)
-    chosen = counts_as_retained(values, threshold, mode)
     # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space to speak of.
-    chosen = chosen & (values > values[-1:] * len(values) * torch.finfo(values.dtype).eps)
-    return KeptSpan((vectors[:, chosen] * values[chosen].rsqrt()).T @ factor)
+    real = values * (values > values[-1:] * len(values) * torch.finfo(values.dtype).eps)
+    first = max(_first_retained(values, threshold, mode), int((real == 0).sum()))
+    return KeptSpan((vectors[:, first:] * values[first:].rsqrt()).T @ factor, exact=False)
 
 
 def lower_gram(rows: Tensor) -> Tensor:
@@ -77,13 +75,13 @@ def lower_gram(rows: Tensor) -> Tensor:
     return gram
 
 
-def counts_as_retained(values: Tensor, threshold: float, mode: ThresholdMode) -> Tensor:
-    """Which eigenvalues (ascending) belong to the retained span.
+def _first_retained(values: Tensor, threshold: float, mode: ThresholdMode) -> int:
+    """Place of the first eigenvalue (ascending) that belongs to the retained span.
 
     absolute: those of at least `threshold`, as in the released code. relative: all but the smallest ones, as many as
     together hold no more than `threshold` of the trace; that does not depend on the scale of the text encoder.
     """
     if mode == "absolute":
-        return values >= threshold
+        return int((values < threshold).sum())
     energy = values.clamp(min=0)
-    return energy.cumsum(0) > threshold * energy.sum()
+    return int((energy.cumsum(0) <= threshold * energy.sum()).sum())

@@ -85,8 +85,9 @@ class RefinedPrior:
 
     def factor(self, retain: Tensor) -> Tensor:
         """`(p + r) x d`: F / sqrt(count)."""
-        rows = self.omega[:, None] * retain[self.kept] + self.tilt @ self.directions
-        return torch.cat([rows, self.tail @ self.directions]) * self.count.rsqrt()
+        scale = self.count.rsqrt()
+        rows = torch.addmm(retain[self.kept].mul_(self.omega[:, None] * scale), self.tilt * scale, self.directions)
+        return torch.cat([rows, (self.tail * scale) @ self.directions])
 
     def gram(self, retain_gram: Tensor, along: Tensor) -> Tensor:
         """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without touching an embedding."""
