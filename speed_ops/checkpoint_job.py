@@ -70,7 +70,7 @@ def clean(
         clip_skip=reading.clip_skip,
         family=source.architecture.name,
         base_hash=source.base_hash(progress),
-        encoder_hash=source.encoder_hash(),
+        encoder_hash=source.encoder_hash(reading.text_encoder),
     )
     return Cleaned(source, replace(erasure, certificate=certificate), outcome, recipe)
 

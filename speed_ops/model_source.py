@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .architectures import Architecture, LayerKey, Which, detect, layers
+from .architectures import Architecture, LayerKey, Which, detect, encoder_keys, layers
 from .files.checkpoint import Checkpoint
 from .files.hashing import checkpoint_hash, encoder_hash
 from .text.cached_encoder import CachedEncoder
@@ -82,9 +82,15 @@ class ModelSource:
         """sha256 of the file."""
         return checkpoint_hash(self.checkpoint, progress)
 
-    def encoder_hash(self) -> str:
-        """Of the text encoders in the file."""
-        return encoder_hash(self.checkpoint, self.architecture)
+    def encoder_hash(self, text_encoder: Path | str | None = None) -> str:
+        """Of the text encoders in the file, or in the other file that holds them."""
+        holder = self.checkpoint if text_encoder is None else Checkpoint.open(text_encoder)
+        return encoder_hash(holder, self.architecture)
+
+    @property
+    def has_encoders(self) -> bool:
+        """Whether the file itself holds text encoders."""
+        return any(encoder_keys(row, self.checkpoint.shapes)[1] for row in self.architecture.encoders)
 
 
 def find_words(given: Path | str | None, holder: Checkpoint) -> ClipTokenizer:

@@ -144,7 +144,7 @@ def _save_checkpoint(
     averaged = source.checkpoint.ema_keys()
     if averaged:
         notes.append(f"{len(averaged)} tensors of an averaged second copy of the model were left out: it was unedited.")
-    content = "checkpoint" if source.encoder_hash() else "diffusion_model"
+    content = "checkpoint" if source.has_encoders else "diffusion_model"
     metadata = _metadata(cleaned, content, salt)
     written = write_edited(
         source.checkpoint, path, replacements, metadata, drop=averaged, force=force, progress=progress

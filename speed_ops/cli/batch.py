@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint_job import Reading
 from ..errors import FileError, SpeedError
 from ..files.header import read_header
 from ..files.metadata import read_provenance
@@ -57,8 +59,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     models = find_models(args.folder, args.out)
     reading = reading_from(args, stored.clip_skip)
 
+    stopping = threading.Event()
+
     def one(model: Path) -> Done:
-        done = _clean_one(model, stored, reading, wanted, console)
+        done = _clean_one(model, stored, reading, wanted, console, stopping)
         console.say(f"{model.name}: {done.status}. {done.detail}")
         return done
 
@@ -66,6 +70,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         try:
             results = list(pool.map(one, models))
         except BaseException:
+            stopping.set()
             pool.shutdown(cancel_futures=True)
             raise
     _summary(results, console)
@@ -89,12 +94,19 @@ def find_models(folder: Path, out: Path) -> list[Path]:
     return found
 
 
-def _clean_one(model: Path, stored: StoredJob, reading: Any, wanted: Wanted, console: Console) -> Done:
+def _clean_one(
+    model: Path, stored: StoredJob, reading: Reading, wanted: Wanted, console: Console, stopping: threading.Event
+) -> Done:
     started = time.perf_counter()
+
+    def stop_if_asked(stage: str, done: int, total: int) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+
     try:
         if _finished(model, stored, reading.clip_skip, wanted):
             return Done(model, "skipped", "It was finished before.", time.perf_counter() - started)
-        result = clean_file(model, stored.job, reading, stored.strength, wanted, console.note)
+        result = clean_file(model, stored.job, reading, stored.strength, wanted, console.note, stop_if_asked)
     except SpeedError as fault:
         return Done(model, "failed", " ".join(str(fault).split()), time.perf_counter() - started)
     except Exception as fault:  # one bad file must not stop the rest

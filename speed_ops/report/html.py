@@ -41,8 +41,10 @@ span.v-unproven{background:var(--none)}
 .legend i:first-child{margin-left:0}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px}
 th{text-align:left;color:var(--soft);font-weight:500;font-size:12px}
-td:first-child{white-space:nowrap}td,th{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}tr:last-child td{border-bottom:0}
-.n,th:nth-last-child(-n+2):not(:nth-child(-n+3)){text-align:right;font-variant-numeric:tabular-nums}.code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:12.5px;
+td:first-child{white-space:nowrap}td,th{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
+tr:last-child td{border-bottom:0}
+.n,th:nth-last-child(-n+2):not(:nth-child(-n+3)){text-align:right;font-variant-numeric:tabular-nums}
+.code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:12.5px;
 word-break:break-all}
 details{margin:6px 0}summary{cursor:pointer;color:var(--blue)}
 footer{color:var(--soft);font-size:13px;margin-top:24px}
