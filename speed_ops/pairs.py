@@ -123,9 +123,5 @@ def _members(rows: Rows, concept: int) -> Tensor:
 
 def _identities(rows: Rows) -> list[object]:
     """What makes two concepts the same target: their name where there is one, else their rows."""
-    values = rows.values.tolist()
-    content: list[list[tuple[float, ...]]] = [[] for _ in rows.names]
-    for row, group in enumerate(rows.groups):
-        content[group].append(tuple(values[row]))
     names = [" ".join(name.casefold().split()) for name in rows.names]
-    return [name or tuple(rows_) for name, rows_ in zip(names, content, strict=True)]
+    return [name or tuple(map(tuple, _members(rows, concept).tolist())) for concept, name in enumerate(names)]
