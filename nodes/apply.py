@@ -11,11 +11,11 @@ from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import read_lora
 from ..speed_ops.files.metadata import read_provenance
 from ..speed_ops.files.recipe import Recipe
+from ..speed_ops.recipe_job import StoredJob, job_of
 from .erase import erased, erasing_outputs
 from .host.paths import NONE, lora_names, model_file, recipe_file, recipe_names, state_of
 from .host.weights import open_model
 from .host_erasure import HostErasure
-from .recipe_jobs import job_of
 from .saving import applied
 from .sockets import CATEGORY, Erasure
 
@@ -71,7 +71,14 @@ class SpeedApplyRecipe(io.ComfyNode):
                 io.Model.Input("model", tooltip="The model to erase from; it need not be the recipe's."),
                 io.Clip.Input("clip", tooltip="The CLIP of the same checkpoint."),
                 io.Combo.Input("recipe", options=recipe_names(), tooltip="A .json in the input or output folder."),
-                io.Float.Input("strength", default=1.0, min=-5.0, max=5.0, step=0.05, tooltip=_STRENGTH),
+                io.Float.Input(
+                    "strength",
+                    default=1.0,
+                    min=-5.0,
+                    max=5.0,
+                    step=0.05,
+                    tooltip="Times the recipe's own. " + _STRENGTH,
+                ),
             ],
             outputs=erasing_outputs(),
         )
@@ -80,7 +87,7 @@ class SpeedApplyRecipe(io.ComfyNode):
     def validate_inputs(cls, recipe=None) -> bool | str:
         try:
             if recipe is not None:
-                job_of(Recipe.read(recipe_file(recipe)))
+                stored_job(recipe)
         except SpeedError as error:
             return str(error)
         return True
@@ -91,8 +98,21 @@ class SpeedApplyRecipe(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, clip, recipe, strength) -> io.NodeOutput:
-        job, notes = job_of(Recipe.read(recipe_file(recipe)))
-        return erased(model, clip, job.concepts, job.retain, job.settings, strength, *notes)
+        stored = stored_job(recipe)
+        notes = [*stored.notes, *skip_note(stored.clip_skip, clip.layer_idx)]
+        return erased(model, clip, stored.job, strength * stored.strength, *notes)
+
+
+def stored_job(name: str) -> StoredJob:
+    """The job of a recipe file by the name that the widget shows."""
+    return job_of(Recipe.read(recipe_file(name)), f"The recipe {name}")
+
+
+def skip_note(stored: int | None, wired: int | None) -> list[str]:
+    """A sentence where the recipe was written for another CLIP skip."""
+    if stored is None or stored == wired:
+        return []
+    return [f"The recipe was written with CLIP skip {stored}, this CLIP has {wired or 'none'}: set the same."]
 
 
 def erasure_from_lora(model: Any, path: Path, strength: float) -> HostErasure:

@@ -7,11 +7,12 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..speed_ops.errors import SpeedError
+from ..speed_ops.pipeline import Job
 from .chart import erasure_chart
 from .host.patching import lora_state
 from .settings_widgets import expert_inputs, preset_inputs, settings_from
 from .sockets import CATEGORY, Concepts, Erasure, Retain
-from .solving import erase
+from .solving import erase, job_from
 
 
 def erasing_outputs() -> list[io.Output]:
@@ -25,11 +26,9 @@ def erasing_outputs() -> list[io.Output]:
     ]
 
 
-def erased(
-    model: Any, clip: Any, concepts: Any, retain: Any, settings: Any, strength: float, *notes: str
-) -> io.NodeOutput:
+def erased(model: Any, clip: Any, job: Job, strength: float, *notes: str) -> io.NodeOutput:
     """The outputs of a node that erases."""
-    patched, erasure = erase(model, clip, concepts, retain, settings, strength)
+    patched, erasure = erase(model, clip, job, strength)
     report = "\n".join([erasure.report, *notes])
     lora = lora_state(erasure.edits, erasure.layers)
     return io.NodeOutput(patched, lora, erasure, report, erasure_chart(erasure), ui={"text": (report,)})
@@ -71,8 +70,8 @@ class SpeedErase(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, clip, concepts, preset, strength, seed, retain=None, **expert) -> io.NodeOutput:
-        settings = settings_from(preset, seed, expert)
-        return erased(model, clip, concepts, retain, settings, strength)
+        job = job_from(concepts, retain, settings_from(preset, seed, expert))
+        return erased(model, clip, job, strength)
 
 
 def _given(widgets: dict[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Any
 from ..speed_ops.errors import InputError
 from ..speed_ops.forecast import Forecast
 from ..speed_ops.leaks import LeakReport, probe_leaks
-from ..speed_ops.pipeline import Job, predict
+from ..speed_ops.pipeline import predict
 from ..speed_ops.settings import EraseSettings
 from ..speed_ops.text.phrases import Concept
 from ..speed_ops.text.retain import RetainSet
 from .host_erasure import HostErasure
-from .solving import outside_inference_mode, retain_or_default, wire
+from .solving import job_from, outside_inference_mode, wire
 
 
 @outside_inference_mode
@@ -21,8 +21,8 @@ def forecast_names(
     model: Any, clip: Any, concepts: Sequence[Concept], retain: RetainSet | None, settings: EraseSettings
 ) -> Forecast:
     """The retained names by how far the bare edit would move them."""
+    job = job_from(concepts, retain, settings)
     wired = wire(model, clip, settings)
-    job = Job.of(tuple(concepts), retain_or_default(concepts, retain), settings)
     return predict(wired.reader, wired.model.weights, job, wired.progress)
 
 

@@ -15,6 +15,7 @@ from ..speed_ops.erase import Progress
 from ..speed_ops.errors import InputError
 from ..speed_ops.files.hashing import tensors_hash
 from ..speed_ops.pipeline import Job, Outcome, erase_model
+from ..speed_ops.recipe_job import recipe_of
 from ..speed_ops.rows import Rows, join
 from ..speed_ops.settings import EraseSettings
 from ..speed_ops.text.cached_encoder import CachedEncoder
@@ -27,7 +28,6 @@ from .host.progress import HostProgress
 from .host.text import HostTextEncoder
 from .host.weights import HostModel, open_model
 from .host_erasure import HostErasure
-from .recipe_jobs import recipe_of
 
 _KEPT = 4
 _solved: OrderedDict[str, Outcome] = OrderedDict()
@@ -66,28 +66,20 @@ def wire(model: Any, clip: Any, settings: EraseSettings) -> Wired:
     return Wired(host, encoder, CachedEncoder(encoder, EmbeddingCache()), progress)
 
 
-def retain_or_default(concepts: Sequence[Concept], retain: RetainSet | None) -> RetainSet:
-    """The user's set, or the built-in ones for the concepts' kinds."""
-    if retain is not None:
-        return retain
-    names = dict.fromkeys(name for concept in concepts for name in kind_of(concept.kind).retain_sets)
-    return union(builtin_retain(name) for name in names)
+def job_from(concepts: Sequence[Concept], retain: RetainSet | None, settings: EraseSettings) -> Job:
+    """What the sockets ask for; without a retain set, the built-in ones for the concepts' kinds are used."""
+    if not len(concepts):
+        raise InputError("There is no concept to erase: write one name a line in ConceptList.")
+    if retain is None:
+        names = dict.fromkeys(name for concept in concepts for name in kind_of(concept.kind).retain_sets)
+        retain = union(builtin_retain(name) for name in names)
+    return Job.of(tuple(concepts), retain, settings)
 
 
 @outside_inference_mode
-def erase(
-    model: Any,
-    clip: Any,
-    concepts: Sequence[Concept],
-    retain: RetainSet | None,
-    settings: EraseSettings,
-    strength: float,
-) -> tuple[Any, HostErasure]:
+def erase(model: Any, clip: Any, job: Job, strength: float) -> tuple[Any, HostErasure]:
     """The erased clone and what is known about it."""
-    if not len(concepts):
-        raise InputError("There is no concept to erase: write one name a line in ConceptList.")
-    job = Job.of(tuple(concepts), retain_or_default(concepts, retain), settings)
-    wired = wire(model, clip, settings)
+    wired = wire(model, clip, job.settings)
     held = model.get_attachment(ATTACHMENT)
     base = tensors_hash(wired.model.weights.items())
     outcome, again = _solve_once(wired, job, held, base)
@@ -95,18 +87,23 @@ def erase(
     notes = [f"Held where an earlier erasure put them: {', '.join(held.names)}."] if held is not None else []
     notes += ["Solved before with the same inputs: taken from memory."] if again else []
     notes += [rounding_note(model, edits), *wired.encoder.notes]
-    report = "\n".join(filter(None, [outcome.text(), *notes]))
-    recipe = recipe_of(job, wired.model.architecture.name, f"layers:{base}", wired.encoder.fingerprint)
     result = HostErasure(
-        edits,
-        wired.model.architecture,
-        wired.model.layers,
-        strength,
-        tuple(concepts),
-        outcome.erasure.certificate,
-        recipe,
-        outcome.erasure.targets,
-        report,
+        edits=edits,
+        architecture=wired.model.architecture,
+        layers=wired.model.layers,
+        strength=strength,
+        concepts=job.concepts,
+        certificate=outcome.erasure.certificate,
+        recipe=recipe_of(
+            job,
+            strength=strength,
+            clip_skip=clip.layer_idx,
+            family=wired.model.architecture.name,
+            base_hash=f"layers:{base}",
+            encoder_hash=wired.encoder.fingerprint,
+        ),
+        targets=outcome.erasure.targets,
+        report="\n".join(filter(None, [outcome.text(), *notes])),
     )
     return apply(model, result, strength), result
 

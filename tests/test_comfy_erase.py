@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import mini_checkpoints as mini
 import pytest
 import torch
@@ -103,7 +105,7 @@ def test_a_second_erasure_holds_the_first(sd15):
     assert "Held where an earlier erasure put them: Van Gogh." in report
     for name in ("Van Gogh", "Salvador Dali"):
         assert left(model, second, clip, name) < 0.1
-    assert "Held" not in erased(model, clip, "Salvador Dali -> art")[3]
+    assert "Held where" not in erased(model, clip, "Salvador Dali -> art")[3]
 
 
 def style_lora(model) -> dict[str, torch.Tensor]:
@@ -259,16 +261,31 @@ def test_running_out_of_gpu_memory_falls_back_and_is_said(sd15, monkeypatch):
     assert encoder.notes == ["The GPU ran out of memory: texts were encoded on the CPU."]
 
 
-def test_interrupt_stops_the_solve_and_leaves_nothing(sd15):
+@pytest.mark.parametrize(
+    "stage", ["fingerprint", "concepts", "retain names", "retain contexts", "layers", "certificate"]
+)
+def test_interrupt_stops_every_stage_within_a_second_and_leaves_nothing(sd15, monkeypatch, stage):
     import comfy.model_management as host
 
+    from speed_erase.nodes.host.progress import HostProgress
+
     model, clip, _ = sd15
-    before = dict(model.patches)
-    host.interrupt_current_processing(True)
+    real, pressed = HostProgress.__call__, []
+
+    def press(self, now: str, done: int, total: int) -> None:
+        real(self, now, done, total)
+        if now == stage and not pressed:
+            pressed.append(time.monotonic())
+            host.interrupt_current_processing(True)
+
+    monkeypatch.setattr(HostProgress, "__call__", press)
+    before, name = dict(model.patches), f"Interrupted While {stage}"
     with pytest.raises(host.InterruptProcessingException):
-        erased(model, clip, "Paul Cezanne")
+        erased(model, clip, name, preset="auto", seed=3)
+    assert time.monotonic() - pressed[0] < 1.0
     assert model.patches == before
-    assert "Paul Cezanne" in erased(model, clip, "Paul Cezanne")[3]
+    report = erased(model, clip, name, preset="auto", seed=3)[3]
+    assert name in report and "taken from memory" not in report
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
@@ -285,9 +302,13 @@ def test_narrow_storage_agrees_with_float32(comfyui, dtype):
     assert "Rounding" not in erased(wide, clip)[3]
 
 
-def test_concepts_without_a_retain_set_use_the_built_in_one(sd15):
-    from speed_erase.nodes.solving import retain_or_default
+def test_concepts_without_a_retain_set_use_the_built_in_one(comfyui):
+    from speed_erase.nodes.solving import job_from
+    from speed_erase.speed_ops.errors import SpeedError
+    from speed_erase.speed_ops.settings import EraseSettings
 
-    chosen = retain_or_default(concepts("Van Gogh"), None)
+    chosen = job_from(concepts("Van Gogh"), None, EraseSettings()).retain
     assert {source.label for source in chosen.sources} == {"artists", "styles", "scenes"}
-    assert retain_or_default(concepts("Van Gogh"), retained()) == retained()
+    assert job_from(concepts("Van Gogh"), retained(), EraseSettings()).retain == retained()
+    with pytest.raises(SpeedError, match="no concept to erase"):
+        job_from((), None, EraseSettings())

@@ -9,8 +9,8 @@ from graph import RETAINED
 Workflow = dict[str, dict[str, Any]]
 
 
-def node(kind: str, **inputs: Any) -> dict[str, Any]:
-    return {"class_type": kind, "inputs": inputs}
+def node(class_type: str, /, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": class_type, "inputs": inputs}
 
 
 def erasing(text: str = "Van Gogh -> art", checkpoint: str = "tiny.safetensors", loader: str = "TinyCheckpoint",

@@ -140,6 +140,7 @@ class HostTextEncoder:
         return self._clip.tokenize(literal(text))
 
     def _ids(self, text: str) -> list[int]:
+        comfy.model_management.throw_exception_if_processing_interrupted()
         sections = self._sections(text)[self._names[0].removeprefix("clip_")]
         ids: list[int] = []
         for section in sections:

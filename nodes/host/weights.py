@@ -30,7 +30,11 @@ def stored_weight(patcher: Any, key: str) -> Tensor:
 
 
 def effective_weight(patcher: Any, key: str) -> Tensor:
-    """`o x d` float32 on the CPU: the stored weight with every patch and wrapper of this clone applied, as a copy."""
+    """`o x d` float32 on the CPU: the stored weight with every patch and wrapper of this clone applied, as a copy.
+
+    Everything long reads weights one by one, so this is also where the stop button is heard.
+    """
+    comfy.model_management.throw_exception_if_processing_interrupted()
     convert = comfy.model_patcher.get_key_weight(patcher.model, key)[2]
     stored = stored_weight(patcher, key)
     weight = comfy.model_management.cast_to_device(stored, torch.device("cpu"), torch.float32, copy=True)
