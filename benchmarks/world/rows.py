@@ -107,8 +107,7 @@ def target_pairs(target: Target, templates: Sequence[str], fillers: int, offset:
         for i, template in enumerate(templates):
             for j in range(fillers if _other_hole(template, target.kind) else 1):
                 others = _others(target.kind, template, offset + i + j * 3, target)
-                hole = "night" if target.kind == "night" else target.kind
-                pairs.append(PromptPair(*(filled(template, hole, w, **others) for w in (words, target.anchor))))
+                pairs.append(PromptPair(*(filled(template, target.kind, w, **others) for w in (words, target.anchor))))
     return pairs
 
 

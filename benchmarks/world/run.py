@@ -14,6 +14,7 @@ from speed_erase.speed_ops.again import erase_further, erase_jointly
 from speed_erase.speed_ops.erasure import apply_edits
 from speed_erase.speed_ops.settings import EraseSettings
 
+from .attacks import Attack, run_attack
 from .measures import certificate_numbers, judge, value_measures
 from .methods import METHODS, Edited, Method
 from .model import World
@@ -141,4 +142,23 @@ def run_all(runner: Runner, pairs: Iterable[tuple[Task, Method]]) -> list[dict[s
     for task, method in pairs:
         results.append(runner.run(task, method))
         runner.world.text.save()
+    return results
+
+
+def attack_all(runner: Runner, jobs: Iterable[tuple[Task, Method]]) -> list[dict[str, Any]]:
+    """White-box attacks on the first target of each job, from an innocent prompt and from the name itself."""
+    results = []
+    for task, method in jobs:
+        path = runner.folder / "attacks" / f"{task.name}__{method.name}.json"
+        if not path.exists():
+            edited = runner.edit(task, method)
+            painter = task.targets[0].words
+            found = {
+                start: vars(run_attack(runner.world, painter, edited.weights, Attack(words=words), runner.count // 2))
+                for start, words in (("name", None), ("art", "art"))
+            }
+            rounds = certificate_numbers(edited.certificate)["rounds"] if edited.certificate else []
+            save_json(path, {"task": task.name, "method": method.name, "attacks": found, "rounds": rounds})
+        results.append(load_json(path))
+        runner.log(f"{task.name:9s} {method.name:20s} {results[-1]['attacks']}")
     return results

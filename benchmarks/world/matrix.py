@@ -1,0 +1,158 @@
+"""Which runs make the proof: tasks by methods, sweeps and attacks, and their short versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position
+
+from .methods import METHODS, Method, speed, varied
+from .rows import RowChoice
+from .tasks import TASKS, Task, first_painters
+
+QUICK = 18
+"""Pictures of each side in a short run."""
+
+Jobs = list[tuple[Task, Method]]
+
+PAINTER_TASKS = ("one", "one_b", "one_c", "three", "half")
+OURS = ("targets", "both", "both_at1", "both_at3")
+RIVALS = (
+    "uce_bare",
+    "uce_both",
+    "rece_bare",
+    "rece_both",
+    "null_bare",
+    "null_both",
+    "oce_bare",
+    "oce_both",
+    "oce_hard",
+)
+PAPER = ("abl2_bare", "abl3_bare", "abl4_bare", "speed_few", "speed_multi")
+OTHER_TASKS = ("subject", "replace", "implicit")
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """One point of a curve; `pictures` where the judge should confirm it."""
+
+    curve: str
+    at: str
+    task: Task
+    method: Method
+    pictures: bool
+
+
+def task_named(name: str) -> Task:
+    """A task of the table, or `firstN`."""
+    if name.startswith("first"):
+        return first_painters(int(name.removeprefix("first")))
+    return TASKS[name]
+
+
+def method_named(name: str) -> Method:
+    """A method of the table, or a point of a curve by its name."""
+    if name in METHODS:
+        return METHODS[name]
+    points = {method.name: method for _, _, method, _ in _points()}
+    return points[name]
+
+
+def full_jobs() -> Jobs:
+    """Everything; first what matters most, so that a matrix that is stopped early says something already."""
+    every = ("none", *OURS, "speed_few", "uce_both", *RIVALS, *PAPER)
+    jobs = [(TASKS[task], METHODS[name]) for task in ("one", "three", "half") for name in dict.fromkeys(every)]
+    jobs += [
+        (TASKS[task], METHODS[name])
+        for task in ("one_b", "one_c")
+        for name in ("none", "both", "speed_few", "uce_both")
+    ]
+    jobs += [(TASKS[task], METHODS[name]) for task in OTHER_TASKS for name in ("none", "speed_few", "uce_both", "both")]
+    jobs += [(TASKS["implicit"], IMPLICIT)]
+    return jobs + [(TASKS["again"], method) for method in AGAIN]
+
+
+def quick_jobs() -> Jobs:
+    """About ten minutes on two quiet cores."""
+    names = ("none", "both", "speed_few", "uce_bare", "uce_both", "targets")
+    return [(TASKS["one"], METHODS[name]) for name in names] + [(TASKS["three"], METHODS[n]) for n in names[:3]]
+
+
+def sweep_jobs(quick: bool = False) -> list[SweepJob]:
+    """Every point of every curve on one painter and on three; pictures where marked, none in a short version."""
+    tasks = ("one",) if quick else ("one", "three")
+    jobs = [
+        SweepJob(curve, at, TASKS[task], method, pictures and not quick)
+        for task in tasks
+        for curve, at, method, pictures in _points()
+    ]
+    numbers = () if quick else (1, 2, 3, 4, 6, 8, 10, 11)
+    return jobs + [
+        SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (2, 4, 8, 11))
+        for n in numbers
+        for name in ("none", "both", "speed_multi", "uce_both")
+    ]
+
+
+def attack_jobs(quick: bool = False) -> Jobs:
+    """Methods under attack on one painter."""
+    names = (
+        ("both", "both_at1")
+        if quick
+        else ("none", "speed_few", "uce_both", "rece_both", "both", "both_at1", "both_at3")
+    )
+    return [(TASKS["one"], METHODS[name]) for name in names]
+
+
+IMPLICIT = speed("implicit", "SPEED as published (implicit)", RowChoice(side="bare"), "implicit")
+AGAIN = (
+    METHODS["none"],
+    varied("both", "jointly"),
+    varied("both", "further"),
+)
+
+
+def _points() -> Iterator[tuple[str, str, Method, bool]]:
+    """(curve, value, method, whether pictures confirm it)."""
+
+    def point(curve: str, value: Any, pictures: bool = False, rows: dict[str, Any] | None = None, **changes: Any):
+        at = f"{value:g}" if isinstance(value, float) else str(value)
+        return curve, at, varied("both", f"{curve}-{at}", rows, **changes), pictures
+
+    for value in (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 1.0):
+        yield point("threshold", value, value in (1e-4, 1e-3, 1e-1), threshold=value)
+    for value in (1e-4, 1e-3, 5e-3, 1e-2, 2e-2, 5e-2):
+        yield point("relative", value, value in (1e-3, 1e-2, 5e-2), threshold=value, threshold_mode="relative")
+    for value in (0.01, 0.05, 0.3, 1.0, 3.0):
+        yield point("lam", value, value in (0.3, 1.0, 3.0), lam=value)
+    for value in (1, 2, 4, 8, 16, 32):
+        yield point("rows_per_concept", value, value in (1, 32), rows_per_concept=value)
+    for value in ("concept", "row"):
+        yield point("ipf", value, True, ipf=True, filter_unit=value)
+        yield point("ipf_dpa", value, True, ipf=True, dpa=True, filter_unit=value)
+    for value in (0.5, 2.0):
+        yield point("filter_scale", value, ipf=True, filter_scale=value)
+    for value in (0, 3, 10, 30):
+        yield point("augmentations", value, value == 10, dpa=value > 0, augmentations=value)
+    for value in (1, 4, 16):
+        yield point("augment_rank", value, dpa=True, augment_rank=value)
+    for value in (0, 1, 2, 3, 5, 9):
+        yield point("templates", value, value in (1, 2), rows={"templates": value})
+    for value in (0, 1, 2, 5, 9):
+        yield point("retain_templates", value, value in (1, 9), rows={"retain_templates": value})
+    for name, chosen in POSITIONS.items():
+        rows = {"positions": chosen, "retain_positions": chosen}
+        yield point("positions", name, name in ("last", "eos", "last+eos"), rows=rows)
+
+
+POSITIONS = {
+    "last": Position.LAST_SUBJECT,
+    "eos": Position.EOS,
+    "first pad": Position.FIRST_PAD,
+    "last pad": Position.LAST_PAD,
+    "last+eos": Position.LAST_SUBJECT | Position.EOS,
+    "all but last pad": Position.LAST_SUBJECT | Position.EOS | Position.FIRST_PAD,
+    "all four": IN_CONTEXT,
+}
