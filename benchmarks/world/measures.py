@@ -17,7 +17,7 @@ from .classifier import Classifier, Verdict
 from .rows import PromptPair, Target, Text, target_pairs, unseen_templates
 from .tasks import Question, neighbours
 from .text_encoder import LENGTH
-from .world import PLAIN, STYLES, SUBJECTS
+from .world import NIGHT_WORD, PLAIN, STYLES, SUBJECTS
 
 
 def harmonic(acc_e: float, acc_r: float) -> float:
@@ -53,6 +53,10 @@ def judge(
     }
     scores: dict[str, Any] = {"acc_e": acc_e, "acc_r": acc_r, "h_o": harmonic(acc_e, acc_r), "splits": splits}
     scores["counts"] = {"erased": len(erased), "kept": len(kept)}
+    scores["by_concept"] = {
+        name: _share(right, [i for i in erased if concept_of(questions[i]) == name])
+        for name in dict.fromkeys(concept_of(questions[i]) for i in erased)
+    }
     scores["became"] = Counter(STYLES[int(verdict.style[i])] for i in erased).most_common(4)
     subjects = [SUBJECTS[int(verdict.subject[i])] == questions[i].prompt.subject for i in range(len(questions))]
     scores["subject_of_erased"], scores["subject_of_kept"] = _share(subjects, erased), _share(subjects, kept)
@@ -63,6 +67,13 @@ def judge(
         scores["frechet_kept"] = frechet(old.features[kept], verdict.features[kept])
         scores["subject_same"] = _share((old.subject == verdict.subject).tolist(), erased)
     return scores
+
+
+def concept_of(question: Question) -> str:
+    """The name under which the certificate lists what this question asks for."""
+    if question.head == "night":
+        return NIGHT_WORD
+    return (question.prompt.subject or "") if question.head == "subject" else question.prompt.style
 
 
 def image_change(questions: Sequence[Question], before: Tensor, after: Tensor) -> dict[str, float]:

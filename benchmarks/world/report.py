@@ -1,0 +1,159 @@
+"""docs/proof/README.md from the stored runs: every number with the command that made it, none typed by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from speed_erase.speed_ops.certificate import ERASED_BELOW
+
+from .figures import before_after, concept_curve, curves
+from .measures import wilson
+from .run import Runner
+from .storage import load_json, write_whole
+from .tasks import TASKS
+from .truth import GONE, Truth, truth
+
+COMMAND = "python -m benchmarks.world"
+
+
+def write_report(runner: Runner, out: Path) -> Path:
+    """Tables, curves and pictures; also all results as one JSON file."""
+    results = [load_json(path) for path in sorted(runner.folder.glob("*.json"))]
+    checks = truth(results)
+    parts = [_head(runner, results), *_task_tables(results), _splits(results)]
+    images = [
+        before_after(runner, "one", ("uce_bare", "speed_few", "targets", "both"), out),
+        before_after(runner, "three", ("uce_bare", "speed_few", "both"), out),
+    ]
+    parts += [f"![before and after]({path.name})\n" for path in images if path]
+    if path := curves(runner, out):
+        parts.append(f"## Which rows and which settings\n\n`{COMMAND} sweep`\n\n![curves]({path.name})\n")
+    if path := concept_curve(results, out):
+        parts.append(f"## From one concept to many\n\n![number of concepts]({path.name})\n")
+    parts += [_attacks(runner), _confirmed(runner), _truth(checks)]
+    text = "\n".join(part for part in parts if part)
+    write_whole(out / "README.md", lambda part: part.write_text(text.rstrip() + "\n", encoding="utf-8"))
+    short = [{key: value for key, value in result.items() if key != "settings"} for result in results]
+    blob = json.dumps(short, indent=1)
+    write_whole(out / "runs.json", lambda part: part.write_text(blob + "\n", encoding="utf-8"))
+    return out / "README.md"
+
+
+def _head(runner: Runner, results: Sequence[dict[str, Any]]) -> str:
+    facts = runner.world.folder / "classifier.json"
+    judge = load_json(facts) if facts.exists() else {}
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.1%}" for name, value in judge.items())
+    training = runner.world.folder / "training.json"
+    steps = load_json(training)["step"] if training.exists() else "?"
+    return (
+        "# Proof on a living model\n\n"
+        "A small model that draws (SD1.x layout, trained from scratch), its concepts erased by many methods, its "
+        "pictures judged by a classifier.\n\n"
+        f"- Weights `{runner.folder.name}`, {steps} training steps; {len(results)} runs of about {runner.count} "
+        "pictures of the erased and as many of the kept; the same prompts and seeds for every method.\n"
+        f"- The judge on fresh renderings: {shown}.\n"
+        f"- Made by `{COMMAND} train`, `{COMMAND} compare`, `{COMMAND} sweep`, `{COMMAND} attack`, "
+        f"`{COMMAND} confirm`, `{COMMAND} report`.\n\n"
+        "Acc_e: pictures of the erased that are still recognised (lower is better). Acc_r: kept painters and plain "
+        "prompts recognised. H_o: harmonic mean of 1 - Acc_e and Acc_r, times 100. Near: kept painters that share a "
+        "palette or a texture with an erased one. Change: mean absolute change of colours on paired seeds, 0 to 2; far "
+        "painters are the noise floor. Residual and drift come from the weights alone, on all rows of unseen prompts.\n"
+    )
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join([*rows, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{100 * value:.1f}"
+
+
+def _task_tables(results: Sequence[dict[str, Any]]) -> list[str]:
+    parts = []
+    head = ["method", "Acc_e", "Acc_r", "H_o", "near", "subject kept", "change: erased / near / far / plain"]
+    head += ["Frechet", "residual", "drift", "certificate"]
+    for name in dict.fromkeys((*TASKS, *(r["task"] for r in results))):
+        own = [result for result in results if result["task"] == name]
+        if not own:
+            continue
+        own.sort(key=lambda result: -result["h_o"])
+        label = TASKS[name].label if name in TASKS else name
+        count = own[0]["counts"]
+        low, high = wilson(0.5, count["erased"])
+        parts.append(
+            f"## {label[0].upper()}{label[1:]}\n\n`{COMMAND} compare`; {count['erased']} pictures of the erased, "
+            f"{count['kept']} of the kept, so a share of one half is known to {50 * (high - low):.0f} points.\n"
+        )
+        parts.append(_table(head, (_line(result) for result in own)))
+    return parts
+
+
+def _line(result: dict[str, Any]) -> list[str]:
+    change = result.get("change", {})
+    moved = " / ".join(f"{change[n]:.2f}" if n in change else "-" for n in ("erased", "near", "far", "plain"))
+    values, certificate = result["values"], result.get("certificate")
+    shares = [_share(result.get(name)) for name in ("acc_e", "acc_r", "h_o", "acc_near", "subject_of_erased")]
+    numbers = [f"{result.get('frechet_kept', 0):.2f}", f"{values['residual']:.3f}", f"{values['drift']:.3f}"]
+    return [result["label"], *shares, moved, *numbers, f"{certificate['probe']:.2f}" if certificate else "-"]
+
+
+def _splits(results: Sequence[dict[str, Any]]) -> str:
+    names = ("solved templates", "unseen templates", "unseen pairs", "aliases")
+    own = [r for r in results if r["task"] in ("one", "three", "half") and "." not in r["method"]]
+    if not own:
+        return ""
+    lines = [[r["task"], r["label"], *(_share(r["splits"].get(name)) for name in names)] for r in own]
+    return "## Still recognised, by what the solve had seen\n\n" + _table(["task", "method", *names], lines)
+
+
+def _attacks(runner: Runner) -> str:
+    found = [load_json(path) for path in sorted((runner.folder / "attacks").glob("*.json"))]
+    if not found:
+        return ""
+    lines = []
+    for result in found:
+        for start, attack in result["attacks"].items():
+            leak = " ".join(f"{mean:.2f}" for _, mean, _ in result["rounds"])
+            shares = [_share(attack["before"]), _share(attack["after"])]
+            lines.append([result["method"], start, *shares, f"{attack['size']:.2f}", leak])
+    head = ["method", "attack starts from", "recognised before", "after", "size of the offset", "leak by round"]
+    return f"## White-box attack\n\n`{COMMAND} attack`\n\n" + _table(head, lines)
+
+
+def _confirmed(runner: Runner) -> str:
+    found = [load_json(path) for path in sorted((runner.folder / "confirmed").glob("*.json"))]
+    if not found:
+        return ""
+    names = ("acc_e", "acc_r", "h_o")
+    lines = [
+        [r["task"], r["method"], *(_share(r[side][n]) for side in ("ours", "comfyui") for n in names)] for r in found
+    ]
+    head = ["task", "method", *(f"{n} {where}" for where in ("in process", "in ComfyUI") for n in names)]
+    return f"## The same in ComfyUI\n\n`{COMMAND} confirm --comfy DIR`: stock loader, KSampler.\n\n" + _table(
+        head, lines
+    )
+
+
+def _truth(found: Truth | None) -> str:
+    if found is None:
+        return ""
+    lines = [[c.task, c.method, c.concept, f"{c.probe:.2f}", _share(c.seen)] for c in found.wrong]
+    text = (
+        f"## Does the certificate tell the truth?\n\n{len(found.cases)} erased concepts with certificate and pictures. "
+        f"Rank correlation of residual and recognised share: {found.rank:.2f}. With the bar at {ERASED_BELOW:g} and a "
+        f"concept counted as gone when at most {GONE:.0%} of its pictures are recognised, the two agree in "
+        f"{found.agreement:.1%}; bars from {found.best_bar[0]:.2f} to {found.best_bar[1]:.2f} agree best "
+        f"({found.best_agreement:.1%}). Rank correlation of drift and change of the kept pictures: "
+        f"{found.drift_rank:.2f}. "
+    )
+    if found.unharmed_drift is not None:
+        text += f"Largest drift without harm: {found.unharmed_drift:.3f}. "
+    if found.harmed_drift is not None:
+        text += f"Smallest drift with harm: {found.harmed_drift:.3f}. "
+    head = ["task", "method", "concept", "residual", "still recognised"]
+    return text.rstrip() + "\n" + ("\nWhere they disagree:\n\n" + _table(head, lines) if lines else "")
