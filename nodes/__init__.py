@@ -13,11 +13,13 @@ from .leak_probe import SpeedLeakProbe
 from .report import SpeedReport
 from .retain import RetainSetLoader
 from .save import SaveErasedModel
+from .settings_node import SpeedSettings
 
 NODES: list[type[io.ComfyNode]] = [
     ConceptListNode,
     RetainSetLoader,
     SpeedErase,
+    SpeedSettings,
     SaveErasedModel,
     SpeedReport,
     SpeedForecast,

@@ -10,8 +10,8 @@ from ..speed_ops.errors import SpeedError
 from ..speed_ops.pipeline import Job
 from .chart import erasure_chart
 from .host.patching import lora_state
-from .settings_widgets import expert_inputs, preset_inputs, settings_from
-from .sockets import CATEGORY, Concepts, Erasure, Retain
+from .settings_widgets import preset_inputs, settings_from
+from .sockets import CATEGORY, Concepts, Erasure, Retain, Settings
 from .solving import erase, job_from
 
 
@@ -55,25 +55,20 @@ class SpeedErase(io.ComfyNode):
                     optional=True,
                     tooltip="Names that must stay as they are; without it, the built-in set for the kind.",
                 ),
-                *expert_inputs(),
+                Settings.Input("settings", optional=True, tooltip="Expert settings, from SpeedSettings."),
             ],
             outputs=erasing_outputs(),
         )
 
     @classmethod
-    def validate_inputs(cls, **widgets: Any) -> bool | str:
+    def validate_inputs(cls, preset=None) -> bool | str:
         try:
-            settings_from(widgets.pop("preset", None) or "auto", widgets.pop("seed", None) or 0, _given(widgets))
+            settings_from(preset or "auto", 0)
         except SpeedError as error:
             return str(error)
         return True
 
     @classmethod
-    def execute(cls, model, clip, concepts, preset, strength, seed, retain=None, **expert) -> io.NodeOutput:
-        job = job_from(concepts, retain, settings_from(preset, seed, expert))
+    def execute(cls, model, clip, concepts, preset, strength, seed, retain=None, settings=None) -> io.NodeOutput:
+        job = job_from(concepts, retain, settings_from(preset, seed, settings))
         return erased(model, clip, job, strength)
-
-
-def _given(widgets: dict[str, Any]) -> dict[str, Any]:
-    """Widgets with a value; those that are wired to another node are known later."""
-    return {name: value for name, value in widgets.items() if value is not None}

@@ -36,6 +36,6 @@ class SpeedForecast(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, clip, concepts, shown, retain=None) -> io.NodeOutput:
-        found = forecast_names(model, clip, concepts, retain, settings_from("auto", 0, {}))
+        found = forecast_names(model, clip, concepts, retain, settings_from("auto", 0))
         text = forecast_text(found, shown)
         return io.NodeOutput(text, forecast_image(found), ui={"text": (text,)})

@@ -7,13 +7,13 @@ from typing import Any, get_args, get_type_hints
 
 from comfy_api.latest import io
 
+from ..speed_ops.errors import SettingsError
 from ..speed_ops.pipeline import HELD_OUT_SHARE
 from ..speed_ops.settings import PRESETS, EraseSettings
 
 AS_PRESET = "as preset"
 _UNSET = -1
 _NOT_WIDGETS = ("preset_name", "seed")
-_ADVANCED = {"advanced": True}
 _SUFFIX = {"choice": f" '{AS_PRESET}': what the preset says.", "number": " -1: what the preset says."}
 
 
@@ -47,21 +47,38 @@ def preset_inputs() -> list[io.Input]:
 
 
 def expert_inputs() -> list[io.Input]:
-    """One advanced widget for every other setting; each starts as the preset has it."""
+    """One widget for every other setting; each starts as the preset has it."""
     hints = get_type_hints(EraseSettings)
     return [_widget(item, hints[item.name]) for item in _fields()]
 
 
-def settings_from(preset: str, seed: int, expert: dict[str, Any]) -> EraseSettings:
-    """The preset, changed by the widgets that were moved."""
-    changes: dict[str, Any] = {"seed": int(seed), "held_out": HELD_OUT_SHARE}
+def moved(widgets: dict[str, Any]) -> dict[str, Any]:
+    """The settings whose widgets were moved, in the engine's own values."""
     hints = get_type_hints(EraseSettings)
+    changes: dict[str, Any] = {}
     for item in _fields():
-        value = expert.get(item.name, AS_PRESET)
-        if value == AS_PRESET or (not isinstance(value, str) and value < 0):
+        value = widgets.get(item.name, AS_PRESET)
+        if value is None or value == AS_PRESET or (not isinstance(value, str) and value < 0):
             continue
         changes[item.name] = value == "on" if hints[item.name] is bool else value
-    return EraseSettings.preset(preset, **changes)
+    return changes
+
+
+def check_moved(changes: dict[str, Any]) -> None:
+    """Raises where no preset can take these changes."""
+    refusals = []
+    for name in PRESETS:
+        try:
+            EraseSettings.preset(name, **changes)
+            return
+        except SettingsError as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
+def settings_from(preset: str, seed: int, changes: dict[str, Any] | None = None) -> EraseSettings:
+    """The preset with some settings changed."""
+    return EraseSettings.preset(preset, **{"held_out": HELD_OUT_SHARE, **(changes or {}), "seed": int(seed)})
 
 
 def _fields() -> list[dataclasses.Field[Any]]:
@@ -76,12 +93,10 @@ def _widget(item: dataclasses.Field[Any], hint: Any) -> io.Input:
             item.name,
             options=[AS_PRESET, *choices],
             default=AS_PRESET,
-            optional=True,
             tooltip=text + _SUFFIX["choice"],
-            extra_dict=dict(_ADVANCED),
         )
-    common = {"optional": True, "tooltip": text + _SUFFIX["number"], "extra_dict": dict(_ADVANCED)}
+    high, tooltip = item.metadata["high"], text + _SUFFIX["number"]
     if hint is int:
-        return io.Int.Input(item.name, default=_UNSET, min=_UNSET, max=int(item.metadata["high"]), step=1, **common)
-    high = float(item.metadata["high"])
-    return io.Float.Input(item.name, default=float(_UNSET), min=float(_UNSET), max=high, step=0.0001, **common)
+        return io.Int.Input(item.name, default=_UNSET, min=_UNSET, max=int(high), step=1, tooltip=tooltip)
+    low = float(_UNSET)
+    return io.Float.Input(item.name, default=low, min=low, max=float(high), step=0.00001, tooltip=tooltip)

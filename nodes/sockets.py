@@ -11,3 +11,5 @@ Retain = io.Custom("SPEED_RETAIN")
 """A `RetainSet` of the engine."""
 Erasure = io.Custom("SPEED_ERASURE")
 """A `HostErasure`."""
+Settings = io.Custom("SPEED_SETTINGS")
+"""{setting: value}: what differs from a preset."""

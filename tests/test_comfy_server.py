@@ -19,6 +19,7 @@ NODES = {
     "ConceptList": ["SPEED_CONCEPTS", "STRING"],
     "RetainSetLoader": ["SPEED_RETAIN", "STRING"],
     "SpeedErase": ["MODEL", "LORA_MODEL", "SPEED_ERASURE", "STRING", "IMAGE"],
+    "SpeedSettings": ["SPEED_SETTINGS"],
     "SaveErasedModel": ["STRING"],
     "SpeedReport": ["STRING", "STRING", "IMAGE"],
     "SpeedForecast": ["STRING", "IMAGE"],
@@ -56,8 +57,8 @@ def test_every_node_is_listed_with_its_sockets_and_help(server):
                 assert spec[1].get("tooltip"), f"{name}.{widget} has no tooltip"
         page = Path(__file__).parent.parent / "web" / "docs" / f"{name}.md"
         assert page.is_file() and len(page.read_text()) > 200, f"{name} has no help page"
-    expert = info["SpeedErase"]["input"]["optional"]
-    assert expert["threshold"][1]["advanced"] is True and expert["threshold"][1]["default"] == -1.0
+    assert set(info["SpeedErase"]["input"]["optional"]) == {"retain", "settings"}, "expert settings stay out of the way"
+    assert info["SpeedSettings"]["input"]["required"]["threshold"][1]["default"] == -1.0
     assert "speed_erase" not in server.log.lower() or "could not load" not in server.log
 
 
@@ -137,11 +138,13 @@ def test_strength_does_not_solve_again_and_a_changed_file_does(server):
         ({"2": {"file": "gone.txt"}}, "no file 'gone.txt'"),
         ({"3": {"file": "gone.csv"}}, "no file 'gone.csv'"),
         ({"4": {"preset": "fwe"}}, "Did you mean few?"),
-        ({"4": {"threshold": 5e9}}, "threshold is"),
+        ({"9": {"threshold": 5e9}}, "threshold is"),
     ],
 )
 def test_bad_widgets_are_refused_before_anything_runs(server, changes, said):
-    flow = erasing()
+    widgets = server.get("/object_info/SpeedSettings")["SpeedSettings"]["input"]["required"]
+    untouched = {name: spec[1]["default"] for name, spec in widgets.items()}
+    flow = _with(erasing() | {"9": node("SpeedSettings", **untouched)}, "4", settings=["9", 0])
     for number, values in changes.items():
         flow = _with(flow, number, **values)
     with pytest.raises(ServerError) as caught:
