@@ -168,11 +168,13 @@ def _metadata(cleaned: Cleaned, content: Any, salt: str | None) -> dict[str, str
     source = cleaned.source
     own = source.checkpoint.metadata
     title = own.get("modelspec.title") or source.checkpoint.path.stem
+    certificate = cleaned.certificate.short()
+    certificate.pop("seconds")  # the same run gives the same bytes
     return build_metadata(
         source.architecture,
         content,
         cleaned.recipe,
-        cleaned.certificate.short(),
+        certificate,
         title=f"{title} (erased)" if content != "lora" else f"Eraser for {title}",
         existing={} if content == "lora" else own,
         salt=salt,

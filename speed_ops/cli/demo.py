@@ -18,7 +18,7 @@ from .console import Console
 from .options import command
 
 CONCEPTS = "Vincent van Gogh | Van Gogh -> art\nClaude Monet | Monet -> art"
-RETAIN_NAMES = 400
+RETAIN_NAMES = 250
 CONTEXT_NAMES = 24
 """Few, as contexts are what takes the time; a real run looks at up to 200."""
 MODEL = "demo-model.safetensors"
