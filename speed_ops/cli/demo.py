@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint_job import Reading
-from ..demo.checkpoint import write_demo_checkpoint
+from ..demo_checkpoint import write_demo_checkpoint
 from ..outputs import PRODUCTS, output_folder
 from ..pipeline import HELD_OUT_SHARE, Job
 from ..settings import EraseSettings

@@ -65,7 +65,7 @@ def _show(found: Verification, file: Path, console: Console) -> None:
     console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
     for part in found.measured.drift:
         drift = f"drift median {part.median:.1%}, p95 {part.p95:.1%}, max {part.maximum:.1%}"
-        console.say(f"{part.group} names, {part.where}: {drift}.")
+        console.say(f"{part.group.replace('_', '-')} names, {part.where}: {drift}.")
     for text in found.faults:
         console.say(f"Fault: {text}")
     console.say(
