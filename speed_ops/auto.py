@@ -18,10 +18,13 @@ from .problem import Problem
 from .rows import per_concept
 from .settings import EraseSettings
 
-THRESHOLDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-"""Shares of the retain set's spectral energy that may be given up, strictest first."""
+THRESHOLDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+"""Shares of the retain set's spectral energy that may be given up, strictest first. The last leaves room for an edit even
+where the names fill every direction alike; what that costs them is in the certificate."""
 REACHED_BELOW = 0.1
 """Residual on the solved rows, of the worst concept, at which the targets count as having reached their anchors."""
+NEARLY_AS_GOOD = 1.25
+"""Where no threshold goes that far (the ridge has its share), this many times the loosest one's residual will do."""
 RANK_BUDGET = 400
 """Rows of all concepts together, beyond which the LoRA would be larger than it is worth."""
 
@@ -34,17 +37,19 @@ def settle_rows(settings: EraseSettings, concepts: int) -> EraseSettings:
 
 
 def settle_threshold(problem: Problem) -> Problem:
-    """The problem with the strictest threshold that lets every target reach its anchor, or the loosest there is."""
+    """The problem with the strictest threshold that lets the targets reach their anchors."""
     settings = problem.settings
     if settings.preset_name != "auto" or settings.threshold_mode != "relative" or not len(problem.retain.values):
         return problem
     rows = problem.retain.weights().sqrt()[:, None] * problem.retain.values
     values, vectors = torch.linalg.eigh(lower_gram(rows.T))
-    for threshold in THRESHOLDS:
-        span = span_above(values, vectors, threshold, "relative")
-        if _worst_residual(problem, span) <= REACHED_BELOW:
-            break
-    return replace(problem, settings=settings.but(threshold=threshold))
+
+    def residual(threshold: float) -> float:
+        return _worst_residual(problem, span_above(values, vectors, threshold, "relative"))
+
+    enough = max(REACHED_BELOW, NEARLY_AS_GOOD * residual(THRESHOLDS[-1]))
+    chosen = next(threshold for threshold in THRESHOLDS if residual(threshold) <= enough)
+    return replace(problem, settings=settings.but(threshold=chosen))
 
 
 def _worst_residual(problem: Problem, span: KeptSpan) -> float:

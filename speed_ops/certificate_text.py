@@ -22,7 +22,8 @@ def describe(certificate: Certificate) -> str:
     )
     chosen = certificate.settings
     if chosen.get("preset_name") == "auto":
-        lines.append(f"auto chose threshold {chosen['threshold']:g}, {chosen['rows_per_concept']} rows a concept.")
+        rows = f"{chosen['rows_per_concept']} rows a concept"
+        lines.append(f"auto chose threshold {chosen['threshold']:g}, at most {rows}.")
     if certificate.rounds:
         leaks = " -> ".join(f"{turn.mean_leak:.0%}" for turn in certificate.rounds)
         lines.append(f"Adversarial rounds: leak {leaks}.")
