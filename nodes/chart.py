@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..speed_ops.forecast import Forecast
-from ..speed_ops.report.chart_image import certificate_chart, forecast_chart
+from ..speed_ops.report.chart_image import Pixels, certificate_chart, forecast_chart
 from .host_erasure import HostErasure
 
 
@@ -22,5 +22,5 @@ def forecast_image(forecast: Forecast) -> Tensor:
     return _image(forecast_chart(forecast))
 
 
-def _image(pixels) -> Tensor:  # type: ignore[no-untyped-def]
+def _image(pixels: Pixels) -> Tensor:
     return torch.from_numpy(pixels).float().div(255)[None]

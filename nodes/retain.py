@@ -19,55 +19,12 @@ class RetainSetLoader(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
-        sets = [*sorted(BUILTIN_KINDS), *(_FOR_KIND + kind for kind in KINDS), "all"]
         return io.Schema(
             node_id="RetainSetLoader",
             display_name="Retain Set Loader",
             category=CATEGORY,
             description="Names that must stay as they are. Chain several of these to join their sets.",
-            inputs=[
-                io.Combo.Input(
-                    "builtin",
-                    options=[NONE, *sets],
-                    default=NONE,
-                    tooltip="A set that comes with the package; 'for kind' joins those that suit a kind of concept.",
-                ),
-                io.String.Input(
-                    "text",
-                    multiline=True,
-                    default="",
-                    placeholder="Claude Monet\nEdvard Munch",
-                    tooltip="Further names to keep, one a line; '#' opens a comment.",
-                ),
-                io.Combo.Input(
-                    "file",
-                    options=list_names(".txt", ".csv", ".json"),
-                    default=NONE,
-                    tooltip="A list in ComfyUI's input folder: .txt one name a line, .csv by column, .json a list.",
-                ),
-                io.String.Input(
-                    "column",
-                    default="",
-                    tooltip="Column of a .csv file; empty: 'name', 'concept' or the like.",
-                    extra_dict={"advanced": True},
-                ),
-                io.Combo.Input(
-                    "kind",
-                    options=[_ANY_KIND, *KINDS, "caption"],
-                    default=_ANY_KIND,
-                    tooltip="What the typed names and the file's are: chooses the prompts they are kept in. "
-                    "'caption': whole prompts.",
-                    extra_dict={"advanced": True},
-                ),
-                io.Int.Input(
-                    "limit",
-                    default=0,
-                    min=0,
-                    max=1_000_000,
-                    tooltip="At most this many names, spread over the alphabet; 0: all. Fewer names encode faster.",
-                ),
-                Retain.Input("retain", optional=True, tooltip="Another set to join with this one."),
-            ],
+            inputs=[*_name_inputs(), *_option_inputs()],
             outputs=[
                 Retain.Output(display_name="retain"),
                 io.String.Output(display_name="counts", tooltip="How many names came from where."),
@@ -94,6 +51,58 @@ class RetainSetLoader(io.ComfyNode):
         total = total.limit(limit) if limit else total
         counts = describe(total)
         return io.NodeOutput(total, counts, ui={"text": (counts,)})
+
+
+def _name_inputs() -> list[io.Input]:
+    sets = [*sorted(BUILTIN_KINDS), *(_FOR_KIND + kind for kind in KINDS), "all"]
+    return [
+        io.Combo.Input(
+            "builtin",
+            options=[NONE, *sets],
+            default=NONE,
+            tooltip="A set that comes with the package; 'for kind' joins those that suit a kind of concept.",
+        ),
+        io.String.Input(
+            "text",
+            multiline=True,
+            default="",
+            placeholder="Claude Monet\nEdvard Munch",
+            tooltip="Further names to keep, one a line; '#' opens a comment.",
+        ),
+        io.Combo.Input(
+            "file",
+            options=list_names(".txt", ".csv", ".json"),
+            default=NONE,
+            tooltip="A list in ComfyUI's input folder: .txt one name a line, .csv by column, .json a list.",
+        ),
+    ]
+
+
+def _option_inputs() -> list[io.Input]:
+    return [
+        io.String.Input(
+            "column",
+            default="",
+            tooltip="Column of a .csv file; empty: 'name', 'concept' or the like.",
+            extra_dict={"advanced": True},
+        ),
+        io.Combo.Input(
+            "kind",
+            options=[_ANY_KIND, *KINDS, "caption"],
+            default=_ANY_KIND,
+            tooltip="What the typed names and the file's are: chooses the prompts they are kept in. "
+            "'caption': whole prompts.",
+            extra_dict={"advanced": True},
+        ),
+        io.Int.Input(
+            "limit",
+            default=0,
+            min=0,
+            max=1_000_000,
+            tooltip="At most this many names, spread over the alphabet; 0: all. Fewer names encode faster.",
+        ),
+        Retain.Input("retain", optional=True, tooltip="Another set to join with this one."),
+    ]
 
 
 def read_set(builtin: str, text: str, file: str | None, column: str, kind: str) -> RetainSet:

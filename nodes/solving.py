@@ -54,6 +54,7 @@ class Wired:
     model: HostModel
     encoder: HostTextEncoder
     reader: CachedEncoder
+    cache: EmbeddingCache
     progress: Progress
 
 
@@ -63,7 +64,8 @@ def wire(model: Any, clip: Any, settings: EraseSettings) -> Wired:
     progress("fingerprint", 0, 1)
     host = open_model(model, settings.layers)
     encoder = HostTextEncoder(clip, host.architecture)
-    return Wired(host, encoder, CachedEncoder(encoder, EmbeddingCache()), progress)
+    cache = EmbeddingCache()
+    return Wired(host, encoder, CachedEncoder(encoder, cache), cache, progress)
 
 
 def job_from(concepts: Sequence[Concept], retain: RetainSet | None, settings: EraseSettings) -> Job:
@@ -86,7 +88,7 @@ def erase(model: Any, clip: Any, job: Job, strength: float) -> tuple[Any, HostEr
     edits = dict(outcome.erasure.edits)
     notes = [f"Held where an earlier erasure put them: {', '.join(held.names)}."] if held is not None else []
     notes += ["Solved before with the same inputs: taken from memory."] if again else []
-    notes += [rounding_note(model, edits), *wired.encoder.notes]
+    notes += [rounding_note(model, edits), *wired.encoder.notes, wired.cache.problem]
     result = HostErasure(
         edits=edits,
         architecture=wired.model.architecture,

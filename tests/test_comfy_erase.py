@@ -261,6 +261,22 @@ def test_running_out_of_gpu_memory_falls_back_and_is_said(sd15, monkeypatch):
     assert encoder.notes == ["The GPU ran out of memory: texts were encoded on the CPU."]
 
 
+def test_weights_read_the_same_however_the_model_is_loaded(sd15):
+    from speed_erase.nodes.host.weights import open_model
+
+    model, clip, _ = sd15
+    patched, device = erased(model, clip)[0], torch.device("cpu")
+    states = [dict(open_model(patched).weights)]
+    for memory in (0, 1):  # whole, then with every layer offloaded as --lowvram does
+        patched.unpatch_model(device)
+        patched.load(device, lowvram_model_memory=memory)
+        states.append(dict(open_model(patched).weights))
+        assert all(torch.equal(value, states[0][key]) for key, value in states[-1].items())
+        untouched = dict(open_model(model).weights)
+        assert not any(torch.equal(value, states[0][key]) for key, value in untouched.items())
+    patched.unpatch_model(device)
+
+
 @pytest.mark.parametrize(
     "stage", ["fingerprint", "concepts", "retain names", "retain contexts", "layers", "certificate"]
 )
