@@ -102,7 +102,7 @@ def test_second_run_encodes_nothing(models: Path, tmp_path: Path, capsys: pytest
         "Monet -> art",
         *mini.QUICK,
         "--save",
-        "lora",
+        "checkpoint",
         "--json",
     ]
     assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
@@ -110,7 +110,7 @@ def test_second_run_encodes_nothing(models: Path, tmp_path: Path, capsys: pytest
     assert main([*arguments, "--out", str(tmp_path / "b")]) == 0
     again = machine(capsys)
     assert again["encoded"] == 0 and again["reused"] > 0
-    first, second = (tmp_path / name / "sd1-eraser-lora.safetensors" for name in "ab")
+    first, second = (tmp_path / name / "sd1-erased.safetensors" for name in "ab")
     assert first.read_bytes() == second.read_bytes()
 
 

@@ -32,13 +32,14 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patch = pytest.MonkeyPatch()
     patch.setenv("SPEED_ERASE_CACHE", str(folder / "cache"))
     assert main(_arguments(folder, folder / "good")) == 0
+    assert main([*_arguments(folder, folder / "lora"), "--save", "lora"]) == 0
     patch.undo()
     return folder
 
 
 def _arguments(folder: Path, out: Path, strength: str = "1") -> list[str]:
     common = ["erase", str(folder / "m.safetensors"), "--concepts", mini.CONCEPTS, *mini.QUICK, "--quiet", "--force"]
-    return [*common, "--save", "checkpoint,lora", "--strength", strength, "--out", str(out)]
+    return [*common, "--save", "checkpoint,recipe", "--strength", strength, "--out", str(out)]
 
 
 def _digest(path: Path) -> str:
@@ -146,19 +147,15 @@ def _mutated(content: bytes, dice: random.Random) -> bytes:
 
 
 def _fuzz_recipe(workshop: Path, tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    source = workshop / "m-recipe.json"
-    if not source.exists():
-        arguments = [*_arguments(workshop, workshop), "--save", "recipe"]
-        assert main(arguments) == 0
     file = tmp_path / "r.json"
-    file.write_bytes(_mutated(source.read_bytes(), random.Random(number)))
+    file.write_bytes(_mutated((workshop / "good" / "m-recipe.json").read_bytes(), random.Random(number)))
     _survives(["inspect", str(file)], capsys)
     # A model without a usable text encoder: the recipe is read and checked in full, and nothing is solved.
     _survives(["apply", str(file), str(workshop / "absent.safetensors"), "--out", str(tmp_path / "o")], capsys)
 
 
 def _fuzz_header(workshop: Path, tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    content = (workshop / "good" / "m-eraser-lora.safetensors").read_bytes()
+    content = (workshop / "lora" / "m-eraser-lora.safetensors").read_bytes()
     length = int.from_bytes(content[:8], "little")
     dice = random.Random(number)
     head = _mutated(content[8 : 8 + length], dice)

@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
     """Declares the subcommand."""
     help = "Time the solve on random weights and embeddings of Stable Diffusion 1.x's shapes. Nothing is written."
     parser = command(commands, "bench", run, help)
-    parser.add_argument("--concepts", default="1,10,100", metavar="LIST", help="how many to erase (default: 1,10,100)")
+    parser.add_argument("--concepts", default="1,10", metavar="LIST", help="how many to erase (default: 1,10)")
     parser.add_argument("--retain", type=int, default=1000, metavar="N", help="how many to keep (default: 1000)")
     parser.add_argument("--preset", default="few", metavar="NAME", help="settings to time (default: few)")
 
