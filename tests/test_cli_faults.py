@@ -9,10 +9,12 @@ import random
 import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import mini
+import pico
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -198,7 +200,7 @@ def test_fuzzed_lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, **FUZZ)
+@settings(max_examples=300, **FUZZ)
 @given(content=LIST_TEXT, suffix=st.sampled_from([".txt", ".csv", ".json"]))
 def test_fuzzed_lists_for_long(
     workshop: Path, tmp_path: Path, content: bytes, suffix: str, capsys: pytest.CaptureFixture[str]
@@ -211,26 +213,24 @@ def test_fuzzed_recipes_and_headers_for_long(
     workshop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for number in range(1000, 2500):
+    for number in range(1000, 1500):
         _fuzz_recipe(workshop, tmp_path, number, capsys)
         _fuzz_header(workshop, tmp_path, number, capsys)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000  # kB
 
 
+# Not getrusage, whose peak a child inherits from the process that started it.
 _PEAK = """
-import resource, sys
+import re, sys
 from speed_erase.speed_ops.cli.main import main
 code = main(sys.argv[1:])
-sys.stderr.write(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}\\n")
+peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1)
+sys.stderr.write(f"peak {peak}\\n")
 sys.exit(code)
 """
 
 
 def _peak_megabytes(model: Path, out: Path, cache: Path) -> float:
-    import sys
-
-    import pico
-
     arguments = ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, "--save", "checkpoint,lora", "--quiet"]
     done = subprocess.run(
         [sys.executable, "-c", pico.standalone(_PEAK), *arguments, "--force", "--out", str(out)],
@@ -244,6 +244,7 @@ def _peak_megabytes(model: Path, out: Path, cache: Path) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """SDXL's encoders in full width, and ballast in the U-Net: 0.4 GB against 1.9 GB of file."""
     peaks = []
