@@ -146,6 +146,15 @@ def test_the_matrix_names_every_run_once() -> None:
     assert method_named("both.lam-1").settings["lam"] == 1.0
 
 
+def test_a_weaker_edit_has_its_own_certificate() -> None:
+    rows, weights = build(TEXT, TASKS["one"].targets, BOTH), _weights()
+    left = [
+        method_named(name).edit(weights, rows).certificate.concepts[0].probe_median
+        for name in ("both.strength-0.3", "both.strength-0.8", "both")
+    ]
+    assert 1 > left[0] > left[1] > left[2]
+
+
 def test_harmonic_mean_ranks_and_intervals() -> None:
     assert harmonic(0.0, 1.0) == 1.0 and harmonic(1.0, 1.0) == 0.0 and harmonic(0.5, 0.5) == pytest.approx(0.5)
     assert spearman([1, 2, 3, 4], [10, 20, 30, 90]) == pytest.approx(1)

@@ -32,7 +32,10 @@ class Attack:
 
     steps: int = 60
     batch: int = 8
-    rate: float = 0.05
+    rate: float = 0.1
+    radius: float = 0.3
+    """Largest offset as a share of a row's norm. The names of two painters lie about 0.6 apart: an attacker who may go
+    that far can simply spell a kept neighbour, and no erasure that keeps neighbours withstands him."""
     words: str | None = None
     seed: int = 0
 
@@ -69,7 +72,9 @@ def optimise(world: World, painter: str, weights: Mapping[str, Tensor], attack: 
     """The offset (2, d) that lowers the denoising loss on the renderer's pictures of the painter, and the losses."""
     unet = world.use(weights)
     rng = np.random.default_rng([attack.seed, 17])
-    offset = torch.zeros(2, world.text.rows([""]).shape[-1], requires_grad=True)
+    empty = world.text.rows([""])[0]
+    limit = attack.radius * float(empty[-1].norm())
+    offset = torch.zeros(2, empty.shape[-1], requires_grad=True)
     optimiser = torch.optim.Adam([offset], lr=attack.rate)
     losses = []
     for step in range(attack.steps):
@@ -86,6 +91,8 @@ def optimise(world: World, painter: str, weights: Mapping[str, Tensor], attack: 
         for group in optimiser.param_groups:
             group["lr"] = attack.rate * (1 - step / attack.steps)
         optimiser.step()
+        with torch.no_grad():
+            offset.mul_((limit / offset.norm(dim=1, keepdim=True).clamp(min=1e-9)).clamp(max=1.0))
         losses.append(loss.item())
     world.use(None)
     return offset.detach(), losses

@@ -8,7 +8,7 @@ from typing import Any
 
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position
 
-from .methods import METHODS, Method, speed, varied
+from .methods import METHODS, Method, at_strength, speed, varied
 from .rows import RowChoice
 from .tasks import TASKS, Task, first_painters
 
@@ -142,6 +142,8 @@ def _points() -> Iterator[tuple[str, str, Method, bool]]:
         yield point("templates", value, value in (1, 2), rows={"templates": value})
     for value in (0, 1, 2, 5, 9):
         yield point("retain_templates", value, value in (1, 9), rows={"retain_templates": value})
+    for value in (0.3, 0.5, 0.65, 0.8):
+        yield "strength", f"{value:g}", at_strength(value), True
     for name, chosen in POSITIONS.items():
         rows = {"positions": chosen, "retain_positions": chosen}
         yield point("positions", name, name in ("last", "eos", "last+eos"), rows=rows)
