@@ -1,12 +1,13 @@
-"""Subcommands of `python -m benchmarks.world` that erase, compare, attack and report."""
+"""Subcommands of `python -m benchmarks.world` that erase, compare, attack and report.
+
+All imports are late: training must not need the engine, and the help should come at once.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 from typing import Any
-
-from .matrix import QUICK, attack_jobs, full_jobs, quick_jobs, sweep_jobs
 
 
 def add_commands(commands: Any, comfy: argparse.ArgumentParser) -> None:
@@ -42,13 +43,14 @@ def add_commands(commands: Any, comfy: argparse.ArgumentParser) -> None:
 
 
 def _size(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--count", type=int, default=96, help="pictures of each side in a run (default: %(default)s)")
+    command.add_argument("--count", type=int, default=36, help="pictures of each side in a run (default: %(default)s)")
     command.add_argument("--threads", type=int, default=2)
 
 
 def _runner(options: argparse.Namespace) -> Any:
     import torch
 
+    from .matrix import QUICK
     from .model import World
     from .run import Runner
 
@@ -74,12 +76,14 @@ def _erase(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
+    from .matrix import full_jobs, quick_jobs
     from .run import run_all
 
     run_all(_runner(options), quick_jobs() if options.quick else full_jobs())
 
 
 def _sweep(options: argparse.Namespace) -> None:
+    from .matrix import sweep_jobs
     from .run import line
 
     runner = _runner(options)
@@ -90,6 +94,7 @@ def _sweep(options: argparse.Namespace) -> None:
 
 
 def _attack(options: argparse.Namespace) -> None:
+    from .matrix import attack_jobs
     from .run import attack_all
 
     attack_all(_runner(options), attack_jobs(options.quick))

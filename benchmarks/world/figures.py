@@ -48,7 +48,7 @@ def curves(runner: Runner, out: Path) -> Path | None:
     """One panel a curve: residual and drift by the weights, H_o where pictures exist, the default marked."""
     points: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for job in sweep_jobs():
-        if job.task.name != "one" or job.curve == "concepts":
+        if job.curve == "concepts":
             continue
         stored = _stored(runner, job.task.name, job.method.name)
         if stored:

@@ -17,7 +17,6 @@ QUICK = 18
 
 Jobs = list[tuple[Task, Method]]
 
-PAINTER_TASKS = ("one", "one_b", "one_c", "three", "half")
 OURS = ("targets", "both", "both_at1", "both_at3")
 RIVALS = (
     "uce_bare",
@@ -62,16 +61,25 @@ def method_named(name: str) -> Method:
 
 def full_jobs() -> Jobs:
     """Everything; first what matters most, so that a matrix that is stopped early says something already."""
-    every = ("none", *OURS, "speed_few", "uce_both", *RIVALS, *PAPER)
-    jobs = [(TASKS[task], METHODS[name]) for task in ("one", "three", "half") for name in dict.fromkeys(every)]
-    jobs += [
-        (TASKS[task], METHODS[name])
-        for task in ("one_b", "one_c")
-        for name in ("none", "both", "speed_few", "uce_both")
-    ]
-    jobs += [(TASKS[task], METHODS[name]) for task in OTHER_TASKS for name in ("none", "speed_few", "uce_both", "both")]
-    jobs += [(TASKS["implicit"], IMPLICIT)]
-    return jobs + [(TASKS["again"], method) for method in AGAIN]
+    main = (
+        "none",
+        "both",
+        "speed_few",
+        "uce_both",
+        "targets",
+        "uce_bare",
+        "speed_multi",
+        "rece_both",
+        "oce_hard",
+        "both_at1",
+    )
+    few = ("none", "both", "speed_few", "uce_both")
+    every = (*OURS, *RIVALS, *PAPER)
+    jobs = [(TASKS[task], METHODS[name]) for task in ("half", "one", "three") for name in main]
+    jobs += [(TASKS[task], METHODS[name]) for task in (*OTHER_TASKS, "one_b", "one_c") for name in few]
+    jobs += [(TASKS["implicit"], IMPLICIT), *((TASKS["again"], method) for method in AGAIN)]
+    jobs += [(TASKS[task], METHODS[name]) for task in ("half", "one") for name in every]
+    return list({(task.name, method.name): (task, method) for task, method in jobs}.values())
 
 
 def quick_jobs() -> Jobs:
@@ -81,16 +89,13 @@ def quick_jobs() -> Jobs:
 
 
 def sweep_jobs(quick: bool = False) -> list[SweepJob]:
-    """Every point of every curve on one painter and on three; pictures where marked, none in a short version."""
-    tasks = ("one",) if quick else ("one", "three")
+    """Every point of every curve on three painters; pictures where marked, none in a short version."""
     jobs = [
-        SweepJob(curve, at, TASKS[task], method, pictures and not quick)
-        for task in tasks
-        for curve, at, method, pictures in _points()
+        SweepJob(curve, at, TASKS["three"], method, pictures and not quick) for curve, at, method, pictures in _points()
     ]
-    numbers = () if quick else (1, 2, 3, 4, 6, 8, 10, 11)
+    numbers = () if quick else (1, 2, 4, 6, 8, 11)
     return jobs + [
-        SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (2, 4, 8, 11))
+        SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (2, 8, 11))
         for n in numbers
         for name in ("none", "both", "speed_multi", "uce_both")
     ]
