@@ -24,8 +24,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.clear:
         console.say(f"Freed {freed / 1e6:.1f} MB.")
     console.say(
-        f"{info.folder}: {info.bytes / 1e6:.1f} MB of {info.limit_bytes / 1e6:.0f} MB in {info.files} files, "
-        f"for {info.encoders} text encoders."
+        f"{info.folder}: {info.bytes / 1e6:.1f} MB of {info.limit_bytes / 1e6:.0f} MB in {info.files} files; "
+        f"text encoders: {info.encoders}."
     )
     console.result({**vars(info), "folder": str(info.folder), "freed": freed})
     return 0

@@ -84,7 +84,8 @@ def _say(said: Provenance, console: Console) -> None:
 
 def _say_recipe(recipe: Recipe, console: Console) -> None:
     hidden = " (redacted: names are salted hashes)" if recipe.redacted else ""
-    console.say(f"Erases {len(recipe.concepts)} concepts{hidden}:")
+    count = len(recipe.concepts)
+    console.say(f"Erases {count} concept{'s' if count != 1 else ''}{hidden}:")
     for one in recipe.concepts[:_LISTED]:
         console.say(f"  {' | '.join((one.target, *one.aliases))} -> {one.anchor or '(nothing)'}  [{one.kind}]")
     if len(recipe.concepts) > _LISTED:
