@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     command = commands.add_parser("train", help="train all parts, or go on; write the checkpoint")
-    command.add_argument("--steps", type=int, default=2600)
+    command.add_argument("--steps", type=int, default=1120)
     command.add_argument("--batch", type=int, default=16)
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=_train)

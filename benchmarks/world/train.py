@@ -31,15 +31,15 @@ from .world import SIZE, SUBJECTS
 class Plan:
     """How long and how: `steps` of `batch` pictures; the rate warms up, stays, and falls to zero over the last 60 %.
 
-    Two of the three blocks at full resolution rest for the first `rest` of the steps: cheaper, and lossless.
+    Two of the three blocks at full resolution rest for the first `rest` of the steps (1: always), a third of the cost.
     """
 
-    steps: int = 2600
+    steps: int = 1120
     batch: int = 16
     rate: float = 4e-4
     warmup: int = 100
     hold: float = 0.4
-    rest: float = 0.65
+    rest: float = 1.0
     average: float = 0.998
     empty: float = 0.1
     seed: int = 0
