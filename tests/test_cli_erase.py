@@ -20,7 +20,7 @@ from speed_erase.speed_ops.files.metadata import read_provenance
 FAMILIES = ("sd1", "sd2", "sdxl")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
     """A cache for this run alone."""
     patch = pytest.MonkeyPatch()
@@ -29,7 +29,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
     patch.undo()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     for family in FAMILIES:

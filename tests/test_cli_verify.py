@@ -19,7 +19,7 @@ K_LAYER = V_LAYER.replace("to_v", "to_k")
 SALT = "a secret of the studio"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
     patch = pytest.MonkeyPatch()
     patch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -27,7 +27,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
     patch.undo()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(base, folder with its results)."""
     folder = tmp_path_factory.mktemp("pair")
