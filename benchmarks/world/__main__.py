@@ -1,4 +1,4 @@
-"""`python -m benchmarks.world train|sample|evaluate`: the living model, step by step."""
+"""`python -m benchmarks.world train|sample|evaluate|erase|compare|sweep|attack|confirm|report`: the living model, step by step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from .commands import add_commands
 from .storage import default_folder
 
 
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("evaluate", parents=[comfy], help="what the classifier sees in the model's pictures")
     command.add_argument("--count", type=int, default=96, help="pictures for each kind of question")
     command.set_defaults(run=_evaluate)
+    add_commands(commands, comfy)
     return parser
 
 
