@@ -1,4 +1,4 @@
-"""`python -m benchmarks.world train|sample|evaluate|erase|compare|sweep|attack|confirm|report`: the living model, step by step."""
+"""`python -m benchmarks.world train|sample|evaluate|erase|compare|sweep|attack|confirm|report`: the living model."""
 
 from __future__ import annotations
 
