@@ -150,6 +150,7 @@ def test_noise_schedule_and_sampler() -> None:
     assert torch.allclose(drawn, picture, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_training_resumes_as_if_never_stopped(tmp_path: object) -> None:
     prompts = training_prompts()[:30]
     rows = torch.randn(31, 3, 768).half()
