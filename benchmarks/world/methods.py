@@ -70,7 +70,7 @@ def with_empty(rows: ErasureRows) -> Rows:
 
 
 def orthogonal(erase: float = 1.0, keep: float = 0.3, broad: float = 0.5, ridge: float = 1.5) -> Edit:
-    """OCE: W* = Q W with Q orthogonal (Procrustes), our own derivation from the published description.
+    """OCE: W* = Q W with Q orthogonal (Procrustes); objective and default weights as in its released code, own code.
 
     Q maximises tr(Q' M) with M = -erase E E'(I - G G') + keep W C0 C0' W' + broad W K W' + ridge W W', so Q = U V' of
     M's SVD. E and G are orthonormal bases of the targets' and the anchors' outputs, so the first term turns what only
@@ -132,7 +132,7 @@ def speed(name: str, label: str, rows: RowChoice, preset: str, **changes: Any) -
 
 
 def _listed() -> list[Method]:
-    # UCE's and RECE's weights are those of the released code: erase 1, preserve 0.1, ridge 0.1.
+    # Erase 1, preserve 0.1, ridge 0.1 are meant to be the usual weights of UCE and RECE; not checked against their code.
     rival = {"lam": 0.1, "preserve_weight": 0.1}
     plain = {"ipf": False, "dpa": False}
     return [
