@@ -132,7 +132,7 @@ def speed(name: str, label: str, rows: RowChoice, preset: str, **changes: Any) -
 
 
 def _listed() -> list[Method]:
-    # Erase 1, preserve 0.1, ridge 0.1 are meant to be the usual weights of UCE and RECE; not checked against their code.
+    # Erase 1, preserve 0.1, ridge 0.1 are meant as the usual weights of UCE and RECE; not checked against their code.
     rival = {"lam": 0.1, "preserve_weight": 0.1}
     plain = {"ipf": False, "dpa": False}
     return [
