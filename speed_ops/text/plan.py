@@ -20,8 +20,9 @@ class RowPlan:
     """Templates around each target."""
     positions: Position = IN_CONTEXT
     """Rows taken from each template, of targets and anchors alike."""
-    retain_templates: int = 3
-    """Templates around each retain name that is worth its contexts."""
+    retain_templates: int = 5
+    """Templates around each retain name that is worth its contexts: more of them, less drift (0.068 without any, 0.057
+    with two, 0.047 with five on the living model's unseen prompts)."""
     retain_positions: Position = IN_CONTEXT
     """Rows taken from those. Without the last padding row prompts need not be padded, which is many times cheaper."""
     probe_templates: int = 4
