@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -61,9 +62,21 @@ SMALL = {
 }
 
 
+# Not getrusage, whose peak a child inherits from the process that started it.
+_PEAK = """
+def peak():
+    import re
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
+"""
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+
+
 def standalone(body: str) -> str:
-    """A script for a process of its own in which the package's modules import one by one, so that it starts fast."""
-    return _STANDALONE.format(root=str(_ROOT)) + body
+    """A script for a process of its own in which the package's modules import one by one, so that it starts fast.
+
+    In it, `peak()` is the process's own peak memory in kB.
+    """
+    return _STANDALONE.format(root=str(_ROOT)) + _PEAK + body
 
 
 def names(shape: Shape) -> Iterator[tuple[str, str, tuple[int, ...]]]:

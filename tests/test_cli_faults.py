@@ -219,13 +219,11 @@ def test_fuzzed_recipes_and_headers_for_long(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000  # kB
 
 
-# Not getrusage, whose peak a child inherits from the process that started it.
 _PEAK = """
-import re, sys
+import sys
 from speed_erase.speed_ops.cli.main import main
 code = main(sys.argv[1:])
-peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1)
-sys.stderr.write(f"peak {peak}\\n")
+sys.stderr.write(f"peak {peak()}\\n")
 sys.exit(code)
 """
 
@@ -244,7 +242,7 @@ def _peak_megabytes(model: Path, out: Path, cache: Path) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pico.needs_proc
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     """SDXL's encoders in full width, and ballast in the U-Net: 0.4 GB against 1.9 GB of file."""
     peaks = []

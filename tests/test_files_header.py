@@ -209,7 +209,7 @@ def test_mutated_files_are_read_or_refused(tmp_path: Path, count: int) -> None:
 
 
 HOSTILE = """
-import json, resource
+import json
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.recipe import Recipe
@@ -217,10 +217,11 @@ assert Checkpoint.open({path!r}).metadata
 try:
     Recipe.from_json("[" + "[]," * 5_300_000 + "[]]")
 except FileError:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(peak())
 """
 
 
+@pico.needs_proc
 @pytest.mark.slow
 def test_the_largest_hostile_files_stay_below_a_gigabyte(tmp_path: Path) -> None:
     """One character outside the basic plane makes Python keep a text at four bytes a character."""

@@ -127,16 +127,16 @@ def test_a_source_that_shrinks_is_a_sentence(tmp_path: Path) -> None:
 
 
 PEAK = """
-import resource
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.rewrite import write_edited
 source = Checkpoint.open({source!r})
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 write_edited(source, {target!r}, {{"edited": lambda stored: stored + 1}})
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak() - before)
 """
 
 
+@pico.needs_proc
 @pytest.mark.slow
 def test_copying_takes_little_memory(tmp_path: Path) -> None:
     """300 MB, three tensors of 100 MB: less than a quarter of one of them is in memory beside the edit."""
