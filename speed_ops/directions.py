@@ -9,6 +9,7 @@ from .draws import generator, normal
 from .nullspace import lower_gram
 
 _ROUGH_STEPS = 12  # enough to place a shift just below the smallest value, after which few more are needed
+_ROUGH_MARGIN = 1e-3  # what single precision may have put the smallest value wrong, in a well conditioned layer
 _STEPS = 160
 _CHECK_EVERY = 4
 _TOLERANCE = 1e-10  # relative residual; the draws need the direction to about 1e-8, and close values cost digits
@@ -35,18 +36,22 @@ def smallest_directions(weight: Tensor, count: int) -> Tensor:
 
 def _smallest_eigenvectors(gram: Tensor, count: int) -> Tensor | None:
     """`side x count`: eigenvectors of the smallest eigenvalues, smallest first; None where it does not work out."""
-    factor, failed = torch.linalg.cholesky_ex(gram)
+    factor, failed = torch.linalg.cholesky_ex(gram.to(torch.float32))  # half the cost, and a rough place is enough
     if bool(failed):
-        return None
-    start = normal((len(gram), count), generator(0, "smallest directions"), gram)
+        factor, failed = torch.linalg.cholesky_ex(gram)
+        if bool(failed):
+            return None
+    start = normal((len(gram), count), generator(0, "smallest directions"), gram).to(factor)
     found, sizes, gap = _inverse_krylov(factor, start, _ROUGH_STEPS)
+    shifted = gram.clone()
     if gap < 0.1:
         # A shift below the smallest value by a few times its uncertainty stands it far out among the others.
-        shifted = gram.clone()
-        shifted.diagonal().sub_((1 - 4 * gap) / sizes[0])
-        closer, failed = torch.linalg.cholesky_ex(shifted)
-        factor = factor if bool(failed) else closer
-    found, _, gap = _inverse_krylov(factor, found, _STEPS)
+        margin = max(4 * gap, _ROUGH_MARGIN)
+        shifted.diagonal().sub_((1 - margin) / sizes[0].to(gram))
+    factor, failed = torch.linalg.cholesky_ex(shifted)
+    if bool(failed):
+        factor, _ = torch.linalg.cholesky_ex(gram)
+    found, _, gap = _inverse_krylov(factor, found.to(gram), _STEPS)
     return found if gap < _TOLERANCE else None
 
 
