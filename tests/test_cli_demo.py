@@ -13,10 +13,10 @@ import pico
 import pytest
 from safetensors.torch import load_file
 
-from speed_erase.speed_ops import demo_layout as layout
 from speed_erase.speed_ops.architectures import detect, layers
-from speed_erase.speed_ops.demo_checkpoint import write_demo_checkpoint
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
+from speed_erase.speed_ops.studio import demo_layout as layout
+from speed_erase.speed_ops.studio.demo_checkpoint import write_demo_checkpoint
 
 
 def parameters(entries: object) -> int:

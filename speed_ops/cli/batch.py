@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint_job import Reading
 from ..errors import FileError, SpeedError
 from ..files.header import read_header
 from ..files.metadata import read_provenance
 from ..files.recipe import Recipe
-from ..model_source import ModelSource
-from ..outputs import product_paths
 from ..recipe_job import StoredJob, job_of, recipe_of, same_work
+from ..studio.checkpoint_job import Reading
+from ..studio.model_source import ModelSource
+from ..studio.outputs import product_paths
 from .apply import load_recipe
 from .cleaning import Wanted, add_wanted, clean_file, plan_products, wanted_from
 from .console import Console

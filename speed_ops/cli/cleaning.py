@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint_job import Cleaned, Reading, clean
 from ..erase import Progress
-from ..model_source import ModelSource
-from ..outputs import (
+from ..pipeline import Job
+from ..studio.checkpoint_job import Cleaned, Reading, clean
+from ..studio.model_source import ModelSource
+from ..studio.outputs import (
     Product,
     Saved,
     check_paths,
@@ -24,7 +25,6 @@ from ..outputs import (
     refuse_unless_erased,
     save,
 )
-from ..pipeline import Job
 from .console import Console
 from .options import Parser
 from .usage import UsageError, of_arguments

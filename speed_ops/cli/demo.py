@@ -6,11 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint_job import Reading
-from ..demo_checkpoint import write_demo_checkpoint
-from ..outputs import PRODUCTS, output_folder
 from ..pipeline import HELD_OUT_SHARE, Job
 from ..settings import EraseSettings
+from ..studio.checkpoint_job import Reading
+from ..studio.demo_checkpoint import write_demo_checkpoint
+from ..studio.outputs import PRODUCTS, output_folder
 from ..text.phrases import parse_concepts
 from ..text.retain import builtin_retain
 from .cleaning import Wanted, clean_file, show

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint_job import foresee
-from ..model_source import ModelSource
+from ..studio.checkpoint_job import foresee
+from ..studio.model_source import ModelSource
 from .console import Console
 from .options import add_job, add_reading, command, job_from, reading_from
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ..checkpoint_job import Reading
 from ..pipeline import HELD_OUT_SHARE, Job
 from ..settings import PRESETS, EraseSettings
+from ..studio.checkpoint_job import Reading
 from ..text.embedding_cache import EmbeddingCache
 from ..text.kinds import KINDS, kind_of
 from ..text.phrases import Concept, ConceptList, parse_concepts, read_concepts

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..leaks import TEMPLATES, LeakReport, probe_leaks
-from ..verify_file import open_erased
+from ..studio.verify_file import open_erased
 from .apply import load_recipe
 from .console import Console
 from .options import add_reading, command, reading_from

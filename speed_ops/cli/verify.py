@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..verify_file import Verification, verify_file
+from ..studio.verify_file import Verification, verify_file
 from .apply import load_recipe
 from .console import Console
 from .options import add_reading, command, reading_from

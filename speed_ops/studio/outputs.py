@@ -11,16 +11,16 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from ..erase import Progress
+from ..erasure import LayerEdit
+from ..errors import FileError, SettingsError
+from ..files.atomic import check_target, write_bytes, write_error
+from ..files.lora import write_lora
+from ..files.metadata import build_metadata
+from ..files.nearest import suggestion
+from ..files.redaction import Redactor
+from ..files.rewrite import write_edited
 from .checkpoint_job import Cleaned
-from .erase import Progress
-from .erasure import LayerEdit
-from .errors import FileError, SettingsError
-from .files.atomic import check_target, write_bytes, write_error
-from .files.lora import write_lora
-from .files.metadata import build_metadata
-from .files.nearest import suggestion
-from .files.redaction import Redactor
-from .files.rewrite import write_edited
 
 Product = Literal["checkpoint", "lora", "recipe", "report"]
 PRODUCTS: tuple[Product, ...] = ("checkpoint", "lora", "recipe", "report")
@@ -129,7 +129,7 @@ def _save(
     if "recipe" in paths:
         (cleaned.recipe.redacted_with(salt) if salt else cleaned.recipe).write(paths["recipe"], force=force)
     if "report" in paths:
-        from .report.html import render
+        from ..report.html import render
 
         write_bytes(paths["report"], render(report_facts(cleaned, paths, salt)).encode(), force=force)
     return Saved(paths, tuple(notes), lora_error, rounding)

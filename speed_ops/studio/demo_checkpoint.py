@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..files.atomic import atomic_write
+from ..files.header import encode_header
+from ..files.header_text import TensorEntry
+from ..files.tensor_bytes import to_bytes
 from . import demo_layout as layout
-from .files.atomic import atomic_write
-from .files.header import encode_header
-from .files.header_text import TensorEntry
-from .files.tensor_bytes import to_bytes
 
 CHANNELS = 64
 TEXT_LAYERS = 2

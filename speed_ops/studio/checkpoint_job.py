@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .certificate import Certificate
-from .erase import Progress
-from .erasure import Erasure, LayerEdit
-from .files.recipe import Recipe
-from .forecast import Forecast
+from ..certificate import Certificate
+from ..erase import Progress
+from ..erasure import Erasure, LayerEdit
+from ..files.recipe import Recipe
+from ..forecast import Forecast
+from ..pipeline import Job, Outcome, erase_model, predict
+from ..recipe_job import recipe_of
+from ..remeasure import certificate_at
+from ..text.cached_encoder import CachedEncoder
+from ..text.embedding_cache import EmbeddingCache
 from .model_source import ModelSource
-from .pipeline import Job, Outcome, erase_model, predict
-from .recipe_job import recipe_of
-from .remeasure import certificate_at
-from .text.cached_encoder import CachedEncoder
-from .text.embedding_cache import EmbeddingCache
 
 
 @dataclass(frozen=True)

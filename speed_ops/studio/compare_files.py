@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from .errors import FileError
-from .files.checkpoint import Checkpoint
+from ..errors import FileError
+from ..files.checkpoint import Checkpoint
 
 _CHUNK = 4 << 20
 _LISTED = 5

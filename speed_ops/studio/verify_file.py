@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-from .certificate import Certificate
+from ..certificate import Certificate
+from ..erase import Progress
+from ..erasure import LayerEdit
+from ..errors import FileError, UnsupportedModelError
+from ..files import foreign
+from ..files.checkpoint import Checkpoint
+from ..files.lora import read_lora
+from ..files.metadata import Provenance, read_provenance
+from ..files.recipe import Recipe
+from ..pipeline import gather
+from ..recipe_job import StoredJob, job_of, same_work
+from ..remeasure import measure_edits
 from .checkpoint_job import Reading
 from .claims import broken_claims
 from .compare_files import compare_tensors
-from .erase import Progress
-from .erasure import LayerEdit
-from .errors import FileError, UnsupportedModelError
-from .files import foreign
-from .files.checkpoint import Checkpoint
-from .files.lora import read_lora
-from .files.metadata import Provenance, read_provenance
-from .files.recipe import Recipe
 from .model_source import ModelSource
-from .pipeline import gather
-from .recipe_job import StoredJob, job_of, same_work
-from .remeasure import measure_edits
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .certificate import Certificate, Drift
+from ..certificate import Certificate, Drift
 
 LEFT_TOLERANCE = 0.05
 """How much more of a concept may be left than was certified: what half precision costs an edit."""

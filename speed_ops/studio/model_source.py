@@ -8,13 +8,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .architectures import Architecture, LayerKey, Which, detect, encoder_keys, layers
-from .files.checkpoint import Checkpoint
-from .files.hashing import checkpoint_hash, encoder_hash
-from .text.cached_encoder import CachedEncoder
-from .text.clip_encoder import ClipTextEncoder
-from .text.clip_tokenizer import ClipTokenizer, find_tokenizer
-from .text.embedding_cache import EmbeddingCache
+from ..architectures import Architecture, LayerKey, Which, detect, encoder_keys, layers
+from ..files.checkpoint import Checkpoint
+from ..files.hashing import checkpoint_hash, encoder_hash
+from ..text.cached_encoder import CachedEncoder
+from ..text.clip_encoder import ClipTextEncoder
+from ..text.clip_tokenizer import ClipTokenizer, find_tokenizer
+from ..text.embedding_cache import EmbeddingCache
 
 Progress = Callable[[str, int, int], None]
 
