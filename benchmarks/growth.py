@@ -8,7 +8,8 @@ from pathlib import Path
 
 from speed_erase.speed_ops import EraseSettings, solve
 
-from .solve import problem, timed
+from .shapes import problem
+from .timing import timed
 
 CONCEPTS = (1, 3, 10, 30, 100, 300, 1000)
 NAMES = (100, 300, 1000, 3000, 10_000, 20_000)

@@ -1,11 +1,14 @@
 """How fast the engine is, against the dense ways to the same edit and against the bare eigenproblems.
 
-    python -m benchmarks.solve --out docs/benchmarks            the whole table
+    python -m benchmarks.solve --out docs/benchmarks             the whole table
     python -m benchmarks.solve --family sd1 --concepts 1 --names 1734
-    python -m benchmarks.solve --growth --out docs/benchmarks   cost as the work grows
+    python -m benchmarks.solve --presets --out docs/benchmarks   100 concepts by each preset
+    python -m benchmarks.solve --growth --out docs/benchmarks    cost as the work grows
 
-All four are timed in one process, so that the ratios hold on a noisy machine. Runs of (a) that would take over two
-minutes are timed on one layer of each size and scaled by the number of layers; the table marks them with ~.
+All ways are timed in one process, so that the ratios hold on a noisy machine. What would take over two minutes is
+timed on one layer of each size and scaled by the number of layers; the table marks it with ~. The released arithmetic
+is linear in the number of names: where one layer alone is too long, it is timed at two smaller numbers and the line is
+drawn through them, marked with ~~.
 """
 
 from __future__ import annotations
@@ -13,24 +16,28 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import time
-from collections import Counter
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops import EraseSettings, solve
+from speed_erase.speed_ops import EraseSettings, layer_solver, solve
 from speed_erase.speed_ops.invariants import constraint_rows
 
 from .dense import released, written_well
+from .shapes import SHAPES, Problem, problem
+from .timing import LONG, one_of_each_size, over_layers, peak_memory, scaled, timed
 
-SHAPES = {"sd1": (768, [320] * 5 + [640] * 5 + [1280] * 6), "sdxl": (2048, [640] * 10 + [1280] * 60)}
-LONG = 120.0  # seconds beyond which the slow way is timed on one layer of each size
+SETTINGS = EraseSettings()
+LINE = {"sd1": (500, 1000), "sdxl": (128, 256)}
+"""Numbers of names at which the released arithmetic is timed for its line; beyond WHOLE names one layer is too long."""
+WHOLE = {"sd1": 2000, "sdxl": 100}
+JUDGED = 1734
+"""Names, at most, in the comparison of results: more of them only repeat it."""
 
 
 @dataclass
@@ -41,11 +48,14 @@ class Row:
     concepts: int
     names: int
     released: float
-    scaled: bool
+    released_how: str
     dense: float
+    dense_how: str
+    edit: float
+    """The engine without its certificate: what the other columns compute too."""
     engine: float
+    engine_how: str
     floor: float
-    certificate: float
     memory: float | None
     """Peak MB that the engine took beyond weights and embeddings."""
     error_released: float
@@ -54,125 +64,148 @@ class Row:
     error_engine: float
 
 
-def embeddings(count: int, width: int, seed: int) -> Tensor:
-    """Rows shaped like a text encoder's: a common part and a spectrum that falls by two decades."""
-    source = torch.Generator().manual_seed(seed)
-    turn = torch.randn(width, width, generator=source) / width**0.5
-    rows = torch.randn(count, width, generator=source) * torch.logspace(0, -2, width) @ turn
-    return 3 * rows + torch.randn(1, width, generator=source)
-
-
-def problem(family: str, concepts: int, names: int) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
-    """Weights and (targets, anchors, retain, invariants)."""
-    width, outs = SHAPES[family]
-    source = torch.Generator().manual_seed(1)
-    weights = {f"{i:02}.{o}": torch.randn(o, width, generator=source) / width**0.5 for i, o in enumerate(outs)}
-    rows = embeddings(2 * concepts + names + 77, width, 2)
-    return weights, rows.split([concepts, concepts, names, 77])
-
-
-def measure(family: str, concepts: int, names: int, settings: EraseSettings) -> Row:
+def measure(family: str, concepts: int, names: int) -> Row:
     """Times the four ways on one problem."""
     weights, rows = problem(family, concepts, names)
-    solve({k: weights[k] for k in list(weights)[:1]}, *rows, settings)  # warm the libraries up
+    few = one_of_each_size(weights)
+    solve(few, *rows, SETTINGS)  # warms the libraries up
+    edit, engine, engine_how, memory = time_engine(weights, rows)
+    c2 = constraint_rows(rows[3], SETTINGS.invariants, SETTINGS.seed)
+    dense, shortened = over_layers(lambda w: written_well(w, *rows[:3], c2, SETTINGS), weights)
+    slow, how = time_released(family, concepts, names)
+    errors = accuracy(family, concepts, min(names, JUDGED))
+    dense_how = "~" if shortened else ""
+    floor = time_eigenproblems(weights, rows)
+    return Row(
+        family,
+        concepts,
+        names,
+        slow,
+        how,
+        dense,
+        dense_how,
+        edit,
+        engine,
+        engine_how,
+        floor,
+        memory.get("peak"),
+        *errors,
+    )
+
+
+def time_engine(weights: dict[str, Tensor], rows: Problem) -> tuple[float, float, str, dict[str, float]]:
+    """Seconds of the edit alone and with the certificate, whether scaled, and the peak memory."""
+    parts = {}
+    for key, weight in one_of_each_size(weights).items():
+        parts[len(weight)] = _engine_seconds({key: weight}, rows)
+    whole = [scaled({size: part[i] for size, part in parts.items()}, weights) for i in (0, 1)]
+    if whole[1] > LONG:
+        with peak_memory() as memory:
+            solve(one_of_each_size(weights), *rows, SETTINGS)
+        return whole[0], whole[1], "~", memory
     with peak_memory() as memory:
-        engine, erasure = timed(lambda: solve(weights, *rows, settings))
-    with recorded_eigenproblems() as systems:
-        solve(weights, *rows, settings)
-    floor = sum(timed(lambda matrix=matrix: torch.linalg.eigh(matrix))[0] for matrix in systems)
-    c2 = constraint_rows(rows[3], settings.invariants, settings.seed)
-    single = (*rows[:3], c2)
-    dense = sum(timed(lambda w=w: written_well(w, *single, settings))[0] for w in weights.values())
-    slow, scaled = time_released(weights, single, settings)
-    errors = accuracy(next(iter(weights.values())), rows, c2, settings)
-    proof = erasure.certificate.seconds["certificate"]
-    return Row(family, concepts, names, slow, scaled, dense, engine, floor, proof, memory.get("peak"), *errors)
+        seconds = _engine_seconds(weights, rows)
+    return *seconds, "", memory
 
 
-def time_released(weights: dict[str, Tensor], rows: tuple[Tensor, ...], settings: EraseSettings) -> tuple[float, bool]:
-    """All layers where that is bearable, else one of each size times their number."""
-    counts = Counter(len(weight) for weight in weights.values())
-    first = {len(weight): weight for weight in weights.values()}
-    per_size = {size: timed(lambda w=w: released(w, *rows, settings))[0] for size, w in first.items()}
-    whole = sum(per_size[size] * count for size, count in counts.items())
-    if whole > LONG:
-        return whole, True
-    return sum(timed(lambda w=w: released(w, *rows, settings))[0] for w in weights.values()), False
+def _engine_seconds(weights: dict[str, Tensor], rows: Problem) -> tuple[float, float]:
+    seconds, erasure = timed(lambda: solve(weights, *rows, SETTINGS))
+    return seconds - erasure.certificate.seconds["certificate"], seconds  # type: ignore[attr-defined]
 
 
-def accuracy(
-    weight: Tensor, rows: tuple[Tensor, ...], c2: Tensor, settings: EraseSettings
-) -> tuple[float, float, float]:
-    """Relative differences to the dense float64 result, without draws."""
-    exact_c2 = constraint_rows(rows[3].double(), settings.invariants, settings.seed)
-    wide = [*(part.double() for part in (weight, *rows[:3])), exact_c2]
-    exact = written_well(*wide, settings, augment=False)
-    ours = solve({"layer": weight}, *rows, settings.but(dpa=False)).delta("layer")
-    single = (weight, *rows[:3], c2)
-    others = [way(*single, settings, augment=False).double() for way in (released, written_well)]
-    return tuple(float((delta - exact).norm() / exact.norm()) for delta in (*others, ours))  # type: ignore[return-value]
+def time_released(family: str, concepts: int, names: int) -> tuple[float, str]:
+    """All layers where that is bearable, else one of each size, else those at fewer names and a straight line."""
+    if names <= WHOLE[family]:
+        weights, rows = problem(family, concepts, names)
+        seconds, shortened = over_layers(lambda w: released(w, *_with_constraints(rows), SETTINGS), weights)
+        return seconds, "~" if shortened else ""
+    (few, first), (more, second) = ((n, _released_layers(family, concepts, n)) for n in LINE[family])
+    return first + (second - first) * (names - few) / (more - few), "~~"
 
 
-def timed(work: Callable[[], object]) -> tuple[float, object]:
-    """Seconds and result."""
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
+@cache
+def _released_layers(family: str, concepts: int, names: int) -> float:
+    weights, rows = problem(family, concepts, names)
+    layers = one_of_each_size(weights).values()
+    return scaled(
+        {len(w): timed(lambda w=w: released(w, *_with_constraints(rows), SETTINGS))[0] for w in layers}, weights
+    )
+
+
+def _with_constraints(rows: Problem) -> Problem:
+    return (*rows[:3], constraint_rows(rows[3], SETTINGS.invariants, SETTINGS.seed))
+
+
+@cache
+def accuracy(family: str, concepts: int, names: int) -> tuple[float, float, float]:
+    """Relative differences of the first layer's edit to the dense float64 result, without draws."""
+    weights, rows = problem(family, concepts, names)
+    weight = next(iter(weights.values()))
+    wide = [part.double() for part in (weight, *rows)]
+    exact = written_well(*wide[:4], constraint_rows(wide[4], SETTINGS.invariants, SETTINGS.seed), SETTINGS, False)
+    ours = solve({"layer": weight}, *rows, SETTINGS.but(dpa=False)).delta("layer")
+    single = (weight, *_with_constraints(rows))
+    first, second = (way(*single, SETTINGS, False).double() for way in (released, written_well))
+    return tuple(float((delta - exact).norm() / exact.norm()) for delta in (first, second, ours))  # type: ignore[return-value]
+
+
+def time_eigenproblems(weights: dict[str, Tensor], rows: Problem) -> float:
+    """The symmetric matrices that the engine decomposes, decomposed again, alone."""
+    shortened = len(weights) > 20 or len(rows[2]) > JUDGED
+    chosen = one_of_each_size(weights) if shortened else weights
+    seconds = {}
+    for key, weight in chosen.items():
+        with recorded_eigenproblems() as systems:
+            solve({key: weight}, *rows, SETTINGS)
+        seconds[key] = sum(timed(lambda matrix=matrix: torch.linalg.eigh(matrix))[0] for matrix in systems)
+    if shortened:
+        return scaled({len(weights[key]): part for key, part in seconds.items()}, weights)
+    return sum(seconds.values())
 
 
 @contextmanager
 def recorded_eigenproblems():
-    """Collects the large symmetric matrices that the engine decomposes: the floor decomposes them again, alone."""
+    """Collects the symmetric matrices whose spectra give the layers their null spaces."""
     systems: list[Tensor] = []
-    eigh = torch.linalg.eigh
 
-    def recording(matrix: Tensor):
-        if len(matrix) > 200:
+    def recording(way):
+        def span(matrix: Tensor, *rest):
             systems.append(matrix.clone())
-        return eigh(matrix)
+            return way(matrix, *rest)
 
-    with mock.patch("torch.linalg.eigh", recording):
+        return span
+
+    with (
+        mock.patch.object(layer_solver, "span_of_moment", recording(layer_solver.span_of_moment)),
+        mock.patch.object(layer_solver, "span_of_gram", recording(layer_solver.span_of_gram)),
+    ):
         yield systems
-
-
-@contextmanager
-def peak_memory():
-    """Peak resident MB above the start, where the kernel tells (Linux)."""
-    found: dict[str, float] = {}
-    reset = Path("/proc/self/clear_refs")
-    try:
-        reset.write_text("5")
-        before = _status("VmRSS")
-    except OSError:
-        yield found
-        return
-    yield found
-    found["peak"] = _status("VmHWM") - before
-
-
-def _status(name: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) / 1024
-    raise OSError(name)
 
 
 def table(rows: list[Row]) -> str:
     """Markdown."""
     lines = [
-        "| shapes | concepts | names | (a) released, f32 | (b) dense, f32 | (c) engine, f64 | (d) eigenproblems "
-        "| a/c | b/c | c/d | extra MB | error a | error b | error c |",
-        "|" + "---|" * 14,
+        "| shapes | concepts | names | (a) released, f32 | (b) dense, f32 | (c) engine, f64 | with certificate "
+        "| (d) eigenproblems | a/c | b/c | c/d | extra MB | error a | error b | error c |",
+        "|" + "---|" * 15,
     ]
     for r in rows:
-        mark = "~" if r.scaled else ""
         memory = f"{r.memory:.0f}" if r.memory is not None else "-"
         lines.append(
-            f"| {r.family} | {r.concepts} | {r.names} | {mark}{r.released:.1f} s | {r.dense:.2f} s | {r.engine:.2f} s |"
-            f" {r.floor:.2f} s | {r.released / r.engine:.0f} | {r.dense / r.engine:.1f} | {r.engine / r.floor:.2f} |"
-            f" {memory} | {r.error_released:.0e} | {r.error_dense:.0e} | {r.error_engine:.0e} |"
+            f"| {r.family} | {r.concepts} | {r.names} | {r.released_how}{r.released:.1f} s "
+            f"| {r.dense_how}{r.dense:.2f} s | {r.engine_how}{r.edit:.2f} s | {r.engine_how}{r.engine:.2f} s "
+            f"| {r.floor:.2f} s | {r.released / r.edit:.0f} | {r.dense / r.edit:.1f} | {r.edit / r.floor:.2f} "
+            f"| {memory} | {r.error_released:.0e} | {r.error_dense:.0e} | {r.error_engine:.0e} |"
         )
     return "\n".join(lines)
+
+
+def save(folder: Path, name: str, rows: list[dict], text: str) -> None:
+    """The table as Markdown and as JSON with the versions it was made with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads()}
+    (folder / f"{name}.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(text + "\n")
 
 
 def main() -> None:
@@ -180,28 +213,24 @@ def main() -> None:
     parser.add_argument("--family", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--concepts", nargs="+", type=int, default=[1, 10, 100, 1000])
     parser.add_argument("--names", nargs="+", type=int, default=[100, 1734, 10_000])
+    parser.add_argument("--presets", action="store_true", help="100 concepts and 1,734 names by each preset")
     parser.add_argument("--growth", action="store_true", help="cost against the number of concepts and of names")
     parser.add_argument("--out", type=Path, help="folder for the table, JSON and plot")
     chosen = parser.parse_args()
     torch.set_grad_enabled(False)
-    if chosen.growth:
-        from .growth import run
+    if chosen.growth or chosen.presets:
+        from . import growth, presets
 
-        run(chosen.out)
+        (growth if chosen.growth else presets).run(chosen.out)
         return
-    rows = []
+    rows: list[Row] = []
     for family in chosen.family:
         for concepts in chosen.concepts:
             for names in chosen.names:
-                rows.append(measure(family, concepts, names, EraseSettings()))
+                rows.append(measure(family, concepts, names))
                 print(table(rows[-1:]).splitlines()[-1], flush=True)
-    print("\n" + table(rows))
-    if chosen.out:
-        chosen.out.mkdir(parents=True, exist_ok=True)
-        machine = {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads()}
-        content = {"machine": machine, "rows": [asdict(row) for row in rows]}
-        (chosen.out / "solve.json").write_text(json.dumps(content, indent=1) + "\n")
-        (chosen.out / "solve.md").write_text(table(rows) + "\n")
+                if chosen.out:
+                    save(chosen.out, "solve", [asdict(row) for row in rows], table(rows))
 
 
 if __name__ == "__main__":

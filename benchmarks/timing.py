@@ -1,0 +1,66 @@
+"""Seconds and memory of a piece of work, and of work that repeats layer by layer."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor
+
+LONG = 120.0
+"""Seconds beyond which layers are not all timed: one of each size stands for its like."""
+
+
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    """Seconds and result."""
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+def one_of_each_size(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The first layer of each number of outputs."""
+    return {key: weight for key, weight in {len(w): (k, w) for k, w in reversed(weights.items())}.values()}
+
+
+def sizes(weights: dict[str, Tensor]) -> Counter[int]:
+    """How many layers have this number of outputs."""
+    return Counter(len(weight) for weight in weights.values())
+
+
+def scaled(per_size: dict[int, float], weights: dict[str, Tensor]) -> float:
+    """Seconds of all layers from those of one layer of each size."""
+    return sum(per_size[size] * count for size, count in sizes(weights).items())
+
+
+def over_layers(work: Callable[[Tensor], object], weights: dict[str, Tensor]) -> tuple[float, bool]:
+    """Seconds of all layers, and whether they are scaled from one of each size because all would take too long."""
+    per_size = {len(w): timed(lambda w=w: work(w))[0] for w in one_of_each_size(weights).values()}
+    whole = scaled(per_size, weights)
+    if whole > LONG:
+        return whole, True
+    return sum(timed(lambda w=w: work(w))[0] for w in weights.values()), False
+
+
+@contextmanager
+def peak_memory() -> Iterator[dict[str, float]]:
+    """Peak resident MB above the start, where the kernel tells (Linux)."""
+    found: dict[str, float] = {}
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+    except OSError:
+        yield found
+        return
+    yield found
+    found["peak"] = _status("VmHWM") - before
+
+
+def _status(name: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) / 1024
+    raise OSError(name)
