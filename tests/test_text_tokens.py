@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import string
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
 from speed_erase.speed_ops.text.clip_tokenizer import ClipTokenizer, find_tokenizer
+from speed_erase.speed_ops.text.clip_vocabulary import MERGES
 from speed_erase.speed_ops.text.kinds import CAPTION, KINDS, Template
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position, Prompt, TokenSpan, locate, row_indices
 
@@ -83,6 +86,13 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
         find_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"#\na b\n"), gzip.compress(b"#\na b c\n")])
+def test_broken_merges(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / MERGES).write_bytes(content)
+    with pytest.raises(FileError, match="install the package again"):
+        ClipTokenizer.from_merges(tmp_path / MERGES)
+
+
 @pytest.mark.parametrize("text", ["a <|endoftext|> b", "<|StartOfText|>", "half \ud83d"])
 def test_control_tokens_are_no_text(package: ClipTokenizer, text: str) -> None:
     with pytest.raises(InputError, match="remove it"):
@@ -90,18 +100,29 @@ def test_control_tokens_are_no_text(package: ClipTokenizer, text: str) -> None:
 
 
 @pytest.mark.comfy
-def test_all_sources_agree(comfyui: Path, package: ClipTokenizer) -> None:
+def test_all_sources_agree(
+    comfyui: Path, package: ClipTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from transformers import CLIPTokenizer
 
     files = ClipTokenizer.from_comfyui(comfyui)
+    # What CLIP's own package holds, and what is asked where the fast tokenizer cannot be installed.
+    (tmp_path / "clip").mkdir()
+    merges = (comfyui / "comfy" / "sd1_tokenizer" / "merges.txt").read_bytes()
+    (tmp_path / "clip" / MERGES).write_bytes(gzip.compress(merges + b"not a merge\n"))
+    (tmp_path / "clip" / "__init__.py").write_text("raise ImportError('it is read, not imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "instant_clip_tokenizer", None)
+    clip = ClipTokenizer.from_package()
     reference = CLIPTokenizer.from_pretrained(os.path.join(comfyui, "comfy", "sd1_tokenizer"))
-    assert files.fingerprint == package.fingerprint
+    assert files.fingerprint == package.fingerprint == clip.fingerprint
     letters = [chr(code) for code in range(32, 0x3000) if unicodedata.category(chr(code))[0] in "LNPSZ"]
     chunks = ["".join(letters[i : i + 7]) + "'s x" for i in range(0, len(letters), 7)]
     for text in ODD + chunks:
         expected = reference(text)["input_ids"][1:-1]
         assert files.token_ids(text) == expected, text
         assert package.token_ids(text) == expected, text
+        assert clip.token_ids(text) == expected, text
 
 
 TEMPLATES = [t for kind in KINDS.values() for t in (*kind.templates, *kind.probe_templates)]

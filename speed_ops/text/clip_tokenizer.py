@@ -1,6 +1,6 @@
 """CLIP's byte-pair tokenizer from whichever copy of its vocabulary is at hand; never a download.
 
-All three sources give the same ids (tested), so embeddings cached through one are valid through another.
+All sources give the same ids (tested), so embeddings cached through one are valid through another.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import FileError, InputError
+from .clip_vocabulary import installed_merges, read_merges, vocabulary
 
 START_TOKEN = 49406
 END_TOKEN = 49407
@@ -52,16 +53,24 @@ class ClipTokenizer:
 
     @classmethod
     def from_package(cls) -> ClipTokenizer:
-        """From the package `instant-clip-tokenizer`, which carries the vocabulary."""
+        """From an installed package that has the vocabulary: `instant-clip-tokenizer`, else one with CLIP itself."""
         try:
             from instant_clip_tokenizer import Tokenizer
-        except ImportError as error:
+        except ImportError as error:  # there is none for Python 3.13
+            if file := installed_merges():
+                return cls.from_merges(file)
             raise FileError(
-                "No CLIP tokenizer was found: install 'instant-clip-tokenizer', or give a folder with vocab.json and "
+                "No CLIP tokenizer was found: install 'speed-erase[cli]', or give a folder with vocab.json and "
                 "merges.txt (a diffusers model's 'tokenizer', or 'comfy/sd1_tokenizer' of a ComfyUI checkout)."
             ) from error
         tokenizer = Tokenizer()
         return cls(lambda text: tokenizer.encode(_normalise(text)))
+
+    @classmethod
+    def from_merges(cls, file: Path) -> ClipTokenizer:
+        """From the list of merges that CLIP was published with."""
+        merges = read_merges(file)
+        return cls(_byte_pairs(vocabulary(merges), merges))
 
     def token_ids(self, text: str) -> list[int]:
         """Ids of the literal text, without start and end tokens."""
@@ -89,13 +98,18 @@ def find_tokenizer(path: str | Path | None = None, comfyui: str | Path | None = 
 
 
 def _load_files(vocab: Path, merges: Path) -> Callable[[str], list[int]]:
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers.models import BPE
 
     try:
-        model = models.BPE.from_file(str(vocab), str(merges), unk_token="<|endoftext|>", end_of_word_suffix="</w>")
+        return _byte_pairs(*BPE.read_file(str(vocab), str(merges)))
     except Exception as error:  # the library raises bare exceptions for anything it cannot read
         raise FileError(f"The CLIP tokenizer in '{vocab.parent}' cannot be read ({error}).") from error
-    tokenizer = Tokenizer(model)
+
+
+def _byte_pairs(words: dict[str, int], merges: list[tuple[str, str]]) -> Callable[[str], list[int]]:
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(models.BPE(words, merges, unk_token="<|endoftext|>", end_of_word_suffix="</w>"))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
