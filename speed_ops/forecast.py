@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from .prior import PriorShift, erase_gain
-from .problem import check_weights, prepare, widen
-from .rows import Rows, per_concept
 from .settings import EraseSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .rows import Rows
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,12 @@ def forecast(
     retain_names: Sequence[str] | None = None,
 ) -> Forecast:
     """Ranks the retain names by how far erasing the targets, with nothing protected, would move them."""
+    import torch  # here, as the package binds this function before anybody needs torch
+
+    from .prior import PriorShift, erase_gain
+    from .problem import check_weights, prepare, widen
+    from .rows import Rows, per_concept
+
     chosen = (settings or EraseSettings()).but(held_out=0.0)
     problem = prepare(targets, anchors, None, None, chosen, target_names=target_names)
     rows = retain if isinstance(retain, Rows) else Rows.single(retain, retain_names)

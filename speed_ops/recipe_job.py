@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 from .errors import FileError, SettingsError
@@ -17,6 +16,7 @@ from .text.phrases import Concept, ConceptList
 from .text.plan import RowPlan
 from .text.retain import RetainSet, builtin_retain, builtin_retain_sets, retain_from_names, union
 from .text.tokens import Position
+from .versions import package_version
 
 _POSITIONS = ("positions", "retain_positions")
 
@@ -30,14 +30,6 @@ class StoredJob:
     clip_skip: int | None
     notes: tuple[str, ...]
     """What differs from the day the recipe was written, one sentence each."""
-
-
-def package_version() -> str:
-    """The installed version; empty where the package runs from a plain folder."""
-    try:
-        return metadata.version("speed-erase")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def recipe_of(

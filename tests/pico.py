@@ -17,10 +17,12 @@ from safetensors.torch import save_file
 
 _ROOT = Path(__file__).parents[1]
 _STANDALONE = """
-import sys, types
-for name, path in (("speed_erase", {root!r}), ("speed_erase.speed_ops", {root!r} + "/speed_ops")):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [path]
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location(
+    "speed_erase", {root!r} + "/__init__.py", submodule_search_locations=[{root!r}]
+)
+sys.modules["speed_erase"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["speed_erase"])
 """
 
 Shapes = dict[str, tuple[int, ...]]
@@ -72,7 +74,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 
 def standalone(body: str) -> str:
-    """A script for a process of its own in which the package's modules import one by one, so that it starts fast.
+    """A script for a process of its own in which the package is found.
 
     In it, `peak()` is the process's own peak memory in kB.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,6 +65,24 @@ def test_help_needs_neither_rich_nor_transformers(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["erase", "--help"]) == 0
     assert main(["cache", "--json"]) == 0
+
+
+_LIGHT = """
+from speed_erase.speed_ops.cli.main import main
+codes = [main(arguments.split()) for arguments in sys.argv[1:]]
+print(codes, sorted({"torch", "numpy", "transformers", "safetensors", "rich"} & set(sys.modules)))
+"""
+
+
+def test_help_and_bad_usage_do_not_wait_for_torch() -> None:
+    """Which takes seconds to import. A real command does load it, so the check can fail."""
+    wrong = "erase m.safetensors --concepts a --retain no-such-list --out out"
+    arguments = ["--help", "--version", "erase --help", "batch --help", "frobnicate", wrong]
+    command = [sys.executable, "-c", pico.standalone(_LIGHT)]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 2, 2] []"
+    done = subprocess.run([*command, "inspect no-such.safetensors"], capture_output=True, text=True, check=True)
+    assert "torch" in done.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from ..errors import FileError
 from ..files.header import read_header
 from ..files.metadata import read_provenance
 from ..files.recipe import Recipe
-from ..recipe_job import StoredJob, job_of
-from .cleaning import add_wanted, clean_file, show, wanted_from
 from .console import Console
 from .options import add_reading, command, reading_from
+from .wanted import add_wanted, wanted_from
 
 
 def add_to(commands: Any) -> None:
@@ -29,7 +28,11 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Reads the recipe, then does what `erase` does."""
-    stored = load_job(args.recipe)
+    recipe = load_recipe(args.recipe)
+    from ..recipe_job import job_of
+    from .cleaning import clean_file, show
+
+    stored = job_of(recipe, str(args.recipe))
     for text in stored.notes:
         console.note(text)
     wanted = wanted_from(args, console, args.name)
@@ -47,8 +50,3 @@ def load_recipe(path: Path) -> Recipe:
     if found is None or found.recipe is None:
         raise FileError(f"{path} has no recipe in its header: it was not written by speed-erase.")
     return found.recipe
-
-
-def load_job(path: Path) -> StoredJob:
-    """The job of a recipe file."""
-    return job_of(load_recipe(path), str(path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..text.embedding_cache import EmbeddingCache
 from .console import Console
 from .options import command
 
@@ -18,6 +17,8 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Shows, after clearing if asked."""
+    from ..text.embedding_cache import EmbeddingCache
+
     cache = EmbeddingCache()
     freed = cache.clear() if args.clear else 0
     info = cache.info()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,34 +12,13 @@ from ..erase import Progress
 from ..pipeline import Job
 from ..studio.checkpoint_job import Cleaned, Reading, clean
 from ..studio.model_source import ModelSource
-from ..studio.outputs import (
-    Product,
-    Saved,
-    check_paths,
-    output_folder,
-    parse_products,
-    product_paths,
-    refuse_unless_erased,
-    save,
-)
+from ..studio.outputs import Saved, check_paths, output_folder, refuse_unless_erased, save
+from ..studio.products import parse_products, product_paths
 from .console import Console
-from .options import Parser
-from .usage import UsageError, of_arguments
+from .usage import of_arguments
+from .wanted import Wanted
 
-SALT_VARIABLE = "SPEED_ERASE_SALT"
 Note = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What to write, where and how."""
-
-    folder: Path
-    products: tuple[Product, ...]
-    name: str = ""
-    force: bool = False
-    strict: bool = False
-    salt: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,39 +47,6 @@ class Result:
             "seconds": round(self.seconds, 3),
             "certificate": self.cleaned.certificate.to_json(),
         }
-
-
-def add_wanted(parser: Parser, save_default: str = "checkpoint,lora,recipe,report") -> None:
-    """Options about the files to write."""
-    group = parser.add_argument_group("files to write")
-    group.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
-    group.add_argument(
-        "--save", default=save_default, metavar="LIST", help="any of checkpoint,lora,recipe,report (default: all)"
-    )
-    group.add_argument("--force", action="store_true", help="overwrite files that exist")
-    group.add_argument("--strict", action="store_true", help="write nothing unless every concept counts as erased")
-    group.add_argument("--redact", action="store_true", help="store salted hashes instead of names")
-    group.add_argument(
-        "--salt", metavar="TEXT", help=f"the salt of --redact (default: {SALT_VARIABLE}, else a random one, shown once)"
-    )
-
-
-def wanted_from(args: argparse.Namespace, console: Console, name: str = "") -> Wanted:
-    """The files that the arguments ask for."""
-    with of_arguments():
-        products = parse_products(args.save)
-    salt = None
-    if args.redact:
-        salt = args.salt or os.environ.get(SALT_VARIABLE) or _new_salt(console)
-    elif args.salt:
-        raise UsageError("--salt is given without --redact: names would be stored in clear.")
-    return Wanted(args.out, products, name, args.force, args.strict, salt)
-
-
-def _new_salt(console: Console) -> str:
-    salt = secrets.token_hex(16)
-    console.note(f"the salt is {salt}; it is stored nowhere: keep it to prove later which names the hashes stand for.")
-    return salt
 
 
 def plan_products(source: ModelSource, job: Job, wanted: Wanted, note: Note) -> Wanted:

@@ -6,16 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..pipeline import HELD_OUT_SHARE, Job
 from ..settings import EraseSettings
-from ..studio.checkpoint_job import Reading
-from ..studio.demo_checkpoint import write_demo_checkpoint
-from ..studio.outputs import PRODUCTS, output_folder
+from ..studio.products import PRODUCTS
 from ..text.phrases import parse_concepts
 from ..text.retain import builtin_retain
-from .cleaning import Wanted, clean_file, show
 from .console import Console
 from .options import command
+from .wanted import Wanted
 
 CONCEPTS = "Vincent van Gogh | Van Gogh -> art\nClaude Monet | Monet -> art"
 RETAIN_NAMES = 250
@@ -33,6 +30,12 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Everything in the folder of the demo is the demo's: it is overwritten."""
+    from ..pipeline import HELD_OUT_SHARE, Job
+    from ..studio.checkpoint_job import Reading
+    from ..studio.demo_checkpoint import write_demo_checkpoint
+    from ..studio.outputs import output_folder
+    from .cleaning import clean_file, show
+
     model = args.out / MODEL
     settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, context_names=CONTEXT_NAMES)
     retain = builtin_retain("artists").limit(RETAIN_NAMES)

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .cleaning import add_wanted, clean_file, show, wanted_from
 from .console import Console
 from .options import add_job, add_reading, command, job_from, reading_from
 from .usage import UsageError
+from .wanted import add_wanted, wanted_from
 
 _EPILOG = """\
 example:
@@ -33,6 +33,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise UsageError(f"The strength is {args.strength:g}: it must lie in -100 to 100.")
     job = job_from(args)
     wanted = wanted_from(args, console, args.name)
+    from .cleaning import clean_file, show
+
     reading = reading_from(args)
     result = clean_file(args.checkpoint, job, reading, args.strength, wanted, console.note, console.progress)
     show(result, console)

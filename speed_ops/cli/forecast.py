@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..studio.checkpoint_job import foresee
-from ..studio.model_source import ModelSource
 from .console import Console
 from .options import add_job, add_reading, command, job_from, reading_from
 
@@ -25,6 +23,9 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Prints the most endangered names."""
     job = job_from(args)
+    from ..studio.checkpoint_job import foresee
+    from ..studio.model_source import ModelSource
+
     ahead = foresee(ModelSource.open(args.checkpoint), job, reading_from(args), console.progress)
     ranked = list(zip(ahead.names, ahead.shifts, strict=True))
     shown = ranked[: max(args.top, 0)]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..architectures import detect, layers
 from ..errors import UnsupportedModelError
 from ..files import foreign
-from ..files.checkpoint import Checkpoint
 from ..files.metadata import Provenance, read_provenance
 from ..files.recipe import Recipe
 from .console import Console
 from .options import command
+
+if TYPE_CHECKING:
+    from ..files.checkpoint import Checkpoint
 
 _LISTED = 12
 
@@ -34,6 +36,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         _say_recipe(recipe, console)
         console.result({"file": str(args.file), "what": "recipe", "recipe": _plain(recipe)})
         return 0
+    from ..files.checkpoint import Checkpoint
+
     model = Checkpoint.open(args.file)
     facts = _facts(model)
     console.say(

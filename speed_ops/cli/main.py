@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from ..errors import SpeedError
-from ..recipe_job import package_version
+from ..versions import package_version
 from . import apply, batch, bench, cache, demo, erase, forecast, inspect_file, probe, verify
 from .console import Console
 from .usage import UsageError
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All subcommands; made without importing anything heavy of theirs."""
+    """All subcommands. Neither this nor parsing imports torch: help and bad usage are answered at once."""
     parser = argparse.ArgumentParser(
         prog="speed-erase",
         description="Erase concepts from text-to-image models in closed form: exact, in seconds, without training.",

@@ -6,16 +6,17 @@ import argparse
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from ..pipeline import HELD_OUT_SHARE, Job
 from ..settings import PRESETS, EraseSettings
-from ..studio.checkpoint_job import Reading
-from ..text.embedding_cache import EmbeddingCache
 from ..text.kinds import KINDS, kind_of
 from ..text.phrases import Concept, ConceptList, parse_concepts, read_concepts
 from ..text.retain import RetainSet, builtin_retain, builtin_retain_sets, read_retain, union
 from .usage import UsageError, of_arguments
+
+if TYPE_CHECKING:
+    from ..pipeline import Job
+    from ..studio.checkpoint_job import Reading
 
 Parser = argparse.ArgumentParser
 NO_LIST = "none"
@@ -117,6 +118,8 @@ def settings_from(args: argparse.Namespace) -> EraseSettings:
     """The preset with the given flags over it."""
     names = [item.name for item in dataclasses.fields(EraseSettings) if item.name != "preset_name"]
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    from ..pipeline import HELD_OUT_SHARE
+
     with of_arguments():
         return EraseSettings.preset(args.preset_name, **{"held_out": HELD_OUT_SHARE, **given})
 
@@ -124,7 +127,10 @@ def settings_from(args: argparse.Namespace) -> EraseSettings:
 def job_from(args: argparse.Namespace) -> Job:
     """The job that the arguments describe."""
     concepts = concepts_from(args)
-    return Job.of(concepts, _retain_from(args, concepts), settings_from(args))
+    retain = _retain_from(args, concepts)
+    from ..pipeline import Job
+
+    return Job.of(concepts, retain, settings_from(args))
 
 
 def concepts_from(args: argparse.Namespace) -> tuple[Concept, ...]:
@@ -161,6 +167,9 @@ def reading_from(args: argparse.Namespace, clip_skip: int | None = None) -> Read
     given = args.clip_skip
     if given == 0:
         raise UsageError("The clip skip is 0: 1 is the last layer, 2 the one before.")
+    from ..studio.checkpoint_job import Reading
+    from ..text.embedding_cache import EmbeddingCache
+
     skip = clip_skip if given is None else -abs(given)
     cache = None if args.no_cache else EmbeddingCache()
     return Reading(skip, args.tokenizer, args.text_encoder, cache)

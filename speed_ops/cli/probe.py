@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..leaks import TEMPLATES, LeakReport, probe_leaks
-from ..studio.verify_file import open_erased
 from .apply import load_recipe
 from .console import Console
 from .options import add_reading, command, reading_from
+
+if TYPE_CHECKING:
+    from ..leaks import LeakReport
 
 
 def add_to(commands: Any) -> None:
@@ -19,7 +20,7 @@ def add_to(commands: Any) -> None:
     parser = command(commands, "probe", run, help)
     parser.add_argument("file", type=Path, metavar="FILE", help="an erased checkpoint, diffusers folder or eraser LoRA")
     parser.add_argument("--base", type=Path, required=True, metavar="BASE", help="the model that it was made from")
-    parser.add_argument("--templates", type=int, default=TEMPLATES, metavar="N", help="contexts beside the bare phrase")
+    parser.add_argument("--templates", type=int, metavar="N", help="contexts beside the bare phrase")
     parser.add_argument("--describe", default="", metavar="TEXT", help="your own words for the thing, to be tried too")
     parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the recipe in clear, for a redacted file")
     parser.add_argument("--salt", metavar="TEXT", help="the salt of a redacted file")
@@ -29,6 +30,9 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Climbs the ladder of every concept of the file's recipe."""
     recipe = load_recipe(args.recipe) if args.recipe else None
+    from ..leaks import TEMPLATES, probe_leaks
+    from ..studio.verify_file import open_erased
+
     erased = open_erased(args.file, args.base, recipe=recipe, salt=args.salt, progress=console.progress)
     reading = reading_from(args, erased.stored.clip_skip)
     report = probe_leaks(
@@ -36,7 +40,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         erased.source.weights(erased.stored.job.settings.layers),
         erased.edits,
         erased.stored.job.concepts,
-        templates=max(0, args.templates),
+        templates=TEMPLATES if args.templates is None else max(0, args.templates),
         description=args.describe,
         progress=console.progress,
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..studio.verify_file import Verification, verify_file
 from .apply import load_recipe
 from .console import Console
 from .options import add_reading, command, reading_from
+
+if TYPE_CHECKING:
+    from ..studio.verify_file import Verification
 
 
 def add_to(commands: Any) -> None:
@@ -25,11 +27,14 @@ def add_to(commands: Any) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Measures, compares and says so."""
+    recipe = load_recipe(args.recipe) if args.recipe else None
+    from ..studio.verify_file import verify_file
+
     found = verify_file(
         args.file,
         args.base,
         lambda clip_skip: reading_from(args, clip_skip),
-        recipe=load_recipe(args.recipe) if args.recipe else None,
+        recipe=recipe,
         salt=args.salt,
         progress=console.progress,
     )

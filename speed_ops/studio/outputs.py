@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from ..erase import Progress
 from ..erasure import LayerEdit
-from ..errors import FileError, SettingsError
+from ..errors import FileError
 from ..files.atomic import check_target, write_bytes, write_error
 from ..files.lora import write_lora
 from ..files.metadata import build_metadata
-from ..files.nearest import suggestion
 from ..files.redaction import Redactor
 from ..files.rewrite import write_edited
 from .checkpoint_job import Cleaned
-
-Product = Literal["checkpoint", "lora", "recipe", "report"]
-PRODUCTS: tuple[Product, ...] = ("checkpoint", "lora", "recipe", "report")
-_ENDINGS: dict[Product, str] = {
-    "checkpoint": "-erased.safetensors",
-    "lora": "-eraser-lora.safetensors",
-    "recipe": "-recipe.json",
-    "report": "-report.html",
-}
+from .products import Product
 
 
 @dataclass(frozen=True)
@@ -42,31 +33,6 @@ class Saved:
     """Relative error of the stored LoRA against the exact edit; None where none was asked for."""
     rounding: float | None
     """Norm of what the copy's own precision lost of the edit, relative to the edit; None without a copy."""
-
-
-def parse_products(text: str) -> tuple[Product, ...]:
-    """`checkpoint,lora` as a tuple, in the order they are written in."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
-        if name not in PRODUCTS:
-            known = ", ".join(PRODUCTS)
-            raise SettingsError(f"Cannot save {name!r}{suggestion(name, PRODUCTS)}: choose from {known}.")
-    if not names:
-        raise SettingsError(f"There is nothing to save: choose from {', '.join(PRODUCTS)}.")
-    return tuple(product for product in PRODUCTS if product in names)
-
-
-def product_paths(
-    folder: Path, model: Path, products: Sequence[Product], *, is_folder: bool = False, name: str = ""
-) -> dict[Product, Path]:
-    """The files of a run: named after the model, or after `name`."""
-    stem = name or (model.resolve().name if is_folder else model.stem)
-    if Path(stem).name != stem or stem in (".", ".."):
-        raise SettingsError(f"{stem!r} is not a file name: give one without folders.")
-    paths = {product: folder / (stem + _ENDINGS[product]) for product in products}
-    if is_folder and "checkpoint" in paths:
-        paths["checkpoint"] = folder / f"{stem}-erased"
-    return paths
 
 
 def check_paths(paths: dict[Product, Path], source: Path, *, is_folder: bool, force: bool) -> None:
