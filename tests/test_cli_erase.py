@@ -102,7 +102,7 @@ def test_second_run_encodes_nothing(models: Path, tmp_path: Path, capsys: pytest
         "Monet -> art",
         *mini.QUICK,
         "--save",
-        "checkpoint",
+        "checkpoint,lora,recipe",
         "--json",
     ]
     assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
@@ -110,8 +110,12 @@ def test_second_run_encodes_nothing(models: Path, tmp_path: Path, capsys: pytest
     assert main([*arguments, "--out", str(tmp_path / "b")]) == 0
     again = machine(capsys)
     assert again["encoded"] == 0 and again["reused"] > 0
-    first, second = (tmp_path / name / "sd1-erased.safetensors" for name in "ab")
-    assert first.read_bytes() == second.read_bytes()
+    # The same bytes, from the cache, and from another process without it.
+    assert mini.run(*arguments, "--no-cache", "--out", tmp_path / "c").returncode == 0
+    files = ["sd1-erased.safetensors", "sd1-eraser-lora.safetensors", "sd1-recipe.json"]
+    assert sorted(file.name for file in (tmp_path / "c").iterdir()) == files
+    for file in files:
+        assert len({(tmp_path / name / file).read_bytes() for name in "abc"}) == 1, file
 
 
 def test_recipe_reproduces_the_edit(models: Path, tmp_path: Path) -> None:

@@ -53,6 +53,17 @@ def test_what_is_written_is_read_back(tmp_path: Path, family: str, dtype: torch.
     assert 0 < done.error < ROUNDING[dtype]
 
 
+def test_the_same_edits_give_the_same_bytes(tmp_path: Path) -> None:
+    """Whatever the order in which they and the metadata are given; other edits give others."""
+    architecture, keys = model("sdxl")
+    edits, about = random_edits(keys), {f"speed.{letter}": letter for letter in "abcdefgh"}
+    turned = dict(reversed(edits.items())), dict(reversed(about.items()))
+    first = write_lora(tmp_path / "a.safetensors", edits, keys, architecture, metadata=about).path.read_bytes()
+    second = write_lora(tmp_path / "b.safetensors", turned[0], keys, architecture, metadata=turned[1]).path.read_bytes()
+    other = write_lora(tmp_path / "c.safetensors", random_edits(keys, 2), keys, architecture, metadata=about)
+    assert first == second != other.path.read_bytes()
+
+
 def test_the_file_is_kohya_s(tmp_path: Path) -> None:
     architecture, keys = model("sd1")
     write_lora(tmp_path / "a.safetensors", random_edits(keys), keys, architecture)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from ..architectures import Architecture, LayerKey
@@ -22,8 +21,9 @@ from ..errors import FileError, SettingsError
 from . import foreign
 from .atomic import check_target, write_bytes
 from .checkpoint import Checkpoint
+from .header import TensorEntry, encode_header
 from .nearest import suggestion
-from .tensor_bytes import narrow
+from .tensor_bytes import DTYPE_NAMES, narrow, to_bytes
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _UP = (".lora_up.weight", ".lora_B.weight")
@@ -87,7 +87,8 @@ def write_lora(
         tensors[f"{base}.alpha"] = torch.tensor(float(up.shape[1]), dtype=dtype)
         squares[key] = _squared_error(edit, up, down)
     ranks = {str(value.shape[0]) for name, value in tensors.items() if name.endswith(_DOWN)}
-    write_bytes(path, save(tensors, _kohya_metadata(architecture, ranks) | dict(metadata or {})), force=force)
+    about = _kohya_metadata(architecture, ranks) | dict(metadata or {})
+    write_bytes(path, _encode(tensors, about), force=force)
     total = [sum(column) for column in zip(*squares.values(), strict=True)]
     ratios = {key: _ratio(wrong, exact) for key, (wrong, exact) in squares.items()}
     return LoraWritten(Path(path), _ratio(total[0], total[1]), ratios)
@@ -101,6 +102,18 @@ def _stored_factors(edit: LayerEdit, layer: LayerKey, dtype: torch.dtype, rank: 
     wide = LayerEdit(narrow(edit.up, torch.float64, what), narrow(edit.down, torch.float64, what))
     balanced = wide.balanced(rank)[0]
     return narrow(balanced.up, dtype, what).contiguous(), narrow(balanced.down, dtype, what).contiguous()
+
+
+def _encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The file, by name: the same edits give the same bytes, which the reference library's writer does not promise."""
+    entries: dict[str, TensorEntry] = {}
+    content = {name: to_bytes(tensors[name]) for name in sorted(tensors)}
+    position = 0
+    for name, raw in content.items():
+        kind, shape = DTYPE_NAMES[tensors[name].dtype], tuple(tensors[name].shape)
+        entries[name] = TensorEntry(kind, shape, position, position + len(raw))
+        position += len(raw)
+    return b"".join((encode_header(entries, dict(sorted(metadata.items()))), *content.values()))
 
 
 def _squared_error(edit: LayerEdit, up: Tensor, down: Tensor) -> tuple[float, float]:
