@@ -22,8 +22,8 @@ def forecast_names(
 ) -> Forecast:
     """The retained names by how far the bare edit would move them."""
     job = job_from(concepts, retain, settings)
-    wired = wire(model, clip, settings)
-    return predict(wired.reader, wired.model.weights, job, wired.progress)
+    with wire(model, clip, settings) as wired:
+        return predict(wired.reader, wired.model.weights, job, wired.progress)
 
 
 def forecast_text(forecast: Forecast, shown: int) -> str:
@@ -41,15 +41,15 @@ def leaks_of(
     """Which phrases still draw what was erased; `model` is the one that the erasure was made from."""
     if not concepts:
         raise InputError("This erasure came from a file without names: wire the concepts to probe for.")
-    wired = wire(model, clip, EraseSettings(layers="KV"))
-    erasure.check_fits(wired.model.architecture, wired.model.layers)
-    return probe_leaks(
-        wired.reader,
-        wired.model.weights,
-        erasure.edits,
-        concepts,
-        strength=erasure.strength,
-        templates=templates,
-        description=description,
-        progress=wired.progress,
-    )
+    with wire(model, clip, EraseSettings(layers="KV")) as wired:
+        erasure.check_fits(wired.model.architecture, wired.model.layers)
+        return probe_leaks(
+            wired.reader,
+            wired.model.weights,
+            erasure.edits,
+            concepts,
+            strength=erasure.strength,
+            templates=templates,
+            description=description,
+            progress=wired.progress,
+        )
