@@ -12,6 +12,7 @@ from ..speed_ops.files.lora import read_lora
 from ..speed_ops.files.metadata import read_provenance
 from ..speed_ops.files.recipe import Recipe
 from ..speed_ops.recipe_job import StoredJob, job_of
+from .earlier import job_in
 from .erase import erased, erasing_outputs
 from .host.paths import NONE, lora_names, model_file, recipe_file, recipe_names, state_of
 from .host.weights import open_model
@@ -39,7 +40,7 @@ class SpeedApplyErasure(io.ComfyNode):
                 Erasure.Input("erasure", optional=True, tooltip="An erasure from another node; used if lora is none."),
             ],
             outputs=[
-                io.Model.Output(display_name="model"),
+                io.Model.Output(display_name="model", tooltip="A clone with the erasure on it."),
                 Erasure.Output(display_name="erasure", tooltip="The erasure that was applied."),
             ],
         )
@@ -126,4 +127,13 @@ def erasure_from_lora(model: Any, path: Path, strength: float) -> HostErasure:
         )
     provenance = read_provenance(file.metadata, path.name)
     recipe = provenance.recipe if provenance is not None else None
-    return HostErasure(dict(file.edits), host.architecture, host.layers, strength, recipe=recipe)
+    job = job_in(recipe)
+    return HostErasure(
+        edits=dict(file.edits),
+        architecture=host.architecture,
+        layers=host.layers,
+        strength=strength,
+        concepts=job.concepts if job is not None else (),
+        recipe=recipe,
+        source=path.name,
+    )

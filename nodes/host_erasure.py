@@ -30,6 +30,8 @@ class HostErasure:
     targets: Rows | None = None
     """Rows that a later erasure must hold."""
     report: str = ""
+    source: str = ""
+    """The file it was read from, if it was."""
 
     def check_fits(self, architecture: Architecture, layers: tuple[LayerKey, ...]) -> None:
         """Refuses a model of another family or with other layers, by name."""

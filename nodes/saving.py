@@ -12,7 +12,7 @@ from ..speed_ops.files.lora import write_lora
 from ..speed_ops.files.metadata import build_metadata
 from .host.paths import output_file
 from .host.progress import HostProgress
-from .host.saving import DTYPES, SOURCE, write_model
+from .host.saving import DTYPES, SOURCE, check_type, write_model
 from .host_erasure import HostErasure
 from .solving import apply, outside_inference_mode
 
@@ -89,6 +89,9 @@ def _check(choice: SaveChoice, erasure: HostErasure, model: Any, clip: Any, vae:
         raise InputError("A full checkpoint needs model, clip and vae: wire all three.")
     if choice.diffusion_model and model is None:
         raise InputError("A diffusion model can only be saved when model is wired: wire SpeedErase's output.")
+    for part in (model, getattr(clip, "patcher", None) if choice.checkpoint else None):
+        if part is not None and (choice.checkpoint or choice.diffusion_model):
+            check_type(part, choice.dtype)
     if choice.recipe and erasure.recipe is None:
         raise InputError("This erasure came from a LoRA without a recipe: switch the recipe off.")
 

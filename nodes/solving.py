@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeVar
 
 import torch
 
-from ..speed_ops.erase import Progress
 from ..speed_ops.errors import InputError
 from ..speed_ops.files.hashing import tensors_hash
 from ..speed_ops.pipeline import Job, Outcome, erase_model
 from ..speed_ops.recipe_job import recipe_of
-from ..speed_ops.rows import Rows, join
+from ..speed_ops.rows import Rows
 from ..speed_ops.settings import EraseSettings
 from ..speed_ops.text.cached_encoder import CachedEncoder
 from ..speed_ops.text.embedding_cache import EmbeddingCache
 from ..speed_ops.text.kinds import kind_of
 from ..speed_ops.text.phrases import Concept
 from ..speed_ops.text.retain import RetainSet, builtin_retain, union
-from .host.patching import ATTACHMENT, rounding_note, with_edits
+from .earlier import held_rows, notes_on, remember
+from .host.patching import rounding_note, with_edits
 from .host.progress import HostProgress
+from .host.stopping import stoppable
 from .host.text import HostTextEncoder
 from .host.weights import HostModel, open_model
 from .host_erasure import HostErasure
@@ -55,17 +57,21 @@ class Wired:
     encoder: HostTextEncoder
     reader: CachedEncoder
     cache: EmbeddingCache
-    progress: Progress
+    progress: HostProgress
 
 
-def wire(model: Any, clip: Any, settings: EraseSettings) -> Wired:
+@contextmanager
+def wire(model: Any, clip: Any, settings: EraseSettings) -> Iterator[Wired]:
     """Opens both for reading; a model of another family or a CLIP of another model is refused here."""
     progress = HostProgress()
     progress("fingerprint", 0, 1)
     host = open_model(model, settings.layers)
     encoder = HostTextEncoder(clip, host.architecture)
     cache = EmbeddingCache()
-    return Wired(host, encoder, CachedEncoder(encoder, cache), cache, progress)
+    try:
+        yield Wired(host, encoder, CachedEncoder(encoder, cache), cache, progress)
+    finally:
+        encoder.close()
 
 
 def job_from(concepts: Sequence[Concept], retain: RetainSet | None, settings: EraseSettings) -> Job:
@@ -81,12 +87,12 @@ def job_from(concepts: Sequence[Concept], retain: RetainSet | None, settings: Er
 @outside_inference_mode
 def erase(model: Any, clip: Any, job: Job, strength: float) -> tuple[Any, HostErasure]:
     """The erased clone and what is known about it."""
-    wired = wire(model, clip, job.settings)
-    held = model.get_attachment(ATTACHMENT)
-    base = tensors_hash(wired.model.weights.items())
-    outcome, again = _solve_once(wired, job, held, base)
+    with wire(model, clip, job.settings) as wired:
+        held = held_rows(model, job.concepts, wired.reader, wired.progress)
+        base = tensors_hash(wired.model.weights.items())
+        outcome, again = _solve_once(wired, job, held, base)
     edits = dict(outcome.erasure.edits)
-    notes = [f"Held where an earlier erasure put them: {', '.join(held.names)}."] if held is not None else []
+    notes = notes_on(model, held)
     notes += ["Solved before with the same inputs: taken from memory."] if again else []
     notes += [rounding_note(model, edits), *wired.encoder.notes, wired.cache.problem]
     result = HostErasure(
@@ -116,9 +122,7 @@ def apply(model: Any, erasure: HostErasure, strength: float) -> Any:
     if strength == 0:
         return model
     clone = with_edits(model, erasure.edits, strength)
-    if erasure.targets is not None:
-        held = model.get_attachment(ATTACHMENT)
-        clone.set_attachments(ATTACHMENT, erasure.targets if held is None else join([held, erasure.targets]))
+    remember(clone, model, erasure)
     return clone
 
 
@@ -127,7 +131,10 @@ def _solve_once(wired: Wired, job: Job, held: Rows | None, base: str) -> tuple[O
     if key in _solved:
         _solved.move_to_end(key)
         return _solved[key], True
-    outcome = erase_model(wired.reader, wired.model.weights, job, hold=held, progress=wired.progress)
+    progress, weights = wired.progress, wired.model.weights
+    outcome = stoppable(
+        lambda: erase_model(wired.reader, weights, job, hold=held, progress=progress), lambda: progress.computes
+    )
     # The retain rows are the bulk and are not needed any more.
     nothing = Rows(outcome.gathered.retain.values[:0].clone(), (), (), ())
     _solved[key] = replace(outcome, gathered=replace(outcome.gathered, retain=nothing))

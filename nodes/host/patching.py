@@ -12,10 +12,7 @@ from torch import Tensor
 from ...speed_ops.architectures import LayerKey
 from ...speed_ops.erasure import LayerEdit
 from ...speed_ops.errors import UnsupportedModelError
-from .weights import effective_weight, keeps_edits, stored_weight
-
-ATTACHMENT = "speed_erase.targets"
-"""Where a clone remembers the target rows that were erased from it, so that a later erasure holds them."""
+from .weights import TEXT_LAYERS, effective_weight, keeps_edits, stored_weight
 
 
 def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> dict[str, Tensor]:
@@ -46,6 +43,17 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1
             "Nothing was changed: please report the model and the ComfyUI version."
         )
     return clone
+
+
+def edits_on(patcher: Any) -> dict[str, int]:
+    """{layer key: patches and wrappers on it}."""
+    parts = (patcher.patches, getattr(patcher, "weight_wrapper_patches", {}))
+    return {key: sum(len(part.get(key, ())) for part in parts) for part in parts for key in part}
+
+
+def only_text_layers(patcher: Any) -> bool:
+    """Whether all that was added to the model's weights was added to cross attention's keys and values."""
+    return all(key.endswith(TEXT_LAYERS) for key in edits_on(patcher))
 
 
 class RuntimeEdit:

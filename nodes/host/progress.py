@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-import comfy.model_management
 import comfy.utils
+
+from .stopping import check_stop
 
 # In the order they run; a bar that goes back to the start at each of them would tell nothing.
 _STAGES = (
@@ -21,6 +22,8 @@ _STAGES = (
     "leaks",
     "write",
 )
+_COMPUTES = ("prepare", "layers", "adversarial", "certificate")
+"""Stages that read weights and compute, and change nothing of ComfyUI's."""
 _STEPS = 100
 _SECONDS_BETWEEN = 0.05
 
@@ -32,9 +35,16 @@ class HostProgress:
         self._bar = comfy.utils.ProgressBar(len(_STAGES) * _STEPS)
         self._value = 0
         self._sent = 0.0
+        self._stage = ""
+
+    @property
+    def computes(self) -> bool:
+        """Whether the stage it is in may be left to end by itself."""
+        return self._stage in _COMPUTES
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        check_stop()
+        self._stage = stage
         if stage not in _STAGES:
             return
         share = done / total if total else 1.0

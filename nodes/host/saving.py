@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ...speed_ops.files.atomic import atomic_write
 from ...speed_ops.files.header import TensorEntry, encode_header
 from ...speed_ops.files.tensor_bytes import DTYPE_NAMES, narrow, to_bytes
 from ...speed_ops.text.encoder import Progress
+from .stopping import check_stop
 from .weights import effective_weight, keeps_edits, stored_weight
 
 SOURCE = "as the source"
@@ -49,6 +50,16 @@ def write_model(
     _write(path, tensors, facts, force, progress)
 
 
+def check_type(patcher: Any, dtype: str) -> None:
+    """Refuses to write weights in a type that would drown the edit; asked before anything is written."""
+    packed = [] if dtype != SOURCE else [key for key in _floating(patcher) if not keeps_edits(patcher, key)]
+    if packed:
+        raise FileError(
+            f"{len(packed)} layers are stored in 8 bits or less, where the edit would drown: save a LoRA, or choose "
+            "float16 for the file."
+        )
+
+
 def workflow_metadata(prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> dict[str, str]:
     """What ComfyUI's own savers put into a header, unless the user switched metadata off."""
     if comfy.cli_args.args.disable_metadata:
@@ -75,15 +86,11 @@ def source_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
 
 def _effective(patcher: Any, prefix: str, dtype: str, progress: Progress | None) -> dict[str, Tensor]:
     """Weights in effect by key below `prefix`, in the type asked for."""
-    keys = [key for key, value in patcher.model.state_dict().items() if key.startswith(prefix)]
-    floating = [key for key in keys if stored_weight(patcher, key).is_floating_point()]
-    packed = [key for key in floating if not keeps_edits(patcher, key)]
-    if packed and dtype == SOURCE:
-        raise FileError(
-            f"{len(packed)} layers are stored in 8 bits or less, where the edit would drown: save a LoRA, or choose "
-            "float16 for the file."
-        )
-    kind = source_dtype(stored_weight(patcher, key) for key in floating) if dtype == SOURCE else DTYPES[dtype]
+    check_type(patcher, dtype)
+    keys = [key for key in _own_keys(patcher.model) if key.startswith(prefix)]
+    floating = {key for key in _floating(patcher) if key.startswith(prefix)}
+    packed = {key for key in floating if not keeps_edits(patcher, key)}
+    kind = source_dtype(_stored(patcher, floating)) if dtype == SOURCE else DTYPES[dtype]
     out: dict[str, Tensor] = {}
     for done, key in enumerate(keys):
         if progress is not None:
@@ -94,6 +101,24 @@ def _effective(patcher: Any, prefix: str, dtype: str, progress: Progress | None)
             value = narrow(effective_weight(patcher, key), kind, f"Layer {key}")
         out[key[len(prefix) :]] = value.to(kind) if key in floating else value
     return out
+
+
+def _stored(patcher: Any, keys: Iterable[str]) -> Iterator[Tensor]:
+    """Weights one by one, the stop button heard before each: a whole model takes seconds to look through."""
+    for key in keys:
+        check_stop()
+        yield stored_weight(patcher, key)
+
+
+def _own_keys(model: torch.nn.Module) -> list[str]:
+    """Without the scales and notes that stand beside a quantised weight, which is written as plain numbers."""
+    present = model.state_dict()
+    places = [(key, *key.rpartition(".")[::2]) for key in present]
+    return [key for key, module, leaf in places if leaf in ("weight", "bias") or f"{module}.comfy_quant" not in present]
+
+
+def _floating(patcher: Any) -> list[str]:
+    return [key for key in _own_keys(patcher.model) if stored_weight(patcher, key).is_floating_point()]
 
 
 def _plain(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:

@@ -10,11 +10,15 @@ import comfy.lora
 import comfy.model_management
 import comfy.model_patcher
 import torch
+from comfy.quant_ops import QuantizedTensor
 from torch import Tensor
 
 from ...speed_ops.architectures import Architecture, LayerKey, Which, detect, layers
 from ...speed_ops.errors import UnsupportedModelError
+from .stopping import check_stop
 
+TEXT_LAYERS = (".attn2.to_k.weight", ".attn2.to_v.weight")
+"""How the keys end of the layers that read text embeddings."""
 # Storage that keeps a small edit: 8 bits and less do not.
 KEEPS_EDITS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -34,7 +38,7 @@ def effective_weight(patcher: Any, key: str) -> Tensor:
 
     Everything long reads weights one by one, so this is also where the stop button is heard.
     """
-    comfy.model_management.throw_exception_if_processing_interrupted()
+    check_stop()
     convert = comfy.model_patcher.get_key_weight(patcher.model, key)[2]
     stored = stored_weight(patcher, key)
     weight = comfy.model_management.cast_to_device(stored, torch.device("cpu"), torch.float32, copy=True)
@@ -50,9 +54,8 @@ def effective_weight(patcher: Any, key: str) -> Tensor:
 
 def keeps_edits(patcher: Any, key: str) -> bool:
     """Whether the layer is stored in a type that a small edit survives; fp8 and quantised layers are not."""
-    has_conversion = comfy.model_patcher.get_key_weight(patcher.model, key)[2] is not None
     stored = stored_weight(patcher, key)
-    return stored.dtype in KEEPS_EDITS and not (has_conversion and hasattr(stored, "dequantize"))
+    return stored.dtype in KEEPS_EDITS and not isinstance(stored, QuantizedTensor)
 
 
 class EffectiveWeights(Mapping[str, Tensor]):
@@ -99,11 +102,25 @@ def open_model(patcher: Any, which: Which = "V") -> HostModel:
             "and load that LoRA on the GGUF model."
         )
     shapes = {key: tuple(value.shape) for key, value in patcher.model.state_dict().items()}
+    _refuse_packed(patcher, [key for key in shapes if key.endswith(TEXT_LAYERS)])
     architecture = detect(shapes)
     found = layers(architecture, shapes, which)
     if any(path.startswith("diffusion_model.") for path in getattr(patcher, "object_patches", {})):
         _refuse_replaced(patcher, found)
     return HostModel(patcher, architecture, tuple(found))
+
+
+def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
+    """Only plain numbers, and ComfyUI's own quantised ones, can be read: others mean something else by their values."""
+    for key in keys:
+        stored = stored_weight(patcher, key)
+        known = type(stored) in (Tensor, torch.nn.Parameter, QuantizedTensor)
+        if not known or not stored.dtype.is_floating_point or stored.is_meta:
+            kind = type(stored).__name__ if not known else str(stored.dtype).removeprefix("torch.")
+            raise UnsupportedModelError(
+                f"The weights of this model are packed by a quantiser ({kind}, at {key}): erase on the "
+                "fp16 checkpoint, save the LoRA, and load that LoRA on this model."
+            )
 
 
 def _refuse_replaced(patcher: Any, found: Sequence[LayerKey]) -> None:

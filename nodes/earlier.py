@@ -1,0 +1,101 @@
+"""Erasures that a model carries already: a later one must hold their targets where they were put."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..speed_ops.erase import Progress
+from ..speed_ops.errors import SpeedError
+from ..speed_ops.files.recipe import Recipe
+from ..speed_ops.pipeline import Job
+from ..speed_ops.recipe_job import job_of
+from ..speed_ops.rows import Rows, join
+from ..speed_ops.text.cached_encoder import CachedEncoder
+from ..speed_ops.text.kinds import kind_of
+from ..speed_ops.text.phrases import Concept
+from ..speed_ops.text.row_pairs import concept_pairs, read_pairs
+from .host.patching import edits_on, only_text_layers
+from .host_erasure import HostErasure
+
+_ATTACHMENT = "speed_erase.earlier"
+"""Where a clone remembers what was erased from it; later clones of it remember, too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """One erasure on a model, as far as a later one must know it."""
+
+    keys: frozenset[str]
+    """Layers that it edits."""
+    rows: Rows | None
+    """Its target rows; None for one that came from a file."""
+    job: Job | None
+    """How to make those rows again, from the file's recipe."""
+    source: str
+    """The file, or empty."""
+
+
+def remember(clone: Any, before: Any, erasure: HostErasure) -> None:
+    """Notes on `clone` what `before` carried and what `erasure` adds."""
+    job = None if erasure.targets is not None else job_in(erasure.recipe)
+    added = Earlier(frozenset(erasure.edits), erasure.targets, job, erasure.source)
+    clone.set_attachments(_ATTACHMENT, (*_carried(before), added))
+
+
+def job_in(recipe: Recipe | None) -> Job | None:
+    """The job of a recipe in a file; None where it keeps its names to itself or cannot be understood."""
+    if recipe is None or recipe.redacted:
+        return None
+    try:
+        return job_of(recipe).job
+    except SpeedError:
+        return None
+
+
+def held_rows(model: Any, targets: Sequence[Concept], reader: CachedEncoder, progress: Progress | None) -> Rows | None:
+    """Rows to hold; a name that is erased anew goes where the new erasure sends it."""
+    parts = [rows for one in _carried(model) if (rows := _rows_of(one, reader, progress)) is not None]
+    if not parts:
+        return None
+    total, anew = join(parts), {concept.target.casefold() for concept in targets}
+    kept = [place for place, name in enumerate(total.names) if name.casefold() not in anew]
+    return total.take_concepts(kept) if kept else None
+
+
+def notes_on(model: Any, held: Rows | None) -> list[str]:
+    """What a report must say about erasures before this one."""
+    carried = _carried(model)
+    notes = [f"Held where an earlier erasure put them: {', '.join(held.names)}."] if held is not None else []
+    for one in carried:
+        if one.rows is None and one.job is None:
+            notes.append(
+                f"{one.source or 'An earlier erasure'} does not tell which names it erased: they are not held."
+            )
+    ours = {key: sum(key in one.keys for one in carried) for one in carried for key in one.keys}
+    if only_text_layers(model) and any(count > ours.get(key, 0) for key, count in edits_on(model).items()):
+        notes.append(
+            "A LoRA on this model changes text layers alone. If it is an erasure, load it with SPEED Apply Erasure: "
+            "a LoRA loader does not tell its names, so they are not held."
+        )
+    return notes
+
+
+def _carried(model: Any) -> tuple[Earlier, ...]:
+    return model.get_attachment(_ATTACHMENT) or ()
+
+
+def _rows_of(one: Earlier, reader: CachedEncoder, progress: Progress | None) -> Rows | None:
+    if one.rows is not None or one.job is None:
+        return one.rows
+    concepts, plan = one.job.concepts, one.job.plan
+    pairs = [
+        pair
+        for group, concept in enumerate(concepts)
+        for pair in concept_pairs(
+            reader.encoder, concept, group, plan.solve_templates(kind_of(concept.kind)), plan, set()
+        )
+    ]
+    names = [concept.target for concept in concepts], [concept.anchor for concept in concepts]
+    return read_pairs(reader, pairs, *names, "concepts", progress)[0]
