@@ -66,6 +66,30 @@ def value_outputs(model: Any, clip: Any, prompt: str) -> dict[str, Tensor]:
     return seen
 
 
+def left(model: Any, erased_model: Any, clip: Any, target: str = "Van Gogh", anchor: str = "art") -> float:
+    """Worst layer: distance of the target's last token from the anchor's, as a share of what it was."""
+    before, goal = value_outputs(model, clip, target), value_outputs(model, clip, anchor)
+    after = value_outputs(erased_model, clip, target)
+    row, goal_row = (len(token_ids(clip, name)) for name in (target, anchor))
+    shares = [(after[k][row] - goal[k][goal_row]).norm() / (before[k][row] - goal[k][goal_row]).norm() for k in before]
+    assert len(shares) > 0
+    return float(max(shares))
+
+
+def token_ids(clip: Any, text: str) -> list[int]:
+    """Of the first text encoder, without start, end and padding."""
+    section = next(iter(clip.tokenize(text).values()))[0]
+    ids = [pair[0] for pair in section]
+    return ids[1 : ids.index(49407)]
+
+
+def moved(model: Any, erased_model: Any, clip: Any, prompt: str, row: bool = False) -> float:
+    """Worst layer: how far all rows of a prompt (or that of its last token) moved, relative to their size."""
+    before, after = value_outputs(model, clip, prompt), value_outputs(erased_model, clip, prompt)
+    part = len(token_ids(clip, prompt)) if row else slice(None)
+    return float(max((after[k][part] - before[k][part]).norm() / before[k][part].norm() for k in before))
+
+
 def _noting(note: Callable[[str, Tensor], Any], key: str) -> Callable[..., None]:
     """A hook that gives nothing back: what it returned would replace the layer's output."""
 

@@ -1,4 +1,4 @@
-"""Small random checkpoints that ComfyUI itself detects as SD1.5, SD2.1, SDXL's family and SD3.
+"""Small random checkpoints that ComfyUI itself detects as SD1.5, SD2.1, SDXL's family, its refiner and SD3.
 
 Shapes come from ComfyUI's own modules on the meta device; values are tame, so that sampling stays finite.
 """
@@ -23,9 +23,12 @@ SHRUNK = {"num_hidden_layers": 3, "intermediate_size": 64}
 _VOCABULARY = 49408
 
 
-def _layout(width: int, depths: list[int], outputs: list[int], middle: int, **more: Any) -> dict[str, Any]:
-    levels = len(depths)
-    counts = {"num_res_blocks": [1] * levels, "channel_mult": [1] * levels}
+def _layout(
+    width: int, depths: list[int], outputs: list[int], middle: int, blocks: int = 1, **more: Any
+) -> dict[str, Any]:
+    """`blocks`: residual blocks a level."""
+    levels = len(depths) // blocks
+    counts = {"num_res_blocks": [blocks] * levels, "channel_mult": [1] * levels}
     tree = {"transformer_depth": depths, "transformer_depth_output": outputs, "transformer_depth_middle": middle}
     return {"context_dim": width, "use_linear_in_transformer": width != 768, **counts, **tree, **more}
 
@@ -35,10 +38,24 @@ _UNETS: dict[str, dict[str, Any]] = {
     "sd15-tiny": _layout(768, [1], [0, 0], -2, num_heads=8),
     "sd21": _layout(1024, [1], [1, 1], 1, num_head_channels=64),
     "sdxl": _layout(2048, [0, 2, 5], [0] * 6, -2, num_head_channels=64, num_classes="sequential", adm_in_channels=2816),
+    "sdxl-refiner": _layout(
+        *(1280, [0, 0, 4, 4, 4, 4, 0, 0], [0] * 12, -2),
+        blocks=2,
+        model_channels=384,
+        num_head_channels=64,
+        num_classes="sequential",
+        adm_in_channels=2560,
+    ),
 }
-"""`sdxl` is KOALA's layout, which ComfyUI runs as SDXL."""
+"""`sdxl` is KOALA's layout, which ComfyUI runs as SDXL; it knows the refiner by its channels and depths alone."""
 
-_ENCODERS = {"sd15": ("clip_l",), "sd15-tiny": ("clip_l",), "sd21": ("clip_h",), "sdxl": ("clip_l", "clip_g")}
+_ENCODERS = {
+    "sd15": ("clip_l",),
+    "sd15-tiny": ("clip_l",),
+    "sd21": ("clip_h",),
+    "sdxl": ("clip_l", "clip_g"),
+    "sdxl-refiner": ("clip_g",),
+}
 _WIDTHS = {"clip_l": 768, "clip_h": 1024, "clip_g": 1280}
 _PREFIXES = {
     ("sd15", "clip_l"): "cond_stage_model.transformer.",
@@ -46,6 +63,7 @@ _PREFIXES = {
     ("sd21", "clip_h"): "cond_stage_model.model.",
     ("sdxl", "clip_l"): "conditioner.embedders.0.transformer.",
     ("sdxl", "clip_g"): "conditioner.embedders.1.model.",
+    ("sdxl-refiner", "clip_g"): "conditioner.embedders.0.model.",
 }
 
 

@@ -59,7 +59,7 @@ def off_by(first: dict, second: dict, reference: dict) -> float:
     return float(max((first[k] - second[k]).norm() / (first[k] - reference[k]).norm() for k in first))
 
 
-@pytest.mark.parametrize("family", ["sd15", "sdxl"])
+@pytest.mark.parametrize("family", ["sd15", "sdxl", "sdxl-refiner"])
 def test_lora_patch_and_checkpoint_are_one_model(comfyui, family):
     import comfy.sd
     import comfy.utils
