@@ -51,7 +51,7 @@ class ConceptListNode(io.ComfyNode):
                 Concepts.Input("concepts", optional=True, tooltip="Another list; this one is appended to it."),
             ],
             outputs=[
-                Concepts.Output(display_name="concepts"),
+                Concepts.Output(display_name="concepts", tooltip="For SpeedErase and SpeedForecast."),
                 io.String.Output(display_name="text", tooltip="The list as it was understood, one concept a line."),
             ],
         )

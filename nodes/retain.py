@@ -26,7 +26,7 @@ class RetainSetLoader(io.ComfyNode):
             description="Names that must stay as they are. Chain several of these to join their sets.",
             inputs=[*_name_inputs(), *_option_inputs()],
             outputs=[
-                Retain.Output(display_name="retain"),
+                Retain.Output(display_name="retain", tooltip="For SpeedErase and SpeedForecast."),
                 io.String.Output(display_name="counts", tooltip="How many names came from where."),
             ],
         )

@@ -51,5 +51,27 @@ def test_our_nodes_have_the_inputs_of_their_schema(path: Path, comfyui: Path) ->
 def test_every_node_has_a_help_page_and_every_page_a_node(comfyui: Path) -> None:
     from speed_erase.nodes import NODES
 
-    pages = {path.stem for path in (ROOT / "web" / "docs").glob("*.md")}
-    assert pages == {node.define_schema().node_id for node in NODES}
+    pages = {path.stem: path.read_text() for path in (ROOT / "web" / "docs").glob("*.md")}
+    schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
+    assert set(pages) == set(schemas)
+    for name, schema in schemas.items():
+        for slot in [one.id for one in schema.inputs] + [one.display_name for one in schema.outputs]:
+            assert f"**{slot}**" in pages[name], f"the page of {name} does not explain {slot}"
+
+
+@pytest.mark.comfy
+def test_every_input_and_output_has_a_tooltip(comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    for schema in (node.define_schema() for node in NODES):
+        for slot in (*schema.inputs, *schema.outputs):
+            assert len(slot.tooltip or "") > 10, f"{schema.node_id}: {slot}"
+
+
+def test_the_pages_give_the_engines_bars() -> None:
+    from speed_erase.speed_ops.certificate import ERASED_BELOW, STANDS_ABOVE
+    from speed_erase.speed_ops.leaks import LEAKS_ABOVE
+
+    page = " ".join((ROOT / "web" / "docs" / "SpeedReport.md").read_text().split())
+    assert f"Up to {ERASED_BELOW * 100:.0f} % counts as erased, from {STANDS_ABOVE * 100:.0f} % on as standing" in page
+    assert f"more than {LEAKS_ABOVE * 100:.0f} % of the target" in (ROOT / "web/docs/SpeedLeakProbe.md").read_text()
