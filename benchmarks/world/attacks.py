@@ -30,7 +30,7 @@ TEMPLATE = "a {subject} in the style of {painter}"
 class Attack:
     """How hard the attacker tries; `words` stand where the name was ("art": an innocent prompt, or the name itself)."""
 
-    steps: int = 60
+    steps: int = 40
     batch: int = 8
     rate: float = 0.1
     radius: float = 0.3

@@ -33,7 +33,8 @@ def hand_over(checkout: Path | None) -> None:
         raise SystemExit("No ComfyUI found: give its folder with --comfy DIR or in COMFYUI_PATH.")
     root = str(Path(__file__).resolve().parents[2])
     command = [sys.executable, "-m", "benchmarks.world", *sys.argv[1:]]
-    surroundings = os.environ | {"PYTHONPATH": root, "SPEED_WORLD_FROM": os.getcwd()}
+    paths = os.pathsep.join(path for path in (root, os.environ.get("PYTHONPATH")) if path)
+    surroundings = os.environ | {"PYTHONPATH": paths, "SPEED_WORLD_FROM": os.getcwd()}
     sys.exit(subprocess.run(command, cwd=checkout, env=surroundings, check=False).returncode)
 
 

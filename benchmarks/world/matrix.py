@@ -8,6 +8,7 @@ from typing import Any
 
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position
 
+from .attacks import Attack
 from .methods import METHODS, Method, at_strength, speed, varied
 from .rows import RowChoice
 from .tasks import TASKS, Task, first_painters
@@ -95,20 +96,21 @@ def sweep_jobs(quick: bool = False) -> list[SweepJob]:
     ]
     numbers = () if quick else (1, 2, 4, 6, 8, 11)
     return jobs + [
-        SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (2, 8, 11))
+        SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (8, 11))
         for n in numbers
         for name in ("none", "both", "speed_multi", "uce_both")
     ]
 
 
-def attack_jobs(quick: bool = False) -> Jobs:
-    """Methods under attack on one painter."""
-    names = (
-        ("both", "both_at1")
-        if quick
-        else ("none", "speed_few", "uce_both", "rece_both", "both", "both_at1", "both_at3")
-    )
-    return [(TASKS["one"], METHODS[name]) for name in names]
+def attack_jobs(quick: bool = False) -> list[tuple[Task, Method, dict[str, Attack]]]:
+    """Methods under attack on one painter: from the name within three radii, and from an innocent prompt."""
+    radii = {f"name, radius {radius:g}": Attack(radius=radius) for radius in (0.1, 0.2, 0.3)}
+    every = radii | {"art, radius 0.3": Attack(words="art")}
+    middle = {name: attack for name, attack in radii.items() if attack.radius == 0.2}
+    if quick:
+        return [(TASKS["one"], METHODS[name], middle) for name in ("both", "both_at3")]
+    jobs = [(TASKS["one"], METHODS[name], every) for name in ("both", "both_at3")]
+    return jobs + [(TASKS["one"], METHODS[name], middle) for name in ("both_at1", "uce_both", "rece_both", "speed_few")]
 
 
 IMPLICIT = speed("implicit", "SPEED as published (implicit)", RowChoice(side="bare"), "implicit")
@@ -127,26 +129,26 @@ def _points() -> Iterator[tuple[str, str, Method, bool]]:
         return curve, at, varied("both", f"{curve}-{at}", rows, **changes), pictures
 
     for value in (1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 1.0):
-        yield point("threshold", value, value in (1e-4, 1e-3, 1e-1), threshold=value)
+        yield point("threshold", value, value in (1e-4, 1e-1), threshold=value)
     for value in (1e-4, 1e-3, 5e-3, 1e-2, 2e-2, 5e-2):
-        yield point("relative", value, value in (1e-3, 1e-2, 5e-2), threshold=value, threshold_mode="relative")
+        yield point("relative", value, value == 5e-2, threshold=value, threshold_mode="relative")
     for value in (0.01, 0.05, 0.3, 1.0, 3.0):
-        yield point("lam", value, value in (0.3, 1.0, 3.0), lam=value)
+        yield point("lam", value, value == 3.0, lam=value)
     for value in (1, 2, 4, 8, 16, 32):
-        yield point("rows_per_concept", value, value in (1, 32), rows_per_concept=value)
+        yield point("rows_per_concept", value, value == 1, rows_per_concept=value)
     for value in ("concept", "row"):
-        yield point("ipf", value, True, ipf=True, filter_unit=value)
-        yield point("ipf_dpa", value, True, ipf=True, dpa=True, filter_unit=value)
+        yield point("ipf", value, value == "concept", ipf=True, filter_unit=value)
+        yield point("ipf_dpa", value, value == "concept", ipf=True, dpa=True, filter_unit=value)
     for value in (0.5, 2.0):
         yield point("filter_scale", value, ipf=True, filter_scale=value)
     for value in (0, 3, 10, 30):
-        yield point("augmentations", value, value == 10, dpa=value > 0, augmentations=value)
+        yield point("augmentations", value, False, dpa=value > 0, augmentations=value)
     for value in (1, 4, 16):
         yield point("augment_rank", value, dpa=True, augment_rank=value)
     for value in (0, 1, 2, 3, 5, 9):
-        yield point("templates", value, value in (1, 2), rows={"templates": value})
+        yield point("templates", value, value == 1, rows={"templates": value})
     for value in (0, 1, 2, 5, 9):
-        yield point("retain_templates", value, value in (1, 9), rows={"retain_templates": value})
+        yield point("retain_templates", value, value == 1, rows={"retain_templates": value})
     for value in (0.3, 0.5, 0.65, 0.8):
         yield "strength", f"{value:g}", at_strength(value), True
     for name, chosen in POSITIONS.items():

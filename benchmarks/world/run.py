@@ -145,20 +145,29 @@ def run_all(runner: Runner, pairs: Iterable[tuple[Task, Method]]) -> list[dict[s
     return results
 
 
-def attack_all(runner: Runner, jobs: Iterable[tuple[Task, Method]]) -> list[dict[str, Any]]:
-    """White-box attacks on the first target of each job, from an innocent prompt and from the name itself."""
+def attack_all(runner: Runner, jobs: Iterable[tuple[Task, Method, dict[str, Attack]]]) -> list[dict[str, Any]]:
+    """White-box attacks on the first target of each job."""
     results = []
-    for task, method in jobs:
+    for task, method, attacks in jobs:
         path = runner.folder / "attacks" / f"{task.name}__{method.name}.json"
         if not path.exists():
             edited = runner.edit(task, method)
             painter = task.targets[0].words
             found = {
-                start: vars(run_attack(runner.world, painter, edited.weights, Attack(words=words), runner.count // 2))
-                for start, words in (("name", None), ("art", "art"))
+                name: vars(run_attack(runner.world, painter, edited.weights, attack, runner.count // 2))
+                for name, attack in attacks.items()
             }
             rounds = certificate_numbers(edited.certificate)["rounds"] if edited.certificate else []
-            save_json(path, {"task": task.name, "method": method.name, "attacks": found, "rounds": rounds})
+            save_json(
+                path,
+                {
+                    "task": task.name,
+                    "method": method.name,
+                    "label": method.label,
+                    "attacks": found,
+                    "rounds": rounds,
+                },
+            )
         results.append(load_json(path))
         runner.log(f"{task.name:9s} {method.name:20s} {results[-1]['attacks']}")
     return results
