@@ -138,6 +138,38 @@ def test_nan_weights_are_refused(sd15):
         erased(broken, clip, "Somebody Else")
 
 
+def test_an_edit_that_comfyui_does_not_take_is_an_error(sd15, monkeypatch):
+    import comfy.sd
+
+    from speed_erase.speed_ops.errors import SpeedError
+
+    model, clip, _ = sd15
+    real = comfy.sd.load_lora_for_models
+
+    def forgetful(patcher, of_clip, state, *strengths):
+        first = next(iter(state)).removesuffix(".lora_up.weight")
+        return real(patcher, of_clip, {k: v for k, v in state.items() if not k.startswith(f"{first}.")}, *strengths)
+
+    monkeypatch.setattr(comfy.sd, "load_lora_for_models", forgetful)
+    with pytest.raises(SpeedError, match=r"ComfyUI took 6 of 7 edits; it refused diffusion_model\.input_blocks\.1"):
+        erased(model, clip)
+    assert not model.patches
+
+
+def test_progress_rises_through_all_stages(sd15):
+    import comfy.utils
+
+    seen: list[tuple[int, int]] = []
+    comfy.utils.set_progress_bar_global_hook(lambda value, total, *_, **__: seen.append((value, total)))
+    try:
+        erased(sd15[0], sd15[1], "Somebody New", preset="auto")
+    finally:
+        comfy.utils.set_progress_bar_global_hook(None)
+    values = [value for value, _ in seen if value]
+    assert len({total for _, total in seen}) == 1 and values == sorted(values) and len(set(values)) > 5
+    assert values[0] < 0.3 * seen[0][1] < 0.6 * seen[0][1] < values[-1]
+
+
 def test_concepts_without_a_retain_set_use_the_built_in_one(comfyui):
     from speed_erase.nodes.solving import job_from
     from speed_erase.speed_ops.errors import SpeedError

@@ -11,6 +11,7 @@ import pytest
 from comfy_server import ComfyServer, ServerError, sentence
 from graph import RETAINED
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from workflows import erasing, node, sampling, saving
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
@@ -35,11 +36,20 @@ def server(comfyui, tmp_path_factory):
     running = ComfyServer(comfyui, tmp_path_factory.mktemp("comfy"))
     running.add_checkpoint(mini.shared("sd15"), "tiny.safetensors")
     running.add_checkpoint(mini.shared("sd21"), "tiny21.safetensors")
-    running.add_diffusion_model(mini.shared("sd3"), "sd3.safetensors")
+    running.add_diffusion_model(mini.shared("flux"), "flux.safetensors")
+    running.add_checkpoint(damaged(tmp_path_factory.mktemp("damaged") / "nan.safetensors"), "nan.safetensors")
     try:
         yield running.start()
     finally:
         running.stop()
+
+
+def damaged(path: Path) -> Path:
+    """A checkpoint with one number that is none."""
+    tensors = load_file(mini.shared("sd15-tiny"))
+    next(value for key, value in tensors.items() if key.endswith("attn2.to_v.weight"))[0, 0] = float("nan")
+    save_file(tensors, path)
+    return path
 
 
 def picture(server: ComfyServer, outputs: dict, number: str) -> np.ndarray:
@@ -157,11 +167,13 @@ def test_bad_wires_give_their_sentence_and_the_server_stays_healthy(server):
     good = picture(server, server.run(erasing() | sampling(["4", 0], start=10)), "15")
     other = {
         "7": node("TinyCheckpoint", name="tiny21.safetensors"),
-        "8": node("TinyDiffusionModel", name="sd3.safetensors"),
+        "8": node("TinyDiffusionModel", name="flux.safetensors"),
+        "9": node("TinyCheckpoint", name="nan.safetensors"),
     }
     for changes, said in (
         ({"clip": ["7", 1]}, "CLIP does not belong to this model"),
-        ({"model": ["8", 0]}, "Supported are Stable Diffusion 1.x"),
+        ({"model": ["8", 0]}, "This looks like a Flux model. Supported are Stable Diffusion 1.x"),
+        ({"model": ["9", 0]}, "holds NaN or Inf: the model file is damaged"),
     ):
         with pytest.raises(ServerError) as caught:
             server.run(_with(erasing() | other, "4", **changes))

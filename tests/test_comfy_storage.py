@@ -131,6 +131,10 @@ def test_weights_read_the_same_however_the_model_is_loaded(sd15):
         assert all(torch.equal(value, states[0][key]) for key, value in states[-1].items())
         untouched = dict(open_model(model).weights)
         assert not any(torch.equal(value, states[0][key]) for key, value in untouched.items())
+        rows = torch.randn(5, 768, generator=torch.Generator().manual_seed(0))
+        for key, weight in states[0].items():  # what a layer gives, patched in place or on the fly
+            layer = patched.model.get_submodule(key.removesuffix(".weight"))
+            assert torch.allclose(layer(rows), rows @ weight.T, atol=1e-5)
     patched.unpatch_model(device)
 
 

@@ -75,17 +75,19 @@ def test_trimmed_rows_are_the_public_ones_and_the_fingerprint_follows_the_weight
     assert len({HostTextEncoder(c, by_name("sd1")).fingerprint for c in (clip, other)}) == 2
 
 
-def test_the_fingerprint_is_the_command_lines(sd15):
+@pytest.mark.parametrize(("checkpoint", "name"), [("sd15", "sd1"), ("sd21", "sd2"), ("sdxl", "sdxl")])
+def test_the_fingerprint_is_the_command_lines(comfyui, checkpoint, name):
     from speed_erase.nodes.host.text import HostTextEncoder
     from speed_erase.speed_ops.architectures import by_name
     from speed_erase.speed_ops.files.checkpoint import Checkpoint
     from speed_erase.speed_ops.text.clip_encoder import ClipTextEncoder
     from speed_erase.speed_ops.text.clip_tokenizer import ClipTokenizer
 
-    family = by_name("sd1")
-    file = Checkpoint.open(mini.shared("sd15"))
+    family = by_name(name)
+    file = Checkpoint.open(mini.shared(checkpoint))
     theirs = ClipTextEncoder(file, family.encoders, ClipTokenizer.from_package())
-    assert HostTextEncoder(sd15[1], family).fingerprint == theirs.fingerprint
+    clip = mini.load(mini.shared(checkpoint))[1]
+    assert HostTextEncoder(clip, family).fingerprint == theirs.fingerprint
 
 
 @pytest.fixture
