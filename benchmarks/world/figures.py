@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +110,23 @@ def concept_curve(results: Sequence[dict[str, Any]], out: Path) -> Path | None:
     return _save(figure, out / "concepts.png")
 
 
-def before_after(runner: Runner, task: str, methods: Sequence[str], out: Path, each: int = 4) -> Path | None:
-    """Rows: untouched, then methods. Columns: the erased painter, a neighbour, a far painter, no painter."""
+def before_after(
+    runner: Runner,
+    task: str,
+    methods: Sequence[str],
+    out: Path,
+    each: int = 4,
+    labels: Mapping[str, str] | None = None,
+) -> Path | None:
+    """Rows: untouched, then methods. Columns: the erased painter, a neighbour, a far painter, no painter.
+
+    `labels` names the rows in words of their own, in larger letters: for a picture that stands alone.
+    """
     chosen = TASKS[task]
     done = [name for name in ("none", *methods) if runner.path(chosen, METHODS[name]).exists()]
     if len(done) < 2:
         return None
-    questions = chosen.questions(runner.count)
-    groups = _groups(questions, each)
+    groups = _groups(chosen.questions(runner.count), each)
     figure, panels = _plots().subplots(
         len(done), len(groups), figsize=(3 * len(groups), 0.95 * len(done)), squeeze=False
     )
@@ -129,10 +138,9 @@ def before_after(runner: Runner, task: str, methods: Sequence[str], out: Path, e
             panel.set_yticks([])
             if name == done[0]:
                 panel.set_title(title, fontsize=9)
-        line[0].set_ylabel(
-            "\n".join(METHODS[name].label.split(", ")[:2]), fontsize=6, rotation=0, ha="right", va="center"
-        )
-    return _save(figure, out / f"pictures_{task}.png")
+        label = labels[name] if labels else "\n".join(METHODS[name].label.split(", ")[:2])
+        line[0].set_ylabel(label, fontsize=9 if labels else 6, rotation=0, ha="right", va="center")
+    return _save(figure, out / (f"glance_{task}.png" if labels else f"pictures_{task}.png"))
 
 
 def _groups(questions: Sequence[Question], each: int) -> dict[str, list[int]]:
@@ -143,8 +151,10 @@ def _groups(questions: Sequence[Question], each: int) -> dict[str, list[int]]:
     kept = [i for i, q in enumerate(questions) if q.role == "kept"]
     styled = [i for i in kept if questions[i].prompt.style != PLAIN.name]
     groups = {
-        "erased": erased[:: max(1, len(erased) // each)],
-        "shares palette or texture": [i for i in styled if questions[i].prompt.style in near],
+        "the erased painter" if len({questions[i].prompt.style for i in erased}) == 1 else "erased": erased[
+            :: max(1, len(erased) // each)
+        ],
+        "painters of the same palette or texture": [i for i in styled if questions[i].prompt.style in near],
         "other painters": [i for i in styled if questions[i].prompt.style not in near],
         "no painter": [i for i in kept if questions[i].prompt.style == PLAIN.name],
     }

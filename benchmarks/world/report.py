@@ -10,6 +10,7 @@ from typing import Any
 from speed_erase.speed_ops.certificate import ERASED_BELOW
 
 from .figures import before_after, concept_curve, curves
+from .findings import findings
 from .measures import wilson
 from .run import Runner
 from .storage import load_json, write_whole
@@ -23,17 +24,22 @@ def write_report(runner: Runner, out: Path) -> Path:
     """Tables, curves and pictures; also all results as one JSON file."""
     results = [load_json(path) for path in sorted(runner.folder.glob("*.json"))]
     checks = truth(results)
-    parts = [_head(runner, results), *_task_tables(results), _splits(results)]
+    attacks = [load_json(path) for path in sorted((runner.folder / "attacks").glob("*.json"))]
+    parts = [_head(runner, results), findings(results, attacks, checks), _evaluated(runner)]
     images = [
         before_after(runner, "one", ("uce_bare", "speed_few", "targets", "both"), out),
         before_after(runner, "three", ("uce_bare", "speed_few", "both"), out),
     ]
+    words = {"none": "before", "both": "after erasing\nOrla Venn"}
+    before_after(runner, "one", ("both",), out, labels=words)  # for the project's first page
+    parts.append("## Before and after\n")
     parts += [f"![before and after]({path.name})\n" for path in images if path]
+    parts += [*_task_tables(results), _splits(results)]
     if path := curves(runner, out):
         parts.append(f"## Which rows and which settings\n\n`{COMMAND} sweep`\n\n![curves]({path.name})\n")
     if path := concept_curve(results, out):
         parts.append(f"## From one concept to many\n\n![number of concepts]({path.name})\n")
-    parts += [_attacks(runner), _confirmed(runner), _truth(checks)]
+    parts += [_attacks(attacks), _confirmed(runner), _truth(checks)]
     text = "\n".join(part for part in parts if part)
     write_whole(out / "README.md", lambda part: part.write_text(text.rstrip() + "\n", encoding="utf-8"))
     short = [{key: value for key, value in result.items() if key != "settings"} for result in results]
@@ -111,18 +117,36 @@ def _splits(results: Sequence[dict[str, Any]]) -> str:
     return "## Still recognised, by what the solve had seen\n\n" + _table(["task", "method", *names], lines)
 
 
-def _attacks(runner: Runner) -> str:
-    found = [load_json(path) for path in sorted((runner.folder / "attacks").glob("*.json"))]
+def _attacks(found: Sequence[dict[str, Any]]) -> str:
     if not found:
         return ""
     lines = []
     for result in found:
+        leak = " ".join(f"{mean:.2f}" for _, mean, _ in result["rounds"])
         for start, attack in result["attacks"].items():
-            leak = " ".join(f"{mean:.2f}" for _, mean, _ in result["rounds"])
             shares = [_share(attack["before"]), _share(attack["after"])]
-            lines.append([result["method"], start, *shares, f"{attack['size']:.2f}", leak])
+            lines.append([result["label"], start, *shares, f"{attack['size']:.2f}", leak])
     head = ["method", "attack starts from", "recognised before", "after", "size of the offset", "leak by round"]
-    return f"## White-box attack\n\n`{COMMAND} attack`\n\n" + _table(head, lines)
+    return (
+        f"## White-box attack\n\n`{COMMAND} attack`: rows optimised by gradient against the edited model, within a "
+        "radius given as a share of a row's norm.\n\n" + _table(head, lines)
+    )
+
+
+def _evaluated(runner: Runner) -> str:
+    path = runner.world.folder / "evaluation.json"
+    if not path.exists():
+        return ""
+    scores = load_json(path)["untouched"]
+    lines = [
+        [name, *(_share(score[head]) for head in ("style", "subject", "night")), str(score["count"])]
+        for name, score in scores.items()
+    ]
+    head = ["prompts", "style right", "subject right", "night right", "pictures"]
+    return (
+        f"## The untouched model\n\n`{COMMAND} evaluate --comfy DIR`: stock loader, KSampler and prompts in ComfyUI."
+        "\n\n" + _table(head, lines)
+    )
 
 
 def _confirmed(runner: Runner) -> str:

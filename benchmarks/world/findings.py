@@ -1,0 +1,82 @@
+"""The goals set for the default, met or not, from the stored runs; and what the small world cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .truth import Truth
+
+DEFAULT = "both"
+ROUNDS = "both_at3"
+OURS = ("both", "both_at1", "both_at2", "both_at3", "targets")
+MAIN = ("one", "three", "half")
+H_O, MARGIN, LOSS, AGREE = 0.90, 0.05, 0.03, 0.95
+"""Least H_o, least lead over the best rival, largest loss of Acc_r, least agreement of certificate and pictures."""
+
+WHY = """\
+What the small world says, and where it disagrees with the paper:
+
+- **Almost everything erases here.** UCE, RECE and SPEED with the paper's single row all bring the erased painters to
+  zero, in sentences the solve never saw. On real Stable Diffusion they do not, by the paper's own tables. The likely
+  reason: this text encoder was trained until every row after a name tells the painter in nearly the same direction, so
+  one row of a name stands for all. A CLIP of the web is not that tidy; an earlier trial with a random text encoder left
+  the style standing under the single-row edit.
+- **What differs is the price.** Rows in context on both sides leave the kept painters' pictures several times closer
+  to the untouched model's than single rows or rows for targets alone (the columns change and Frechet). That choice of
+  rows matters more here than the null space: UCE with the same rows comes close. Twelve painters and ten subjects do
+  not fill 768 dimensions; the null space earns its keep where the retained names are many.
+- **The published orthogonal edit turns rather than removes.** With its released weights it leaves this model's painters
+  standing; with a weight that erases half of all painters it harms the others. Its weights were chosen for other
+  models, so this is no verdict on the method.
+- **A white-box attacker wins when he may go far.** Rows within a radius of 0.3 of the name's include rows that no
+  edit of this kind has seen and that kept neighbours need.
+"""
+
+
+def findings(results: Sequence[dict[str, Any]], attacks: Sequence[dict[str, Any]], truth: Truth | None) -> str:
+    """The goals as a table, then what to make of them."""
+    lines = ["## The goals", "", "| goal | measured | |", "| --- | --- | --- |"]
+    for goal, measured, met in [*_pictures(results), *_attacked(attacks), *_told(truth)]:
+        lines.append(f"| {goal} | {measured} | {'met' if met else '**not met**'} |")
+    return "\n".join([*lines, "", WHY])
+
+
+Goal = tuple[str, str, bool]
+
+
+def _pictures(results: Sequence[dict[str, Any]]) -> list[Goal]:
+    goals = []
+    for task in MAIN:
+        runs = {r["method"]: r for r in results if r["task"] == task and "." not in r["method"]}
+        rivals = [r for name, r in runs.items() if name not in (*OURS, "none")]
+        if DEFAULT not in runs or "none" not in runs or not rivals:
+            continue
+        ours, best = runs[DEFAULT], max(rivals, key=lambda r: r["h_o"])
+        goals.append((f"{task}: H_o at least {100 * H_O:.0f}", f"{100 * ours['h_o']:.1f}", ours["h_o"] >= H_O))
+        lead = ours["h_o"] - best["h_o"]
+        measured = f"{100 * lead:+.1f} ({best['label']}: {100 * best['h_o']:.1f})"
+        goals.append((f"{task}: at least {100 * MARGIN:.0f} points above the best rival", measured, lead >= MARGIN))
+        lost = runs["none"]["acc_r"] - ours["acc_r"]
+        goals.append((f"{task}: Acc_r within {100 * LOSS:.0f} points", f"{100 * lost:.1f} lost", lost <= LOSS))
+    return goals
+
+
+def _attacked(attacks: Sequence[dict[str, Any]]) -> list[Goal]:
+    runs = {result["method"]: result["attacks"] for result in attacks}
+    if DEFAULT not in runs or ROUNDS not in runs:
+        return []
+    goals = []
+    for name, attack in runs[DEFAULT].items():
+        if name in runs[ROUNDS]:
+            before, after = attack["after"], runs[ROUNDS][name]["after"]
+            measured = f"{100 * before:.0f} % without, {100 * after:.0f} % with three rounds"
+            goals.append((f"rounds halve the success of the attack ({name})", measured, after <= before / 2))
+    return goals
+
+
+def _told(truth: Truth | None) -> list[Goal]:
+    if truth is None:
+        return []
+    goal = f"certificate and pictures agree in at least {AGREE:.0%}"
+    return [(goal, f"{truth.agreement:.1%} of {len(truth.cases)} concepts", truth.agreement >= AGREE)]
