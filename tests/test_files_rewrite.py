@@ -39,7 +39,8 @@ def test_only_the_edited_tensors_change(tmp_path: Path, dtype: torch.dtype, fami
     assert set(done.rounding) == set(new)
     for key, error in done.rounding.items():
         assert error == pytest.approx(float((new[key].to(dtype).double() - new[key]).norm()), rel=1e-12)
-    assert seen[-1][1] <= seen[-1][2] and seen[0][0] == "write"
+    assert all(stage == "write" and done <= total for stage, done, total in seen)
+    assert seen[-1][1] == seen[-1][2] == source.size
 
 
 def test_without_edits_the_bytes_are_the_same(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ def write_edited(
         left_out = []
         with atomic_write(target, force=force, sources=[source.path]) as handle:
             job.rewrite(source.parts[0], handle)
+    if progress:
+        progress("write", source.size, source.size)
     return Rewritten(target, job.rounding, tuple(left_out))
 
 

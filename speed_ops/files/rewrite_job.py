@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +108,9 @@ class Job:
         except OSError as error:
             raise FileError(f"Cannot read {file}: {error.strerror or error}.") from error
         with source:
-            shutil.copyfileobj(source, out, _CHUNK)
+            while chunk := source.read(_CHUNK):
+                out.write(chunk)
+                self._advance(len(chunk))
 
 
 def _chunks(source: BinaryIO, size: int, file: Path) -> Iterator[bytes]:
