@@ -15,7 +15,7 @@ def add_commands(commands: Any, comfy: argparse.ArgumentParser) -> None:
     add = commands.add_parser
     command = add("erase", help="one task by one method: numbers, and a sheet of pictures before and after")
     command.add_argument("--task", default="one")
-    command.add_argument("--method", default="both")
+    command.add_argument("--method", default="auto")
     _size(command)
     command.add_argument("--out", type=Path)
     command.set_defaults(run=_erase)
@@ -106,7 +106,7 @@ def _confirm(options: argparse.Namespace) -> None:
     from .matrix import method_named, task_named
 
     hand_over(options.comfy)
-    methods = [method_named(name) for name in options.method or ("none", "both", "speed_few")]
+    methods = [method_named(name) for name in options.method or ("none", "auto", "speed_few")]
     confirm(_runner(options), task_named(options.task), methods)
 
 

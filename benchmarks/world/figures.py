@@ -95,7 +95,7 @@ def concept_curve(results: Sequence[dict[str, Any]], out: Path) -> Path | None:
             if (result["task"] in known or result["task"].startswith("first"))
             else None
         )
-        if count and result["method"] in ("both", "speed_multi", "speed_few", "uce_both") and "h_o" in result:
+        if count and result["method"] in ("auto", "speed_multi", "speed_few", "uce_both") and "h_o" in result:
             numbers.setdefault(result["label"], []).append((count, 100 * result["h_o"]))
     numbers = {label: sorted(points) for label, points in numbers.items() if len(points) > 1}
     if not numbers:

@@ -7,9 +7,10 @@ from typing import Any
 
 from .truth import Truth
 
-DEFAULT = "both"
-ROUNDS = "both_at3"
-OURS = ("both", "both_at1", "both_at2", "both_at3", "targets")
+DEFAULT = "auto"
+WITHOUT, ROUNDS = "both", "both_at3"
+"""The attacked: the same settings without and with adversarial rounds."""
+OURS = ("auto", "both", "both_at1", "both_at2", "both_at3", "targets")
 MAIN = ("one", "three", "half")
 H_O, MARGIN, LOSS, AGREE = 0.90, 0.05, 0.03, 0.95
 """Least H_o, least lead over the best rival, largest loss of Acc_r, least agreement of certificate and pictures."""
@@ -64,10 +65,10 @@ def _pictures(results: Sequence[dict[str, Any]]) -> list[Goal]:
 
 def _attacked(attacks: Sequence[dict[str, Any]]) -> list[Goal]:
     runs = {result["method"]: result["attacks"] for result in attacks}
-    if DEFAULT not in runs or ROUNDS not in runs:
+    if WITHOUT not in runs or ROUNDS not in runs:
         return []
     goals = []
-    for name, attack in runs[DEFAULT].items():
+    for name, attack in runs[WITHOUT].items():
         if name in runs[ROUNDS]:
             before, after = attack["after"], runs[ROUNDS][name]["after"]
             measured = f"{100 * before:.0f} % without, {100 * after:.0f} % with three rounds"

@@ -18,7 +18,7 @@ QUICK = 18
 
 Jobs = list[tuple[Task, Method]]
 
-OURS = ("targets", "both", "both_at1", "both_at3")
+OURS = ("targets", "both", "auto", "both_at1", "both_at3")
 RIVALS = (
     "uce_bare",
     "uce_both",
@@ -64,6 +64,7 @@ def full_jobs() -> Jobs:
     """Everything; first what matters most, so that a matrix that is stopped early says something already."""
     main = (
         "none",
+        "auto",
         "both",
         "speed_few",
         "uce_both",
@@ -74,18 +75,19 @@ def full_jobs() -> Jobs:
         "oce_hard",
         "both_at1",
     )
-    few = ("none", "both", "speed_few", "uce_both")
+    few = ("none", "auto", "both", "speed_few", "uce_both")
     every = (*OURS, *RIVALS, *PAPER)
     jobs = [(TASKS[task], METHODS[name]) for task in ("half", "one", "three") for name in main]
-    jobs += [(TASKS[task], METHODS[name]) for task in (*OTHER_TASKS, "one_b", "one_c") for name in few]
+    jobs += [(TASKS[task], METHODS[name]) for task in (*OTHER_TASKS, "one_b") for name in few]
     jobs += [(TASKS["implicit"], IMPLICIT), *((TASKS["again"], method) for method in AGAIN)]
+    jobs += [(TASKS[task], method) for task in ("subject", "implicit") for method in MORE_ROWS]
     jobs += [(TASKS[task], METHODS[name]) for task in ("half", "one") for name in every]
     return list({(task.name, method.name): (task, method) for task, method in jobs}.values())
 
 
 def quick_jobs() -> Jobs:
     """About ten minutes on two quiet cores."""
-    names = ("none", "both", "speed_few", "uce_bare", "uce_both", "targets")
+    names = ("none", "auto", "speed_few", "uce_bare", "uce_both", "targets")
     return [(TASKS["one"], METHODS[name]) for name in names] + [(TASKS["three"], METHODS[n]) for n in names[:3]]
 
 
@@ -98,7 +100,7 @@ def sweep_jobs(quick: bool = False) -> list[SweepJob]:
     return jobs + [
         SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (8, 11))
         for n in numbers
-        for name in ("none", "both", "speed_multi", "uce_both")
+        for name in ("none", "auto", "speed_multi", "uce_both")
     ]
 
 
@@ -114,6 +116,8 @@ def attack_jobs(quick: bool = False) -> list[tuple[Task, Method, dict[str, Attac
 
 
 IMPLICIT = speed("implicit", "SPEED as published (implicit)", RowChoice(side="bare"), "implicit")
+MORE_ROWS = tuple(varied("auto", f"rows_per_concept-{count}", rows_per_concept=count) for count in (4, 8, 16, 32))
+"""A shape or an idea has more sides than a palette: how many rows does it take?"""
 AGAIN = (
     METHODS["none"],
     varied("both", "jointly"),

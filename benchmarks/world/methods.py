@@ -154,12 +154,14 @@ def _listed() -> list[Method]:
         Method("oce_both", "OCE, rows in context", BOTH, orthogonal()),
         Method("oce_hard", "OCE, rows in context, erase weight 100", BOTH, orthogonal(erase=100.0)),
         speed("targets", "SPEED, rows in context for targets only", TARGETS, "context"),
-        speed("both", "SPEED, rows in context on both sides (default)", BOTH, "context"),
-        *(
-            speed(f"both_at{n}", f"default with {n} adversarial rounds", BOTH, "context", adversarial_rounds=n)
-            for n in (1, 2, 3)
-        ),
+        speed("both", "SPEED, rows in context on both sides (context)", BOTH, "context"),
+        speed("auto", "the same, threshold settled by itself (auto, the default)", BOTH, "auto"),
+        *(speed(f"both_at{n}", f"context with {_rounds(n)}", BOTH, "context", adversarial_rounds=n) for n in (1, 2, 3)),
     ]
+
+
+def _rounds(count: int) -> str:
+    return "1 adversarial round" if count == 1 else f"{count} adversarial rounds"
 
 
 METHODS: dict[str, Method] = {method.name: method for method in _listed()}
@@ -183,4 +185,4 @@ def at_strength(strength: float) -> Method:
     """The default at a part of its strength."""
     method = METHODS["both"]
     edit = weaker(EraseSettings.from_dict(method.settings), strength)
-    return replace(method, name=f"both.strength-{strength:g}", label=f"default at strength {strength:g}", edit=edit)
+    return replace(method, name=f"both.strength-{strength:g}", label=f"context at strength {strength:g}", edit=edit)

@@ -12,6 +12,7 @@ from speed_erase.speed_ops.certificate import ERASED_BELOW
 from .figures import before_after, concept_curve, curves
 from .findings import findings
 from .measures import wilson
+from .methods import METHODS
 from .run import Runner
 from .storage import load_json, write_whole
 from .tasks import TASKS
@@ -22,16 +23,16 @@ COMMAND = "python -m benchmarks.world"
 
 def write_report(runner: Runner, out: Path) -> Path:
     """Tables, curves and pictures; also all results as one JSON file."""
-    results = [load_json(path) for path in sorted(runner.folder.glob("*.json"))]
+    results = [_labelled(load_json(path)) for path in sorted(runner.folder.glob("*.json"))]
     checks = truth(results)
-    attacks = [load_json(path) for path in sorted((runner.folder / "attacks").glob("*.json"))]
+    attacks = [_labelled(load_json(path)) for path in sorted((runner.folder / "attacks").glob("*.json"))]
     parts = [_head(runner, results), findings(results, attacks, checks), _evaluated(runner)]
     images = [
-        before_after(runner, "one", ("uce_bare", "speed_few", "targets", "both"), out),
-        before_after(runner, "three", ("uce_bare", "speed_few", "both"), out),
+        before_after(runner, "one", ("uce_bare", "speed_few", "targets", "auto"), out),
+        before_after(runner, "three", ("uce_bare", "speed_few", "auto"), out),
     ]
-    words = {"none": "before", "both": "after erasing\nOrla Venn"}
-    before_after(runner, "one", ("both",), out, labels=words)  # for the project's first page
+    words = {"none": "before", "auto": "after erasing\nOrla Venn"}
+    before_after(runner, "one", ("auto",), out, labels=words)  # for the project's first page
     parts.append("## Before and after\n")
     parts += [f"![before and after]({path.name})\n" for path in images if path]
     parts += [*_task_tables(results), _splits(results)]
@@ -46,6 +47,12 @@ def write_report(runner: Runner, out: Path) -> Path:
     blob = json.dumps(short, indent=1)
     write_whole(out / "runs.json", lambda part: part.write_text(blob + "\n", encoding="utf-8"))
     return out / "README.md"
+
+
+def _labelled(result: dict[str, Any]) -> dict[str, Any]:
+    """The method's name as it is now, not as it was when the run was made."""
+    known = METHODS.get(result["method"])
+    return result | {"label": known.label} if known else result
 
 
 def _head(runner: Runner, results: Sequence[dict[str, Any]]) -> str:
