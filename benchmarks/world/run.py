@@ -37,10 +37,9 @@ class Runner:
 
     def edit(self, task: Task, method: Method) -> Edited:
         """The edited weights of a task; a second list is erased jointly or further where the method says so."""
-        rows = build(self.world.text, task.targets, method.rows)
-        if not task.then:
-            return method.edit(self.world.original, rows)
-        return _again(self.world, task, method)
+        if task.then and method.name != "none":
+            return _again(self.world, task, method)
+        return method.edit(self.world.original, build(self.world.text, task.targets, method.rows))
 
     def values(self, task: Task, method: Method) -> dict[str, Any]:
         """The cheap pass: no pictures, only what the weights say. Kept in the same folder."""
