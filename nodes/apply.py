@@ -18,6 +18,7 @@ from .host.paths import NONE, lora_names, model_file, recipe_file, recipe_names,
 from .host.weights import open_model
 from .host_erasure import HostErasure
 from .saving import applied
+from .showing import shows_text
 from .sockets import CATEGORY, Erasure
 
 _STRENGTH = "1: the exact edit; 0: the model as it came."
@@ -82,6 +83,7 @@ class SpeedApplyRecipe(io.ComfyNode):
                 ),
             ],
             outputs=erasing_outputs(),
+            hidden=shows_text(),
         )
 
     @classmethod
@@ -101,7 +103,7 @@ class SpeedApplyRecipe(io.ComfyNode):
     def execute(cls, model, clip, recipe, strength) -> io.NodeOutput:
         stored = stored_job(recipe)
         notes = [*stored.notes, *skip_note(stored.clip_skip, clip.layer_idx)]
-        return erased(model, clip, stored.job, strength * stored.strength, *notes)
+        return erased(cls, model, clip, stored.job, strength * stored.strength, *notes)
 
 
 def stored_job(name: str) -> StoredJob:

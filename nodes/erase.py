@@ -11,6 +11,7 @@ from ..speed_ops.pipeline import Job
 from .chart import erasure_chart
 from .host.patching import lora_state
 from .settings_widgets import preset_inputs, settings_from
+from .showing import shows_text, telling
 from .sockets import CATEGORY, Concepts, Erasure, Retain, Settings
 from .solving import erase, job_from
 
@@ -26,12 +27,12 @@ def erasing_outputs() -> list[io.Output]:
     ]
 
 
-def erased(model: Any, clip: Any, job: Job, strength: float, *notes: str) -> io.NodeOutput:
+def erased(node: type[io.ComfyNode], model: Any, clip: Any, job: Job, strength: float, *notes: str) -> io.NodeOutput:
     """The outputs of a node that erases."""
     patched, erasure = erase(model, clip, job, strength)
     report = "\n".join([erasure.report, *notes])
     lora = lora_state(erasure.edits, erasure.layers)
-    return io.NodeOutput(patched, lora, erasure, report, erasure_chart(erasure), ui={"text": (report,)})
+    return io.NodeOutput(patched, lora, erasure, report, erasure_chart(erasure), ui=telling(node, report))
 
 
 class SpeedErase(io.ComfyNode):
@@ -58,6 +59,7 @@ class SpeedErase(io.ComfyNode):
                 Settings.Input("settings", optional=True, tooltip="Expert settings, from SpeedSettings."),
             ],
             outputs=erasing_outputs(),
+            hidden=shows_text(),
         )
 
     @classmethod
@@ -71,4 +73,4 @@ class SpeedErase(io.ComfyNode):
     @classmethod
     def execute(cls, model, clip, concepts, preset, strength, seed, retain=None, settings=None) -> io.NodeOutput:
         job = job_from(concepts, retain, settings_from(preset, seed, settings))
-        return erased(model, clip, job, strength)
+        return erased(cls, model, clip, job, strength)

@@ -7,6 +7,7 @@ from comfy_api.latest import io
 from .chart import forecast_image
 from .probing import forecast_names, forecast_text
 from .settings_widgets import settings_from
+from .showing import shows_text, telling
 from .sockets import CATEGORY, Concepts, Retain
 
 
@@ -32,10 +33,11 @@ class SpeedForecast(io.ComfyNode):
                 io.String.Output(display_name="text", tooltip="The names, most endangered first."),
                 io.Image.Output(display_name="chart", tooltip="The first twenty as bars."),
             ],
+            hidden=shows_text(),
         )
 
     @classmethod
     def execute(cls, model, clip, concepts, shown, retain=None) -> io.NodeOutput:
         found = forecast_names(model, clip, concepts, retain, settings_from("auto", 0))
         text = forecast_text(found, shown)
-        return io.NodeOutput(text, forecast_image(found), ui={"text": (text,)})
+        return io.NodeOutput(text, forecast_image(found), ui=telling(cls, text))

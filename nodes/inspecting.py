@@ -7,6 +7,7 @@ from comfy_api.latest import io
 from ..speed_ops.files.checkpoint import Checkpoint
 from ..speed_ops.files.metadata import Provenance, read_provenance
 from .host.paths import model_file, model_names, state_of
+from .showing import shows_text, telling
 from .sockets import CATEGORY
 
 
@@ -23,6 +24,7 @@ class SpeedInspect(io.ComfyNode):
             is_output_node=True,
             inputs=[io.Combo.Input("file", options=model_names(), tooltip="A checkpoint, diffusion model or LoRA.")],
             outputs=[io.String.Output(display_name="text", tooltip="What the header says.")],
+            hidden=shows_text(),
         )
 
     @classmethod
@@ -32,7 +34,7 @@ class SpeedInspect(io.ComfyNode):
     @classmethod
     def execute(cls, file) -> io.NodeOutput:
         text = describe(read_provenance(Checkpoint.open(model_file(file)).metadata, file), file)
-        return io.NodeOutput(text, ui={"text": (text,)})
+        return io.NodeOutput(text, ui=telling(cls, text))
 
 
 def describe(found: Provenance | None, name: str) -> str:

@@ -6,6 +6,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.leaks import TEMPLATES
 from .probing import leaks_of
+from .showing import shows_text, telling
 from .sockets import CATEGORY, Concepts, Erasure
 
 
@@ -49,10 +50,11 @@ class SpeedLeakProbe(io.ComfyNode):
                     tooltip="The erased concepts with leaking phrases as aliases: erase them from the ORIGINAL model.",
                 ),
             ],
+            hidden=shows_text(),
         )
 
     @classmethod
     def execute(cls, model, clip, erasure, templates, description="", concepts=None) -> io.NodeOutput:
         asked = tuple(concepts) if concepts is not None else erasure.concepts
         found = leaks_of(model, clip, erasure, asked, templates, description)
-        return io.NodeOutput(found.text(), found.phrases(), found.closed(), ui={"text": (found.text(),)})
+        return io.NodeOutput(found.text(), found.phrases(), found.closed(), ui=telling(cls, found.text()))

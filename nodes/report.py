@@ -8,6 +8,7 @@ from comfy_api.latest import io, ui
 
 from .chart import erasure_chart
 from .host_erasure import HostErasure
+from .showing import shows_text, telling
 from .sockets import CATEGORY, Erasure
 
 
@@ -28,14 +29,15 @@ class SpeedReport(io.ComfyNode):
                 io.String.Output(display_name="json", tooltip="Every measurement, for programs."),
                 io.Image.Output(display_name="chart", tooltip="The report as a picture."),
             ],
+            hidden=shows_text(),
         )
 
     @classmethod
     def execute(cls, erasure) -> io.NodeOutput:
         text, chart = describe(erasure), erasure_chart(erasure)
         facts = erasure.certificate.to_json() if erasure.certificate is not None else {}
-        shown = ui.PreviewImage(chart, cls=cls).as_dict() | {"text": (text,)}
-        return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=shown)
+        told = ui.PreviewImage(chart, cls=cls).as_dict() | telling(cls, text)
+        return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=told)
 
 
 def describe(erasure: HostErasure) -> str:

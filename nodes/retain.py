@@ -8,6 +8,7 @@ from ..speed_ops.errors import SpeedError
 from ..speed_ops.text.kinds import BUILTIN_KINDS, KINDS
 from ..speed_ops.text.retain import RetainSet, builtin_retain, parse_retain, read_retain, union
 from .host.paths import NONE, input_file, list_names, state_of
+from .showing import shows_text, telling
 from .sockets import CATEGORY, Retain
 
 _FOR_KIND = "for kind: "
@@ -29,6 +30,7 @@ class RetainSetLoader(io.ComfyNode):
                 Retain.Output(display_name="retain", tooltip="For SpeedErase and SpeedForecast."),
                 io.String.Output(display_name="counts", tooltip="How many names came from where."),
             ],
+            hidden=shows_text(),
         )
 
     @classmethod
@@ -50,7 +52,7 @@ class RetainSetLoader(io.ComfyNode):
         total = (retain or RetainSet()) | read_set(builtin, text, file, column, kind)
         total = total.limit(limit) if limit else total
         counts = describe(total)
-        return io.NodeOutput(total, counts, ui={"text": (counts,)})
+        return io.NodeOutput(total, counts, ui=telling(cls, counts))
 
 
 def _name_inputs() -> list[io.Input]:

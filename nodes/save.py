@@ -8,6 +8,7 @@ from ..speed_ops.errors import SpeedError
 from .host.paths import check_prefix
 from .host.saving import DTYPES, SOURCE, workflow_metadata
 from .saving import SaveChoice, save
+from .showing import shows_text, telling
 from .sockets import CATEGORY, Erasure
 
 
@@ -51,7 +52,7 @@ class SaveErasedModel(io.ComfyNode):
                 io.Vae.Input("vae", optional=True, tooltip="The VAE that goes into the checkpoint."),
             ],
             outputs=[io.String.Output(display_name="files", tooltip="Where everything was written.")],
-            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo],
+            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo, *shows_text()],
         )
 
     @classmethod
@@ -69,4 +70,4 @@ class SaveErasedModel(io.ComfyNode):
         choice = SaveChoice(lora, checkpoint, diffusion_model, recipe, filename_prefix, dtype, overwrite)
         workflow = workflow_metadata(cls.hidden.prompt, cls.hidden.extra_pnginfo) if cls.hidden else {}
         text = "\n".join(save(erasure, choice, **wired, workflow=workflow))
-        return io.NodeOutput(text, ui={"text": (text,)})
+        return io.NodeOutput(text, ui=telling(cls, text))
