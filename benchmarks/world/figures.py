@@ -25,8 +25,9 @@ DEFAULTS = {
     "retain_templates": "5",
     "positions": "all four",
     "augmentations": "0",
+    **{f"auto lam, {task}": "0.1" for task in ("half", "subject", "implicit")},
 }
-"""The point of each curve that is the engine's default."""
+"""The point of each curve that is the preset's own: of `context`, which the curves vary, or of `auto` where it says so."""
 
 
 def _plots() -> Any:

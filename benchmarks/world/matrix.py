@@ -96,10 +96,15 @@ def sweep_jobs(quick: bool = False) -> list[SweepJob]:
     jobs = [
         SweepJob(curve, at, TASKS["three"], method, pictures and not quick) for curve, at, method, pictures in _points()
     ]
-    numbers = () if quick else (1, 2, 4, 6, 8, 11)
+    if quick:
+        return jobs
+    for task in ("half", "subject", "implicit"):
+        for value in (0.02, 0.05, 0.1, 0.2, 0.3):
+            method = varied("auto", f"lam-{value:g}", lam=value)
+            jobs.append(SweepJob(f"auto lam, {task}", f"{value:g}", TASKS[task], method, False))
     return jobs + [
         SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (8, 11))
-        for n in numbers
+        for n in (1, 2, 4, 6, 8, 11)
         for name in ("none", "auto", "speed_multi", "uce_both")
     ]
 
@@ -116,7 +121,7 @@ def attack_jobs(quick: bool = False) -> list[tuple[Task, Method, dict[str, Attac
 
 
 IMPLICIT = speed("implicit", "SPEED as published (implicit)", RowChoice(side="bare"), "implicit")
-MORE_ROWS = tuple(varied("auto", f"rows_per_concept-{count}", rows_per_concept=count) for count in (4, 8, 16, 32))
+MORE_ROWS = tuple(varied("auto", f"rows_per_concept-{count}", rows_per_concept=count) for count in (4, 32))
 """A shape or an idea has more sides than a palette: how many rows does it take?"""
 AGAIN = (
     METHODS["none"],

@@ -16,6 +16,7 @@ from ..errors import SpeedError
 from ..versions import package_version
 from . import apply, batch, bench, cache, demo, erase, forecast, inspect_file, probe, verify
 from .console import Console
+from .memory import return_large_blocks
 from .usage import UsageError
 
 OK, REFUSED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = build_parser().parse_args(arguments)
     except SystemExit as end:  # argparse has said what is wrong
         return int(end.code or 0)
+    return_large_blocks()
     debug = getattr(args, "debug", False)
     with Console(quiet=getattr(args, "quiet", False), machine=getattr(args, "json", False)) as console, _stoppable():
         try:
