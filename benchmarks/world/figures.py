@@ -27,7 +27,7 @@ DEFAULTS = {
     "augmentations": "0",
     **{f"auto lam, {task}": "0.1" for task in ("half", "subject", "implicit")},
 }
-"""The point of each curve that is the preset's own: of `context`, which the curves vary, or of `auto` where it says so."""
+"""The point of each curve that the preset has: `context`, which the curves vary, or `auto` where a curve says so."""
 
 
 def _plots() -> Any:
