@@ -38,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse has said what is wrong
         return int(end.code or 0)
     return_large_blocks()
-    return_large_blocks()
     debug = getattr(args, "debug", False)
     with Console(quiet=getattr(args, "quiet", False), machine=getattr(args, "json", False)) as console, _stoppable():
         try:
