@@ -54,6 +54,9 @@ class ComfyWorld:
         with torch.inference_mode():
             self.model, self.clip, self.vae = nodes.CheckpointLoaderSimple().load_checkpoint(CHECKPOINT)
             self._empty = self.rows([""])
+        # Taken before anything is sampled: ComfyUI patches the loaded weights in place.
+        state = self.model.model.state_dict()
+        self._values = {key: value.clone() for key, value in state.items() if key.endswith(TO_V)}
 
     def rows(self, texts: Sequence[str], batch: int = 32) -> Tensor:
         """All 77 rows of each prompt, (n, 77, 768)."""
@@ -64,15 +67,10 @@ class ComfyWorld:
                 parts.append(self.clip.encode_from_tokens({"l": sections}).reshape(len(sections), -1, 768))
         return torch.cat(parts)
 
-    def value_weights(self) -> dict[str, Tensor]:
-        """The weights an erasure edits: {key in the model: (320, 768)} of every `attn2.to_v`."""
-        state = self.model.model.state_dict()
-        return {key: value.clone() for key, value in state.items() if key.endswith(TO_V)}
-
     def edited(self, weights: Mapping[str, Tensor]) -> Any:
-        """A model whose given weights are replaced, as patches on a clone: the loaded model stays as it is."""
-        before, clone = self.value_weights(), self.model.clone()
-        clone.add_patches({key: ("diff", (new.float() - before[key].float(),)) for key, new in weights.items()})
+        """A model whose given `attn2.to_v` weights are replaced, as patches on a clone; the loaded one stays."""
+        clone = self.model.clone()
+        clone.add_patches({key: ("diff", (new.float() - self._values[key].float(),)) for key, new in weights.items()})
         return clone
 
     def sample(self, rows: Tensor, seed: int, model: Any = None, batch: int = 64) -> Tensor:

@@ -45,38 +45,53 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
-def curves(runner: Runner, out: Path) -> Path | None:
-    """One panel a curve: residual and drift by the weights, H_o where pictures exist, the default marked."""
-    points: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+Points = dict[str, list[tuple[str, dict[str, Any]]]]
+
+
+def curve_points(runner: Runner) -> Points:
+    """The stored results of each curve, in its order."""
+    points: Points = {}
     for job in sweep_jobs():
-        if job.curve == "concepts":
-            continue
         stored = _stored(runner, job.task.name, job.method.name)
-        if stored:
+        if stored and job.curve != "concepts":
             points.setdefault(job.curve, []).append((job.at, stored))
+    return points
+
+
+def curves(points: Points, out: Path) -> Path | None:
+    """One panel a curve: residual and drift by the weights, H_o where pictures exist, the preset's own point marked."""
     if not points:
         return None
-    columns = 3
+    columns = 4
     rows = -(-len(points) // columns)
-    figure, panels = _plots().subplots(rows, columns, figsize=(13, 2.6 * rows), squeeze=False)
+    figure, panels = _plots().subplots(rows, columns, figsize=(14, 2.5 * rows), squeeze=False)
     for panel in panels.flat[len(points) :]:
         panel.axis("off")
     for panel, (curve, found) in zip(panels.flat, points.items(), strict=False):
-        places = range(len(found))
-        panel.plot(places, [r["values"]["residual"] for _, r in found], "o-", label="erased: residual", color="#b03030")
-        panel.plot(places, [r["values"]["drift"] for _, r in found], "s-", label="kept: drift", color="#3060a0")
-        seen = [(i, r["h_o"]) for i, (_, r) in enumerate(found) if "h_o" in r]
-        if seen:
-            panel.plot(*zip(*seen, strict=True), "k*", label="H_o of pictures")
-        labels = [at for at, _ in found]
-        if DEFAULTS.get(curve) in labels:
-            panel.axvline(labels.index(DEFAULTS[curve]), color="#888888", linestyle=":", label="default")
-        panel.set_xticks(list(places), labels, fontsize=7, rotation=20)
-        panel.set_title(curve, fontsize=9)
-        panel.set_ylim(0, 1.05)
-    panels.flat[0].legend(fontsize=7)
+        _curve(panel, curve, found)
+    panels.flat[0].legend(fontsize=7, loc="lower right")
     figure.tight_layout()
     return _save(figure, out / "curves.png")
+
+
+def _curve(panel: Any, curve: str, found: list[tuple[str, dict[str, Any]]]) -> None:
+    places = range(len(found))
+    lines = {name: [r["values"][name] for _, r in found] for name in ("residual", "drift")}
+    panel.plot(places, lines["residual"], "o-", label="erased: residual", color="#b03030")
+    panel.plot(places, lines["drift"], "s-", label="kept: drift", color="#3060a0")
+    top = 1.3 * max(*lines["residual"], *lines["drift"])
+    for place, (_, result) in enumerate(found):
+        if "h_o" in result:
+            shown = f"H_o {100 * result['h_o']:.0f}"
+            panel.text(place, 0.97 * top, shown, fontsize=6, ha="center", va="top")
+    labels = [at for at, _ in found]
+    if DEFAULTS.get(curve) in labels:
+        panel.axvline(labels.index(DEFAULTS[curve]), color="#888888", linestyle=":", label="the preset's own")
+    panel.set_xticks(list(places), labels, fontsize=7, rotation=20)
+    panel.tick_params(axis="y", labelsize=7)
+    panel.set_title(curve, fontsize=9)
+    panel.set_xlim(-0.4, len(found) - 0.6)
+    panel.set_ylim(0, top)
 
 
 def _stored(runner: Runner, task: str, method: str) -> dict[str, Any] | None:
@@ -87,27 +102,25 @@ def _stored(runner: Runner, task: str, method: str) -> dict[str, Any] | None:
 
 
 def concept_curve(results: Sequence[dict[str, Any]], out: Path) -> Path | None:
-    """H_o of pictures against the number of erased painters."""
-    numbers: dict[str, list[tuple[int, float]]] = {}
+    """H_o of the pictures, and Frechet distance of the kept ones, against the number of erased painters."""
     known = {"one": 1, "three": 3, "half": 6}
+    lines: dict[str, list[tuple[int, float, float]]] = {}
     for result in results:
-        count = (
-            known.get(result["task"]) or int(result["task"].removeprefix("first") or 0)
-            if (result["task"] in known or result["task"].startswith("first"))
-            else None
-        )
-        if count and result["method"] in ("auto", "speed_multi", "speed_few", "uce_both") and "h_o" in result:
-            numbers.setdefault(result["label"], []).append((count, 100 * result["h_o"]))
-    numbers = {label: sorted(points) for label, points in numbers.items() if len(points) > 1}
-    if not numbers:
+        task = result["task"]
+        count = int(task.removeprefix("first")) if task.startswith("first") else known.get(task)
+        if count and result["method"] in ("auto", "speed_multi", "uce_both") and "h_o" in result:
+            lines.setdefault(result["label"], []).append((count, 100 * result["h_o"], result["frechet_kept"]))
+    lines = {label: sorted(points) for label, points in lines.items() if len(points) > 1}
+    if not lines:
         return None
-    figure, panel = _plots().subplots(figsize=(6, 3))
-    for label, points in numbers.items():
-        panel.plot(*zip(*points, strict=True), "o-", label=label)
-    panel.set_xlabel("painters erased")
-    panel.set_ylabel("H_o")
-    panel.set_ylim(0, 102)
-    panel.legend(fontsize=7)
+    figure, panels = _plots().subplots(1, 2, figsize=(11, 3))
+    for place, (panel, title) in enumerate(zip(panels, ("H_o", "Frechet distance of the kept"), strict=True), 1):
+        for label, points in lines.items():
+            panel.plot([point[0] for point in points], [point[place] for point in points], "o-", label=label)
+        panel.set_xlabel("painters erased, of 12")
+        panel.set_title(title, fontsize=9)
+        panel.set_ylim(bottom=0)
+    panels[1].legend(fontsize=7)
     return _save(figure, out / "concepts.png")
 
 

@@ -30,8 +30,13 @@ What the small world says, and where it disagrees with the paper:
 - **The published orthogonal edit turns rather than removes.** With its released weights it leaves this model's painters
   standing; with a weight that erases half of all painters it harms the others. Its weights were chosen for other
   models, so this is no verdict on the method.
-- **A white-box attacker wins when he may go far.** Rows within a radius of 0.3 of the name's include rows that no
-  edit of this kind has seen and that kept neighbours need.
+- **A white-box attacker wins.** Rows moved by a tenth of their length bring most pictures back, by a fifth all of them,
+  with adversarial rounds as without. The rounds lower the engine's own measure of the leak only a little: they close a
+  few directions, and a gradient has hundreds to choose from. They harden against near misses of a name, not against
+  someone who holds the weights.
+- **Shapes and implied ideas are harder than palettes.** The one subject and the implied night are only weakened, by
+  every method; the certificate says so of the night and calls the subject erased: its one kind of error on the unsafe
+  side.
 """
 
 

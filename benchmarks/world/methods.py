@@ -155,7 +155,7 @@ def _listed() -> list[Method]:
         Method("oce_hard", "OCE, rows in context, erase weight 100", BOTH, orthogonal(erase=100.0)),
         speed("targets", "SPEED, rows in context for targets only", TARGETS, "context"),
         speed("both", "SPEED, rows in context on both sides (context)", BOTH, "context"),
-        speed("auto", "the same, threshold settled by itself (auto, the default)", BOTH, "auto"),
+        speed("auto", "SPEED, both sides, threshold by itself (auto: the default)", BOTH, "auto"),
         *(speed(f"both_at{n}", f"context with {_rounds(n)}", BOTH, "context", adversarial_rounds=n) for n in (1, 2, 3)),
     ]
 

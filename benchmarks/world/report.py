@@ -9,7 +9,7 @@ from typing import Any
 
 from speed_erase.speed_ops.certificate import ERASED_BELOW
 
-from .figures import before_after, concept_curve, curves
+from .figures import Points, before_after, concept_curve, curve_points, curves
 from .findings import findings
 from .measures import wilson
 from .methods import METHODS
@@ -36,10 +36,12 @@ def write_report(runner: Runner, out: Path) -> Path:
     parts.append("## Before and after\n")
     parts += [f"![before and after]({path.name})\n" for path in images if path]
     parts += [*_task_tables(results), _splits(results)]
-    if path := curves(runner, out):
-        parts.append(f"## Which rows and which settings\n\n`{COMMAND} sweep`\n\n![curves]({path.name})\n")
+    points = curve_points(runner)
+    if path := curves(points, out):
+        parts.append(f"## Which rows and which settings\n\n{CURVES}\n![curves]({path.name})\n")
+        parts.append(_curve_table(points))
     if path := concept_curve(results, out):
-        parts.append(f"## From one concept to many\n\n![number of concepts]({path.name})\n")
+        parts.append(f"## From one concept to many\n\n`{COMMAND} sweep`\n\n![number of concepts]({path.name})\n")
     parts += [_attacks(attacks), _confirmed(runner), _truth(checks)]
     text = "\n".join(part for part in parts if part)
     write_whole(out / "README.md", lambda part: part.write_text(text.rstrip() + "\n", encoding="utf-8"))
@@ -47,6 +49,20 @@ def write_report(runner: Runner, out: Path) -> Path:
     blob = json.dumps(short, indent=1)
     write_whole(out / "runs.json", lambda part: part.write_text(blob + "\n", encoding="utf-8"))
     return out / "README.md"
+
+
+CURVES = f"""\
+`{COMMAND} sweep`: one setting of the preset `context` varied at a time on three painters (of `auto`, on the task named,
+where the curve says so). Residual and drift by the weights alone, on unseen prompts; H_o where pictures were drawn.
+"""
+
+
+def _curve_table(points: Points) -> str:
+    lines = [
+        [curve, "; ".join(f"{at}: {r['values']['residual']:.3f} / {r['values']['drift']:.3f}" for at, r in found)]
+        for curve, found in points.items()
+    ]
+    return _table(["setting", "value: residual / drift"], lines)
 
 
 def _labelled(result: dict[str, Any]) -> dict[str, Any]:
