@@ -78,6 +78,7 @@ def erase_model(
 ) -> Outcome:
     """Encodes, solves and certifies. `weights` are the EFFECTIVE ones, `hold` the targets erased from them before."""
     gathered, dropped = gather(encoder, weights, job, progress)
+    encoder.close()  # SDXL's two take a gigabyte, which the solve can use
     erasure = solve(
         weights,
         gathered.targets,

@@ -52,6 +52,17 @@ def test_equals_transformers_own_model() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_a_closed_encoder_holds_no_weights_and_works_again(family: str) -> None:
+    encoder = tiny_encoder(family)
+    before = full(encoder)
+    held = [p for tower in encoder._towers for part in (tower._core_call, tower._layers) for p in part.parameters()]
+    assert sum(parameter.numel() for parameter in held) > 0
+    encoder.close()
+    assert sum(parameter.numel() for parameter in held) == 0
+    assert torch.equal(full(encoder), before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_trimmed_rows_equal_padded_ones(family: str) -> None:
     encoder = tiny_encoder(family)
     padded = full(encoder)

@@ -45,6 +45,10 @@ class CachedEncoder:
             progress(stage, len(missing), len(missing))
         return [torch.stack([known[request.text, row] for row in request.rows]) for request in requests]
 
+    def close(self) -> None:
+        """Gives the encoder's memory back; the next text that is not known takes it again."""
+        self.encoder.close()
+
     def _recall(self, wanted: dict[str, set[int]]) -> dict[RowKey, Tensor]:
         if self.cache is None:
             return {}

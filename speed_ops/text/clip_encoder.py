@@ -56,6 +56,11 @@ class ClipTextEncoder:
             total.update(f"{tower.rule} {tower.weights.digest(tower.blocks)}\n".encode())
         return total.hexdigest()
 
+    def close(self) -> None:
+        """Gives its memory back; the next call to `encode` takes it again."""
+        for tower in self._towers:
+            tower.close()
+
     def token_ids(self, text: str) -> list[int]:
         """Tokens of the literal text, without start and end tokens."""
         return self._tokenizer.token_ids(text)

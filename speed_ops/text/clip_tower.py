@@ -29,10 +29,24 @@ class ClipTower:
         self.tick: Callable[[], None] = lambda: None
         """Called before every block: the place to report progress or to stop."""
         self._device = device
+        self._next = 0
+        self._forget()
+
+    def close(self) -> None:
+        """Lets go of the weights in memory at once; the next call reads them again.
+
+        The modules refer to each other and to this tower, and would stay until Python next looks for cycles.
+        """
+        for module in (self._core_call, self._layers, self._final_norm):
+            for parameter in module.parameters() if module is not None else ():
+                parameter.data = parameter.new_empty(0)
+        self._forget()
+
+    def _forget(self) -> None:
         self._core: Any = None
+        self._core_call: Any = None
         self._layers: nn.ModuleList | None = None
         self._final_norm: nn.Module | None = None
-        self._next = 0
         self._content: dict[nn.Module, int] = {}
         """Which block's weights a module holds."""
 

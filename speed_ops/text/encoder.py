@@ -46,6 +46,9 @@ class TextEncoder(Protocol):
         Asking for fewer rows is how an encoder may save work; the rows are the same as of the whole sequence.
         """
 
+    def close(self) -> None:
+        """Gives its memory back; the next call to `encode` takes it again."""
+
 
 @dataclass(frozen=True)
 class RowRequest:
