@@ -10,7 +10,7 @@ import torch
 from comfy_server import ComfyServer
 from workflows import erasing, node
 
-from benchmarks.world.short import PAINTERS, train_short
+from speed_erase.benchmarks.world.short import PAINTERS, train_short
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
