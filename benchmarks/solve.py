@@ -114,8 +114,11 @@ def _engine_seconds(weights: dict[str, Tensor], rows: Problem) -> tuple[float, f
 
 
 def time_released(family: str, concepts: int, names: int) -> tuple[float, str]:
-    """All layers where that is bearable, else one of each size, else those at fewer names and a straight line."""
-    if names <= WHOLE[family]:
+    """All layers where that is bearable, else one of each size, else those at fewer names and a straight line.
+
+    More than one concept at more than a hundred names is left to the line: it is timed for ten thousand names anyway.
+    """
+    if names <= (WHOLE[family] if concepts == 1 else 100):
         weights, rows = problem(family, concepts, names)
         seconds, shortened = over_layers(lambda w: released(w, *_with_constraints(rows), SETTINGS), weights)
         return seconds, "~" if shortened else ""

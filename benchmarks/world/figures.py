@@ -120,7 +120,7 @@ def concept_curve(results: Sequence[dict[str, Any]], out: Path) -> Path | None:
         panel.set_xlabel("painters erased, of 12")
         panel.set_title(title, fontsize=9)
         panel.set_ylim(bottom=0)
-    panels[1].legend(fontsize=7)
+    panels[0].legend(fontsize=7, loc="lower right")
     return _save(figure, out / "concepts.png")
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from speed_erase.speed_ops.certificate import ERASED_BELOW
 
 from .figures import Points, before_after, concept_curve, curve_points, curves
-from .findings import findings
+from .findings import MAIN, findings
+from .matrix import task_named
 from .measures import wilson
 from .methods import METHODS
 from .run import Runner
@@ -107,11 +108,12 @@ def _task_tables(results: Sequence[dict[str, Any]]) -> list[str]:
     head = ["method", "Acc_e", "Acc_r", "H_o", "near", "subject kept", "change: erased / near / far / plain"]
     head += ["Frechet", "residual", "drift", "certificate"]
     for name in dict.fromkeys((*TASKS, *(r["task"] for r in results))):
-        own = [result for result in results if result["task"] == name]
+        # Points of a curve stand in the curves, not among the methods.
+        own = [r for r in results if r["task"] == name and not (name in MAIN and "." in r["method"])]
         if not own:
             continue
-        own.sort(key=lambda result: -result["h_o"])
-        label = TASKS[name].label if name in TASKS else name
+        own.sort(key=lambda result: (-result["h_o"], result.get("frechet_kept", 0)))
+        label = task_named(name).label
         count = own[0]["counts"]
         low, high = wilson(0.5, count["erased"])
         parts.append(
@@ -127,7 +129,7 @@ def _line(result: dict[str, Any]) -> list[str]:
     moved = " / ".join(f"{change[n]:.2f}" if n in change else "-" for n in ("erased", "near", "far", "plain"))
     values, certificate = result["values"], result.get("certificate")
     shares = [_share(result.get(name)) for name in ("acc_e", "acc_r", "h_o", "acc_near", "subject_of_erased")]
-    numbers = [f"{result.get('frechet_kept', 0):.2f}", f"{values['residual']:.3f}", f"{values['drift']:.3f}"]
+    numbers = [f"{max(0.0, result.get('frechet_kept', 0)):.2f}", f"{values['residual']:.3f}", f"{values['drift']:.3f}"]
     return [result["label"], *shares, moved, *numbers, f"{certificate['probe']:.2f}" if certificate else "-"]
 
 
