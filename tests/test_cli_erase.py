@@ -110,12 +110,17 @@ def test_second_run_encodes_nothing(models: Path, tmp_path: Path, capsys: pytest
     assert main([*arguments, "--out", str(tmp_path / "b")]) == 0
     again = machine(capsys)
     assert again["encoded"] == 0 and again["reused"] > 0
-    # The same bytes, from the cache, and from another process without it.
+    # The same files from the cache, and from another process without it; a processor's libraries may round otherwise
+    # from run to run, so the tensors are held to the precision they are stored in.
     assert mini.run(*arguments, "--no-cache", "--out", tmp_path / "c").returncode == 0
     files = ["sd1-erased.safetensors", "sd1-eraser-lora.safetensors", "sd1-recipe.json"]
     assert sorted(file.name for file in (tmp_path / "c").iterdir()) == files
-    for file in files:
-        assert len({(tmp_path / name / file).read_bytes() for name in "abc"}) == 1, file
+    assert len({(tmp_path / name / "sd1-recipe.json").read_bytes() for name in "abc"}) == 1
+    for file in files[:2]:
+        first, *others = (load_file(tmp_path / name / file) for name in "abc")
+        for other in others:
+            assert list(other) == list(first)
+            assert all(torch.allclose(other[key], first[key], rtol=2e-3, atol=1e-4) for key in first), file
 
 
 def test_recipe_reproduces_the_edit(models: Path, tmp_path: Path) -> None:
