@@ -92,8 +92,11 @@ def _owner(key: str) -> str:
 
 
 def _with_spectrum(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Rows of unit variance on average, scaled along random orthogonal directions."""
+    """Rows of unit variance on average, scaled along random orthogonal directions.
+
+    In double precision: how many threads add up the products must not show in the file.
+    """
     width = values.shape[1]
-    scale = torch.arange(1, width + 1, dtype=torch.float32) ** -_DECAY
-    turn = torch.linalg.qr(torch.randn(width, width, generator=generator)).Q
-    return values @ ((scale * math.sqrt(width) / scale.norm())[:, None] * turn)
+    scale = torch.arange(1, width + 1, dtype=torch.float64) ** -_DECAY
+    turn = torch.linalg.qr(torch.randn(width, width, generator=generator).double()).Q
+    return (values.double() @ ((scale * math.sqrt(width) / scale.norm())[:, None] * turn)).float()
