@@ -58,6 +58,31 @@ def comfyui() -> Path:
     return COMFYUI
 
 
+@pytest.fixture
+def shared_embeddings(comfyui, tmp_path_factory, monkeypatch) -> None:
+    """One cache of embeddings for the tests of this run, and not the user's."""
+    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.getbasetemp() / "embeddings"))
+
+
+@pytest.fixture
+def own_output(shared_embeddings, tmp_path):
+    """ComfyUI's output folder for one test."""
+    import folder_paths
+
+    before = folder_paths.get_output_directory()
+    folder_paths.set_output_directory(str(tmp_path))
+    yield tmp_path
+    folder_paths.set_output_directory(before)
+
+
+@pytest.fixture(scope="module")
+def sd15(comfyui):
+    """MODEL, CLIP and VAE of the mini SD1.5 checkpoint."""
+    import mini_checkpoints as mini
+
+    return mini.load(mini.shared("sd15"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if COMFYUI is not None:
         return

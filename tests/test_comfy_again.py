@@ -6,31 +6,14 @@ import itertools
 import os
 from dataclasses import replace
 
-import mini_checkpoints as mini
 import pytest
 from graph import erased, left, run
 
-pytestmark = pytest.mark.comfy
+pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("own_output")]
 
 FIRST, SECOND = "Vincent van Gogh", "Van Gogh's friend Paul Gauguin"
 """Alike, so that erasing the second without holding the first would move it."""
 _numbers = itertools.count()
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, tmp_path_factory, monkeypatch, comfyui):
-    import folder_paths
-
-    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.getbasetemp() / "embeddings"))
-    before = folder_paths.get_output_directory()
-    folder_paths.set_output_directory(str(tmp_path))
-    yield tmp_path
-    folder_paths.set_output_directory(before)
-
-
-@pytest.fixture(scope="module")
-def sd15(comfyui):
-    return mini.load(mini.shared("sd15"))
 
 
 def saved_lora(erasure) -> str:

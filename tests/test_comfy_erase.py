@@ -7,17 +7,7 @@ import pytest
 import torch
 from graph import concepts, erased, left, moved, retained, sample, value_outputs
 
-pytestmark = pytest.mark.comfy
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch, comfyui):
-    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.getbasetemp() / "embeddings"))
-
-
-@pytest.fixture(scope="module")
-def sd15(comfyui):
-    return mini.load(mini.shared("sd15"))
+pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
 
 
 @pytest.mark.parametrize("family", ["sd15", "sd21", "sdxl", "sdxl-refiner"])

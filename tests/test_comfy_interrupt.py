@@ -5,28 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
-import mini_checkpoints as mini
 import pytest
 import torch
 from graph import erased, run
 
-pytestmark = pytest.mark.comfy
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, tmp_path_factory, monkeypatch, comfyui):
-    import folder_paths
-
-    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.getbasetemp() / "embeddings"))
-    before = folder_paths.get_output_directory()
-    folder_paths.set_output_directory(str(tmp_path))
-    yield tmp_path
-    folder_paths.set_output_directory(before)
-
-
-@pytest.fixture(scope="module")
-def sd15(comfyui):
-    return mini.load(mini.shared("sd15"))
+pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("own_output")]
 
 
 @pytest.fixture
@@ -122,7 +105,7 @@ def test_forecast_and_leak_probe_stop_too(sd15, press, node):
 
 
 @pytest.mark.parametrize("after", [0.0, 0.3, 0.6, 0.95])
-def test_saving_a_checkpoint_stops_and_leaves_no_file(sd15, press, own_folders, after):
+def test_saving_a_checkpoint_stops_and_leaves_no_file(sd15, press, own_output, after):
     """While weights are gathered (the first half) and while they are written (the second)."""
     import comfy.model_management as host
 
@@ -136,4 +119,4 @@ def test_saving_a_checkpoint_stops_and_leaves_no_file(sd15, press, own_folders, 
     with pytest.raises(host.InterruptProcessingException):
         run(SaveErasedModel, erasure=erasure, **inputs)
     assert time.monotonic() - pressed[0] < 1.0
-    assert [path for path in own_folders.rglob("*") if path.is_file()] == []
+    assert [path for path in own_output.rglob("*") if path.is_file()] == []

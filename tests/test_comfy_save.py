@@ -16,10 +16,9 @@ pytestmark = pytest.mark.comfy
 
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path, tmp_path_factory, monkeypatch, comfyui):
+def own_folders(shared_embeddings, tmp_path):
     import folder_paths
 
-    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.getbasetemp() / "embeddings"))
     before = folder_paths.get_output_directory(), folder_paths.get_input_directory()
     (tmp_path / "output").mkdir()
     (tmp_path / "input").mkdir()
@@ -28,11 +27,6 @@ def own_folders(tmp_path, tmp_path_factory, monkeypatch, comfyui):
     yield tmp_path
     folder_paths.set_output_directory(before[0])
     folder_paths.set_input_directory(before[1])
-
-
-@pytest.fixture(scope="module")
-def sd15(comfyui):
-    return mini.load(mini.shared("sd15"))
 
 
 CHOICE = {

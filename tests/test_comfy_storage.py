@@ -10,19 +10,9 @@ import torch
 from graph import erased, left, moved, run, sample, value_outputs
 from safetensors.torch import load_file, save_file
 
-pytestmark = pytest.mark.comfy
+pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
 
 TEXT_LAYERS = (".attn2.to_v.weight", ".attn2.to_k.weight")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch, comfyui):
-    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.getbasetemp() / "embeddings"))
-
-
-@pytest.fixture(scope="module")
-def sd15(comfyui):
-    return mini.load(mini.shared("sd15"))
 
 
 @pytest.fixture(scope="module")

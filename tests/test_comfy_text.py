@@ -9,17 +9,7 @@ import pytest
 import torch
 from graph import erased, left, sample
 
-pytestmark = pytest.mark.comfy
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch, comfyui):
-    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.getbasetemp() / "embeddings"))
-
-
-@pytest.fixture(scope="module")
-def sd15(comfyui):
-    return mini.load(mini.shared("sd15"))
+pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
 
 
 def test_a_clip_lora_and_clip_skip_change_what_is_erased(sd15):
