@@ -10,22 +10,26 @@ from .nullspace import lower_gram
 
 _ROUGH_STEPS = 12  # enough to place a shift just below the smallest value, after which few more are needed
 _ROUGH_MARGIN = 1e-3  # what single precision may have put the smallest value wrong, in a well conditioned layer
-_STEPS = 160
 _CHECK_EVERY = 4
-_TOLERANCE = 1e-10  # relative residual; the draws need the direction to about 1e-8, and close values cost digits
+_STEPS = 80
+_TOLERANCE = 1e-10  # error of a direction; the draws need it to about 1e-8
 _SMALL = 64  # below this side an SVD is as fast
 
 
 def smallest_directions(weight: Tensor, count: int) -> Tensor:
     """`count x d`: right singular vectors of the smallest singular values of the thin SVD, smallest last.
 
-    A Krylov space of the inverse of the smaller Gram matrix; an SVD where that cannot work. The thin SVD's smallest,
-    not the exact null vectors of a wide matrix, as in the released code.
+    Searched with a factorisation of the smaller Gram matrix in half the precision, judged in full precision on the
+    weight itself; in full precision throughout where that fails, and an SVD where that fails too. The thin SVD's
+    smallest, not the exact null vectors of a wide matrix, as in the released code.
     """
     out, width = weight.shape
     short = weight if out <= width else weight.T
     count = min(count, len(short))
-    found = _smallest_eigenvectors(lower_gram(short), count) if len(short) > _SMALL else None
+    found = None
+    for precision in (torch.float32, weight.dtype) if len(short) > _SMALL else ():
+        if found is None:
+            found = _smallest_left_vectors(short, count, precision)
     if found is None:
         return _signed(torch.linalg.svd(weight, full_matrices=False)[2][-count:])
     vectors = found.T.flip(0)
@@ -34,25 +38,46 @@ def smallest_directions(weight: Tensor, count: int) -> Tensor:
     return _signed(vectors)
 
 
-def _smallest_eigenvectors(gram: Tensor, count: int) -> Tensor | None:
-    """`side x count`: eigenvectors of the smallest eigenvalues, smallest first; None where it does not work out."""
-    factor, failed = torch.linalg.cholesky_ex(gram.to(torch.float32))  # half the cost, and a rough place is enough
+def _smallest_left_vectors(short: Tensor, count: int, precision: torch.dtype) -> Tensor | None:
+    """`side x count`: eigenvectors of the smallest eigenvalues of `short short'`, smallest first; None: not found.
+
+    `precision` is that of the Gram matrix and its factors, which only point the way.
+    """
+    gram = lower_gram(short.to(precision))
+    factor, failed = torch.linalg.cholesky_ex(gram)
     if bool(failed):
-        factor, failed = torch.linalg.cholesky_ex(gram)
-        if bool(failed):
-            return None
-    start = normal((len(gram), count), generator(0, "smallest directions"), gram).to(factor)
+        return None
+    start = normal((len(gram), count), generator(0, "smallest directions"), short).to(gram)
     found, sizes, gap = _inverse_krylov(factor, start, _ROUGH_STEPS)
-    shifted = gram.clone()
     if gap < 0.1:
         # A shift below the smallest value by a few times its uncertainty stands it far out among the others.
         margin = max(4 * gap, _ROUGH_MARGIN)
-        shifted.diagonal().sub_((1 - margin) / sizes[0].to(gram))
-    factor, failed = torch.linalg.cholesky_ex(shifted)
-    if bool(failed):
-        factor, _ = torch.linalg.cholesky_ex(gram)
-    found, _, gap = _inverse_krylov(factor, found.to(gram), _STEPS)
-    return found if gap < _TOLERANCE else None
+        gram.diagonal().sub_((1 - margin) / sizes[0])
+        shifted, failed = torch.linalg.cholesky_ex(gram)
+        factor = factor if bool(failed) else shifted
+    return _corrected(short, found.to(short), factor)
+
+
+def _corrected(short: Tensor, found: Tensor, factor: Tensor) -> Tensor | None:
+    """Davidson's method: the space grows by what `factor` (L, roughly) makes of the residual, until that is nothing.
+
+    L L' stands near `short short'` less its smallest eigenvalue, so the correction is as large as the vectors' error.
+    """
+    count = found.shape[1]
+    basis = torch.linalg.qr(found)[0]
+    images = short @ (short.T @ basis)
+    for _ in range(min(_STEPS, len(short) // count - 1)):
+        values, mix = torch.linalg.eigh(basis.T @ images)
+        best = mix[:, :count]
+        residual = images @ best - basis @ (best * values[:count])
+        fresh = torch.cholesky_solve(residual.to(factor), factor).to(basis)
+        fresh = fresh - basis @ (basis.T @ fresh)
+        if float(fresh.norm(dim=0).max()) < _TOLERANCE:
+            return basis @ best
+        for _ in range(2):  # once more, for what the first pass leaves behind
+            fresh = torch.linalg.qr(fresh - basis @ (basis.T @ fresh))[0]
+        basis, images = torch.cat([basis, fresh], dim=1), torch.cat([images, short @ (short.T @ fresh)], dim=1)
+    return None
 
 
 def _inverse_krylov(factor: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor, float]:
