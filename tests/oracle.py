@@ -17,6 +17,8 @@ def delta_erase(W, C1, Cs, weight):
 def filtered(delta, C, scale, share):
     """Eq. 6 by column: the released code's norm against its (weighted) mean."""
     shift = np.linalg.norm(delta @ C, axis=0)
+    if not len(shift):
+        return shift > 0
     return shift > scale * (shift * share).sum() / share.sum()
 
 
