@@ -10,7 +10,6 @@ from .nullspace import lower_gram
 
 _ROUGH_STEPS = 12  # enough to place a shift just below the smallest value, after which few more are needed
 _ROUGH_MARGIN = 1e-3  # what single precision may have put the smallest value wrong, in a well conditioned layer
-_CHECK_EVERY = 4
 _STEPS = 80
 _TOLERANCE = 1e-10  # error of a direction; the draws need it to about 1e-8
 _SMALL = 64  # below this side an SVD is as fast
@@ -48,7 +47,7 @@ def _smallest_left_vectors(short: Tensor, count: int, precision: torch.dtype) ->
     if bool(failed):
         return None
     start = normal((len(gram), count), generator(0, "smallest directions"), short).to(gram)
-    found, sizes, gap = _inverse_krylov(factor, start, _ROUGH_STEPS)
+    found, sizes, gap = _inverse_krylov(factor, start)
     if gap < 0.1:
         # A shift below the smallest value by a few times its uncertainty stands it far out among the others.
         margin = max(4 * gap, _ROUGH_MARGIN)
@@ -70,35 +69,32 @@ def _corrected(short: Tensor, found: Tensor, factor: Tensor) -> Tensor | None:
         values, mix = torch.linalg.eigh(basis.T @ images)
         best = mix[:, :count]
         residual = images @ best - basis @ (best * values[:count])
-        fresh = torch.cholesky_solve(residual.to(factor), factor).to(basis)
-        fresh = fresh - basis @ (basis.T @ fresh)
+        fresh = _outside(basis, torch.cholesky_solve(residual.to(factor), factor).to(basis))
         if float(fresh.norm(dim=0).max()) < _TOLERANCE:
             return basis @ best
-        for _ in range(2):  # once more, for what the first pass leaves behind
-            fresh = torch.linalg.qr(fresh - basis @ (basis.T @ fresh))[0]
+        # Once more, scaled, for what the first pass leaves behind.
+        fresh = torch.linalg.qr(_outside(basis, torch.linalg.qr(fresh)[0]))[0]
         basis, images = torch.cat([basis, fresh], dim=1), torch.cat([images, short @ (short.T @ fresh)], dim=1)
     return None
 
 
-def _inverse_krylov(factor: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor, float]:
-    """Best vectors, their values for the inverse of L L' and the largest relative residual, after at most `steps`."""
+def _inverse_krylov(factor: Tensor, start: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Rough vectors, their values for the inverse of L L' and the largest relative residual."""
     count = start.shape[1]
-    basis = torch.linalg.qr(start)[0]
-    images = start[:, :0]
-    for step in range(1, min(steps, len(factor) // count) + 1):
+    basis, images = torch.linalg.qr(start)[0], start[:, :0]
+    for step in range(max(1, min(_ROUGH_STEPS, len(factor) // count))):
+        if step:
+            basis = torch.cat([basis, torch.linalg.qr(_outside(basis, images[:, -count:]))[0]], dim=1)
         images = torch.cat([images, torch.cholesky_solve(basis[:, -count:], factor)], dim=1)
-        if step % _CHECK_EVERY == 0:
-            values, mix = torch.linalg.eigh(basis.T @ images)  # the inverse seen from inside the space
-            vectors, sizes = mix[:, -count:].flip(1), values[-count:].flip(0)
-            found = basis @ vectors
-            gap = float(((images @ vectors - found * sizes).norm(dim=0) / sizes).max())
-            if gap < _TOLERANCE:
-                break
-        block = images[:, -count:]
-        for _ in range(2):  # once more, for what the first pass leaves behind
-            block = torch.linalg.qr(block - basis @ (basis.T @ block))[0]
-        basis = torch.cat([basis, block], dim=1)
-    return found, sizes, gap
+    values, mix = torch.linalg.eigh(basis.T @ images)  # the inverse seen from inside the space
+    vectors, sizes = mix[:, -count:].flip(1), values[-count:].flip(0)
+    found = basis @ vectors
+    return found, sizes, float(((images @ vectors - found * sizes).norm(dim=0) / sizes).max())
+
+
+def _outside(basis: Tensor, vectors: Tensor) -> Tensor:
+    """The part of column vectors that is orthogonal to a basis."""
+    return vectors - basis @ (basis.T @ vectors)
 
 
 def _signed(vectors: Tensor) -> Tensor:

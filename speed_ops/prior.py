@@ -91,14 +91,19 @@ class RefinedPrior:
 
     def gram(self, retain_gram: Tensor, along: Tensor) -> Tensor:
         """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without touching an embedding."""
-        omega, kept = self.omega, self.kept
-        lean = omega[:, None] * along[kept]
-        corner = lean @ self.tilt.T
-        rows = retain_gram[kept[:, None], kept] * omega[:, None] * omega + corner + corner.T + self.tilt @ self.tilt.T
-        edge = (lean + self.tilt) @ self.tail.T
-        top = torch.cat([rows, edge], dim=1)
-        bottom = torch.cat([edge.T, self.tail @ self.tail.T], dim=1)
-        return torch.cat([top, bottom]) / self.count
+        scale = self.count.rsqrt()
+        omega, tilt, tail = self.omega * scale, self.tilt * scale, self.tail * scale
+        lean = omega[:, None] * along[self.kept]
+        rows, size = len(self.kept), len(self.kept) + len(tail)
+        gram = omega.new_empty((size, size))
+        corner = gram[:rows, :rows]
+        torch.mul(retain_gram[self.kept[:, None], self.kept], omega[:, None], out=corner)
+        corner.mul_(omega)
+        half = lean + tilt / 2  # lean tilt' + tilt lean' + tilt tilt', both halves in one product
+        corner.addmm_(torch.cat([half, tilt], dim=1), torch.cat([tilt, half], dim=1).T)
+        edge = (lean + tilt) @ tail.T
+        gram[:rows, rows:], gram[rows:, :rows], gram[rows:, rows:] = edge, edge.T, tail @ tail.T
+        return gram
 
 
 def keep_only(kept: Tensor, weights: Tensor, directions: Tensor) -> RefinedPrior:
