@@ -13,8 +13,10 @@ from ..architectures import TextEncoder as EncoderRow
 from ..errors import FileError, InputError
 from .clip_tokenizer import END_TOKEN, START_TOKEN, ClipTokenizer
 from .clip_tower import ClipTower
-from .clip_weights import ClipWeights, Tensors
+from .clip_weights import ClipWeights
 from .encoder import Progress
+from .encoder_weights import Tensors
+from .streams import Stream
 
 BATCH_TOKENS = 1536
 """Token rows a batch: enough to keep the matrix products efficient, few enough that a block takes under a second."""
@@ -27,8 +29,6 @@ class ClipTextEncoder:
     CLIP is causal, so a row does not depend on what follows: prompts run only as long as the rows asked for, batched
     with prompts of like length. Nothing is read from the file before the first prompt, except for the fingerprint.
     """
-
-    causal = True
 
     def __init__(
         self,
@@ -47,13 +47,14 @@ class ClipTextEncoder:
         self.context_length = lengths.pop()
         self.width = sum(tower.width for tower in self._towers)
         self._tokenizer = tokenizer
+        self.streams = (Stream(tokenizer.token_ids, self.context_length),)
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of weights, hidden-layer rule and tokenizer."""
         total = hashlib.sha256(self._tokenizer.fingerprint.encode())
         for tower in self._towers:
-            total.update(f"{tower.rule} {tower.weights.digest(tower.blocks)}\n".encode())
+            total.update(f"{tower.rule} {tower.digest()}\n".encode())
         return total.hexdigest()
 
     def close(self) -> None:
