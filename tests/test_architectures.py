@@ -7,7 +7,7 @@ from dataclasses import replace
 import pico
 import pytest
 
-from speed_erase.speed_ops.architectures import ARCHITECTURES, by_name, detect, encoder_keys, layers
+from speed_erase.speed_ops.architectures import ARCHITECTURES, GRAPH_FAMILIES, by_name, detect, encoder_keys, layers
 from speed_erase.speed_ops.errors import SettingsError, UnsupportedModelError
 
 LAYERS = {"sd1": 16, "sd2": 16, "sdxl": 70, "sdxl-refiner": 44}
@@ -84,9 +84,9 @@ def test_columns_and_conventions() -> None:
     xl = by_name("sdxl")
     assert (xl.columns("clip_l"), xl.columns("clip_g")) == (slice(0, 768), slice(768, 2048))
     assert xl.pooled is not None and xl.pooled.width == 2816
-    for row in ARCHITECTURES:
+    for row in GRAPH_FAMILIES:
         assert sum(encoder.width for encoder in row.encoders) == row.context_width
-    assert [row.encoders[0].blocks_used for row in ARCHITECTURES] == [12, 23, 11, 31]
+    assert [row.encoders[0].blocks_used for row in ARCHITECTURES] == [12, 23, 11, 31, 11, 24, 24]
     with pytest.raises(SettingsError, match="clip_l, clip_g"):
         xl.columns("t5")
 

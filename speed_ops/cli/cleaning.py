@@ -10,10 +10,11 @@ from typing import Any
 
 from ..erase import Progress
 from ..pipeline import Job
-from ..studio.checkpoint_job import Cleaned, Reading, clean
+from ..studio.checkpoint_job import Cleaned, clean
 from ..studio.model_source import ModelSource
 from ..studio.outputs import Saved, check_paths, output_folder, refuse_unless_erased, save
 from ..studio.products import parse_products, product_paths
+from ..studio.reading import Reading
 from .console import Console
 from .usage import of_arguments
 from .wanted import Wanted

@@ -21,10 +21,10 @@ from ..files.recipe import Recipe
 from ..pipeline import gather
 from ..recipe_job import StoredJob, job_of, same_work
 from ..remeasure import measure_edits
-from .checkpoint_job import Reading
 from .claims import broken_claims
 from .compare_files import compare_tensors
 from .model_source import ModelSource
+from .reading import Reading
 
 
 @dataclass(frozen=True)

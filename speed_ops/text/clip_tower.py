@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -72,6 +74,5 @@ class ClipTower(Tower):
         core.encoder.layers, core.final_layer_norm = blocks, norm
 
 
-def _core(model: nn.Module) -> nn.Module:
-    inner: nn.Module = getattr(model, "text_model", model)  # transformers 5 drops the inner module
-    return inner
+def _core(model: nn.Module) -> Any:
+    return getattr(model, "text_model", model)  # transformers 5 drops the inner module

@@ -1,4 +1,4 @@
-"""Transformer blocks that fill themselves from the file when they run, so that a large encoder never stands in memory."""
+"""Transformer blocks that fill themselves from the file when they run: a large encoder never stands in memory."""
 
 from __future__ import annotations
 
