@@ -12,28 +12,41 @@ import torch
 from safetensors.torch import save_file
 
 WIDTH = 4096
+DISTINCT = 1021
+"""Different token embeddings in a table: enough to tell names apart, and quickly made."""
 FAMILIES = ("sd3", "flux-dev", "flux-schnell")
 T5_SHAPE = {"num_layers": 2, "d_ff": 24, "d_kv": 8, "num_heads": 2}
 """As ComfyUI is told of it."""
 _SD3 = {
-    **{"context_embedder.weight": (64, WIDTH), "context_embedder.bias": (64,)},
-    **{"y_embedder.mlp.0.weight": (64, 2048), "x_embedder.proj.weight": (64, 16, 2, 2), "pos_embed": (1, 16, 64)},
+    "context_embedder.weight": (64, WIDTH),
+    "context_embedder.bias": (64,),
+    "y_embedder.mlp.0.weight": (64, 2048),
+    "x_embedder.proj.weight": (64, 16, 2, 2),
+    "pos_embed": (1, 16, 64),
     **{f"joint_blocks.0.{side}_block.attn.qkv.weight": (192, 64) for side in ("context", "x")},
     "final_layer.linear.weight": (64, 64),
 }
 _FLUX = {
-    **{"txt_in.weight": (48, WIDTH), "txt_in.bias": (48,), "img_in.weight": (48, 64)},
-    **{"vector_in.in_layer.weight": (48, 768), "time_in.in_layer.weight": (48, 256)},
+    "txt_in.weight": (48, WIDTH),
+    "txt_in.bias": (48,),
+    "img_in.weight": (48, 64),
+    "vector_in.in_layer.weight": (48, 768),
+    "time_in.in_layer.weight": (48, 256),
     **{f"double_blocks.0.{side}_attn.qkv.weight": (144, 48) for side in ("img", "txt")},
-    **{"double_blocks.0.img_attn.norm.key_norm.scale": (16,), "single_blocks.0.linear1.weight": (96, 48)},
+    "double_blocks.0.img_attn.norm.key_norm.scale": (16,),
+    "single_blocks.0.linear1.weight": (96, 48),
 }
 _SD3_FOLDER = {
-    **{"context_embedder.weight": (64, WIDTH), "context_embedder.bias": (64,), "pos_embed.proj.weight": (64, 16, 2, 2)},
-    **{"time_text_embed.text_embedder.linear_1.weight": (64, 2048)},
+    "context_embedder.weight": (64, WIDTH),
+    "context_embedder.bias": (64,),
+    "pos_embed.proj.weight": (64, 16, 2, 2),
+    "time_text_embed.text_embedder.linear_1.weight": (64, 2048),
     **{f"transformer_blocks.0.attn.add_{name}_proj.weight": (64, 64) for name in "qkv"},
 }
 _FLUX_FOLDER = {
-    **{"context_embedder.weight": (48, WIDTH), "context_embedder.bias": (48,), "x_embedder.weight": (48, 64)},
+    "context_embedder.weight": (48, WIDTH),
+    "context_embedder.bias": (48,),
+    "x_embedder.weight": (48, 64),
     **{f"time_text_embed.{name}_embedder.linear_1.weight": (48, 768) for name in ("text", "guidance")},
     "single_transformer_blocks.0.attn.to_q.weight": (48, 48),
 }
@@ -65,8 +78,9 @@ def t5_tensors(vocabulary: int, seed: int = 5) -> pico.Tensors:
         return scale * torch.randn(*shape, generator=generator)
 
     heads, inner, hidden = T5_SHAPE["num_heads"], T5_SHAPE["num_heads"] * T5_SHAPE["d_kv"], T5_SHAPE["d_ff"]
+    table = random(DISTINCT, WIDTH, scale=1.0) * torch.arange(1, WIDTH + 1) ** -0.5
     out = {
-        "shared.weight": random(vocabulary, WIDTH, scale=1.0) * torch.arange(1, WIDTH + 1) ** -0.5,
+        "shared.weight": table[torch.arange(vocabulary) % DISTINCT],
         "encoder.final_layer_norm.weight": 1 + random(WIDTH, scale=0.1),
         "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": random(32, heads, scale=0.5),
     }
@@ -94,7 +108,7 @@ def to_scaled_fp8(tensors: pico.Tensors) -> pico.Tensors:
     """As the published fp8 files have it: matrices of 8 bits with a scale each, the rest in half precision."""
     out: pico.Tensors = {"scaled_fp8": torch.empty(2, dtype=torch.float8_e4m3fn)}
     for key, value in tensors.items():
-        if ".SelfAttention." in key and "relative" not in key or "DenseReluDense" in key:
+        if (".SelfAttention." in key and "relative" not in key) or "DenseReluDense" in key:
             scale = value.abs().max() / 448
             out[key] = (value / scale).to(torch.float8_e4m3fn)
             out[key.removesuffix("weight") + "scale_weight"] = scale.float().reshape(1)
@@ -106,7 +120,7 @@ def to_scaled_fp8(tensors: pico.Tensors) -> pico.Tensors:
 def clip_tensors(name: str) -> pico.Tensors:
     """CLIP-L or CLIP-G under transformers' names, in half precision."""
     width, seed = {"clip_l": (768, 0), "clip_g": (1280, 1)}[name]
-    return {key: value.half() for key, value in mini._text_tensors(width, seed, layers=3).items()}
+    return {key: value.half() for key, value in mini._text_tensors(width, seed, layers=3, distinct=DISTINCT).items()}
 
 
 def write_tokenizer(folder: Path) -> Path:

@@ -24,6 +24,7 @@ from ..remeasure import measure_edits
 from .claims import broken_claims
 from .compare_files import compare_tensors
 from .model_source import ModelSource
+from .outlook import missing_encoders
 from .reading import Reading
 
 
@@ -94,11 +95,13 @@ def verify_file(
     erased = open_erased(file, base, recipe=recipe, salt=salt, progress=progress)
     stored, source = erased.stored, erased.source
     weights = source.weights(stored.job.settings.layers)
-    gathered, _ = gather(reading_of(stored.clip_skip).encoder(source), weights, stored.job, progress)
+    reading = reading_of(stored.clip_skip)
+    gathered, _ = gather(reading.encoder(source), weights, stored.job, progress)
     whole = {key: erased.edits.get(key) or _zero(weights[key].shape) for key in weights}
     measured = measure_edits(weights, whole, gathered, stored.job.settings, progress)
     faults = (*erased.faults, *broken_claims(erased.said.certificate, measured))
-    return Verification(erased.said.certificate, measured, faults, stored.notes)
+    notes = (*stored.notes, *missing_encoders(source, reading))
+    return Verification(erased.said.certificate, measured, faults, notes)
 
 
 def _provenance(published: Checkpoint) -> Provenance:
