@@ -73,7 +73,7 @@ def test_an_empty_anchor_has_the_row_at_the_targets_place() -> None:
 def test_rows_of_both_streams_pair_off(words: T5Tokenizer) -> None:
     whole = JoinedTextEncoder([Part(encoder(words), 0), Part(encoder(words, 30), 0)], mini_dit.WIDTH)
     assert whole.context_length == 54 and [stream.first for stream in whole.streams] == [0, 24]
-    (pair,) = concept_pairs(whole, Concept("van gogh", "art"), 0, [BARE], RowPlan.context(), set())
+    (pair,) = concept_pairs(whole, Concept("van gogh", "art", "style"), 0, [BARE], RowPlan.context(), set())
     n, m = (len(words.token_ids(text)) for text in ("van gogh", "art"))
     assert pair.target.rows == (n - 1, n, n + 1, 23, 24 + n - 1, 24 + n, 24 + n + 1, 53)
     assert pair.anchor.rows == (m - 1, m, m + 1, 23, 24 + m - 1, 24 + m, 24 + m + 1, 53)

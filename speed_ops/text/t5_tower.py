@@ -40,8 +40,8 @@ class T5Tower(Tower):
         )
         with torch.device("meta"):
             model = T5EncoderModel(config).eval()
-        top = weights.top()
-        assign(model, top | {"encoder.embed_tokens.weight": top["shared.weight"]}, self._device, self.row.name, False)
+        assign(model, weights.top(), self._device, self.row.name, strict=False)
+        model.set_input_embeddings(model.shared)  # one table, not two
         # The first block alone has a table of distances, and hands its values on: any of its kind can stand anywhere.
         layers = nn.ModuleList([deepcopy(model.encoder.block[0]) for _ in range(weights.layers)])
         blocks = LazyBlocks(layers, weights.block, self._device, self.row.name)
