@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mini
 import mini_dit
+import pico
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -166,8 +167,7 @@ def test_a_file_with_its_encoders_inside_needs_no_paths(home: Path, tmp_path: Pa
 @pytest.mark.parametrize("family", ["sd3", "flux-dev"])
 def test_diffusers_folders(home: Path, tmp_path: Path, family: str) -> None:
     model = tmp_path / "model"
-    shapes = mini_dit.model_shapes(family, folder=True)
-    components = {"transformer": mini_dit.pico.tensors(shapes, 3)}
+    components = {"transformer": pico.tensors(mini_dit.model_shapes(family, folder=True), 3)}
     places = {"sd3": {"clip_l": "", "t5": "_3"}, "flux-dev": {"clip_l": "", "t5": "_2"}}[family]
     for name, number in places.items():
         components[f"text_encoder{number}"] = load_file(home / f"{name}.safetensors")
