@@ -17,7 +17,8 @@ def describe(certificate: Certificate) -> str:
     rooms = [layer.room for layer in certificate.layers]
     ranks = {layer.rank for layer in certificate.layers}
     lines.append(
-        f"{len(rooms)} layers, rank {max(ranks)}, null space {min(rooms)} to {max(rooms)} dimensions, "
+        f"{len(rooms)} layer{'s' if len(rooms) != 1 else ''}, rank {max(ranks)}, "
+        f"null space {min(rooms)} to {max(rooms)} dimensions, "
         f"{sum(certificate.seconds.values()):.2f} s."
     )
     chosen = certificate.settings

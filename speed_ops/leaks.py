@@ -8,7 +8,7 @@ for the name itself before the edit, 0 for something that has become the anchor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +25,8 @@ from .text.kinds import Template
 from .text.ladder import LadderPrompt, ladder
 from .text.listing import same_name_key
 from .text.phrases import Concept, ConceptList
-from .text.tokens import Prompt, locate
+from .text.streams import Stream
+from .text.tokens import Prompt
 
 LEAKS_ABOVE = ERASED_BELOW
 """Share of the target that a phrase may still draw in its worst context."""
@@ -147,21 +148,31 @@ def probe_leaks(
 def _cases(
     reader: CachedEncoder, concept: Concept, templates: int, description: str, progress: Progress | None
 ) -> list[_Case]:
-    encoder = reader.encoder
-    steps = ladder(concept, description, lambda phrase: tuple(encoder.token_ids(phrase)), templates)
+    streams = reader.encoder.streams
+    steps = ladder(concept, description, lambda phrase: _all_tokens(streams, phrase), templates)
     used = list(dict.fromkeys(step.template for step in steps))
-    prompts: dict[Prompt, tuple[int, ...]] = {}
-    for prompt in [*(step.prompt for step in steps), *_references(concept, used)]:
-        start = max(1, locate(prompt, encoder.token_ids, encoder.context_length).subject)
-        prompts[prompt] = tuple(range(start, encoder.context_length))
-    blocks = reader.rows([RowRequest(prompt.text, rows) for prompt, rows in prompts.items()], "probes", progress)
-    rows = {prompt: block.to(WORK) for prompt, block in zip(prompts, blocks, strict=True)}
-    cases = []
-    for step in steps:
-        parts = (rows[step.prompt], rows[step.template.fill(concept.target)], rows[step.anchor])
-        count = min(len(part) for part in parts)
-        cases.append(_Case(concept, step, *(part[:count] for part in parts)))
-    return cases
+    prompts = list(dict.fromkeys([*(step.prompt for step in steps), *_references(concept, used)]))
+    asked = [RowRequest(p.text, tuple(s.rows_from_name(s.locate(p)))) for p in prompts for s in streams]
+    blocks = [block.to(WORK) for block in reader.rows(asked, "probes", progress)]
+    rows = {p: blocks[i * len(streams) : (i + 1) * len(streams)] for i, p in enumerate(prompts)}
+    return [
+        _Case(concept, step, *_aligned(rows[step.prompt], rows[step.template.fill(concept.target)], rows[step.anchor]))
+        for step in steps
+    ]
+
+
+def _all_tokens(streams: Sequence[Stream], phrase: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(stream.token_ids(phrase)) for stream in streams)
+
+
+def _aligned(*prompts: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Each prompt's rows, stream by stream cut to the shortest prompt: row by row at the same distance from the name.
+
+    `prompts`: of each prompt the rows of each stream.
+    """
+    counts = [min(len(part) for part in stream) for stream in zip(*prompts, strict=True)]
+    for parts in prompts:
+        yield torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
 
 def _references(concept: Concept, templates: Sequence[Template]) -> list[Prompt]:

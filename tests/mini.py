@@ -24,16 +24,20 @@ QUICK = ("--preset", "few", "--retain", "artists", "--retain-limit", "12")
 
 
 @lru_cache
-def _text_tensors(width: int, seed: int, inner: int = 64, layers: int = 2) -> Tensors:
-    """Under transformers' names; token embeddings with a decaying spectrum, so that retain names leave a null space."""
+def _text_tensors(width: int, seed: int, inner: int = 64, layers: int = 2, distinct: int = VOCABULARY) -> Tensors:
+    """Under transformers' names; token embeddings with a decaying spectrum, so that retain names leave a null space.
+
+    `distinct`: how many different token embeddings there are; fewer are made faster.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
         return scale * torch.randn(*shape, generator=generator)
 
     spectrum = torch.arange(1, width + 1) ** -0.5
+    tokens = random(distinct, width).mul_(spectrum).half()
     out = {
-        "text_model.embeddings.token_embedding.weight": random(VOCABULARY, width).mul_(spectrum).half(),
+        "text_model.embeddings.token_embedding.weight": tokens[torch.arange(VOCABULARY) % distinct],
         "text_model.embeddings.position_embedding.weight": random(77, width, scale=0.02),
         "text_model.final_layer_norm.weight": torch.ones(width),
         "text_model.final_layer_norm.bias": torch.zeros(width),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import mini_dit
 import pico
 import pytest
 
-from speed_erase.speed_ops.architectures import ARCHITECTURES, by_name, detect, encoder_keys, layers
+from speed_erase.speed_ops.architectures import ARCHITECTURES, GRAPH_FAMILIES, by_name, detect, encoder_keys, layers
 from speed_erase.speed_ops.errors import SettingsError, UnsupportedModelError
 
 LAYERS = {"sd1": 16, "sd2": 16, "sdxl": 70, "sdxl-refiner": 44}
@@ -84,9 +85,9 @@ def test_columns_and_conventions() -> None:
     xl = by_name("sdxl")
     assert (xl.columns("clip_l"), xl.columns("clip_g")) == (slice(0, 768), slice(768, 2048))
     assert xl.pooled is not None and xl.pooled.width == 2816
-    for row in ARCHITECTURES:
+    for row in GRAPH_FAMILIES:
         assert sum(encoder.width for encoder in row.encoders) == row.context_width
-    assert [row.encoders[0].blocks_used for row in ARCHITECTURES] == [12, 23, 11, 31]
+    assert [row.encoders[0].blocks_used for row in ARCHITECTURES] == [12, 23, 11, 31, 11, 24, 24]
     with pytest.raises(SettingsError, match="clip_l, clip_g"):
         xl.columns("t5")
 
@@ -109,6 +110,60 @@ def test_old_files_without_text_model_are_read_alike() -> None:
 
 def _with(extra: dict[str, tuple[int, ...]], family: str = "sd1") -> dict[str, tuple[int, ...]]:
     return pico.checkpoint_shapes(family) | extra
+
+
+DIT_PLACES = [(prefix, False) for prefix in ("", "model.diffusion_model.", "diffusion_model.")]
+DIT_PLACES += [(prefix, True) for prefix in ("transformer/", "")]
+
+
+@pytest.mark.parametrize(("family", "path"), [("sd3", "context_embedder"), ("flux-dev", "txt_in")])
+@pytest.mark.parametrize(("prefix", "folder"), DIT_PLACES)
+def test_models_that_text_enters_at_one_layer(family: str, path: str, prefix: str, folder: bool) -> None:
+    keys = mini_dit.model_shapes(family, prefix, folder)
+    assert detect(keys).name == family
+    for which in ("V", "K", "KV"):
+        (layer,) = layers(by_name(family), keys, which)
+        assert layer.file_key == f"{prefix}{'context_embedder' if folder else path}.weight"
+        assert layer.canonical == f"diffusion_model.{path}.weight" and layer.shape == keys[layer.file_key]
+        assert layer.lora_base == f"lora_unet_{path}"
+    with pytest.raises(UnsupportedModelError, match="Supported are") as caught:
+        detect(keys, GRAPH_FAMILIES)
+    assert str(caught.value).endswith("Stable Diffusion XL refiner.")
+    other = "flux-dev" if family == "sd3" else "sd3"
+    with pytest.raises(UnsupportedModelError, match="is not a"):
+        layers(by_name(other), keys)
+
+
+def test_flux_without_guidance_is_schnell() -> None:
+    assert detect(mini_dit.model_shapes("flux-schnell", "model.diffusion_model.")).name == "flux-schnell"
+    names = {row.name: row.modelspec for row in ARCHITECTURES}
+    assert (names["flux-dev"], names["flux-schnell"]) == ("flux-1-dev", "flux-1-schnell")
+
+
+FLUX, SD3 = mini_dit.model_shapes("flux-dev"), mini_dit.model_shapes("sd3")
+LOOK_ALIKES = {
+    "a Flux.2 model": FLUX | {"double_stream_modulation_img.lin.weight": (9, 3), "txt_in.weight": (6144, 15360)},
+    "a Chroma model": {key: size for key, size in FLUX.items() if "vector_in" not in key}
+    | {"distilled_guidance_layer.norms.0.scale": (4,)},
+    "an Ovis-Image model": FLUX | {"txt_norm.scale": (2048,)},
+    "a ControlNet": FLUX | {"controlnet_blocks.0.weight": (4, 4)},
+    "a Flux model, but it has no vector_in": {key: size for key, size in FLUX.items() if "vector_in" not in key},
+    "a Flux model, but txt_in.weight is 48 x 3584": FLUX | {"txt_in.weight": (48, 3584)},
+    "a Flux model, but vector_in.in_layer.weight is 48 x 1280": FLUX | {"vector_in.in_layer.weight": (48, 1280)},
+    "a HunyuanVideo model": {"txt_in.individual_token_refiner.blocks.0.norm1.weight": (4,)}
+    | FLUX
+    | {"txt_in.input_embedder.weight": (4, 4096), "vector_in.in_layer.weight": (4, 4)},
+    "with a context processor": SD3 | {"context_processor.layers.0.attn.qkv.weight": (9, 3)},
+    "a Stable Diffusion 3 model, but context_embedder.weight is 64 x 2048": SD3
+    | {"context_embedder.weight": (64, 2048)},
+    "an LTX-Video or PixArt model": {"adaln_single.emb.timestep_embedder.linear_1.bias": (4,)},
+}
+
+
+@pytest.mark.parametrize("seen", LOOK_ALIKES)
+def test_look_alikes_are_refused(seen: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=seen):
+        detect(LOOK_ALIKES[seen])
 
 
 V1 = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0."

@@ -66,8 +66,8 @@ def test_rows_reach_from_the_name_to_the_last_padding(encoder, weights):
     """An encoder whose padding alone knows the name must be found out."""
 
     class OnlyPadding:
-        fingerprint, width, context_length, causal = "x", encoder.width, encoder.context_length, True
-        token_ids = encoder.token_ids
+        fingerprint, width, context_length = "x", encoder.width, encoder.context_length
+        streams = encoder.streams
 
         def encode(self, prompts, lengths, progress=None):
             out = []

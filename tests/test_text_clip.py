@@ -19,7 +19,7 @@ from text_pico import (
 )
 
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
-from speed_erase.speed_ops.text import clip_tower
+from speed_erase.speed_ops.text import lazy_blocks
 from speed_erase.speed_ops.text.clip_encoder import ClipTextEncoder
 from speed_erase.speed_ops.text.clip_tokenizer import END_TOKEN, START_TOKEN, ClipTokenizer
 from speed_erase.speed_ops.text.encoder import RowRequest, TextEncoder, full_prompt, read_rows
@@ -55,7 +55,12 @@ def test_equals_transformers_own_model() -> None:
 def test_a_closed_encoder_holds_no_weights_and_works_again(family: str) -> None:
     encoder = tiny_encoder(family)
     before = full(encoder)
-    held = [p for tower in encoder._towers for part in (tower._core_call, tower._layers) for p in part.parameters()]
+    held = [
+        p
+        for tower in encoder._towers
+        for part in (tower._built.call, tower._built.blocks.layers)
+        for p in part.parameters()
+    ]
     assert sum(parameter.numel() for parameter in held) > 0
     encoder.close()
     assert sum(parameter.numel() for parameter in held) == 0
@@ -120,10 +125,10 @@ def test_clip_skip() -> None:
 
 def test_streamed_blocks_equal_resident_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     resident = full(tiny_encoder("sdxl"))
-    monkeypatch.setattr(clip_tower, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(lazy_blocks, "RESIDENT_BYTES", 0)
     encoder = tiny_encoder("sdxl")
     assert torch.equal(full(encoder), resident) and torch.equal(full(encoder), resident)
-    layers = encoder._towers[0]._layers
+    layers = encoder._towers[0]._built.blocks.layers
     assert layers is not None and len(layers) == 3 and len(set(layers)) == 1
 
 
@@ -206,7 +211,7 @@ def test_a_damaged_stack_of_attention_inputs_is_named(monkeypatch: pytest.Monkey
     tensors = checkpoint_tensors("sd2")
     key = "cond_stage_model.model.transformer.resblocks.1.attn.in_proj_weight"
     for limit in (0, 2**30):
-        monkeypatch.setattr(clip_tower, "RESIDENT_BYTES", limit)
+        monkeypatch.setattr(lazy_blocks, "RESIDENT_BYTES", limit)
         for rows in (0, 1, WIDTH, 100):
             damaged = {**tensors, key: torch.zeros(rows, WIDTH)}
             with pytest.raises(FileError, match=r"fit together|different shapes"):
@@ -278,10 +283,10 @@ def test_open_clip_spelling_is_the_only_difference() -> None:
 
 def test_an_interrupt_inside_a_block_leaves_no_half_filled_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large encoder's only block, stopped while it is filled, must not pass for the block it held before."""
-    monkeypatch.setattr(clip_tower, "RESIDENT_BYTES", 0)
+    monkeypatch.setattr(lazy_blocks, "RESIDENT_BYTES", 0)
     encoder = tiny_encoder("sd1")
     expected = full(encoder)
-    overwrite = clip_tower._overwrite
+    overwrite = lazy_blocks._overwrite
 
     def half(module: torch.nn.Module, tensors: dict[str, torch.Tensor], name: str) -> None:
         next(module.parameters()).zero_()
@@ -290,9 +295,9 @@ def test_an_interrupt_inside_a_block_leaves_no_half_filled_one(monkeypatch: pyte
     for stop_at in range(3):
         calls = iter(range(3))
         monkeypatch.setattr(
-            clip_tower, "_overwrite", lambda *args, c=calls, s=stop_at: (half if next(c) == s else overwrite)(*args)
+            lazy_blocks, "_overwrite", lambda *args, c=calls, s=stop_at: (half if next(c) == s else overwrite)(*args)
         )
         with pytest.raises(KeyboardInterrupt):
             full(encoder)
-        monkeypatch.setattr(clip_tower, "_overwrite", overwrite)
+        monkeypatch.setattr(lazy_blocks, "_overwrite", overwrite)
         assert torch.equal(full(encoder), expected)

@@ -45,8 +45,6 @@ def literal(text: str) -> str:
 class HostTextEncoder:
     """A `TextEncoder` (see the engine's text side) over the CLIP that is wired in."""
 
-    causal = True
-
     def __init__(self, clip: Any, architecture: Architecture) -> None:
         _check_belongs(clip, architecture)
         self._clip = clip
@@ -58,6 +56,7 @@ class HostTextEncoder:
         self._trimmed = self._engine_encoder()
         self.context_length = self._trimmed.context_length
         self.width = self._trimmed.width
+        self.streams = self._trimmed.streams
         self._chunk, self._on_cpu = _FIRST_CHUNK, False
         known = _known.setdefault(clip.cond_stage_model, {})
         state = (str(clip.patcher.patches_uuid), clip.layer_idx, str(clip.tokenizer_options))

@@ -13,7 +13,7 @@ import torch
 from comfy.quant_ops import QuantizedTensor
 from torch import Tensor
 
-from ...speed_ops.architectures import Architecture, LayerKey, Which, detect, layers
+from ...speed_ops.architectures import GRAPH_FAMILIES, Architecture, LayerKey, Which, detect, layers
 from ...speed_ops.errors import UnsupportedModelError
 from .stopping import check_stop
 
@@ -103,7 +103,7 @@ def open_model(patcher: Any, which: Which = "V") -> HostModel:
         )
     shapes = {key: tuple(value.shape) for key, value in patcher.model.state_dict().items()}
     _refuse_packed(patcher, [key for key in shapes if key.endswith(TEXT_LAYERS)])
-    architecture = detect(shapes)
+    architecture = detect(shapes, GRAPH_FAMILIES)
     found = layers(architecture, shapes, which)
     if any(path.startswith("diffusion_model.") for path in getattr(patcher, "object_patches", {})):
         _refuse_replaced(patcher, found)

@@ -13,9 +13,9 @@ from ..files.header import read_header
 from ..files.metadata import read_provenance
 from ..files.recipe import Recipe
 from ..recipe_job import StoredJob, recipe_of, same_work
-from ..studio.checkpoint_job import Reading
 from ..studio.model_source import ModelSource
 from ..studio.products import product_paths
+from ..studio.reading import Reading
 from .cleaning import clean_file, plan_products
 from .console import Console
 from .wanted import Wanted

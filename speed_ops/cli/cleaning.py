@@ -10,10 +10,12 @@ from typing import Any
 
 from ..erase import Progress
 from ..pipeline import Job
-from ..studio.checkpoint_job import Cleaned, Reading, clean
+from ..studio.checkpoint_job import Cleaned, clean
 from ..studio.model_source import ModelSource
+from ..studio.outlook import outlook
 from ..studio.outputs import Saved, check_paths, output_folder, refuse_unless_erased, save
 from ..studio.products import parse_products, product_paths
+from ..studio.reading import Reading
 from .console import Console
 from .usage import of_arguments
 from .wanted import Wanted
@@ -78,6 +80,8 @@ def clean_file(
     with of_arguments():
         paths = product_paths(wanted.folder, path, wanted.products, is_folder=is_folder, name=wanted.name)
     check_paths(paths, path, is_folder=is_folder, force=wanted.force)
+    for text in outlook(source, job, reading):
+        note(text)
     with output_folder(wanted.folder):
         cleaned = clean(source, job, reading, strength, progress)
         if wanted.strict:

@@ -31,9 +31,9 @@ def add_to(commands: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Everything in the folder of the demo is the demo's: it is overwritten."""
     from ..pipeline import HELD_OUT_SHARE, Job
-    from ..studio.checkpoint_job import Reading
     from ..studio.demo_checkpoint import write_demo_checkpoint
     from ..studio.outputs import output_folder
+    from ..studio.reading import Reading
     from .cleaning import clean_file, show
 
     model = args.out / MODEL

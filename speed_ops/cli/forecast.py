@@ -25,8 +25,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     job = job_from(args)
     from ..studio.checkpoint_job import foresee
     from ..studio.model_source import ModelSource
+    from ..studio.outlook import outlook
 
-    ahead = foresee(ModelSource.open(args.checkpoint), job, reading_from(args), console.progress)
+    source, reading = ModelSource.open(args.checkpoint), reading_from(args)
+    for text in outlook(source, job, reading):
+        console.note(text)
+    ahead = foresee(source, job, reading, console.progress)
     ranked = list(zip(ahead.names, ahead.shifts, strict=True))
     shown = ranked[: max(args.top, 0)]
     console.table(("Name", "Predicted shift"), [(name, f"{shift:.1%}") for name, shift in shown])

@@ -70,7 +70,7 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
     return facts | {
         "family": family.name,
         "layers": count,
-        "what": f"a {family.title} model with {count} layers to edit",
+        "what": f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit",
     }
 
 

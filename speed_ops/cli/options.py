@@ -16,7 +16,7 @@ from .usage import UsageError, of_arguments
 
 if TYPE_CHECKING:
     from ..pipeline import Job
-    from ..studio.checkpoint_job import Reading
+    from ..studio.reading import Reading
 
 Parser = argparse.ArgumentParser
 NO_LIST = "none"
@@ -103,13 +103,18 @@ def add_reading(parser: Parser) -> None:
         help="hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)",
     )
     group.add_argument(
-        "--tokenizer", type=Path, metavar="PATH", help="folder with vocab.json and merges.txt, or a ComfyUI checkout"
+        "--tokenizer",
+        type=Path,
+        metavar="PATH",
+        help="folder with vocab.json and merges.txt (CLIP) or tokenizer.json (T5), or a ComfyUI checkout",
     )
     group.add_argument(
         "--text-encoder",
+        action="append",
+        default=[],
         type=Path,
         metavar="PATH",
-        help="a file or folder that holds the text encoders, if the model does not",
+        help="a file or folder that holds a text encoder, if the model does not; repeatable, in any order",
     )
     group.add_argument("--no-cache", action="store_true", help="neither read nor write the embedding cache")
 
@@ -167,9 +172,9 @@ def reading_from(args: argparse.Namespace, clip_skip: int | None = None) -> Read
     given = args.clip_skip
     if given == 0:
         raise UsageError("The clip skip is 0: 1 is the last layer, 2 the one before.")
-    from ..studio.checkpoint_job import Reading
+    from ..studio.reading import Reading
     from ..text.embedding_cache import EmbeddingCache
 
     skip = clip_skip if given is None else -abs(given)
     cache = None if args.no_cache else EmbeddingCache()
-    return Reading(skip, args.tokenizer, args.text_encoder, cache)
+    return Reading(skip, args.tokenizer, tuple(args.text_encoder), cache)

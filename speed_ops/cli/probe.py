@@ -31,6 +31,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Climbs the ladder of every concept of the file's recipe."""
     recipe = load_recipe(args.recipe) if args.recipe else None
     from ..leaks import TEMPLATES, probe_leaks
+    from ..studio.outlook import missing_encoders
     from ..studio.verify_file import open_erased
 
     erased = open_erased(args.file, args.base, recipe=recipe, salt=args.salt, progress=console.progress)
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         description=args.describe,
         progress=console.progress,
     )
-    for text in erased.stored.notes:
+    for text in (*erased.stored.notes, *missing_encoders(erased.source, reading)):
         console.note(text)
     console.say(report.text())
     if report.leaking:

@@ -8,12 +8,15 @@ from collections.abc import Iterable
 # Keys as they stand relative to the model; all of a row must be present. First match wins, so the special stands
 # before the general (Chroma and HunyuanVideo contain Flux's blocks).
 _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("a ControlNet", ("controlnet_blocks.0.weight",)),
     ("a Chroma model", ("distilled_guidance_layer.norms.0.scale",)),
     ("a Chroma model", ("distilled_guidance_layer.0.norms.0.scale",)),
     ("a HunyuanVideo model", ("txt_in.individual_token_refiner.blocks.0.norm1.weight",)),
     ("a Flux.2 model", ("double_stream_modulation_img.lin.weight", "txt_in.weight")),
+    ("an Ovis-Image model", ("txt_norm.scale", "txt_in.weight")),
     ("a Flux model", ("double_blocks.0.img_attn.qkv.weight", "txt_in.weight")),
     ("a Flux model", ("single_transformer_blocks.0.attn.to_q.weight", "context_embedder.weight")),
+    ("a Stable Diffusion 3 model with a context processor", ("context_processor.layers.0.attn.qkv.weight",)),
     ("a Stable Diffusion 3 model", ("joint_blocks.0.context_block.attn.qkv.weight",)),
     ("a Stable Diffusion 3 model", ("transformer_blocks.0.attn.add_q_proj.weight", "pos_embed.proj.weight")),
     ("an AuraFlow model", ("cond_seq_linear.weight",)),

@@ -12,6 +12,7 @@ from ..architectures import Architecture, LayerKey, encoder_keys
 from ..errors import FileError
 from .checkpoint import Checkpoint
 from .tensor_bytes import to_bytes
+from .text_encoders import EncoderFiles
 
 _CHUNK = 4 << 20
 
@@ -58,11 +59,11 @@ def layers_hash(checkpoint: Checkpoint, layers: Sequence[LayerKey]) -> str:
     return tensors_hash((layer.canonical, checkpoint.read(layer.file_key)) for layer in layers)
 
 
-def encoder_hash(checkpoint: Checkpoint, architecture: Architecture) -> str:
-    """Of the text encoders in the file; empty when it holds none."""
+def encoder_hash(tensors: Checkpoint | EncoderFiles, architecture: Architecture) -> str:
+    """Of the text encoders in a file, or in the files that hold them; empty when there are none."""
     named = [
         (f"{encoder.name}.{name}", key)
         for encoder in architecture.encoders
-        for name, key in sorted(encoder_keys(encoder, checkpoint.shapes)[1].items())
+        for name, key in sorted(encoder_keys(encoder, tensors.keys())[1].items())
     ]
-    return tensors_hash((name, checkpoint.read(key)) for name, key in named) if named else ""
+    return tensors_hash((name, tensors[key]) for name, key in named) if named else ""

@@ -158,7 +158,8 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
 def _names(layer: LayerKey) -> tuple[str, ...]:
     paths = (layer.ldm_path, layer.diffusers_path)
     kohya = tuple("lora_unet_" + path.replace(".", "_") for path in paths)
-    return (*kohya, f"diffusion_model.{layer.ldm_path}", f"unet.{layer.diffusers_path}", layer.diffusers_path)
+    diffusers = (f"unet.{layer.diffusers_path}", f"transformer.{layer.diffusers_path}", layer.diffusers_path)
+    return (*kohya, f"diffusion_model.{layer.ldm_path}", *diffusers)
 
 
 def _read_edit(file: Checkpoint, base: str, layer: LayerKey) -> LayerEdit:

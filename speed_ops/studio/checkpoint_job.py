@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..certificate import Certificate
 from ..erase import Progress
@@ -13,24 +12,8 @@ from ..forecast import Forecast
 from ..pipeline import Job, Outcome, erase_model, predict
 from ..recipe_job import recipe_of
 from ..remeasure import certificate_at
-from ..text.cached_encoder import CachedEncoder
-from ..text.embedding_cache import EmbeddingCache
 from .model_source import ModelSource
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How text becomes embeddings: what a model file alone does not say."""
-
-    clip_skip: int | None = None
-    tokenizer: Path | None = None
-    text_encoder: Path | None = None
-    """Another file that holds the text encoders; None: the model's own."""
-    cache: EmbeddingCache | None = None
-
-    def encoder(self, source: ModelSource) -> CachedEncoder:
-        """The encoder of a model, read in this way."""
-        return source.encoder(self.clip_skip, self.tokenizer, self.cache, self.text_encoder)
+from .reading import Reading
 
 
 @dataclass(frozen=True)
@@ -70,7 +53,7 @@ def clean(
         clip_skip=reading.clip_skip,
         family=source.architecture.name,
         base_hash=source.base_hash(progress),
-        encoder_hash=source.encoder_hash(reading.text_encoder),
+        encoder_hash=reading.encoder_hash(source),
     )
     return Cleaned(source, replace(erasure, certificate=certificate), outcome, recipe)
 

@@ -21,10 +21,11 @@ from ..files.recipe import Recipe
 from ..pipeline import gather
 from ..recipe_job import StoredJob, job_of, same_work
 from ..remeasure import measure_edits
-from .checkpoint_job import Reading
 from .claims import broken_claims
 from .compare_files import compare_tensors
 from .model_source import ModelSource
+from .outlook import missing_encoders
+from .reading import Reading
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,13 @@ def verify_file(
     erased = open_erased(file, base, recipe=recipe, salt=salt, progress=progress)
     stored, source = erased.stored, erased.source
     weights = source.weights(stored.job.settings.layers)
-    gathered, _ = gather(reading_of(stored.clip_skip).encoder(source), weights, stored.job, progress)
+    reading = reading_of(stored.clip_skip)
+    gathered, _ = gather(reading.encoder(source), weights, stored.job, progress)
     whole = {key: erased.edits.get(key) or _zero(weights[key].shape) for key in weights}
     measured = measure_edits(weights, whole, gathered, stored.job.settings, progress)
     faults = (*erased.faults, *broken_claims(erased.said.certificate, measured))
-    return Verification(erased.said.certificate, measured, faults, stored.notes)
+    notes = (*stored.notes, *missing_encoders(source, reading))
+    return Verification(erased.said.certificate, measured, faults, notes)
 
 
 def _provenance(published: Checkpoint) -> Provenance:

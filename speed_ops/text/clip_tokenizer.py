@@ -5,37 +5,25 @@ All sources give the same ids (tested), so embeddings cached through one are val
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import FileError, InputError
+from ..errors import FileError
 from .clip_vocabulary import installed_merges, read_merges, vocabulary
+from .literal_tokenizer import LiteralTokenizer
 
 START_TOKEN = 49406
 END_TOKEN = 49407
 
-_CONTROL = re.compile(r"<\|(?:start|end)oftext\|>", re.IGNORECASE)
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-# Odd enough that two vocabularies or two ways to split words show.
-_SAMPLE = (
-    "A photo of d'Artagnan's dog, 1984!",
-    "Beyoncé (film) {a|b} #7",
-    "葛飾北斎 🤖 naïve ½",
-    "we're they've ... x_y",
-)
 
 
-class ClipTokenizer:
+class ClipTokenizer(LiteralTokenizer):
     """Literal text to token ids. `from_files`, `from_comfyui` and `from_package` make one."""
 
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
-        self._encode = encode
-        sample = json.dumps([self.token_ids(text) for text in _SAMPLE])
-        self.fingerprint = hashlib.sha256(sample.encode()).hexdigest()[:16]
+    control = re.compile(r"<\|(?:start|end)oftext\|>", re.IGNORECASE)
 
     @classmethod
     def from_files(cls, folder: str | Path) -> ClipTokenizer:
@@ -71,17 +59,6 @@ class ClipTokenizer:
         """From the list of merges that CLIP was published with."""
         merges = read_merges(file)
         return cls(_byte_pairs(vocabulary(merges), merges))
-
-    def token_ids(self, text: str) -> list[int]:
-        """Ids of the literal text, without start and end tokens."""
-        bad = _CONTROL.search(text)
-        if bad:
-            raise InputError(f"The text holds '{bad.group()}', which would start or end the prompt: remove it.")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError("The text holds half a character (a lone surrogate): remove it.") from error
-        return list(self._encode(text))
 
 
 def find_tokenizer(path: str | Path | None = None, comfyui: str | Path | None = None) -> ClipTokenizer:

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .streams import Stream
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total), often enough to stop work within a second: raising in it interrupts."""
 
 
 class TextEncoder(Protocol):
-    """Turns prompts into the rows that the model's layers receive.
-
-    Row 0 is the start token, then the text, the end token and padding, up to `context_length` rows.
-    """
+    """Turns prompts into the rows that the model's layers receive: those of its streams, one below the other."""
 
     @property
     def fingerprint(self) -> str:
@@ -31,14 +29,11 @@ class TextEncoder(Protocol):
 
     @property
     def context_length(self) -> int:
-        """Number of rows of a padded prompt."""
+        """Number of rows of a padded prompt, all streams together."""
 
     @property
-    def causal(self) -> bool:
-        """Whether a row depends on the text before it alone (CLIP), and not on what follows (T5 does)."""
-
-    def token_ids(self, text: str) -> list[int]:
-        """Tokens of the literal text, without start and end tokens; no weights, embeddings or wildcards."""
+    def streams(self) -> tuple[Stream, ...]:
+        """Which rows are whose, in the order of the rows; at least one."""
 
     def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
         """For each prompt its first `lengths[i]` rows of the padded sequence, as float32 on the CPU (`length x d`).

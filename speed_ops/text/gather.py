@@ -19,7 +19,7 @@ from .plan import RowPlan
 from .retain import RetainSet
 from .retain_rows import HeldConcept, bare_names, held_by_plan, with_contexts
 from .row_pairs import RowPair, concept_pairs, read_pairs
-from .tokens import RowKey
+from .streams import StreamKey
 
 Rank = Callable[[Rows, Rows, Rows], Sequence[int]]
 """(targets, anchors, bare retain rows) to the indices of the retain concepts worth encoding in context."""
@@ -34,7 +34,7 @@ class Gathered:
     """Row by row the anchor's counterpart of `targets`: same template, same position."""
     retain: Rows
     invariants: Tensor
-    """`context_length x d`: all rows of the empty prompt, start token first."""
+    """`context_length x d`: all rows of the empty prompt, its start token first where there is one."""
     probes: tuple[Rows, Rows]
     """Targets and anchors in contexts that the rows above do not contain."""
     unusable: tuple[str, ...]
@@ -66,7 +66,7 @@ def gather_rows(
     before = reader.encoded, reader.reused
     clock = _Clock()
     invariants = reader.rows([RowRequest("", tuple(range(reader.encoder.context_length)))], "empty prompt", progress)[0]
-    taken: list[set[RowKey]] = [set() for _ in concepts]
+    taken: list[set[StreamKey]] = [set() for _ in concepts]
     targets, anchors = _concept_rows(reader, concepts, plan.solve_templates, plan, taken, "concepts", progress)
     probes = _concept_rows(reader, concepts, plan.unseen_templates, plan, taken, "probes", progress)
     clock.lap("concepts")
@@ -98,7 +98,7 @@ def _concept_rows(
     concepts: Sequence[Concept],
     templates: Callable[[Kind], Sequence[Template]],
     plan: RowPlan,
-    taken: Sequence[set[RowKey]],
+    taken: Sequence[set[StreamKey]],
     stage: str,
     progress: Progress | None,
 ) -> tuple[Rows, Rows]:

@@ -10,7 +10,7 @@ from .encoder import Progress, RowRequest
 from .kinds import BARE
 from .ladder import LadderPrompt
 from .row_pairs import RowPair, paired_rows, read_pairs
-from .tokens import IN_CONTEXT, Position, locate
+from .tokens import IN_CONTEXT, Position
 
 
 def ladder_rows(
@@ -23,8 +23,11 @@ def ladder_rows(
     encoder = reader.encoder
     pairs: list[RowPair] = []
     for group, item in enumerate(prompts):
-        spans = [locate(part, encoder.token_ids, encoder.context_length) for part in (item.prompt, item.anchor)]
-        rows, anchor_rows = paired_rows(encoder, spans[0], spans[1], positions)
+        parts = [
+            paired_rows(stream, stream.locate(item.prompt), stream.locate(item.anchor), positions)
+            for stream in encoder.streams
+        ]
+        rows, anchor_rows = (tuple(row for part in side for row in part) for side in zip(*parts, strict=True))
         flags = (item.template is not BARE,) * len(rows)
         target, anchor = RowRequest(item.prompt.text, rows), RowRequest(item.anchor.text, anchor_rows)
         pairs.append(RowPair(target, anchor, group, flags))

@@ -12,7 +12,8 @@ from .listing import same_name_key
 from .phrases import Concept
 from .plan import RowPlan
 from .retain import RetainSet
-from .tokens import Position, Prompt, RowKey, locate, row_indices, row_key
+from .streams import StreamKey
+from .tokens import Position, Prompt
 from .words import WordIndex
 
 
@@ -26,7 +27,7 @@ class HeldConcept:
 
 
 def bare_names(encoder: TextEncoder, retain: RetainSet) -> tuple[list[int], list[HeldConcept], list[str]]:
-    """Indices of the names that can be encoded, the last subject row of each, and the names that cannot.
+    """Indices of the names that can be encoded, the last subject rows of each, and the names that cannot.
 
     A retain list may hold anything, so a name that makes no token, or too many, is set aside and not an error.
     """
@@ -35,14 +36,14 @@ def bare_names(encoder: TextEncoder, retain: RetainSet) -> tuple[list[int], list
     unusable: list[str] = []
     for index, name in enumerate(retain.names):
         try:
-            request = _request(encoder, Prompt.bare(name), Position.LAST_SUBJECT)
+            usable = all(stream.locate(Prompt.bare(name)).subject for stream in encoder.streams)
         except InputError:
-            request = None
-        if request is None or request.rows == (0,):
-            unusable.append(name)
-        else:
+            usable = False
+        if usable:
             kept.append(index)
-            held.append(HeldConcept(name, (request,)))
+            held.append(HeldConcept(name, (_request(encoder, Prompt.bare(name), Position.LAST_SUBJECT),)))
+        else:
+            unusable.append(name)
     return kept, held, unusable
 
 
@@ -56,7 +57,7 @@ def with_contexts(encoder: TextEncoder, held: HeldConcept, kind: str, plan: RowP
     chosen = context_kind(kind)
     if chosen is not CAPTION:
         prompts += [(template.fill(held.name), plan.retain_positions) for template in chosen.templates[:templates]]
-    taken: set[RowKey] = set()
+    taken: set[StreamKey] = set()
     _request(encoder, Prompt.bare(held.name), Position.LAST_SUBJECT, taken)
     try:
         contexts = tuple(_request(encoder, prompt, positions, taken) for prompt, positions in prompts)
@@ -72,7 +73,7 @@ def held_by_plan(
     if plan.rows == "bare":
         if any(kind_of(concept.kind).bare_rows & Position.ALL for concept in concepts):
             # The paper's retain set for implicit concepts: the empty prompt, all rows after the start token.
-            yield HeldConcept("", (RowRequest("", tuple(range(1, encoder.context_length))),))
+            yield HeldConcept("", (_request(encoder, Prompt.bare(""), Position.ALL),))
         return
     if not plan.hold_anchors:
         return
@@ -93,11 +94,16 @@ def held_by_plan(
                 yield HeldConcept(plain.text, (), (_request(encoder, plain, plan.retain_positions),))
 
 
-def _request(encoder: TextEncoder, prompt: Prompt, positions: Position, taken: set[RowKey] | None = None) -> RowRequest:
-    """The rows of a prompt, without those that a causal encoder repeats from the prompts in `taken`, which grows."""
-    span = locate(prompt, encoder.token_ids, encoder.context_length)
-    rows = row_indices(positions, span, encoder.context_length)
-    if taken is not None and encoder.causal:
-        rows = tuple(row for row in rows if row_key(span, row) not in taken)
-        taken.update(row_key(span, row) for row in rows)
-    return RowRequest(prompt.text, rows)
+def _request(
+    encoder: TextEncoder, prompt: Prompt, positions: Position, taken: set[StreamKey] | None = None
+) -> RowRequest:
+    """A prompt's rows in all streams, without those that repeat rows of the prompts in `taken`, which grows."""
+    rows: list[int] = []
+    for stream in encoder.streams:
+        span = stream.locate(prompt)
+        keys = {row: stream.key(span, row) for row in stream.rows(positions, span)}
+        fresh = [row for row in stream.rows(positions, span) if taken is None or keys[row] not in taken]
+        if taken is not None:
+            taken.update(keys[row] for row in fresh)
+        rows += fresh
+    return RowRequest(prompt.text, tuple(rows))

@@ -14,7 +14,8 @@ from .encoder import Progress, RowRequest, TextEncoder
 from .kinds import BARE, Template, kind_of
 from .phrases import Concept
 from .plan import RowPlan
-from .tokens import Position, RowKey, TokenSpan, locate, row_indices, row_key
+from .streams import Stream, StreamKey
+from .tokens import Position, TokenSpan
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def concept_pairs(
     group: int,
     templates: Sequence[Template],
     plan: RowPlan,
-    taken: set[RowKey],
+    taken: set[StreamKey],
 ) -> Iterator[RowPair]:
     """Pairs for the target and each alias in each template.
 
@@ -69,16 +70,16 @@ def read_pairs(
 
 
 def paired_rows(
-    encoder: TextEncoder, span: TokenSpan, anchor: TokenSpan, positions: Position, empty_is_start: bool = False
+    stream: Stream, span: TokenSpan, anchor: TokenSpan, positions: Position, empty_is_start: bool = False
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Row indices in a prompt and, at the same positions, in its anchor prompt.
+    """Rows of one stream in a prompt and, at the same positions, in its anchor prompt.
 
     An empty anchor prompt has no subject token: its start token, or the row at the target's place, stands in.
     """
-    rows = row_indices(positions, span, encoder.context_length)
-    anchor_rows = row_indices(positions, anchor, encoder.context_length)
+    rows, anchor_rows = stream.rows(positions, span), stream.rows(positions, anchor)
     if not anchor.ids and positions & Position.LAST_SUBJECT and not positions & Position.ALL:
-        anchor_rows = (0 if empty_is_start else rows[0], *anchor_rows[1:])
+        own = stream.first if empty_is_start and stream.start_token else rows[0]
+        anchor_rows = (own, *anchor_rows[1:])
     return rows, anchor_rows
 
 
@@ -89,23 +90,25 @@ def _pair(
     group: int,
     template: Template,
     plan: RowPlan,
-    taken: set[RowKey],
+    taken: set[StreamKey],
 ) -> RowPair:
     positions = _positions(concept, template, plan)
     prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
-    span, anchor_span = (locate(text, encoder.token_ids, encoder.context_length) for text in (prompt, anchor_prompt))
-    _refuse_unreadable(concept, phrase, span, anchor_span)
-    rows, anchor_rows = paired_rows(encoder, span, anchor_span, positions, plan.empty_anchor == "start")
     bare = kind_of(concept.kind).bare_rows
-    flags = [template is not BARE or flag not in bare for flag in _flag_of_each_row(positions, len(rows))]
-    kept = list(range(len(rows)))
-    if encoder.causal:
-        kept = [i for i in kept if _is_new(row_key(span, rows[i]), row_key(anchor_span, anchor_rows[i]), taken)]
+    kept: list[tuple[int, int, bool]] = []
+    for stream in encoder.streams:
+        span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
+        _refuse_unreadable(concept, phrase, span, anchor_span)
+        rows, anchor_rows = paired_rows(stream, span, anchor_span, positions, plan.empty_anchor == "start")
+        flags = [template is not BARE or flag not in bare for flag in _flag_of_each_row(positions, len(rows))]
+        for row, other, flag in zip(rows, anchor_rows, flags, strict=True):
+            if _is_new(stream.key(span, row), stream.key(anchor_span, other), taken):
+                kept.append((row, other, flag))
     return RowPair(
-        RowRequest(prompt.text, tuple(rows[i] for i in kept)),
-        RowRequest(anchor_prompt.text, tuple(anchor_rows[i] for i in kept)),
+        RowRequest(prompt.text, tuple(row for row, _, _ in kept)),
+        RowRequest(anchor_prompt.text, tuple(other for _, other, _ in kept)),
         group,
-        tuple(flags[i] for i in kept),
+        tuple(flag for _, _, flag in kept),
     )
 
 
@@ -117,7 +120,7 @@ def _positions(concept: Concept, template: Template, plan: RowPlan) -> Position:
     return own if plan.rows == "bare" or own & Position.ALL else own | plan.positions
 
 
-def _is_new(key: RowKey, anchor_key: RowKey, taken: set[RowKey]) -> bool:
+def _is_new(key: StreamKey, anchor_key: StreamKey, taken: set[StreamKey]) -> bool:
     """Whether there is something to edit at a row, and nothing has been said about it yet."""
     if key == anchor_key or key in taken:
         return False

@@ -2,7 +2,8 @@
 
 A prompt of `n` text tokens reaches a CLIP-fed model as `context_length` rows: row 0 is the start token, rows `1..n` the
 text, row `n + 1` the end token, and the rest padding. In a causal encoder every row from the name on knows the name, so
-end and padding rows carry it too; the paper edits the last subject token alone.
+end and padding rows carry it too; the paper edits the last subject token alone. T5 has no start token (all rows are one
+earlier) and is not causal: there every row knows the name.
 """
 
 from __future__ import annotations
@@ -57,21 +58,22 @@ class TokenSpan:
     ids: tuple[int, ...]
     """Text tokens, without start and end."""
     subject: int
-    """How many of them there are up to the last subject token: its row, as row 0 is the start token. 0: no text."""
+    """How many of them there are up to the last subject token: its row where row 0 is the start token. 0: no text."""
 
 
-def locate(prompt: Prompt, token_ids: Callable[[str], Sequence[int]], context_length: int) -> TokenSpan:
+def locate(
+    prompt: Prompt, token_ids: Callable[[str], Sequence[int]], context_length: int, start_token: bool = True
+) -> TokenSpan:
     """Finds the last subject token by tokenising the prompt up to the end of the name.
 
     Where the last word runs into what follows (a name that ends in punctuation before `'s`), the two token lists part
     inside that word; the first token that differs is then the one the name ends in.
     """
     ids = tuple(token_ids(prompt.text))
-    if len(ids) > context_length - 2:
+    room = context_length - 1 - start_token
+    if len(ids) > room:
         shown = prompt.text if len(prompt.text) <= 60 else prompt.text[:57] + "..."
-        raise InputError(
-            f"'{shown}' is {len(ids)} tokens long, but the text encoder takes {context_length - 2}: shorten the name."
-        )
+        raise InputError(f"'{shown}' is {len(ids)} tokens long, but the text encoder takes {room}: shorten the name.")
     if prompt.subject_end == len(prompt.text):
         return TokenSpan(ids, len(ids))
     head = tuple(token_ids(prompt.text[: prompt.subject_end]))
@@ -81,20 +83,21 @@ def locate(prompt: Prompt, token_ids: Callable[[str], Sequence[int]], context_le
     return TokenSpan(ids, shared if shared == len(head) else min(shared + 1, len(ids)))
 
 
-def row_indices(positions: Position, span: TokenSpan, context_length: int) -> tuple[int, ...]:
+def row_indices(positions: Position, span: TokenSpan, context_length: int, start_token: bool = True) -> tuple[int, ...]:
     """Rows of the prompt that stand for `positions`, one for each flag in the order of `Position`.
 
-    Rows are not merged where two flags meet, so that a target's rows and its anchor's pair off one to one.
+    Rows are not merged where two flags meet, so that a target's rows and its anchor's pair off one to one. A prompt
+    without text has its first row for the last subject token.
     """
     if not positions:
         raise SettingsError("No token position was chosen: choose at least one, such as the last subject token.")
-    end = len(span.ids) + 1
+    end = len(span.ids) + start_token
     if positions & Position.ALL:
-        return tuple(range(1, context_length))
+        return tuple(range(int(start_token), context_length))
     if positions & (Position.FIRST_PAD | Position.LAST_PAD) and end + 1 >= context_length:
         raise InputError(f"A prompt of {len(span.ids)} tokens has no padding row: shorten the name.")
     places = {
-        Position.LAST_SUBJECT: span.subject,
+        Position.LAST_SUBJECT: max(0, span.subject - 1 + start_token),
         Position.EOS: end,
         Position.FIRST_PAD: end + 1,
         Position.LAST_PAD: context_length - 1,
@@ -102,6 +105,7 @@ def row_indices(positions: Position, span: TokenSpan, context_length: int) -> tu
     return tuple(row for flag, row in places.items() if positions & flag)
 
 
-def row_key(span: TokenSpan, row: int) -> RowKey:
+def row_key(span: TokenSpan, row: int, start_token: bool = True) -> RowKey:
     """What a row of a causal encoder depends on: the tokens up to it. Rows with equal keys are the same row."""
-    return span.ids[:row], max(0, row - len(span.ids))
+    tokens = row + 1 - start_token
+    return span.ids[:tokens], max(0, tokens - len(span.ids))
