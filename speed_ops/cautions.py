@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 import torch
 
@@ -17,6 +18,7 @@ RIVAL_WITHIN = 0.25
 """A retain row nearer to a target than this share of the target's way to its anchor fights the erasure."""
 TIGHT_ROOM = 0.05
 """Share of the embedding width below which the null space is nearly full."""
+_PART = 2048  # retain rows compared at a time: bounds the memory
 
 
 def cautions(
@@ -32,16 +34,16 @@ def cautions(
             "Use fewer retain names, switch IPF on, or raise the threshold."
         )
     for concept, share in zip(concepts, alike, strict=True):
-        yield from _about(concept, share)
+        yield from _about(concept, share, in_context=any(problem.targets.in_context))
     for kept, target in rivals(problem):
         yield f"The retain name {kept!r} is nearly the same as the target {target!r} and fights its erasure: drop it."
 
 
-def _about(concept: ConceptResult, alike: float) -> Iterator[str]:
+def _about(concept: ConceptResult, alike: float, in_context: bool) -> Iterator[str]:
     if concept.verdict in ("stands", "weakened") and concept.probe_median is not None:
         yield (
             f"{concept.name!r} survives in context: {concept.probe_median:.0%} of it remains in prompts that the solve "
-            "did not see. Erase with rows in context."
+            "did not see. " + ("Raise rows_per_concept, or lower lam." if in_context else "Erase with rows in context.")
         )
     if concept.energy_lost > LOSS_ABOVE:
         yield f"Compressing {concept.name!r} gave up {concept.energy_lost:.0%} of its change: raise rows_per_concept."
@@ -55,9 +57,10 @@ def rivals(problem: Problem) -> list[tuple[str, str]]:
         return []
     kept_names, target_names = problem.retain.labels(), problem.targets.labels()
     way = (problem.anchors.values - problem.targets.values).norm(dim=1)
-    near = torch.cdist(problem.targets.values, problem.retain.values) < RIVAL_WITHIN * way[:, None]
-    found = {
-        (kept_names[problem.retain.groups[kept]], target_names[problem.targets.groups[target]])
-        for target, kept in near.nonzero().tolist()
-    }
+    found = set()
+    for start, part in zip(count(0, _PART), problem.retain.values.split(_PART), strict=False):
+        near = torch.cdist(problem.targets.values, part) < RIVAL_WITHIN * way[:, None]
+        for target, kept in near.nonzero().tolist():
+            group = problem.retain.groups[start + kept]
+            found.add((kept_names[group], target_names[problem.targets.groups[target]]))
     return sorted(found)

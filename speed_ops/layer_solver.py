@@ -149,7 +149,9 @@ class LayerSolver:
         """The eigenproblem on the smaller side: of the kept rows' Gram matrix, or of the correlation matrix."""
         factor = prior.factor(self.retain)
         if len(factor) >= factor.shape[1]:
-            return self._eigen(lower_gram(factor.T))
+            moment = lower_gram(factor.T)
+            del factor  # with many names larger than all that the eigenproblem needs
+            return self._eigen(moment)
         with self.watch.stage("null space"):
             if self.retain_gram is None:
                 gram = factor @ factor.T

@@ -108,19 +108,19 @@ class _RetainRows:
     def __init__(self, rows: Rows) -> None:
         self.rows, self.index = rows, rows.group_index()
         self.context = torch.tensor(rows.in_context, dtype=torch.bool, device=rows.values.device)
-        # The denominators need no more than a report's precision, and single precision halves the cost of the largest
-        # product of the whole certificate.
-        self.single = rows.values.to(torch.float32)
         self.moved: list[Tensor] = []
         self.size: list[Tensor] = []
         self.kept: list[Tensor | None] = []
 
     def measure(self, weight: Tensor, up: Tensor, down: Tensor, kept: Tensor | None) -> None:
         """Notes how far each row moves in one layer."""
-        if not len(self.single):
+        if not len(self.rows.values):
             return
+        # The denominators need no more than a report's precision, and single precision halves the cost of the largest
+        # product of the whole certificate. The rows are made single a part at a time: a copy of all is large.
         single = weight.to(torch.float32)
-        size = torch.cat([(part @ single.T).norm(dim=1) for part in self.single.split(4096)])
+        parts = self.rows.values.split(4096)
+        size = torch.cat([(part.to(torch.float32) @ single.T).norm(dim=1) for part in parts])
         self.moved.append(_moved(up, down, self.rows.values).square())
         self.size.append(size.to(up.dtype).square())
         self.kept.append(kept)

@@ -85,9 +85,12 @@ class RefinedPrior:
 
     def factor(self, retain: Tensor) -> Tensor:
         """`(p + r) x d`: F / sqrt(count)."""
-        scale = self.count.rsqrt()
-        rows = torch.addmm(retain[self.kept].mul_(self.omega[:, None] * scale), self.tilt * scale, self.directions)
-        return torch.cat([rows, (self.tail * scale) @ self.directions])
+        scale, rows = self.count.rsqrt(), len(self.kept)
+        factor = retain.new_empty((rows + len(self.tail), retain.shape[1]))
+        torch.index_select(retain, 0, self.kept, out=factor[:rows])
+        factor[:rows].mul_(self.omega[:, None] * scale).addmm_(self.tilt * scale, self.directions)
+        factor[rows:] = (self.tail * scale) @ self.directions
+        return factor
 
     def gram(self, retain_gram: Tensor, along: Tensor) -> Tensor:
         """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without touching an embedding."""
