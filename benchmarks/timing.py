@@ -50,10 +50,10 @@ def over_layers(work: Callable[[Tensor], object], weights: dict[str, Tensor]) ->
 def peak_memory() -> Iterator[dict[str, float]]:
     """Peak resident MB above the start, where the kernel tells (Linux)."""
     found: dict[str, float] = {}
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)  # what the allocator still holds would be used first and not be seen
     try:
+        _status("VmRSS")
+        if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+            trim(0)  # what the allocator still holds would be used first and not be seen
         Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
     except OSError:
