@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def comfyui() -> Path:
 
     args.cpu = True
     return COMFYUI
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory) -> Iterator[None]:
+    """A cache of embeddings for the tests of one file, and not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

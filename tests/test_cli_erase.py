@@ -17,16 +17,9 @@ from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.lora import read_lora
 from speed_erase.speed_ops.files.metadata import read_provenance
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 FAMILIES = ("sd1", "sd2", "sdxl")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """A cache for this run alone."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
 
 
 @pytest.fixture(scope="module")

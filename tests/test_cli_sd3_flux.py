@@ -23,20 +23,13 @@ from speed_erase.speed_ops.studio.reading import Reading
 from speed_erase.speed_ops.text.encoder import full_prompt
 from speed_erase.speed_ops.text.t5_tokenizer import T5Tokenizer
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 CONCEPT = "Van Gogh -> art"
 ENTRY = {"sd3": "context_embedder.weight", "flux-dev": "txt_in.weight", "flux-schnell": "txt_in.weight"}
 ENCODERS = {"sd3": ("t5", "clip_l"), "flux-dev": ("t5",), "flux-schnell": ("clip_l", "t5")}
 """In any order. Flux has CLIP-L for the pooled path, which is not edited; SD3's large CLIP-G only where it matters."""
 FEW = ("--retain-limit", "4", "--save", "checkpoint,lora,recipe")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache for this run alone."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
 
 
 @pytest.fixture(scope="module")

@@ -14,17 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from speed_erase.speed_ops.cli import main
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 V_LAYER = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_v.weight"
 K_LAYER = V_LAYER.replace("to_v", "to_k")
 SALT = "a secret of the studio"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SPEED_ERASE_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
 
 
 @pytest.fixture(scope="module")
