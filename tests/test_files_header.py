@@ -19,7 +19,7 @@ from safetensors.torch import save, save_file
 
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
-from speed_erase.speed_ops.files.header import encode_header, parse_header, read_header
+from speed_erase.speed_ops.files.header import MAX_HEADER_BYTES, encode_header, parse_header, read_header
 from speed_erase.speed_ops.files.header_text import MAX_TENSORS
 from speed_erase.speed_ops.files.tensor_bytes import to_bytes
 
@@ -226,7 +226,7 @@ except FileError:
 def test_the_largest_hostile_files_stay_below_a_gigabyte(tmp_path: Path) -> None:
     """One character outside the basic plane makes Python keep a text at four bytes a character."""
     path = tmp_path / "x.safetensors"
-    path.write_bytes(with_header(b'{"__metadata__":{"a":"' + "🦊".encode() + b"x" * 49_900_000 + b'"}}'))
+    path.write_bytes(with_header(b'{"__metadata__":{"a":"' + "🦊".encode() + b"x" * (MAX_HEADER_BYTES - 100) + b'"}}'))
     script = pico.standalone(HOSTILE.format(path=str(path)))
     peak = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
     assert int(peak) < 1_000_000  # kB

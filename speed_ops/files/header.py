@@ -15,7 +15,9 @@ from ..errors import FileError
 from .header_text import TensorEntry, walk
 from .not_safetensors import refuse_other_formats
 
-MAX_HEADER_BYTES = 50_000_000
+MAX_HEADER_BYTES = 25_000_000
+"""As long as the most tensors we accept need. One character outside the basic plane makes Python keep the text, and
+the string read from it, at four bytes a character: ten times this length at the worst."""
 
 
 @dataclass(frozen=True)
