@@ -81,6 +81,7 @@ class LayerSolver:
                 )
             # UCE sums over concepts where SPEED takes the mean: the change goes in unscaled.
             self.change, self._shared = pairs.change[self.erased], (rows[self.erased], retain.width)
+        self.change = settings.aim * self.change  # the edit is linear in it: further along the same way
         self.refines = (
             not baseline and settings.method != "null_space" and (settings.ipf or settings.dpa or settings.rpa)
         )
@@ -96,7 +97,7 @@ class LayerSolver:
         """The edit of one layer from its weight (`o x d`, working precision)."""
         everything = torch.ones(len(self.retain), dtype=torch.bool, device=weight.device)
         none = weight.new_zeros(())
-        up = weight @ self.change.T  # W (C* - C1)
+        up = weight @ self.change.T  # aim W (C* - C1)
         if not self.refines or not len(self.retain):
             down, room = self._same_for_all_layers()
             return SolvedLayer(LayerEdit(up, down), everything, none, room)

@@ -46,6 +46,7 @@ class EraseSettings:
     augmentations: int = _setting(10, "Draws for each kept retain row (N_A).", 0, 1000)
     augment_rank: int = _setting(1, "Number of least-changing directions of a layer to draw along (r).", 1, 64)
     lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", 1e-9, 1e9)
+    aim: float = _setting(1.0, "Where the targets are sent: 1 is their anchor, 1.1 a tenth beyond it.", 0.1, 5.0)
     mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", 0.0, 1e9)
     invariants: InvariantMode = _setting(
         "paper", "paper: SOT and 3 centres of the empty prompt; span: every token row of the empty prompt."

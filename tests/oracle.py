@@ -63,14 +63,14 @@ def speed(W, C1, Cs, C0, C2, s, *, target_share, retain_share, keep=None, draws=
     if s.iec and s.method == "speed" and C2.shape[1]:
         inner = C2.T @ P @ M @ C2 + s.mu * np.eye(C2.shape[1])
         Q = Q - M @ C2 @ np.linalg.pinv(inner, rcond=1e-11, hermitian=False) @ C2.T @ P
-    return W @ (CsC1 - C1C1) @ P @ Q @ M  # eq. 11
+    return s.aim * W @ (CsC1 - C1C1) @ P @ Q @ M  # eq. 11
 
 
 def uce(W, C1, Cs, C0, s, *, target_share, retain_share):
     """Appendix B.1: weighted least squares, sums over concepts."""
     C1C1, CsC1 = (C1 * target_share) @ C1.T, (Cs * target_share) @ C1.T
     system = s.erase_weight * C1C1 + s.preserve_weight * (C0 * retain_share) @ C0.T + s.lam * np.eye(len(C1))
-    return s.erase_weight * W @ (CsC1 - C1C1) @ np.linalg.inv(system)
+    return s.aim * s.erase_weight * W @ (CsC1 - C1C1) @ np.linalg.inv(system)
 
 
 def adversarial(Ws, Vs, C1, reg):

@@ -29,6 +29,7 @@ SWITCHES = {
     "relative": {"threshold_mode": "relative", "threshold": 0.02},
     "filter scale": {"filter_scale": 0.6},
     "null space": {"method": "null_space"},
+    "beyond the anchor": {"aim": 1.25},
     "multi": {"threshold": 1e-4, "lam": 0.05, "ipf": False},
 }
 
