@@ -12,7 +12,7 @@ from typing import Any
 
 ERASED_BELOW = 0.35
 """Residual in unseen contexts up to which a concept counts as erased. On the living model painters at 0.38 were in no
-picture any more, at 0.52 in nine of ten (docs/proof, the curve `strength`): the bar stays below that step."""
+picture any more, at 0.52 in nine of ten (docs/proof, the curve `aim`): the bar stays below that step."""
 STANDS_ABOVE = 0.5
 """Residual from which the concept counts as standing; between the two it is weakened."""
 

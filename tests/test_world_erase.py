@@ -24,6 +24,7 @@ from speed_erase.benchmarks.world.methods import BARE, BOTH, METHODS, TARGETS
 from speed_erase.benchmarks.world.rows import RowChoice, build, filled, retained_names
 from speed_erase.benchmarks.world.tasks import HALF, TASKS, first_painters, neighbours
 from speed_erase.benchmarks.world.text_encoder import LENGTH, padded, tokens
+from speed_erase.benchmarks.world.truth import truth
 from speed_erase.benchmarks.world.world import NIGHT_PHRASES, PAINTERS, STYLES
 from speed_erase.speed_ops.text.tokens import Position
 
@@ -149,9 +150,39 @@ def test_a_weaker_edit_has_its_own_certificate() -> None:
     rows, weights = build(TEXT, TASKS["one"].targets, BOTH), _weights()
     left = [
         method_named(name).edit(weights, rows).certificate.concepts[0].probe_median
-        for name in ("both.strength-0.3", "both.strength-0.8", "both")
+        for name in ("both.aim-0.3", "both.aim-0.8", "both")
     ]
     assert 1 > left[0] > left[1] > left[2]
+
+
+def test_a_perfect_erasure_would_be_told_the_anchor() -> None:
+    """Every erased prompt is reworded, nothing else is, and nothing of the target's name is left in it."""
+    for name in ("three", "subject", "implicit", "again"):
+        task = TASKS[name]
+        words = {w for target in (*task.targets, *task.then) for w in (target.words, *target.also)}
+        words |= set(NIGHT_PHRASES) if name == "implicit" else set()
+        for question in task.questions(12):
+            told = task.anchored(question.prompt)
+            assert (told != question.prompt.text) == (question.role != "kept")
+            assert question.role == "kept" or not any(w in told for w in words)
+
+
+def test_what_chance_brings_back_is_not_held_against_the_certificate() -> None:
+    runs = [
+        {"task": "subject", "method": "none", "floor": {"tower": 0.2}, "acc_r": 1.0},
+        *(
+            {
+                "task": "subject",
+                "method": method,
+                "certificate": {"by_concept": {"tower": ["erased", 0.2]}},
+                "by_concept": {"tower": seen},
+            }
+            for method, seen in (("auto", 0.25), ("both", 0.35))
+        ),
+    ]
+    found = truth(runs)
+    assert found is not None
+    assert [case.method for case in found.wrong] == ["both"]
 
 
 def test_harmonic_mean_ranks_and_intervals() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position
 
 from .attacks import Attack
-from .methods import METHODS, Method, at_strength, speed, varied
+from .methods import METHODS, Method, speed, varied
 from .rows import RowChoice
 from .tasks import TASKS, Task, first_painters
 
@@ -102,6 +102,9 @@ def sweep_jobs(quick: bool = False) -> list[SweepJob]:
         for value in (0.02, 0.05, 0.1, 0.2, 0.3):
             method = varied("auto", f"lam-{value:g}", lam=value)
             jobs.append(SweepJob(f"auto lam, {task}", f"{value:g}", TASKS[task], method, False))
+        for value in (1.0, 1.1, 1.25, 1.5):
+            method = varied("auto", f"aim-{value:g}", aim=value)
+            jobs.append(SweepJob(f"auto aim, {task}", f"{value:g}", TASKS[task], method, True))
     return jobs + [
         SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (8, 11))
         for n in (1, 2, 4, 6, 8, 11)
@@ -158,8 +161,8 @@ def _points() -> Iterator[tuple[str, str, Method, bool]]:
         yield point("templates", value, value == 1, rows={"templates": value})
     for value in (0, 1, 2, 5, 9):
         yield point("retain_templates", value, value == 1, rows={"retain_templates": value})
-    for value in (0.3, 0.5, 0.65, 0.8):
-        yield "strength", f"{value:g}", at_strength(value), True
+    for value in (0.3, 0.5, 0.65, 0.8):  # what lies between untouched and erased, to calibrate the certificate's bars
+        yield point("aim", value, True, aim=value)
     for name, chosen in POSITIONS.items():
         rows = {"positions": chosen, "retain_positions": chosen}
         yield point("positions", name, name in ("last", "eos", "last+eos"), rows=rows)

@@ -12,7 +12,6 @@ from torch import Tensor
 from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate import Certificate
 from speed_erase.speed_ops.erasure import Erasure, apply_edits
-from speed_erase.speed_ops.remeasure import certificate_at
 from speed_erase.speed_ops.rows import Rows, join
 
 from .rows import ErasureRows, RowChoice
@@ -106,19 +105,6 @@ def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
     return torch.linalg.qr(torch.stack(leading, dim=1)).Q
 
 
-def weaker(settings: EraseSettings, strength: float) -> Edit:
-    """The engine's edit at a part of its strength: what lies between erased and untouched, to calibrate the bars."""
-
-    def edit(weights: Mapping[str, Tensor], rows: ErasureRows) -> Edited:
-        whole = by_engine(settings)(weights, rows).erasure
-        assert whole is not None
-        certificate = certificate_at(strength, weights, whole, rows)
-        scaled = replace(whole.scaled(strength), certificate=certificate)
-        return Edited(apply_edits(weights, scaled.edits), scaled)
-
-    return edit
-
-
 BARE = RowChoice(side="bare")
 TARGETS = RowChoice(side="targets")
 BOTH = RowChoice(side="both")
@@ -179,10 +165,3 @@ def varied(base: str, name: str, rows: dict[str, Any] | None = None, **changes: 
         edit=by_engine(settings),
         settings=settings.to_dict(),
     )
-
-
-def at_strength(strength: float) -> Method:
-    """The default at a part of its strength."""
-    method = METHODS["both"]
-    edit = weaker(EraseSettings.from_dict(method.settings), strength)
-    return replace(method, name=f"both.strength-{strength:g}", label=f"context at strength {strength:g}", edit=edit)

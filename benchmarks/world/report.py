@@ -59,11 +59,14 @@ where the curve says so). Residual and drift by the weights alone, on unseen pro
 
 
 def _curve_table(points: Points) -> str:
-    lines = [
-        [curve, "; ".join(f"{at}: {r['values']['residual']:.3f} / {r['values']['drift']:.3f}" for at, r in found)]
-        for curve, found in points.items()
-    ]
-    return _table(["setting", "value: residual / drift"], lines)
+    lines = [[curve, "; ".join(_point(at, result) for at, result in found)] for curve, found in points.items()]
+    return _table(["setting", "value: residual / drift / Acc_e in %, where pictures were drawn"], lines)
+
+
+def _point(at: str, result: dict[str, Any]) -> str:
+    values = result["values"]
+    seen = f" / {_share(result['acc_e'])}" if "acc_e" in result else ""
+    return f"{at}: {values['residual']:.3f} / {values['drift']:.3f}{seen}"
 
 
 def _labelled(result: dict[str, Any]) -> dict[str, Any]:
@@ -116,12 +119,22 @@ def _task_tables(results: Sequence[dict[str, Any]]) -> list[str]:
         label = task_named(name).label
         count = own[0]["counts"]
         low, high = wilson(0.5, count["erased"])
+        floor = _floor(own)
         parts.append(
             f"## {label[0].upper()}{label[1:]}\n\n`{COMMAND} compare`; {count['erased']} pictures of the erased, "
-            f"{count['kept']} of the kept, so a share of one half is known to {50 * (high - low):.0f} points.\n"
+            f"{count['kept']} of the kept, so a share of one half is known to {50 * (high - low):.0f} points.{floor}\n"
         )
         parts.append(_table(head, (_line(result) for result in own)))
     return parts
+
+
+def _floor(own: Sequence[dict[str, Any]]) -> str:
+    """Where chance alone brings the erased back, how often."""
+    found = next((r["floor"] for r in own if r["method"] == "none"), {})
+    named = ", ".join(f"{name} in {_share(share)} %" for name, share in found.items() if share)
+    return (
+        f" Told the anchor instead, the untouched model shows {named}: no erasure can go below that." if named else ""
+    )
 
 
 def _line(result: dict[str, Any]) -> list[str]:
@@ -191,11 +204,12 @@ def _confirmed(runner: Runner) -> str:
 def _truth(found: Truth | None) -> str:
     if found is None:
         return ""
-    lines = [[c.task, c.method, c.concept, f"{c.probe:.2f}", _share(c.seen)] for c in found.wrong]
+    lines = [[c.task, c.method, c.concept, f"{c.probe:.2f}", _share(c.seen), _share(c.floor)] for c in found.wrong]
     text = (
         f"## Does the certificate tell the truth?\n\n{len(found.cases)} erased concepts with certificate and pictures. "
         f"Rank correlation of residual and recognised share: {found.rank:.2f}. With the bar at {ERASED_BELOW:g} and a "
-        f"concept counted as gone when at most {GONE:.0%} of its pictures are recognised, the two agree in "
+        f"concept counted as gone when at most {GONE:.0%} more of its pictures are recognised than when the untouched "
+        f"model is told the anchor instead, the two agree in "
         f"{found.agreement:.1%}; bars from {found.best_bar[0]:.2f} to {found.best_bar[1]:.2f} agree best "
         f"({found.best_agreement:.1%}). Rank correlation of drift and change of the kept pictures: "
         f"{found.drift_rank:.2f}. "
@@ -204,5 +218,5 @@ def _truth(found: Truth | None) -> str:
         text += f"Largest drift without harm: {found.unharmed_drift:.3f}. "
     if found.harmed_drift is not None:
         text += f"Smallest drift with harm: {found.harmed_drift:.3f}. "
-    head = ["task", "method", "concept", "residual", "still recognised"]
+    head = ["task", "method", "concept", "residual", "still recognised", "told the anchor"]
     return text.rstrip() + "\n" + ("\nWhere they disagree:\n\n" + _table(head, lines) if lines else "")

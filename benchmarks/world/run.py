@@ -62,10 +62,21 @@ class Runner:
         result["seconds"]["pictures"] = time.monotonic() - begin
         before = pictures if method.name == "none" else self.untouched(task)
         result |= judge(self.world.classifier, questions, pictures, before)
+        if method.name == "none":
+            result["floor"] = self._floor(task, questions)
         save_tensors(path.with_suffix(".safetensors"), {"pictures": pictures.half()})
         save_json(path, result)
         self.log(f"{task.name:9s} {method.name:24s} {line(result)}")
         return result
+
+    def _floor(self, task: Task, questions: list[Question]) -> dict[str, float]:
+        """Share of each concept recognised where the prompts say its anchor instead: no erasure can go below it.
+
+        A prompt that names no subject draws any of them, so an erased subject comes back now and then by chance.
+        """
+        texts = [task.anchored(question.prompt) for question in questions]
+        pictures = self.world.draw(texts, SEED)
+        return judge(self.world.classifier, questions, pictures, None)["by_concept"]
 
     def untouched(self, task: Task) -> Tensor:
         """Pictures of the untouched model for this task's questions."""

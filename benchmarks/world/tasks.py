@@ -40,6 +40,18 @@ class Task:
         """About `count` pictures of the erased and as many of the kept, the same for every method."""
         return self.ask((*self.targets, *self.then), count)
 
+    def anchored(self, prompt: Prompt) -> str:
+        """The prompt with the anchor's words in place of the erased ones: what a perfect erasure would draw."""
+        for target in (*self.targets, *self.then):
+            if target.kind == "night" and prompt.night:
+                ending = next(words for words in (NIGHT_WORD, *NIGHT_PHRASES) if prompt.text.endswith(words))
+                return prompt.text.removesuffix(ending).strip()
+            if target.kind == "subject" and prompt.subject == target.words:
+                return prompt.text.replace(target.words, target.anchor)
+            if target.kind == "painter" and prompt.style == target.words and prompt.painter_words:
+                return prompt.text.replace(prompt.painter_words, target.anchor)
+        return prompt.text
+
 
 _USED = RowChoice().templates
 

@@ -11,7 +11,8 @@ from speed_erase.speed_ops.certificate import ERASED_BELOW
 from .measures import spearman
 
 GONE = 0.10
-"""A concept counts as gone in the pictures if at most this share is still recognised."""
+"""A concept counts as gone in the pictures if at most this share more is recognised than when the prompts say its
+anchor."""
 HARMED = 0.03
 """The rest counts as harmed if its accuracy fell by more than this share."""
 
@@ -26,6 +27,12 @@ class Case:
     probe: float
     seen: float
     """Share of its pictures that are still recognised."""
+    floor: float = 0.0
+    """The same for the untouched model where the prompts say the anchor."""
+
+    @property
+    def gone(self) -> bool:
+        return self.seen <= self.floor + GONE
 
 
 @dataclass(frozen=True)
@@ -50,17 +57,20 @@ class Truth:
 def cases_of(results: Sequence[dict[str, Any]]) -> list[Case]:
     """Every erased concept that has both a certificate and pictures."""
     found = []
+    floors = {result["task"]: result.get("floor", {}) for result in results if result["method"] == "none"}
     for result in results:
+        floor = floors.get(result["task"], {})
         named = result.get("certificate", {}).get("by_concept", {})
         for concept, (_, probe) in named.items():
             if probe is not None and concept in result.get("by_concept", {}):
-                found.append(Case(result["task"], result["method"], concept, probe, result["by_concept"][concept]))
+                seen = result["by_concept"][concept]
+                found.append(Case(result["task"], result["method"], concept, probe, seen, floor.get(concept, 0.0)))
     return found
 
 
 def agreement(cases: Sequence[Case], bar: float) -> float:
     """Share of cases where residual below the bar and gone in the pictures say the same."""
-    return sum((case.probe <= bar) == (case.seen <= GONE) for case in cases) / len(cases)
+    return sum((case.probe <= bar) == case.gone for case in cases) / len(cases)
 
 
 def truth(results: Sequence[dict[str, Any]]) -> Truth | None:
@@ -80,7 +90,7 @@ def truth(results: Sequence[dict[str, Any]]) -> Truth | None:
         tuple(cases),
         spearman([case.probe for case in cases], [case.seen for case in cases]),
         agreement(cases, ERASED_BELOW),
-        tuple(case for case in cases if (case.probe <= ERASED_BELOW) != (case.seen <= GONE)),
+        tuple(case for case in cases if (case.probe <= ERASED_BELOW) != case.gone),
         (min(best), max(best)),
         max(scores),
         spearman([a for a, _ in moved], [b for _, b in moved]) if len(moved) > 2 else float("nan"),
