@@ -33,7 +33,8 @@ def preset_inputs() -> list[io.Input]:
             min=-5.0,
             max=5.0,
             step=0.05,
-            tooltip="1: the exact edit; 0: the model as it came; changing it does not solve again.",
+            tooltip="1: the edit as solved; 0: the model as it came; a little above 1 if the concept still shows. "
+            "Changing it does not solve again.",
         ),
         io.Int.Input(
             "seed",

@@ -53,7 +53,10 @@ def settle_threshold(problem: Problem) -> Problem:
 
 
 def _worst_residual(problem: Problem, span: KeptSpan) -> float:
-    """The largest share of a concept's change that the edit would miss, in the embedding space."""
+    """The largest share of a concept's change that the edit would miss, in the embedding space.
+
+    On the way to the anchor itself: `aim` scales the edit afterwards and has no say in the room it gets.
+    """
     targets, change = problem.pairs.mean_scaled()
     constraints = problem.constraints if problem.settings.iec else problem.constraints[:0]
     down = erasing_rows(targets, span, constraints, problem.settings.lam, problem.settings.mu)

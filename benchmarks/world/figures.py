@@ -26,7 +26,7 @@ DEFAULTS = {
     "positions": "all four",
     "augmentations": "0",
     **{f"auto lam, {task}": "0.1" for task in ("half", "subject", "implicit")},
-    **{f"auto aim, {task}": "1" for task in ("half", "subject", "implicit")},
+    **{f"auto aim, {task}": "1.1" for task in ("half", "subject", "implicit")},
 }
 """The point of each curve that the preset has: `context`, which the curves vary, or `auto` where a curve says so."""
 

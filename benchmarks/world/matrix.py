@@ -56,8 +56,7 @@ def method_named(name: str) -> Method:
     """A method of the table, or a point of a curve by its name."""
     if name in METHODS:
         return METHODS[name]
-    points = {method.name: method for _, _, method, _ in _points()}
-    return points[name]
+    return {job.method.name: job.method for job in sweep_jobs()}[name]
 
 
 def full_jobs() -> Jobs:
