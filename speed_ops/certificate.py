@@ -1,8 +1,10 @@
 """The certificate: what was erased, what was kept and what still stands, measured on the weights without sampling.
 
 A residual compares outputs: |(W + dW) c1 - W c*| / |W c1 - W c*|, 1 for an untouched target, 0 for one that has become
-its anchor. Drift is |dW c0| / |W c0|. A concept counts as erased only on rows in contexts that the solve never saw:
-cross attention reads every row of a prompt, so the rows that were solved for prove nothing by themselves.
+its anchor. It says what is left of the target, so the way that a row went straight on beyond its anchor is taken off: a
+stronger edit leaves no more of it. Drift is |dW c0| / |W c0|. A concept counts as erased only on rows in contexts that
+the solve never saw: cross attention reads every row of a prompt, so the rows that were solved for prove nothing by
+themselves.
 """
 
 from __future__ import annotations

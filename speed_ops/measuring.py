@@ -77,6 +77,13 @@ class Measurer:
         return tuple(results)
 
 
+def left_of(wanted: Tensor, missing: Tensor) -> Tensor:
+    """`m`: squared size of what is left of each row. `wanted`, `m x o`: the way to its anchor; `missing`: on from there."""
+    size = wanted.square().sum(dim=1)
+    beyond = (missing * wanted).sum(dim=1).clamp(min=0).square() / size.clamp(min=torch.finfo(size.dtype).tiny)
+    return (missing.square().sum(dim=1) - beyond).clamp(min=0)
+
+
 class _PairRows:
     """Residuals of target rows against their anchor rows."""
 
@@ -91,10 +98,11 @@ class _PairRows:
         wanted = self.change @ weight.T
         missing = (self.rows.values @ down.T) @ up.T - wanted
         whole = per_concept(wanted.square().sum(dim=1), self.index, concepts)
-        part = per_concept(missing.square().sum(dim=1), self.index, concepts)
-        self.left.append((part / whole.clamp(min=torch.finfo(whole.dtype).tiny)).sqrt() * (whole > 0))
+        part = per_concept(left_of(wanted, missing), self.index, concepts)
+        tiny = torch.finfo(whole.dtype).tiny
+        self.left.append((part / whole.clamp(min=tiny)).sqrt() * (whole > 0))
         own = per_concept((self.rows.values @ weight.T).square().sum(dim=1), self.index, concepts)
-        return (whole / own.clamp(min=torch.finfo(own.dtype).tiny)).sqrt()
+        return (whole / own.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float]]:
         """Median and worst residual of each concept."""

@@ -117,6 +117,23 @@ def test_without_unseen_contexts_nothing_is_proven(world):
     assert verdict(0.0, None) == "unproven" and verdict(0.9, 0.1) == "stands"
 
 
+def test_going_beyond_the_anchor_leaves_no_more_of_the_target(world):
+    """Only the way straight on is free: what goes astray counts, and falling short counts as before."""
+    targets, anchors, _ = world["bare"]
+    for aim in (0.5, 1.0, 1.5):
+        erasure = run(world, "bare", PAPER.but(aim=aim))
+        layers = []
+        for key, weight in world["weights"].items():
+            wanted = (anchors.values - targets.values) @ weight.T
+            got = targets.values @ erasure.delta(key).T
+            along = (got * wanted).sum(dim=1, keepdim=True) / wanted.square().sum(dim=1, keepdim=True)
+            left = along.clamp(max=1) * wanted + (got - along * wanted) - wanted
+            layers.append(left.norm(dim=1) / wanted.norm(dim=1))
+        for i, concept in enumerate(erasure.certificate.concepts):
+            assert concept.solved_median == pytest.approx(float(torch.stack(layers)[:, i].median()), rel=1e-6, abs=1e-9)
+            assert (concept.solved_median > 0.4) == (aim == 0.5)
+
+
 def test_residual_and_drift_are_what_they_say(world):
     """Recomputed from the dense edit, in the open."""
     erasure = run(world, "bare", PAPER.but(held_out=0.2))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from speed_erase.speed_ops.measuring import left_of
 from speed_erase.speed_ops.text.tokens import locate
 
 from .classifier import Classifier, Verdict
@@ -123,7 +124,7 @@ def value_measures(
     for key, weight in before.items():
         delta = (after[key] - weight).float()
         wanted = (new - old) @ weight.float().T
-        left.append(float((old @ delta.T - wanted).norm() / wanted.norm()))
+        left.append(float(left_of(wanted, old @ delta.T - wanted).sum().sqrt() / wanted.norm()))
         size, change = (kept @ weight.float().T).norm(dim=-1), (kept @ delta.T).norm(dim=-1)
         moved.append((change.square().sum(1) / size.square().sum(1)).sqrt())
         nothing = text.rows([""])[0]
