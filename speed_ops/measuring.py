@@ -78,7 +78,7 @@ class Measurer:
 
 
 def left_of(wanted: Tensor, missing: Tensor) -> Tensor:
-    """`m`: squared size of what is left of each row. `wanted`, `m x o`: the way to its anchor; `missing`: on from there."""
+    """`m`: squared size of what is left of each row; `wanted` (`m x o`) leads to its anchor, `missing` on from it."""
     size = wanted.square().sum(dim=1)
     beyond = (missing * wanted).sum(dim=1).clamp(min=0).square() / size.clamp(min=torch.finfo(size.dtype).tiny)
     return (missing.square().sum(dim=1) - beyond).clamp(min=0)
