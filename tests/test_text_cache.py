@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import pico
 import pytest
 import torch
 from text_pico import tiny_encoder
@@ -154,18 +156,21 @@ def write_and_read(folder: str, worker: int) -> None:
     for i in range(25):
         mine = random_rows([f"worker {worker} text {i}"], seed=i)
         cache.write("encoder", mine)
-        if not same(cache.read("encoder", 8, mine), mine):
-            os._exit(1)
+        assert same(cache.read("encoder", 8, mine), mine)
+
+
+WORKER = """
+sys.path.insert(0, {tests!r})
+from test_text_cache import write_and_read
+write_and_read({folder!r}, {worker})
+"""
 
 
 def test_processes_share_it_without_locks(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
-    workers = [context.Process(target=write_and_read, args=(str(tmp_path), i)) for i in range(3)]
-    for process in workers:
-        process.start()
-    for process in workers:
-        process.join(60)
-        assert process.exitcode == 0
+    where = {"tests": str(Path(__file__).parent), "folder": str(tmp_path)}
+    scripts = [pico.standalone(WORKER.format(worker=i, **where)) for i in range(3)]
+    for process in [subprocess.Popen([sys.executable, "-c", script]) for script in scripts]:
+        assert process.wait(120) == 0
     stored = {
         k: v for w in range(3) for i in range(25) for k, v in random_rows([f"worker {w} text {i}"], seed=i).items()
     }
