@@ -105,7 +105,7 @@ BROKEN = {
     "metadata 'a' is not a string": with_header({"__metadata__": {"a": 5}}),
     "metadata 'a' occurs twice": with_header(b'{"__metadata__":{"a":"1","a":"2"}}'),
     "surrogates": with_header(b'{"__metadata__":{"a":"\\ud800"}}'),
-    "is nested": with_header(b'{"a":{"shape":' + b"[" * 1900 + b"}"),
+    "has a nested description": with_header(b'{"a":{"shape":' + b"[" * 1900 + b"}"),
     "not as it should be": with_header(b'{"a":{"shape":' + b"[" * 5000 + b"}"),
 }
 
@@ -214,10 +214,13 @@ from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.recipe import Recipe
 assert Checkpoint.open({path!r}).metadata
-try:
-    Recipe.from_json("[" + "[]," * 5_300_000 + "[]]")
-except FileError:
-    print(peak())
+for item in ("[],", '"ab",', "257,"):
+    try:
+        Recipe.from_json("[" + item * (15_900_000 // len(item)) + "0]")
+        raise SystemExit("a list is no recipe")
+    except FileError:
+        pass
+print(peak())
 """
 
 

@@ -15,9 +15,9 @@ from ..errors import FileError
 from .header_text import TensorEntry, walk
 from .not_safetensors import refuse_other_formats
 
-MAX_HEADER_BYTES = 25_000_000
-"""As long as the most tensors we accept need. One character outside the basic plane makes Python keep the text, and
-the string read from it, at four bytes a character: ten times this length at the worst."""
+MAX_HEADER_BYTES = 16_000_000
+"""Many times what the largest models have. One character outside the basic plane makes Python keep the text, and the
+string read from it, at four bytes a character: ten times this length at the worst."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,6 @@ def parse_header(raw: bytes, data_size: int, path: Path) -> Header:
         entries, metadata = walk(raw.decode("utf-8"))
     except UnicodeDecodeError:
         raise _broken(path, "its header is not text") from None
-    except RecursionError:
-        raise _broken(path, "its header is nested") from None
     except (ValueError, IndexError) as error:
         raise _broken(path, f"its header is not as it should be: {error}") from None
     header = Header(entries, metadata, 8 + len(raw))

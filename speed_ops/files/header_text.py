@@ -90,7 +90,10 @@ class _Walker:
         end = self.text.find("}", self.at, self.at + _MAX_ENTRY_CHARACTERS)
         if self.text[self.at : self.at + 1] != "{" or end < 0:
             raise ValueError(f"tensor {name[:100]!r} has no description")
-        pairs = _PAIRS_DECODER.decode(self.text[self.at : end + 1])
+        description = self.text[self.at : end + 1]
+        if description.count("[") > 2 or description.count("{") > 1:
+            raise ValueError(f"tensor {name[:100]!r} has a nested description")
+        pairs = _PAIRS_DECODER.decode(description)
         self.at = end + 1
         return _entry(name[:100], pairs)
 

@@ -9,6 +9,8 @@ from typing import Any
 from ..errors import FileError
 
 _MAX_DIGITS = 40
+_MAX_CONTAINERS = 200_000
+"""Lists and objects; several times what the longest recipe holds. Empty ones take thirty times the text they are."""
 
 
 def load(content: str | bytes, what: str, limit: int) -> Any:
@@ -19,6 +21,8 @@ def load(content: str | bytes, what: str, limit: int) -> Any:
         )
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+        if text.count("[") + text.count("{") > _MAX_CONTAINERS:
+            raise FileError(f"{what} holds more lists and objects than are reasonable: it was not read.")
         value = json.loads(
             text,
             object_pairs_hook=_unique,
