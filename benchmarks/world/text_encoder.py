@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from speed_erase.speed_ops.text.clip_tokenizer import ClipTokenizer
+
 WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 768, 12, 12, 49408, 77
 ACTIVE_LAYERS = 3
 START, END = 49406, 49407
@@ -114,15 +116,13 @@ def new_encoder(seed: int) -> TextEncoder:
 
 
 @functools.cache
-def _tokenizer() -> object:
-    from instant_clip_tokenizer import Tokenizer
-
-    return Tokenizer()
+def _tokenizer() -> ClipTokenizer:
+    return ClipTokenizer.from_package()
 
 
 def tokens(text: str) -> list[int]:
     """CLIP's byte-pair tokens of the text, without start and end."""
-    return list(_tokenizer().encode(text))
+    return _tokenizer().token_ids(text)
 
 
 def padded(text: str) -> list[int]:
