@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,18 @@ def _load_package() -> None:
 _load_package()
 
 
-def find_comfyui() -> Path | None:
-    """A ComfyUI checkout: COMFYUI_PATH, else the one we sit in, else comfy-cli's default workspace."""
+def lacking(checkout: Path) -> list[str]:
+    """Packages that the checkout asks for and this Python does not have; only torchaudio can be done without."""
+    lines = (checkout / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    names = [found.group() for line in lines if (found := re.match(r"[A-Za-z0-9][\w.-]*", line.strip()))]
+    return [name for name in names if name != "torchaudio" and not any(distributions(name=name))]
+
+
+def find_comfyui() -> tuple[Path | None, str]:
+    """A ComfyUI checkout: COMFYUI_PATH, else the one we sit in, else comfy-cli's default workspace; or why not.
+
+    One that was not named and that this Python cannot run counts as none.
+    """
     named = os.environ.get("COMFYUI_PATH")
     if named:
         places = [Path(named)]
@@ -38,13 +50,16 @@ def find_comfyui() -> Path | None:
         places = [*enclosing, Path.home() / "comfy" / "ComfyUI"]
     for place in places:
         if (place / "comfy" / "model_patcher.py").is_file() and (place / "main.py").is_file():
-            return place
+            missing = ", ".join(lacking(place))
+            if missing and named:
+                raise pytest.UsageError(f"The ComfyUI at COMFYUI_PATH ({named}) needs {missing}: install them here.")
+            return (None, f"the ComfyUI at {place} needs {missing}") if missing else (place, "")
     if named:
         raise pytest.UsageError(f"COMFYUI_PATH is {named}, but there is no ComfyUI checkout.")
-    return None
+    return None, "there is no ComfyUI checkout"
 
 
-COMFYUI = find_comfyui()
+COMFYUI, NO_COMFYUI = find_comfyui()
 
 
 @pytest.fixture(scope="session")
@@ -97,14 +112,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in items:
         if item.get_closest_marker("comfy"):
-            item.add_marker(pytest.mark.skip(reason="no ComfyUI checkout found"))
+            item.add_marker(pytest.mark.skip(reason=NO_COMFYUI))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = [r for r in terminalreporter.stats.get("skipped", []) if "no ComfyUI checkout" in str(r.longrepr)]
+    skipped = [r for r in terminalreporter.stats.get("skipped", []) if NO_COMFYUI and NO_COMFYUI in str(r.longrepr)]
     if skipped:
         terminalreporter.section("ComfyUI NOT TESTED", sep="!", red=True, bold=True)
         terminalreporter.write_line(
-            f"{len(skipped)} tests that need a ComfyUI checkout were skipped: nothing above says that the nodes work."
+            f"{len(skipped)} tests of ComfyUI were skipped ({NO_COMFYUI}): nothing above says that the nodes work."
         )
         terminalreporter.write_line("Set COMFYUI_PATH, or put a checkout at ~/comfy/ComfyUI, and run again.")
