@@ -211,7 +211,9 @@ def _truth(found: Truth | None) -> str:
         f"concept counted as gone when at most {GONE:.0%} more of its pictures are recognised than when the untouched "
         f"model is told the anchor instead, the two agree in "
         f"{found.agreement:.1%}; bars from {found.best_bar[0]:.2f} to {found.best_bar[1]:.2f} agree best "
-        f"({found.best_agreement:.1%}). Rank correlation of drift and change of the kept pictures: "
+        f"({found.best_agreement:.1%}). Of the {len(found.wrong)} cases where they do not, the certificate says erased "
+        f"and the pictures say no in {found.unsafe}, the other way round in {len(found.wrong) - found.unsafe}. "
+        f"Rank correlation of drift and change of the kept pictures: "
         f"{found.drift_rank:.2f}. "
     )
     if found.unharmed_drift is not None:

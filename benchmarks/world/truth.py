@@ -53,6 +53,11 @@ class Truth:
     harmed_drift: float | None
     """Smallest drift of a run whose pictures were harmed."""
 
+    @property
+    def unsafe(self) -> int:
+        """Cases that the certificate calls erased and the pictures do not."""
+        return sum(not case.gone for case in self.wrong)
+
 
 def cases_of(results: Sequence[dict[str, Any]]) -> list[Case]:
     """Every erased concept that has both a certificate and pictures."""
