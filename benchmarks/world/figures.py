@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .matrix import sweep_jobs
+from .measures import concept_of
 from .methods import METHODS
 from .run import Runner
 from .sheet import to_bytes
@@ -133,7 +134,8 @@ def before_after(
     each: int = 4,
     labels: Mapping[str, str] | None = None,
 ) -> Path | None:
-    """Rows: untouched, then methods. Columns: the erased painter, a neighbour, a far painter, no painter.
+    """Rows: untouched, then methods. Columns: the erased painter, a neighbour, a far painter, no painter; or what else
+    was erased, and the rest.
 
     `labels` names the rows in words of their own, in larger letters: for a picture that stands alone.
     """
@@ -143,7 +145,7 @@ def before_after(
         return None
     groups = _groups(chosen.questions(runner.count), each)
     figure, panels = _plots().subplots(
-        len(done), len(groups), figsize=(3 * len(groups), 0.95 * len(done)), squeeze=False
+        len(done), len(groups), figsize=(12 if len(groups) == 2 else 3 * len(groups), 0.95 * len(done)), squeeze=False
     )
     for line, name in zip(panels, done, strict=True):
         pictures = runner.pictures(chosen, METHODS[name])
@@ -153,7 +155,8 @@ def before_after(
             panel.set_yticks([])
             if name == done[0]:
                 panel.set_title(title, fontsize=9)
-        label = labels[name] if labels else "\n".join(METHODS[name].label.split(", ")[:2])
+        own = {"auto": "SPEED, rows in context\n(auto: the default)"}
+        label = labels[name] if labels else own.get(name, "\n".join(METHODS[name].label.split(", ")[:2]))
         line[0].set_ylabel(label, fontsize=9 if labels else 6, rotation=0, ha="right", va="center")
     return _save(figure, out / (f"glance_{task}.png" if labels else f"pictures_{task}.png"))
 
@@ -162,8 +165,12 @@ def _groups(questions: Sequence[Question], each: int) -> dict[str, list[int]]:
     from .tasks import neighbours
 
     erased = [i for i, q in enumerate(questions) if q.role == "erased"]
-    near = set().union(*(neighbours(questions[i].prompt.style) for i in erased), set())
     kept = [i for i, q in enumerate(questions) if q.role == "kept"]
+    first = questions[erased[0]]
+    if first.head != "style":
+        sides = {f"{concept_of(first)}: erased": erased, "everything else": kept}
+        return {title: places[:: max(1, len(places) // (2 * each))][: 2 * each] for title, places in sides.items()}
+    near = set().union(*(neighbours(questions[i].prompt.style) for i in erased), set())
     styled = [i for i in kept if questions[i].prompt.style != PLAIN.name]
     groups = {
         "the erased painter" if len({questions[i].prompt.style for i in erased}) == 1 else "erased": erased[

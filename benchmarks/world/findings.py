@@ -12,6 +12,8 @@ WITHOUT, ROUNDS = "both", "both_at3"
 """The attacked: the same settings without and with adversarial rounds."""
 OURS = ("auto", "both", "both_at1", "both_at2", "both_at3", "targets")
 MAIN = ("one", "three", "half")
+HARDER = ("subject", "implicit")
+"""Not among the goals that were set, but where the pictures tell methods apart."""
 H_O, MARGIN, LOSS, AGREE = 0.90, 0.05, 0.03, 0.95
 """Least H_o, least lead over the best rival, largest loss of Acc_r, least agreement of certificate and pictures."""
 
@@ -59,16 +61,24 @@ Goal = tuple[str, str, bool]
 
 def _pictures(results: Sequence[dict[str, Any]]) -> list[Goal]:
     goals = []
-    for task in MAIN:
+    for task in (*MAIN, *HARDER):
         runs = {r["method"]: r for r in results if r["task"] == task and "." not in r["method"]}
         rivals = [r for name, r in runs.items() if name not in (*OURS, "none")]
         if DEFAULT not in runs or "none" not in runs or not rivals:
             continue
-        ours, best = runs[DEFAULT], max(rivals, key=lambda r: r["h_o"])
+        ours = runs[DEFAULT]
         goals.append((f"{task}: H_o at least {100 * H_O:.0f}", f"{100 * ours['h_o']:.1f}", ours["h_o"] >= H_O))
-        lead = ours["h_o"] - best["h_o"]
-        measured = f"{100 * lead:+.1f} ({best['label']}: {100 * best['h_o']:.1f})"
-        goals.append((f"{task}: at least {100 * MARGIN:.0f} points above the best rival", measured, lead >= MARGIN))
+        for lent in (False, True):
+            group = [r for r in rivals if (r["rows"]["side"] == "both") == lent]
+            if not group:
+                continue
+            best = max(group, key=lambda r: r["h_o"])
+            lead = ours["h_o"] - best["h_o"]
+            rival = "rival with our rows in context" if lent else "rival as published"
+            measured = f"{100 * lead:+.1f} ({best['label']}: {100 * best['h_o']:.1f})"
+            goals.append(
+                (f"{task}: at least {100 * MARGIN:.0f} points above the best {rival}", measured, lead >= MARGIN)
+            )
         lost = runs["none"]["acc_r"] - ours["acc_r"]
         goals.append((f"{task}: Acc_r within {100 * LOSS:.0f} points", f"{100 * lost:.1f} lost", lost <= LOSS))
     return goals

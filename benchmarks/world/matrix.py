@@ -78,6 +78,8 @@ def full_jobs() -> Jobs:
     every = (*OURS, *RIVALS, *PAPER)
     jobs = [(TASKS[task], METHODS[name]) for task in ("half", "one", "three") for name in main]
     jobs += [(TASKS[task], METHODS[name]) for task in (*OTHER_TASKS, "one_b") for name in few]
+    harder = ("uce_bare", "rece_bare", "null_bare", "oce_hard")  # where the pictures tell methods apart
+    jobs += [(TASKS[task], METHODS[name]) for task in ("subject", "implicit") for name in harder]
     jobs += [(TASKS["implicit"], IMPLICIT), *((TASKS["again"], method) for method in AGAIN)]
     jobs += [(TASKS[task], method) for task in ("subject", "implicit") for method in MORE_ROWS]
     jobs += [(TASKS[task], METHODS[name]) for task in ("half", "one") for name in every]

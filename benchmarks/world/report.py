@@ -10,7 +10,7 @@ from typing import Any
 from speed_erase.speed_ops.certificate import ERASED_BELOW
 
 from .figures import Points, before_after, concept_curve, curve_points, curves
-from .findings import MAIN, findings
+from .findings import HARDER, MAIN, findings
 from .matrix import task_named
 from .measures import wilson
 from .methods import METHODS
@@ -30,7 +30,7 @@ def write_report(runner: Runner, out: Path) -> Path:
     parts = [_head(runner, results), findings(results, attacks, checks), _evaluated(runner)]
     images = [
         before_after(runner, "one", ("uce_bare", "speed_few", "targets", "auto"), out),
-        before_after(runner, "three", ("uce_bare", "speed_few", "auto"), out),
+        *(before_after(runner, task, ("uce_bare", "speed_few", "auto"), out) for task in ("three", *HARDER)),
     ]
     words = {"none": "before", "auto": "after erasing\nOrla Venn"}
     before_after(runner, "one", ("auto",), out, labels=words)  # for the project's first page
