@@ -22,7 +22,7 @@ class RowPlan:
     """Rows taken from each template, of targets and anchors alike."""
     retain_templates: int = 5
     """Templates around each retain name that is worth its contexts: more of them, less drift, and more to encode
-    (docs/proof, the curve `retain_templates`: 0.100 without any, 0.086 with two, 0.072 with five)."""
+    (docs/proof, the curve `retain_templates`: 0.096 without any, 0.082 with two, 0.065 with five)."""
     retain_positions: Position = IN_CONTEXT
     """Rows taken from those. Without the last padding row prompts need not be padded, which is many times cheaper."""
     probe_templates: int = 4
