@@ -25,9 +25,9 @@ What the small world says, and where it disagrees with the paper:
   rest, and more of it with every concept. Here nobody loses the rest: twelve painters and ten subjects do not crowd
   768 dimensions, and the judge recognises a painter by the palette long after the details have moved. So no lead in
   H_o can show with painters.
-- **Shapes and implied ideas tell methods apart.** Solved for one row of the bare name, as published, the
-  subject stays in four to seven of ten pictures and the implied night in two to six; with rows in context on both
-  sides next to nothing stays. UCE given the same rows comes close: the choice of rows matters more here than the null space.
+- **Shapes and implied ideas tell methods apart.** Solved for one row of the bare name, as published, the subject
+  stays in four to seven of ten pictures and the implied night in two to six; with rows in context on both sides next
+  to nothing stays. UCE given the same rows comes close: the choice of rows matters more here than the null space.
 - **What else differs is the price.** Rows in context on both sides leave the kept painters' pictures several times
   closer to the untouched model's than single rows or rows for targets alone (the columns change and Frechet). With
   many painters UCE given the same rows falls behind.
