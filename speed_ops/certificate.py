@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 ERASED_BELOW = 0.35
-"""Residual in unseen contexts up to which a concept counts as erased. On the living model painters at 0.42 were in no
+"""Residual in unseen contexts up to which a concept counts as erased. On the living model painters at 0.46 were in no
 picture any more, at 0.53 in half of them (docs/proof, the curve `aim`), but a subject at 0.35 to 0.38 was in half of
-its pictures: the bar stays below both."""
+its pictures and more: the bar stays below both."""
 STANDS_ABOVE = 0.5
 """Residual from which the concept counts as standing; between the two it is weakened."""
 
