@@ -132,9 +132,7 @@ def _floor(own: Sequence[dict[str, Any]]) -> str:
     """Where chance alone brings the erased back, how often."""
     found = next((r["floor"] for r in own if r["method"] == "none"), {})
     named = ", ".join(f"{name} in {_share(share)} %" for name, share in found.items() if share)
-    return (
-        f" Told the anchor instead, the untouched model shows {named}: no erasure can go below that." if named else ""
-    )
+    return f" Told the anchor instead, the untouched model shows {named}: so much is chance." if named else ""
 
 
 def _line(result: dict[str, Any]) -> list[str]:

@@ -70,7 +70,7 @@ class Runner:
         return result
 
     def _floor(self, task: Task, questions: list[Question]) -> dict[str, float]:
-        """Share of each concept recognised where the prompts say its anchor instead: no erasure can go below it.
+        """Share of each concept recognised where the prompts say its anchor instead: what chance brings back.
 
         A prompt that names no subject draws any of them, so an erased subject comes back now and then by chance.
         """
