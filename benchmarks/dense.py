@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.settings import EraseSettings
+from speed_erase.speed_ops.engine.settings import EraseSettings
 
 CHUNK = 128  # concepts whose outer products are held at a time
 

@@ -27,8 +27,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops import EraseSettings, layer_solver, solve
-from speed_erase.speed_ops.invariants import constraint_rows
+from speed_erase.speed_ops import EraseSettings, solve
+from speed_erase.speed_ops.engine import layers as layer_solver
+from speed_erase.speed_ops.engine.closed_form import constraint_rows
 
 from .dense import released, written_well
 from .shapes import SHAPES, Problem, problem

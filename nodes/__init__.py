@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from comfy_api.latest import ComfyExtension, io
 
-from .apply import SpeedApplyErasure, SpeedApplyRecipe
-from .concepts import ConceptListNode
-from .erase import SpeedErase
-from .forecast import SpeedForecast
-from .inspecting import SpeedInspect
-from .leak_probe import SpeedLeakProbe
-from .report import SpeedReport
-from .retain import RetainSetLoader
-from .save import SaveErasedModel
-from .settings_node import SpeedSettings
+from .concept_list import ConceptListNode
+from .retain_set_loader import RetainSetLoader
+from .save_erased_model import SaveErasedModel
+from .speed_apply_erasure import SpeedApplyErasure
+from .speed_apply_recipe import SpeedApplyRecipe
+from .speed_erase import SpeedErase
+from .speed_forecast import SpeedForecast
+from .speed_inspect import SpeedInspect
+from .speed_leak_probe import SpeedLeakProbe
+from .speed_report import SpeedReport
+from .speed_settings import SpeedSettings
 
 NODES: list[type[io.ComfyNode]] = [
     ConceptListNode,

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..speed_ops.erase import Progress
+from ..speed_ops.concepts.concept_list import Concept
+from ..speed_ops.encoders.cache import CachedEncoder
+from ..speed_ops.engine.rows import Rows, join
+from ..speed_ops.erase import Outcome
 from ..speed_ops.errors import SpeedError
 from ..speed_ops.files.recipe import Recipe
-from ..speed_ops.pipeline import Job
-from ..speed_ops.recipe_job import job_of
-from ..speed_ops.rows import Rows, join
-from ..speed_ops.text.cached_encoder import CachedEncoder
-from ..speed_ops.text.kinds import kind_of
-from ..speed_ops.text.phrases import Concept
-from ..speed_ops.text.row_pairs import concept_pairs, read_pairs
+from ..speed_ops.gather import read_pairs
+from ..speed_ops.job import Job, job_of
+from ..speed_ops.progress import Progress
+from ..speed_ops.prompts.requests import all_pairs
 from .host.patching import edits_on, only_text_layers
-from .host_erasure import HostErasure
 
 _ATTACHMENT = "speed_erase.earlier"
 """Where a clone remembers what was erased from it; later clones of it remember, too."""
@@ -37,10 +36,10 @@ class Earlier:
     """The file, or empty."""
 
 
-def remember(clone: Any, before: Any, erasure: HostErasure) -> None:
-    """Notes on `clone` what `before` carried and what `erasure` adds."""
-    job = None if erasure.targets is not None else job_in(erasure.recipe)
-    added = Earlier(frozenset(erasure.edits), erasure.targets, job, erasure.source)
+def remember(clone: Any, before: Any, outcome: Outcome) -> None:
+    """Notes on `clone` what `before` carried and what `outcome` adds."""
+    job = None if outcome.targets is not None else job_in(outcome.recipe)
+    added = Earlier(frozenset(outcome.edits), outcome.targets, job, outcome.source)
     clone.set_attachments(_ATTACHMENT, (*_carried(before), added))
 
 
@@ -67,17 +66,17 @@ def held_rows(model: Any, targets: Sequence[Concept], reader: CachedEncoder, pro
 def notes_on(model: Any, held: Rows | None) -> list[str]:
     """What a report must say about erasures before this one."""
     carried = _carried(model)
-    notes = [f"Held where an earlier erasure put them: {', '.join(held.names)}."] if held is not None else []
+    notes = [f"Kept erased, as an earlier erasure left them: {', '.join(held.names)}."] if held is not None else []
     for one in carried:
         if one.rows is None and one.job is None:
             notes.append(
-                f"{one.source or 'An earlier erasure'} does not tell which names it erased: they are not held."
+                f"{one.source or 'An earlier erasure'} does not say which names it erased: they may come back."
             )
     ours = {key: sum(key in one.keys for one in carried) for one in carried for key in one.keys}
     if only_text_layers(model) and any(count > ours.get(key, 0) for key, count in edits_on(model).items()):
         notes.append(
             "A LoRA on this model changes text layers alone. If it is an erasure, load it with SPEED Apply Erasure: "
-            "a LoRA loader does not tell its names, so they are not held."
+            "a LoRA loader does not say which names it erased, so they may come back."
         )
     return notes
 
@@ -90,12 +89,5 @@ def _rows_of(one: Earlier, reader: CachedEncoder, progress: Progress | None) -> 
     if one.rows is not None or one.job is None:
         return one.rows
     concepts, plan = one.job.concepts, one.job.plan
-    pairs = [
-        pair
-        for group, concept in enumerate(concepts)
-        for pair in concept_pairs(
-            reader.encoder, concept, group, plan.solve_templates(kind_of(concept.kind)), plan, set()
-        )
-    ]
-    names = [concept.target for concept in concepts], [concept.anchor for concept in concepts]
-    return read_pairs(reader, pairs, *names, "concepts", progress)[0]
+    pairs = all_pairs(reader.encoder.streams, concepts, plan.solve_templates, plan)
+    return read_pairs(reader, concepts, pairs, "concepts", progress)[0]

@@ -6,26 +6,23 @@ Names are loaded when they are first used, so that reading a list or a command l
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Bound at once: later the module of the same name would stand in the function's place.
-from .forecast import Forecast, forecast
-
 if TYPE_CHECKING:
-    from .again import erase_further, erase_jointly, original_weights
-    from .certificate import Certificate
-    from .erase import solve
-    from .erasure import Erasure, LayerEdit, apply_edits, merge
+    from .certificate.certificate import Certificate
+    from .certificate.forecast import Forecast, forecast
+    from .engine.edits import LayerEdit, apply_edits, merge, original_weights
+    from .engine.rows import Rows, join
+    from .engine.settings import PRESETS, EraseSettings
+    from .erase import Erasure, erase_further, erase_jointly, solve
     from .errors import FileError, InputError, SettingsError, SpeedError, UnsupportedModelError
-    from .rows import Rows, join
-    from .settings import PRESETS, EraseSettings
 
 _HOMES = {
-    "again": ("erase_further", "erase_jointly", "original_weights"),
-    "certificate": ("Certificate",),
-    "erase": ("solve",),
-    "erasure": ("Erasure", "LayerEdit", "apply_edits", "merge"),
+    "certificate.certificate": ("Certificate",),
+    "certificate.forecast": ("Forecast", "forecast"),
+    "engine.edits": ("LayerEdit", "apply_edits", "merge", "original_weights"),
+    "engine.rows": ("Rows", "join"),
+    "engine.settings": ("PRESETS", "EraseSettings"),
+    "erase": ("Erasure", "erase_further", "erase_jointly", "solve"),
     "errors": ("FileError", "InputError", "SettingsError", "SpeedError", "UnsupportedModelError"),
-    "rows": ("Rows", "join"),
-    "settings": ("PRESETS", "EraseSettings"),
 }
 
 __all__ = [

@@ -36,7 +36,10 @@ def test_the_python_lines_of_the_readme_run(capsys: pytest.CaptureFixture[str]) 
     exec(code, names)
     edited = names["edited"]
     assert isinstance(edited, dict) and edited["layer"].shape == (32, 64)
-    assert not torch.equal(edited["layer"], weights["layer"]) and "gone on the rows" in capsys.readouterr().out
+    assert (
+        not torch.equal(edited["layer"], weights["layer"])
+        and "removed in the prompts we optimised" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/cli.md"])

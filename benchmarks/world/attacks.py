@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.text.tokens import Prompt, locate
+from speed_erase.speed_ops.concepts.kinds import Prompt
+from speed_erase.speed_ops.prompts.tokens import locate
 
 from .diffusion import STEPS, add_noise, loss_weights
 from .model import World

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position
+from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, Position
 
 from .attacks import Attack
 from .methods import METHODS, Method, speed, varied

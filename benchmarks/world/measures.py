@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.measuring import left_of
-from speed_erase.speed_ops.text.tokens import locate
+from speed_erase.speed_ops.certificate.measure import left_of
+from speed_erase.speed_ops.prompts.tokens import locate
 
 from .classifier import Classifier, Verdict
 from .rows import PromptPair, Target, Text, target_pairs, unseen_templates

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from speed_erase.speed_ops import EraseSettings, solve
-from speed_erase.speed_ops.certificate import Certificate
-from speed_erase.speed_ops.erasure import Erasure, apply_edits
-from speed_erase.speed_ops.rows import Rows, join
+from speed_erase.speed_ops.certificate.certificate import Certificate
+from speed_erase.speed_ops.engine.edits import apply_edits
+from speed_erase.speed_ops.engine.rows import Rows, join
+from speed_erase.speed_ops.erase import Erasure
 
 from .rows import ErasureRows, RowChoice
 

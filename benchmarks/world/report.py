@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from speed_erase.speed_ops.certificate import ERASED_BELOW
+from speed_erase.speed_ops.certificate.certificate import ERASED_BELOW
 
 from .figures import Points, before_after, concept_curve, curve_points, curves
 from .findings import HARDER, MAIN, findings

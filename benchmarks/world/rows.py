@@ -1,7 +1,8 @@
 """Rows of the world's concepts for the engine: targets and anchors one to one, what is retained, and unseen probes.
 
-A row is one token position of one prompt. Positions come from the engine's own rules (`speed_ops.text.tokens`), prompts
-from the world's templates, so that each choice (which positions, how many templates, which side) can be varied alone.
+A row is one token position of one prompt. Positions come from the engine's own rules (`speed_ops.prompts.tokens`),
+prompts from the world's templates, so that each choice (which positions, how many templates, which side) can be varied
+alone.
 """
 
 from __future__ import annotations
@@ -13,17 +14,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.rows import Rows
-from speed_erase.speed_ops.text.tokens import (
-    IN_CONTEXT,
-    Position,
-    Prompt,
-    RowKey,
-    TokenSpan,
-    locate,
-    row_indices,
-    row_key,
-)
+from speed_erase.speed_ops.concepts.kinds import Prompt
+from speed_erase.speed_ops.engine.rows import Rows
+from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, Position, RowKey, TokenSpan, locate, row_indices, row_key
 
 from .prompts import HELD_OUT_TEMPLATES, PLAIN_TEMPLATES, TEMPLATES
 from .text_encoder import LENGTH

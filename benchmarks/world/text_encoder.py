@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from speed_erase.speed_ops.text.clip_tokenizer import ClipTokenizer
+from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
 
 WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 768, 12, 12, 49408, 77
 ACTIVE_LAYERS = 3

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from speed_erase.speed_ops.certificate import ERASED_BELOW
+from speed_erase.speed_ops.certificate.certificate import ERASED_BELOW
 
 from .measures import spearman
 

@@ -9,9 +9,9 @@ import comfy.sd
 import torch
 from torch import Tensor
 
-from ...speed_ops.architectures import LayerKey
-from ...speed_ops.erasure import LayerEdit
+from ...speed_ops.engine.edits import LayerEdit
 from ...speed_ops.errors import UnsupportedModelError
+from ...speed_ops.models.families import LayerKey
 from .weights import TEXT_LAYERS, effective_weight, keeps_edits, stored_weight
 
 
@@ -22,7 +22,7 @@ def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> di
 
 
 def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1.0) -> Any:
-    """A clone that adds `strength` times the edits; the model that came in stays as it is.
+    """A clone that adds `strength` times the edits; the input model is unchanged.
 
     Layers whose storage would drown an edit (fp8, quantised) get it at every forward pass instead, in full precision.
     """
@@ -102,7 +102,7 @@ def _loss(patcher: Any, key: str, edit: LayerEdit, kind: torch.dtype) -> float:
     before = effective_weight(patcher, key)
     wanted = edit.delta().to(torch.float32).cpu()
     added = (before + wanted).to(kind).float() - before.to(kind).float()
-    size = float(wanted.norm())
+    size = float(edit.norm())
     return float((added - wanted).norm()) / size if size else 0.0
 
 

@@ -1,15 +1,73 @@
-"""Progress in the graph, and the interrupt button."""
+"""While a node works: the stop button, the progress bar, and text under the node."""
 
 from __future__ import annotations
 
+import html
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextvars import ContextVar, copy_context
+from functools import wraps
+from typing import Any, TypeVar
 
+import comfy.model_management
 import comfy.utils
+import torch
 
-from .stopping import check_stop
+from ...speed_ops.progress import Stage
+
+Result = TypeVar("Result")
+
+_LOOK_EVERY = 0.1
+
+_left: ContextVar[threading.Event | None] = ContextVar("speed_erase_left", default=None)
+"""In work that `stoppable` runs: set once nobody waits for it any more."""
+
+
+class Abandoned(Exception):
+    """Ends work whose result nobody wants; never reaches a user."""
+
+
+def check_stop() -> None:
+    """Raises ComfyUI's own exception when the user pressed stop.
+
+    Work that was left behind ends here instead: the button may by now be meant for the next prompt.
+    """
+    left = _left.get()
+    if left is not None and left.is_set():
+        raise Abandoned
+    comfy.model_management.throw_exception_if_processing_interrupted()
+
+
+def stoppable(work: Callable[[], Result], may_be_left: Callable[[], bool]) -> Result:
+    """Runs `work` in a thread and watches the stop button meanwhile.
+
+    An eigenproblem of SDXL's width is one call of several seconds, which nothing can interrupt. Where `may_be_left`
+    says that the work only computes, it is left to end by itself, at its next `check_stop`; elsewhere, as where it has
+    ComfyUI load a model, it is waited for, and stops by itself soon.
+    """
+    left, future = threading.Event(), Future[Result]()
+
+    def body() -> None:
+        _left.set(left)
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    # In a copy of the context: ComfyUI keeps in it which node reports progress.
+    threading.Thread(target=copy_context().run, args=(body,), name="speed-erase", daemon=True).start()
+    while not wait([future], _LOOK_EVERY).done:
+        if may_be_left() and comfy.model_management.processing_interrupted():
+            left.set()
+            comfy.model_management.throw_exception_if_processing_interrupted()
+    return future.result()
+
 
 # In the order they run; a bar that goes back to the start at each of them would tell nothing.
-_STAGES = (
+_STAGES: tuple[Stage, ...] = (
     "fingerprint",
     "empty prompt",
     "concepts",
@@ -22,9 +80,12 @@ _STAGES = (
     "leaks",
     "write",
 )
-_COMPUTES = ("prepare", "layers", "adversarial", "certificate")
+
+_COMPUTES: tuple[Stage, ...] = ("prepare", "layers", "adversarial", "certificate")
 """Stages that read weights and compute, and change nothing of ComfyUI's."""
+
 _STEPS = 100
+
 _SECONDS_BETWEEN = 0.05
 
 
@@ -35,14 +96,14 @@ class HostProgress:
         self._bar = comfy.utils.ProgressBar(len(_STAGES) * _STEPS)
         self._value = 0
         self._sent = 0.0
-        self._stage = ""
+        self._stage: Stage | None = None
 
     @property
     def computes(self) -> bool:
         """Whether the stage it is in may be left to end by itself."""
         return self._stage in _COMPUTES
 
-    def __call__(self, stage: str, done: int, total: int) -> None:
+    def __call__(self, stage: Stage, done: int, total: int) -> None:
         check_stop()
         self._stage = stage
         if stage not in _STAGES:
@@ -53,3 +114,35 @@ class HostProgress:
         if now - self._sent >= _SECONDS_BETWEEN:
             self._sent = now
             self._bar.update_absolute(self._value)
+
+
+_LINES = 12
+
+
+def show_text(hidden: Any, text: str) -> None:
+    """Shows the first lines under the node that runs; `hidden` are its hidden inputs. Without a server it does nothing.
+
+    By the message with which ComfyUI's own nodes show theirs: no script in the browser is needed.
+    """
+    number = getattr(hidden, "unique_id", None)
+    if number is None:
+        return
+    from server import PromptServer
+
+    server = getattr(PromptServer, "instance", None)
+    if server is not None:
+        lines = text.splitlines()
+        rest = [] if len(lines) <= _LINES else [f"... and {len(lines) - _LINES} more lines: see its output"]
+        # The frontend takes the text for HTML, and names may hold anything.
+        server.send_progress_text(html.escape("\n".join(lines[:_LINES] + rest), quote=False), number)
+
+
+def outside_inference_mode(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Nodes run in inference mode, whose tensors cannot be used freely afterwards; results should be ordinary ones."""
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Result:
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*args, **kwargs)
+
+    return wrapped

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from ...speed_ops.errors import FileError
-from ...speed_ops.files.atomic import atomic_write
-from ...speed_ops.files.header import TensorEntry, encode_header
-from ...speed_ops.files.tensor_bytes import DTYPE_NAMES, narrow, to_bytes
-from ...speed_ops.text.encoder import Progress
-from .stopping import check_stop
+from ...speed_ops.files.tensors import kinds_of, narrow, write_tensors
+from ...speed_ops.progress import Progress
+from .progress import check_stop
 from .weights import effective_weight, keeps_edits, stored_weight
 
 SOURCE = "as the source"
+
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -47,7 +46,8 @@ def write_model(
     if model.model.model_type == comfy.model_base.ModelType.V_PREDICTION:
         tensors["v_pred"] = torch.tensor([])
     facts = {"modelspec.predict_key": "v" if "v_pred" in tensors else "epsilon", **metadata}
-    _write(path, tensors, facts, force, progress)
+    half = None if progress is None else lambda stage, done, total: progress(stage, total + done, 2 * total)
+    write_tensors(path, kinds_of(tensors), tensors.values(), {"format": "pt", **facts}, force=force, progress=half)
 
 
 def check_type(patcher: Any, dtype: str) -> None:
@@ -125,19 +125,3 @@ def _plain(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
     floating = {key for key, value in tensors.items() if value.is_floating_point()}
     kind = source_dtype(tensors[key] for key in floating) if dtype == SOURCE else DTYPES[dtype]
     return {key: value.detach().cpu().to(kind if key in floating else value.dtype) for key, value in tensors.items()}
-
-
-def _write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], force: bool, progress: Any) -> None:
-    """A safetensors file, tensor by tensor; it appears under its name when it is complete."""
-    entries: dict[str, TensorEntry] = {}
-    position = 0
-    for key, value in tensors.items():
-        end = position + value.numel() * value.element_size()
-        entries[key] = TensorEntry(DTYPE_NAMES[value.dtype], tuple(value.shape), position, end)
-        position = end
-    with atomic_write(path, force=force) as handle:
-        handle.write(encode_header(entries, {"format": "pt", **metadata}))
-        for done, value in enumerate(tensors.values()):
-            handle.write(to_bytes(value))
-            if progress is not None:
-                progress("write", len(tensors) + done, 2 * len(tensors))

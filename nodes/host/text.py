@@ -18,19 +18,23 @@ import torch
 from comfy.sd1_clip import SDClipModel
 from torch import Tensor
 
-from ...speed_ops.architectures import Architecture
+from ...speed_ops.encoders.clip import ClipTextEncoder
+from ...speed_ops.encoders.tokenizers import END_TOKEN, ClipTokenizer
 from ...speed_ops.errors import InputError, SpeedError
-from ...speed_ops.text.clip_encoder import ClipTextEncoder
-from ...speed_ops.text.clip_tokenizer import END_TOKEN, ClipTokenizer
-from ...speed_ops.text.encoder import Progress
-from .stopping import check_stop
+from ...speed_ops.models.families import Architecture
+from ...speed_ops.progress import Progress, part_of
+from .progress import check_stop
 from .weights import effective_weight, stored_weight
 
 _PROBE = "a photo of d'Artagnan's dog, 1984"
+
 _AGREES_TO = 1e-4
 """Largest difference between trimmed and public rows, as a share of the largest value; real ones differ by 3e-6."""
+
 _FIRST_CHUNK = 256
+
 _LEAST_CHUNK = 4
+
 _PUBLIC_BATCH = 8
 
 _known: WeakKeyDictionary[Any, dict[Any, tuple[bool, str]]] = WeakKeyDictionary()
@@ -75,7 +79,7 @@ class HostTextEncoder:
         out: list[Tensor] = []
         while len(out) < len(prompts):
             part = slice(len(out), len(out) + self._chunk)
-            report = _shifted(progress, len(out), len(prompts))
+            report = part_of(progress, "encode", len(out), len(prompts))
             run = self._trimmed.encode if self._agrees else self._public
             try:
                 out += run(prompts[part], lengths[part], report)
@@ -209,9 +213,3 @@ def _check_belongs(clip: Any, architecture: Architecture) -> None:
 
 def _listed(parts: Mapping[str, int]) -> str:
     return " and ".join(f"{name} of width {width}" for name, width in parts.items()) or "no CLIP text encoder"
-
-
-def _shifted(progress: Progress | None, start: int, total: int) -> Progress | None:
-    if progress is None:
-        return None
-    return lambda stage, done, _: progress(stage, start + done, total)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import comfy.lora
@@ -13,12 +12,16 @@ import torch
 from comfy.quant_ops import QuantizedTensor
 from torch import Tensor
 
-from ...speed_ops.architectures import GRAPH_FAMILIES, Architecture, LayerKey, Which, detect, layers
+from ...speed_ops.erase import EditableModel
 from ...speed_ops.errors import UnsupportedModelError
-from .stopping import check_stop
+from ...speed_ops.models.detect import detect, layers
+from ...speed_ops.models.families import GRAPH_FAMILIES, LayerKey
+from ...speed_ops.models.keys import Which
+from .progress import check_stop
 
 TEXT_LAYERS = (".attn2.to_k.weight", ".attn2.to_v.weight")
 """How the keys end of the layers that read text embeddings."""
+
 # Storage that keeps a small edit: 8 bits and less do not.
 KEEPS_EDITS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -80,21 +83,7 @@ class EffectiveWeights(Mapping[str, Tensor]):
         return len(self._keys)
 
 
-@dataclass(frozen=True, eq=False)
-class HostModel:
-    """A MODEL of a family that can be edited."""
-
-    patcher: Any
-    architecture: Architecture
-    layers: tuple[LayerKey, ...]
-
-    @property
-    def weights(self) -> EffectiveWeights:
-        """The effective weights of the layers."""
-        return EffectiveWeights(self.patcher, [layer.canonical for layer in self.layers])
-
-
-def open_model(patcher: Any, which: Which = "V") -> HostModel:
+def open_model(patcher: Any, which: Which = "V") -> EditableModel:
     """Recognises the family from the model's own keys and shapes; anything else is refused by name."""
     if type(patcher).__name__.startswith("GGUF"):
         raise UnsupportedModelError(
@@ -107,7 +96,7 @@ def open_model(patcher: Any, which: Which = "V") -> HostModel:
     found = layers(architecture, shapes, which)
     if any(path.startswith("diffusion_model.") for path in getattr(patcher, "object_patches", {})):
         _refuse_replaced(patcher, found)
-    return HostModel(patcher, architecture, tuple(found))
+    return EditableModel(architecture, tuple(found), EffectiveWeights(patcher, [layer.canonical for layer in found]))
 
 
 def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:

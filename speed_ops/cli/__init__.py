@@ -1,4 +1,4 @@
-"""The command line `speed-erase`: one file a subcommand, no mathematics here."""
+"""The command line `speed-erase`: flags and printing, nothing else."""
 
 from .main import main
 

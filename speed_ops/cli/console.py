@@ -9,17 +9,21 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-_TITLES = {
+from ..progress import Stage
+
+_TITLES: dict[Stage, str] = {
+    "fingerprint": "Reading the text encoder",
     "empty prompt": "Encoding the empty prompt",
     "concepts": "Encoding concepts",
-    "probes": "Encoding unseen contexts",
-    "retain names": "Encoding retain names",
-    "retain contexts": "Encoding retain contexts",
+    "probes": "Encoding unseen prompts",
+    "retain names": "Encoding kept names",
+    "retain contexts": "Encoding kept names in prompts",
     "encode": "Encoding",
     "prepare": "Preparing",
-    "layers": "Solving layers",
+    "layers": "Editing layers",
     "adversarial": "Searching leaks",
     "certificate": "Measuring",
+    "leaks": "Trying phrases",
     "hash": "Hashing",
     "write": "Writing",
     "compare": "Comparing with the base",
@@ -34,7 +38,8 @@ class Console:
         self.quiet, self.machine = quiet, machine
         self._bars = None if quiet or machine or not _is_terminal() else _make_bars()
         self._tasks: dict[str, Any] = {}
-        self._stage, self._started = "", 0.0
+        self._stage: Stage | None = None
+        self._started = 0.0
 
     def __enter__(self) -> Console:
         return self
@@ -76,11 +81,11 @@ class Console:
         if self.machine:
             _write(sys.stdout, json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
-    def progress(self, stage: str, done: int, total: int) -> None:
+    def progress(self, stage: Stage, done: int, total: int) -> None:
         """Given to everything that takes time."""
         if self.quiet or self.machine:
             return
-        title = _TITLES.get(stage, stage.capitalize())
+        title = _TITLES[stage]
         if self._bars is not None:
             self._move_bar(title, done, total)
         elif stage != self._stage:
@@ -104,7 +109,7 @@ class Console:
         self._bars.update(self._tasks[title], completed=done if total else 1, total=max(total, 1))
 
 
-def _amount(stage: str, total: int) -> str:
+def _amount(stage: Stage, total: int) -> str:
     return f"{total / 1e6:.0f} MB" if stage in ("hash", "write", "compare", "demo") else str(total)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import sys
@@ -13,14 +14,26 @@ from contextlib import contextmanager
 from types import FrameType
 
 from ..errors import SpeedError
-from ..versions import package_version
-from . import apply, batch, bench, cache, demo, erase, forecast, inspect_file, probe, verify
+from ..files.metadata import package_version
+from . import machine_commands, read_commands, write_commands
 from .console import Console
-from .memory import return_large_blocks
-from .usage import UsageError
+from .options import UsageError
 
 OK, REFUSED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = (erase, apply, batch, inspect_file, verify, forecast, probe, cache, bench, demo)
+
+COMMANDS = (
+    write_commands.add_erase,
+    write_commands.add_apply,
+    write_commands.add_batch,
+    read_commands.add_inspect,
+    read_commands.add_verify,
+    read_commands.add_forecast,
+    read_commands.add_probe,
+    machine_commands.add_cache,
+    machine_commands.add_bench,
+    write_commands.add_demo,
+)
+
 _EPILOG = """\
 examples:
   speed-erase demo
@@ -67,8 +80,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"speed-erase {package_version() or '(not installed)'}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in COMMANDS:
-        module.add_to(commands)
+    for add in COMMANDS:
+        add(commands)
     return parser
 
 
@@ -100,3 +113,22 @@ def _stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
+
+_LARGE = 1 << 20
+
+
+def return_large_blocks() -> bool:
+    """Gives every large block of memory pages of its own, which leave with it; False where the system has no such way.
+
+    glibc raises the size from which it does so up to 32 MB as blocks are freed. The layers of a model then come and go
+    on the heap and leave it in pieces: a run over many layers grows although it holds one at a time.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return bool(ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE))
+    except (OSError, AttributeError):  # another C library
+        return False

@@ -1,25 +1,47 @@
-"""Options that several subcommands share. The expert flags are made from the fields of `EraseSettings`."""
+"""What several commands share: the job, the text encoder, the files to write, and faults of the arguments.
+
+The expert flags are made from the fields of `EraseSettings`. Nothing here imports torch before a command runs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from ..settings import PRESETS, EraseSettings
-from ..text.kinds import KINDS, kind_of
-from ..text.phrases import Concept, ConceptList, parse_concepts, read_concepts
-from ..text.retain import RetainSet, builtin_retain, builtin_retain_sets, read_retain, union
-from .usage import UsageError, of_arguments
+from ..checkpoints.output_files import OutputFiles, parse_products
+from ..concepts.concept_list import Concept, ConceptList, parse_concepts, read_concepts
+from ..concepts.kinds import KINDS
+from ..concepts.retain_set import RetainSet, builtin_retain, builtin_retain_sets, read_retain, union
+from ..engine.settings import PRESETS, EraseSettings
+from ..errors import InputError, SettingsError, SpeedError
+from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
+from .console import Console
 
 if TYPE_CHECKING:
-    from ..pipeline import Job
-    from ..studio.reading import Reading
+    from ..checkpoints.source import TextSetup
 
 Parser = argparse.ArgumentParser
 NO_LIST = "none"
+SALT_VARIABLE = "SPEED_ERASE_SALT"
+
+
+class UsageError(SpeedError):
+    """The arguments make no sense: exit code 2."""
+
+
+@contextmanager
+def of_arguments() -> Iterator[None]:
+    """Around what is read from arguments alone: a bad value there is bad usage."""
+    try:
+        yield
+    except (SettingsError, InputError) as fault:
+        raise UsageError(str(fault)) from fault
 
 
 def command(commands: Any, name: str, run: Any, help: str, epilog: str = "") -> Parser:
@@ -93,7 +115,7 @@ def add_settings(parser: Parser) -> None:
             group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", **options)
 
 
-def add_reading(parser: Parser) -> None:
+def add_text_setup(parser: Parser) -> None:
     """How text is turned into embeddings."""
     group = parser.add_argument_group("text encoder")
     group.add_argument(
@@ -123,8 +145,6 @@ def settings_from(args: argparse.Namespace) -> EraseSettings:
     """The preset with the given flags over it."""
     names = [item.name for item in dataclasses.fields(EraseSettings) if item.name != "preset_name"]
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
-    from ..pipeline import HELD_OUT_SHARE
-
     with of_arguments():
         return EraseSettings.preset(args.preset_name, **{"held_out": HELD_OUT_SHARE, **given})
 
@@ -133,8 +153,6 @@ def job_from(args: argparse.Namespace) -> Job:
     """The job that the arguments describe."""
     concepts = concepts_from(args)
     retain = _retain_from(args, concepts)
-    from ..pipeline import Job
-
     return Job.of(concepts, retain, settings_from(args))
 
 
@@ -151,10 +169,8 @@ def concepts_from(args: argparse.Namespace) -> tuple[Concept, ...]:
     return tuple(total)
 
 
-def _retain_from(args: argparse.Namespace, concepts: Iterable[Concept]) -> RetainSet:
+def _retain_from(args: argparse.Namespace, concepts: tuple[Concept, ...]) -> RetainSet:
     named = [name.strip() for text in args.retain for name in text.split(",") if name.strip()]
-    if not named and not args.retain_file:
-        named = list(dict.fromkeys(name for one in concepts for name in kind_of(one.kind).retain_sets))
     known = builtin_retain_sets()
     for name in named:
         if name not in (*known, NO_LIST):
@@ -163,18 +179,60 @@ def _retain_from(args: argparse.Namespace, concepts: Iterable[Concept]) -> Retai
             )
     sets = [builtin_retain(name) for name in named if name != NO_LIST]
     sets += [read_retain(file, args.retain_column) for file in args.retain_file]
+    total = union(sets) if named or args.retain_file else default_retain(concepts)
     with of_arguments():
-        return union(sets) if args.retain_limit is None else union(sets).limit(args.retain_limit)
+        return total if args.retain_limit is None else total.limit(args.retain_limit)
 
 
-def reading_from(args: argparse.Namespace, clip_skip: int | None = None) -> Reading:
+def strength_from(args: argparse.Namespace) -> float:
+    """The strength that was asked for."""
+    with of_arguments():
+        return check_strength(args.strength)
+
+
+def text_setup_from(args: argparse.Namespace, clip_skip: int | None = None) -> TextSetup:
     """How to read text; `clip_skip`: a recipe's, used where the arguments give none."""
     given = args.clip_skip
     if given == 0:
         raise UsageError("The clip skip is 0: 1 is the last layer, 2 the one before.")
-    from ..studio.reading import Reading
-    from ..text.embedding_cache import EmbeddingCache
+    from ..checkpoints.source import TextSetup
+    from ..encoders.cache import EmbeddingCache
 
     skip = clip_skip if given is None else -abs(given)
     cache = None if args.no_cache else EmbeddingCache()
-    return Reading(skip, args.tokenizer, tuple(args.text_encoder), cache)
+    return TextSetup(skip, args.tokenizer, tuple(args.text_encoder), cache)
+
+
+def add_outputs(parser: Parser) -> None:
+    """Options about the files to write."""
+    group = parser.add_argument_group("files to write")
+    group.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    group.add_argument(
+        "--save",
+        default="checkpoint,lora,recipe,report",
+        metavar="LIST",
+        help="any of checkpoint,lora,recipe,report (default: all)",
+    )
+    group.add_argument("--force", action="store_true", help="overwrite files that exist")
+    group.add_argument("--strict", action="store_true", help="write nothing unless every concept counts as erased")
+    group.add_argument("--redact", action="store_true", help="store salted hashes instead of names")
+    group.add_argument(
+        "--salt", metavar="TEXT", help=f"the salt of --redact (default: {SALT_VARIABLE}, else a random one, shown once)"
+    )
+
+
+def outputs_from(args: argparse.Namespace, console: Console, name: str = "") -> OutputFiles:
+    """The files that the arguments ask for."""
+    salt = None
+    if args.redact:
+        salt = args.salt or os.environ.get(SALT_VARIABLE) or _new_salt(console)
+    elif args.salt:
+        raise UsageError("--salt is given without --redact: names would be stored in clear.")
+    with of_arguments():
+        return OutputFiles(args.out, parse_products(args.save.split(",")), name, args.force, args.strict, salt)
+
+
+def _new_salt(console: Console) -> str:
+    salt = secrets.token_hex(16)
+    console.note(f"the salt is {salt}; it is stored nowhere: keep it to prove later which names the hashes stand for.")
+    return salt

@@ -1,19 +1,104 @@
-"""A model on disk, single file or diffusers folder: its keys at once, its tensors one by one when asked for."""
+"""A model on disk, single file or diffusers folder: its keys and hash, and its tensors one by one when asked for."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from ..errors import FileError
-from .folders import Part, folder_parts
-from .header import TensorEntry, read_header
-from .nearest import suggestion
-from .tensor_bytes import EDITABLE, from_bytes
+from ..errors import FileError, suggestion
+from ..progress import Progress
+from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header
+from .tensors import EDITABLE, from_bytes
+from .untrusted import load_json
+
+COMPONENTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3")
+"""Components whose keys are read: what tells families apart, and the text encoders."""
+
+_STEM = "(diffusion_pytorch_model|model)"
+
+_CHOICES = (
+    rf"{_STEM}\.safetensors",
+    rf"{_STEM}\.safetensors\.index\.json",
+    rf"{_STEM}\.\w+\.safetensors",
+    rf"{_STEM}\..*index.*\.json",
+)
+"""Whole files before sharded ones, plain names before variants such as `.fp16`."""
+
+_INDEX_LIMIT = 20_000_000
+
+_PLAIN_NAME = re.compile(r"[\w.-]{1,200}\.safetensors")
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """One safetensors file and what its keys are called in the whole: `prefix` + key."""
+
+    file: Path
+    prefix: str
+    header: Header
+    index: Path | None = None
+    """The index file that names it, when the component is sharded."""
+
+
+def folder_parts(folder: Path) -> list[WeightFile]:
+    """The weight files of a diffusers pipeline folder, or of one component's folder (keys then without prefix)."""
+    parts: list[WeightFile] = []
+    for component in COMPONENTS:
+        if (folder / component).is_dir():
+            parts += _component(folder / component, f"{component}/")
+    if not parts:
+        parts = _component(folder, "")
+    if not parts:
+        raise FileError(
+            f"{folder} holds no model: a diffusers folder has a folder `unet` with safetensors files in it."
+        )
+    return parts
+
+
+def _component(folder: Path, prefix: str) -> list[WeightFile]:
+    """The weight files of one component: none, one, or the shards of one index."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    except OSError as error:
+        raise FileError(f"Cannot read the folder {folder}: {error.strerror or error}.") from error
+    for pattern in _CHOICES:
+        for name in names:
+            if re.fullmatch(pattern, name):
+                file = folder / name
+                return (
+                    _sharded(file, prefix) if file.suffix == ".json" else [WeightFile(file, prefix, read_header(file))]
+                )
+    pickles = [name for name in names if name.lower().endswith(PICKLE_SUFFIXES)]
+    if pickles and prefix in ("unet/", ""):
+        raise pickle_refusal(folder / pickles[0])
+    return []
+
+
+def _sharded(index: Path, prefix: str) -> list[WeightFile]:
+    try:
+        content = index.read_bytes() if index.stat().st_size <= _INDEX_LIMIT else b""
+    except OSError as error:
+        raise FileError(f"Cannot read {index}: {error.strerror or error}.") from error
+    mapping = load_json(content, str(index), _INDEX_LIMIT)
+    weight_map = mapping.get("weight_map") if isinstance(mapping, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise FileError(f"{index} is not an index of weight files: it has no `weight_map` from keys to file names.")
+    files = sorted(set(weight_map.values()))
+    for name in files:
+        if not _PLAIN_NAME.fullmatch(name):
+            raise FileError(f"{index} names the file {name[:100]!r}, which is not a safetensors file beside it.")
+    parts = [WeightFile(index.parent / name, prefix, read_header(index.parent / name), index) for name in files]
+    for part in parts:
+        listed = {key for key, name in weight_map.items() if name == part.file.name}
+        if listed != set(part.header.entries):
+            raise FileError(f"{index} and {part.file.name} disagree about which tensors it holds: download them again.")
+    return parts
 
 
 @dataclass(frozen=True)
@@ -24,7 +109,7 @@ class Checkpoint:
     """
 
     path: Path
-    parts: tuple[Part, ...]
+    parts: tuple[WeightFile, ...]
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, str]
     """Key -> type as the file names it: F32, F16, BF16, F8_E4M3, ..."""
@@ -35,7 +120,7 @@ class Checkpoint:
     def open(cls, path: Path | str) -> Checkpoint:
         """Read and check the header, or all headers of a folder."""
         path = Path(path)
-        parts = folder_parts(path) if os.path.isdir(path) else [Part(path, "", read_header(path))]
+        parts = folder_parts(path) if os.path.isdir(path) else [WeightFile(path, "", read_header(path))]
         entries: dict[str, TensorEntry] = {}
         for part in parts:
             for key, entry in part.header.entries.items():
@@ -76,7 +161,7 @@ class Checkpoint:
             raise FileError(f"{part.file} became shorter while it was read.")
         return from_bytes(content, entry.dtype, entry.shape, key)
 
-    def part_of(self, key: str) -> Part:
+    def part_of(self, key: str) -> WeightFile:
         """The file that holds `key`."""
         for part in self.parts:
             if key.startswith(part.prefix) and key[len(part.prefix) :] in part.header.entries:
@@ -90,3 +175,34 @@ class Checkpoint:
     def ema_keys(self) -> list[str]:
         """The second, averaged copy of the weights that training leaves in some files; an edit does not reach it."""
         return [key for key in self.shapes if key.startswith("model_ema.")]
+
+
+_CHUNK = 4 << 20
+
+
+def file_hash(path: Path | str, progress: Progress | None = None) -> str:
+    """sha256 of a file's bytes, the number other programs show for a model."""
+    digest = hashlib.sha256()
+    try:
+        total = Path(path).stat().st_size
+        done = 0
+        with Path(path).open("rb") as handle:
+            while chunk := handle.read(_CHUNK):
+                digest.update(chunk)
+                done += len(chunk)
+                if progress:
+                    progress("hash", done, total)
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
+    return digest.hexdigest()
+
+
+def checkpoint_hash(checkpoint: Checkpoint, progress: Progress | None = None) -> str:
+    """`file_hash` of a single file; of a folder, one hash over those of its weight files."""
+    if not checkpoint.is_folder:
+        return file_hash(checkpoint.path, progress)
+    lines = [
+        f"{part.file.relative_to(checkpoint.path).as_posix()} {file_hash(part.file, progress)}"
+        for part in checkpoint.parts
+    ]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -15,31 +15,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..architectures import Architecture, LayerKey
-from ..erasure import LayerEdit
-from ..errors import FileError, SettingsError
-from . import foreign
-from .atomic import check_target, write_bytes
+from ..engine.edits import LayerEdit
+from ..errors import FileError, SettingsError, suggestion
+from ..models.detect import is_lora
+from ..models.families import Architecture, LayerKey
+from .atomic import check_target
 from .checkpoint import Checkpoint
-from .header import TensorEntry, encode_header
-from .nearest import suggestion
-from .tensor_bytes import DTYPE_NAMES, narrow, to_bytes
+from .tensors import kinds_of, narrow, write_tensors
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
 _UP = (".lora_up.weight", ".lora_B.weight")
+
 _DOWN = (".lora_down.weight", ".lora_A.weight")
+
 _TENSOR = re.compile(r"(?P<base>.+?)\.(lora_up|lora_down|lora_A|lora_B|lora_mid|alpha|dora_scale|hada_|lokr_|diff)\b.*")
-
-
-@dataclass(frozen=True)
-class LoraWritten:
-    """What `write_lora` stored, and how well."""
-
-    path: Path
-    error: float
-    """Norm of (stored product - exact edit), relative to the edit's norm, over all layers together."""
-    layer_errors: dict[str, float]
-    """The same for each layer by itself; 0 where the edit is zero."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +53,11 @@ def write_lora(
     rank: int | None = None,
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
-) -> LoraWritten:
-    """Write `edits` (by canonical key). Factors are balanced first, so that half precision costs as little as it can.
+) -> float:
+    """Write `edits` (by canonical key); returns how far the stored product is off, relative to the edit.
 
-    `layers` are the model's, for names and shapes; `rank` keeps only the strongest terms of each edit.
+    Factors are balanced first, so that half precision costs as little as it can. `layers` are the model's, for names
+    and shapes; `rank` keeps only the strongest terms of each edit.
     """
     if dtype not in DTYPES:
         raise SettingsError(
@@ -77,7 +68,7 @@ def write_lora(
     check_target(path, force=force)
     by_key = {layer.canonical: layer for layer in layers}
     tensors: dict[str, Tensor] = {}
-    squares: dict[str, tuple[float, float]] = {}
+    wrong = exact = 0.0
     for key, edit in edits.items():
         if key not in by_key:
             raise FileError(f"The model has no layer {key!r}{suggestion(key, by_key)}: the edit is of another model.")
@@ -85,13 +76,13 @@ def write_lora(
         base = by_key[key].lora_base
         tensors[f"{base}.lora_up.weight"], tensors[f"{base}.lora_down.weight"] = up, down
         tensors[f"{base}.alpha"] = torch.tensor(float(up.shape[1]), dtype=dtype)
-        squares[key] = _squared_error(edit, up, down)
+        wrong += _squared_error(edit, up, down)
+        exact += float(edit.norm()) ** 2
     ranks = {str(value.shape[0]) for name, value in tensors.items() if name.endswith(_DOWN)}
     about = _kohya_metadata(architecture, ranks) | dict(metadata or {})
-    write_bytes(path, _encode(tensors, about), force=force)
-    total = [sum(column) for column in zip(*squares.values(), strict=True)]
-    ratios = {key: _ratio(wrong, exact) for key, (wrong, exact) in squares.items()}
-    return LoraWritten(Path(path), _ratio(total[0], total[1]), ratios)
+    by_name = dict(sorted(tensors.items()))
+    write_tensors(Path(path), kinds_of(by_name), by_name.values(), dict(sorted(about.items())), force=force)
+    return (wrong / exact) ** 0.5 if exact > 0 else 0.0
 
 
 def _stored_factors(edit: LayerEdit, layer: LayerKey, dtype: torch.dtype, rank: int | None) -> tuple[Tensor, Tensor]:
@@ -104,25 +95,10 @@ def _stored_factors(edit: LayerEdit, layer: LayerKey, dtype: torch.dtype, rank: 
     return narrow(balanced.up, dtype, what).contiguous(), narrow(balanced.down, dtype, what).contiguous()
 
 
-def _encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The file, by name: the same edits give the same bytes, which the reference library's writer does not promise."""
-    entries: dict[str, TensorEntry] = {}
-    content = {name: to_bytes(tensors[name]) for name in sorted(tensors)}
-    position = 0
-    for name, raw in content.items():
-        kind, shape = DTYPE_NAMES[tensors[name].dtype], tuple(tensors[name].shape)
-        entries[name] = TensorEntry(kind, shape, position, position + len(raw))
-        position += len(raw)
-    return b"".join((encode_header(entries, dict(sorted(metadata.items()))), *content.values()))
-
-
-def _squared_error(edit: LayerEdit, up: Tensor, down: Tensor) -> tuple[float, float]:
+def _squared_error(edit: LayerEdit, up: Tensor, down: Tensor) -> float:
+    """Of the stored product: too small a difference to be taken through the factors."""
     exact = edit.up.detach().cpu().double() @ edit.down.detach().cpu().double()
-    return float((up.double() @ down.double() - exact).square().sum()), float(exact.square().sum())
-
-
-def _ratio(wrong: float, exact: float) -> float:
-    return (wrong / exact) ** 0.5 if exact > 0 else 0.0
+    return float((up.double() @ down.double() - exact).square().sum())
 
 
 def _kohya_metadata(architecture: Architecture, ranks: set[str]) -> dict[str, str]:
@@ -140,7 +116,7 @@ def _kohya_metadata(architecture: Architecture, ranks: set[str]) -> dict[str, st
 def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
     """Read a LoRA as edits of these layers, whichever naming it uses."""
     file = Checkpoint.open(path)
-    if not foreign.is_lora(file.shapes):
+    if not is_lora(file.shapes):
         raise FileError(f"{path} is not a LoRA: it holds no low-rank factors.")
     names = {name: layer for layer in layers for name in _names(layer)}
     edits: dict[str, LayerEdit] = {}

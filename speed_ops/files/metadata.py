@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any, Literal
 
-from ..architectures import Architecture
 from ..errors import FileError
-from . import untrusted_json
-from .fields import Fields, check_version
-from .recipe import Recipe
-from .redaction import Redactor
+from ..models.families import Architecture
+from .header import read_header
+from .recipe import Recipe, Redactor
+from .untrusted import Fields, check_version, dump_json, load_json
 
 VERSION = "1.0"
+
 MAX_CERTIFICATE_BYTES = 2_000_000
 
 
@@ -50,7 +52,7 @@ def build_metadata(
         facts = Redactor(salt).everywhere(facts, recipe.names) | plain
         recipe = recipe.redacted_with(salt)
     try:
-        proof = untrusted_json.dump(facts)
+        proof = dump_json(facts)
     except (TypeError, ValueError) as error:
         raise FileError(f"The certificate cannot be stored: {error}.") from error
     if len(proof) > MAX_CERTIFICATE_BYTES:
@@ -85,7 +87,7 @@ def read_provenance(metadata: Mapping[str, str], what: str = "The header") -> Pr
     if "speed.recipe" in metadata:
         recipe = Recipe.from_json(metadata["speed.recipe"], f"{what}: the recipe")
     proof = f"{what}: the certificate"
-    facts = untrusted_json.load(metadata.get("speed.certificate", "{}"), proof, MAX_CERTIFICATE_BYTES)
+    facts = load_json(metadata.get("speed.certificate", "{}"), proof, MAX_CERTIFICATE_BYTES)
     return Provenance(
         version=fields.text("speed.version"),
         recipe=recipe,
@@ -93,3 +95,21 @@ def read_provenance(metadata: Mapping[str, str], what: str = "The header") -> Pr
         base_hash=fields.text("speed.base_hash", ""),
         encoder_hash=fields.text("speed.encoder_hash", ""),
     )
+
+
+def package_version() -> str:
+    """The installed version; empty where the package runs from a plain folder."""
+    try:
+        return metadata.version("speed-erase")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def load_recipe(path: Path) -> Recipe:
+    """From a recipe file, or from the header of a file that we wrote."""
+    if path.suffix.lower() != ".safetensors":
+        return Recipe.read(path)
+    found = read_provenance(read_header(path).metadata, str(path))
+    if found is None or found.recipe is None:
+        raise FileError(f"{path} has no recipe in its header: it was not written by speed-erase.")
+    return found.recipe

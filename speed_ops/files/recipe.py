@@ -1,22 +1,76 @@
-"""The recipe: everything needed to solve the same erasure again on another checkpoint, and nothing model-sized."""
+"""The recipe: everything needed to repeat an erasure on another checkpoint, and nothing model-sized.
+
+With a salt, names become hashes: such a recipe documents an erasure without saying what was erased.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import FileError
-from . import untrusted_json
+from ..errors import FileError, SettingsError
 from .atomic import write_bytes
-from .fields import Fields, check_version
-from .redaction import Redactor
+from .untrusted import Fields, check_version, dump_json, load_json
+
+_MARK = "redacted:"
+
+
+class Redactor:
+    """Replaces names under one salt; the same name gives the same hash, whatever its case and spacing."""
+
+    def __init__(self, salt: bytes | str) -> None:
+        self._salt = salt.encode() if isinstance(salt, str) else bytes(salt)
+        if not self._salt:
+            raise SettingsError(
+                "The salt is empty: give some secret text, or names could be guessed from their hashes."
+            )
+
+    def __call__(self, name: str) -> str:
+        """The hash that stands for `name`; the empty name and hashes stay as they are."""
+        if not name or name.startswith(_MARK):
+            return name
+        folded = " ".join(name.casefold().split())
+        return _MARK + hmac.new(self._salt, folded.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
+
+    def everywhere(self, value: Any, names: Iterable[str]) -> Any:
+        """A JSON value with `names` replaced wherever they stand in its texts (not in keys): certificates name them."""
+        text = json.dumps(value, ensure_ascii=False, default=str).lower()
+        # Only the names that occur: a retain list of 100,000 would make a pattern that takes minutes.
+        ordered = sorted({name for name in names if name and _quoted(name) in text}, key=len, reverse=True)
+        if not ordered:
+            return value
+        pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, ordered))})(?!\w)", re.IGNORECASE)
+        return self._replace(value, pattern)
+
+    def _replace(self, value: Any, pattern: re.Pattern[str]) -> Any:
+        if isinstance(value, str):
+            return pattern.sub(lambda match: self(match[0]), value)
+        if isinstance(value, dict):
+            return {key: self._replace(item, pattern) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._replace(item, pattern) for item in value]
+        return value
+
+
+def _quoted(name: str) -> str:
+    """A name as it stands in lowered JSON text."""
+    return json.dumps(name, ensure_ascii=False)[1:-1].lower()
+
 
 SCHEMA = "speed.recipe"
+
 VERSION = "1.0"
+
 MAX_BYTES = 16_000_000
+
 _MAX_CONCEPTS, _MAX_ALIASES, _MAX_CONTEXTS, _MAX_LISTS, _MAX_NAMES = 10_000, 100, 1_000, 100, 200_000
+
 _KNOWN = (
     "schema",
     "version",
@@ -29,6 +83,7 @@ _KNOWN = (
     "package_version",
     "family",
 )
+
 _KNOWN_HASHES = ("base_hash", "encoder_hash", "redacted")
 
 
@@ -87,7 +142,7 @@ class Recipe:
         for name in ("settings", "contexts", "rows", "family", "package_version", "base_hash", "encoder_hash"):
             content[name] = getattr(self, name)
         try:
-            text = untrusted_json.dump(content)
+            text = dump_json(content)
         except (TypeError, ValueError) as error:
             raise FileError(f"The recipe cannot be stored: {error}; settings must be plain finite values.") from error
         if len(text) > MAX_BYTES:
@@ -97,7 +152,7 @@ class Recipe:
     @classmethod
     def from_json(cls, content: str | bytes, what: str = "The recipe") -> Recipe:
         """Read a recipe that anybody may have written; newer minor versions and unknown fields are accepted."""
-        fields = Fields.of(untrusted_json.load(content, what, MAX_BYTES), what)
+        fields = Fields.of(load_json(content, what, MAX_BYTES), what)
         if fields.values.get("schema") != SCHEMA:
             raise FileError(f"{what} is not a recipe: its `schema` is not {SCHEMA!r}.")
         check_version(fields.values.get("version"), VERSION, what)

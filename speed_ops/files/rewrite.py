@@ -1,17 +1,25 @@
-"""Write an edited copy of a model: the edited tensors anew, everything else byte for byte, in constant memory."""
+"""Write an edited copy of a model: the edited tensors anew, everything else byte for byte, in constant memory.
+
+A diffusers folder is copied as a folder, without second copies of the unedited weights.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
-from ..errors import FileError
-from .atomic import atomic_write, check_target
-from .checkpoint import Checkpoint
-from .copy_folder import copy_folder
-from .rewrite_job import Job, Progress, Replacement
+from torch import Tensor
+
+from ..errors import FileError, suggestion
+from ..progress import Progress
+from .atomic import atomic_folder, atomic_write, check_target
+from .checkpoint import Checkpoint, WeightFile
+from .header import TensorEntry, encode_header
+from .tensors import EDITABLE, TORCH_DTYPES, from_bytes, narrow, placed, to_bytes
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ def write_edited(
     stop. A folder is copied as a folder.
     """
     target = Path(target)
-    job = Job(replacements, dict(metadata or {}), frozenset(drop), progress, total=source.size)
+    job = Rewriting(replacements, dict(metadata or {}), frozenset(drop), progress, total=source.size)
     job.check(source)
     check_target(target, force=force, sources=[source.path], folder=source.is_folder)
     _check_space(target, source.size)
@@ -67,3 +75,171 @@ def _check_space(target: Path, needed: int) -> None:
             f"Cannot write {target}: it needs {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free;"
             " choose another folder."
         )
+
+
+Replacement = Tensor | Callable[[Tensor], Tensor]
+"""The new value, or how to make it from the stored one: a function keeps a single layer in memory at a time."""
+
+_CHUNK = 4 << 20
+
+_STALE_METADATA = ("modelspec.hash_sha256", "sshs_model_hash", "sshs_legacy_hash")
+"""Hashes of the weights as they were; a copy must not carry them on."""
+
+
+@dataclass
+class Rewriting:
+    """What changes between source and copy, and how far the copying is."""
+
+    replacements: Mapping[str, Replacement]
+    metadata: dict[str, str]
+    drop: frozenset[str]
+    progress: Progress | None
+    total: int
+    done: int = 0
+    rounding: dict[str, float] = field(default_factory=dict)
+
+    def check(self, source: Checkpoint) -> None:
+        """Refuse what cannot be done before the first byte is written."""
+        for key in (*self.replacements, *self.drop):
+            if key not in source.shapes:
+                raise FileError(f"{source.path} has no tensor {key!r}{suggestion(key, source.shapes)}.")
+        for name, text in self.metadata.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise FileError(f"Metadata {name!r} is not text: safetensors headers hold strings only.")
+        for key in self.replacements:
+            if key in self.drop:
+                raise FileError(f"Tensor {key} cannot be both edited and left out.")
+            if source.dtypes[key] not in EDITABLE:
+                kind = source.dtypes[key]
+                raise FileError(
+                    f"Tensor {key} is stored as {kind}: an edit would drown in rounding; save a LoRA instead."
+                )
+
+    def touches(self, part: WeightFile) -> bool:
+        keys = {part.prefix + key for key in part.header.entries}
+        return not keys.isdisjoint(self.replacements) or not keys.isdisjoint(self.drop)
+
+    def rewrite(self, part: WeightFile, out: BinaryIO) -> None:
+        """Header with the kept tensors at their new offsets, then their bytes in the old order."""
+        kept = [(key, entry) for key, entry in part.header.by_offset() if part.prefix + key not in self.drop]
+        entries = placed({key: (entry.dtype, entry.shape) for key, entry in kept})
+        old = {key: value for key, value in part.header.metadata.items() if key not in _STALE_METADATA}
+        ordered = {key: entries[key] for key in part.header.entries if key in entries}
+        out.write(encode_header(ordered, {**old, **self.metadata}))
+        try:
+            source = part.file.open("rb")
+        except OSError as error:
+            raise FileError(f"Cannot read {part.file}: {error.strerror or error}.") from error
+        with source:
+            for key, entry in kept:
+                source.seek(part.header.data_start + entry.begin)
+                if part.prefix + key in self.replacements:
+                    out.write(self._replaced(part, key, entry, source))
+                else:
+                    for chunk in _chunks(source, entry.end - entry.begin, part.file):
+                        out.write(chunk)
+                        self._advance(len(chunk))
+
+    def _replaced(self, part: WeightFile, key: str, entry: TensorEntry, source: BinaryIO) -> bytes:
+        name = part.prefix + key
+        value = self.replacements[name]
+        if callable(value) and not isinstance(value, Tensor):
+            stored = bytearray(b"".join(_chunks(source, entry.end - entry.begin, part.file)))
+            value = value(from_bytes(stored, entry.dtype, entry.shape, name))
+        if tuple(value.shape) != entry.shape:
+            raise FileError(f"Tensor {name} has shape {entry.shape} in the file, the edit has {tuple(value.shape)}.")
+        rounded = narrow(value, TORCH_DTYPES[entry.dtype], f"The edited tensor {name}")
+        self.rounding[name] = float((rounded.double() - value.detach().cpu().double()).norm())
+        self._advance(entry.end - entry.begin)
+        return to_bytes(rounded)
+
+    def _advance(self, count: int) -> None:
+        self.done += count
+        if self.progress:
+            self.progress("write", min(self.done, self.total), self.total)
+
+    def copy(self, file: Path, out: BinaryIO) -> None:
+        """A whole file as it is."""
+        try:
+            source = file.open("rb")
+        except OSError as error:
+            raise FileError(f"Cannot read {file}: {error.strerror or error}.") from error
+        with source:
+            while chunk := source.read(_CHUNK):
+                out.write(chunk)
+                self._advance(len(chunk))
+
+
+def _chunks(source: BinaryIO, size: int, file: Path) -> Iterator[bytes]:
+    while size > 0:
+        try:
+            chunk = source.read(min(_CHUNK, size))
+        except OSError as error:
+            raise FileError(f"Cannot read {file}: {error.strerror or error}.") from error
+        if not chunk:
+            raise FileError(f"{file} became shorter while it was read.")
+        yield chunk
+        size -= len(chunk)
+
+
+_WEIGHTS = (
+    *(".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".msgpack", ".h5", ".gguf"),
+    *(".onnx", ".onnx_data", ".pb", ".xml", ".index.json"),
+)
+
+_MAX_DEPTH = 6
+
+
+def copy_folder(source: Checkpoint, target: Path, job: Rewriting, force: bool) -> list[Path]:
+    """Write the folder; returns the files that were left out, relative to it.
+
+    Left out: other weight files of an edited component (`.fp16` variants, pickles) and whole checkpoints beside the
+    component folders, because both would still know what was erased; for the same reason hidden ones (caches).
+    """
+    _check_places(source.path, target)
+    parts = {part.file.relative_to(source.path): part for part in source.parts}
+    indices = {part.index.relative_to(source.path) for part in source.parts if part.index}
+    edited = {relative.parent for relative, part in parts.items() if job.touches(part)}
+    left_out = []
+    with atomic_folder(target, force=force, sources=[source.path]) as temporary:
+        for relative in _visible_files(source.path):
+            part = parts.get(relative)
+            weights = relative.name.lower().endswith(_WEIGHTS) and part is None and relative not in indices
+            beside = len(relative.parts) == 1 or relative.parts[0].startswith("unet_ema")
+            if weights and (relative.parent in edited or beside):
+                left_out.append(relative)
+                continue
+            copy = temporary / relative
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with copy.open("xb") as handle:
+                if part and job.touches(part):
+                    job.rewrite(part, handle)
+                else:
+                    job.copy(source.path / relative, handle)
+                handle.flush()
+                os.fsync(handle.fileno())
+    return left_out
+
+
+def _check_places(source: Path, target: Path) -> None:
+    """Neither folder inside the other, and nothing but a model is ever replaced."""
+    ours, theirs = source.resolve(), target.resolve()
+    if ours in theirs.parents or theirs in ours.parents:
+        raise FileError(
+            f"Output {target} and input {source} lie inside each other: choose another folder for the output."
+        )
+    is_model = any((target / name).is_file() for name in ("model_index.json", "config.json"))
+    if target.is_dir() and any(target.iterdir()) and not is_model:
+        raise FileError(f"{target} exists and is not a diffusers folder: it is not replaced; choose another name.")
+
+
+def _visible_files(root: Path, below: Path = Path(), depth: int = 0) -> Iterator[Path]:
+    """All visible files, relative to `root`; links are followed, to a depth that ends circles."""
+    for entry in sorted((root / below).iterdir()):
+        relative = below / entry.name
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and depth < _MAX_DEPTH:
+            yield from _visible_files(root, relative, depth + 1)
+        elif entry.is_file():
+            yield relative

@@ -1,1 +1,1 @@
-"""An erasure for people: charts. Import the modules one by one; each brings its own drawing library when used."""
+"""An erasure for people: the HTML page and the chart."""

@@ -1,75 +1,192 @@
-"""The report as one HTML file: no script, no other file, readable in a light and in a dark browser and on paper."""
+"""The report as one HTML file: the values that `report.html` shows, from an outcome."""
 
 from __future__ import annotations
 
-from html import escape
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from . import sections
+from ..certificate.certificate import ERASED_BELOW, GROUPS, STANDS_ABOVE
+from ..erase import Outcome
+from ..errors import InputError
+from ..files.checkpoint import Checkpoint
+from ..files.recipe import Redactor
 
-_STYLE = """
-:root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--ink:#1a1d24;--soft:#5b6372;--line:#e2e5ea;--track:#eef0f4;
---good:#1f9d6b;--fair:#d08a17;--bad:#d04444;--none:#8a93a3;--blue:#3566d6;--blue2:#7fa1ea;--blue3:#c9d8f8}
-@media (prefers-color-scheme:dark){:root{--page:#14161b;--card:#1c1f26;--ink:#e8eaf0;--soft:#9aa3b2;--line:#2d323c;
---track:#262b34;--good:#3ec48d;--fair:#e5a93c;--bad:#ef6b6b;--none:#7b8494;--blue:#7da2ff;--blue2:#4c6cb8;--blue3:#2e3f6b}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",sans-serif}
-main{max-width:820px;margin:0 auto;padding:40px 20px 60px}
-h1{font-size:34px;line-height:1.15;margin:.1em 0;letter-spacing:-.02em}
-h2{font-size:18px;margin:0 0 6px}
-.eyebrow{margin:0;color:var(--blue);font-weight:600;letter-spacing:.04em;font-size:13px;text-transform:uppercase}
-.lead{color:var(--soft);font-size:17px;margin:.2em 0 0}
-section{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:20px 24px;margin:16px 0}
-section p{color:var(--soft);margin:0 0 14px;max-width:68ch}
-.warn{border-left:4px solid var(--fair)}
-ul{margin:0;padding-left:20px}li{margin:4px 0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(160px,1fr));gap:12px;margin:22px 0}
-.tiles div{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:14px 16px}
-.tiles b{display:block;font-size:26px;letter-spacing:-.02em}
-.tiles span{color:var(--soft);font-size:13px;line-height:1.35;display:block}
-svg{width:100%;height:auto;display:block;margin:6px 0 12px;font:13px system-ui,-apple-system,"Segoe UI",sans-serif}
-svg text{fill:var(--ink)}svg .small{fill:var(--soft);font-size:11px}svg .value{font-variant-numeric:tabular-nums}
-.track{fill:var(--track)}.mark{stroke:var(--soft);stroke-dasharray:3 3}.grid{stroke:var(--line)}.layer{fill:var(--blue)}
-rect.v-erased{fill:var(--good)}
-rect.v-weakened{fill:var(--fair)}rect.v-stands{fill:var(--bad)}rect.v-unproven{fill:var(--none)}
-.d1{fill:var(--blue);background:var(--blue)}.d2{fill:var(--blue2);background:var(--blue2)}
-.d3{fill:var(--blue3);background:var(--blue3)}
-.badge{color:var(--card);border-radius:99px;padding:1px 10px;font-size:12px;font-weight:600}
-span.v-erased{background:var(--good)}span.v-weakened{background:var(--fair)}span.v-stands{background:var(--bad)}
-span.v-unproven{background:var(--none)}
-.legend{font-size:13px}.legend i{display:inline-block;width:10px;height:10px;border-radius:3px;margin:0 4px 0 12px}
-.legend i:first-child{margin-left:0}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px}
-th{text-align:left;color:var(--soft);font-weight:500;font-size:12px}
-td:first-child{white-space:nowrap}td,th{padding:6px 14px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
-tr:last-child td{border-bottom:0}
-.n,th:nth-last-child(-n+2):not(:nth-child(-n+3)){text-align:right;font-variant-numeric:tabular-nums}
-.code{font-family:ui-monospace,Menlo,Consolas,monospace;font-size:12.5px;
-word-break:break-all}
-details{margin:6px 0}summary{cursor:pointer;color:var(--blue)}
-footer{color:var(--soft);font-size:13px;margin-top:24px}
-@media print{body{background:#fff}section,.tiles div{break-inside:avoid}}
-"""
+_WORDS = {
+    "erased": "gone, also in prompts that were not used to make the edit",
+    "weakened": "weaker, but still there in prompts that were not used to make the edit",
+    "stands": "still there",
+    "unproven": "not checked in other prompts",
+}
+_SHOWN = 40
+_WORST_SHOWN = 8
+
+
+def report_facts(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = None) -> dict[str, Any]:
+    """Plain values for the report; with a salt, hashes in the place of names."""
+    if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
+        raise InputError("An erasure from a file has no certificate for this model: there is nothing to report.")
+    recipe, rows = outcome.recipe, outcome.rows
+    certificate = outcome.certificate.to_json()
+    facts: dict[str, Any] = {
+        "model": checkpoint.path.name or str(checkpoint.path),
+        "family": outcome.architecture.title,
+        "size": checkpoint.size,
+        "base_hash": recipe.base_hash,
+        "encoder_hash": recipe.encoder_hash,
+        "package_version": recipe.package_version,
+        "strength": outcome.strength,
+        "clip_skip": recipe.rows.get("clip_skip"),
+        "concepts": [vars(concept) for concept in recipe.concepts],
+        "retain": [{"label": part.label, "names": len(part.names or ()) or None} for part in recipe.retain],
+        "retain_count": len(rows.retain.names),
+        "in_context": rows.in_context,
+        "dropped": list(rows.dropped),
+        "unusable": list(rows.unusable),
+        "files": {product: path.name for product, path in outcome.files.items()},
+        "certificate": certificate,
+    }
+    if salt is None:
+        return facts
+    settings = certificate.pop("settings")
+    names = (*recipe.names, *rows.dropped, *(part.label for part in recipe.retain if part.names))
+    hidden: dict[str, Any] = Redactor(salt).everywhere(facts, names)
+    hidden["certificate"]["settings"] = settings
+    return hidden
 
 
 def render(facts: dict[str, Any]) -> str:
-    """The page; `facts` as made by `outputs.report_facts`."""
-    parts = (
-        sections.headline(facts),
-        sections.tiles(facts),
-        sections.concepts(facts),
-        sections.preservation(facts),
-        sections.warnings(facts),
-        sections.layers(facts),
-        sections.limits(),
-        sections.facts_table(facts),
+    """The page; `facts` as made by `report_facts`."""
+    certificate = facts["certificate"]
+    page = {
+        "model": facts["model"],
+        "family": facts["family"],
+        "size": f"{facts['size'] / 1e9:.2f} GB" if facts["size"] >= 1e9 else f"{facts['size'] / 1e6:.0f} MB",
+        "strength": facts["strength"],
+        "package_version": facts["package_version"],
+        "tiles": _tiles(certificate),
+        "warnings": _warnings(facts),
+        "facts": _facts(facts),
+        "settings": list(certificate["settings"].items()),
+        **_concepts(facts),
+        **_drift(certificate["drift"]),
+        **_layers(certificate["layers"]),
+    }
+    return str(_template().render(page))
+
+
+@cache
+def _template() -> Any:
+    """Everything that is put in is escaped: names may hold anything."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    pages = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    version = f" {facts['package_version']}" if facts["package_version"] else ""
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-        f"<title>Erasure certificate: {escape(facts['model'])}</title><style>{_STYLE}</style></head><body><main>"
-        + "".join(parts)
-        + f"<footer>Written by speed-erase{escape(version)}. </footer>"
-        "</main></body></html>\n"
+    pages.filters["percent"] = lambda value, digits: f"{value:.{digits}%}"
+    pages.filters["shortened"] = lambda text, limit: text if len(text) <= limit else text[: limit - 1] + "…"
+    return pages.get_template("report.html")
+
+
+def _left(one: dict[str, Any]) -> float:
+    """What is left of a concept where it counts: in unseen prompts if any were checked."""
+    return float(one["probe_median"] if one["probe_median"] is not None else one["solved_median"])
+
+
+def _tiles(certificate: dict[str, Any]) -> list[tuple[str, str]]:
+    """Four numbers that say most of it."""
+    kept = [part["p95"] for part in certificate["drift"] if part["group"] == "kept"]
+    empty = max([certificate["sot_drift"] or 0.0, *certificate["null_text_drift"]])
+    change = max((layer["change"] for layer in certificate["layers"]), default=0.0)
+    return [
+        (f"{1 - max(map(_left, certificate['concepts'])):.0%}", "of the weakest concept removed in unseen prompts"),
+        (f"{max(kept, default=0.0):.1%}", "drift of kept names (95th percentile)"),
+        ("none" if empty < 1e-6 else f"{empty:.1%}", "drift of the empty prompt"),
+        (f"{change:.1%}", "largest change of a layer's weights"),
+    ]
+
+
+def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
+    results = facts["certificate"]["concepts"]
+    anchors = [str(one["anchor"] or "(nothing)") for one in facts["concepts"]] + [""] * len(results)
+    bars = [
+        _bar(
+            one["name"],
+            [(_left(one), f"v-{one['verdict']}")],
+            f"{_left(one):.0%}",
+            f"{one['name']}: {one['solved_median']:.1%} left in optimised prompts, {_left(one):.1%} in unseen ones",
+        )
+        for one in results[:_SHOWN]
+    ]
+    return {
+        "erased": sum(one["verdict"] == "erased" for one in results),
+        "concepts": [
+            {**one, "anchor": anchor, "words": _WORDS.get(one["verdict"], "")}
+            for one, anchor in zip(results, anchors, strict=False)
+        ],
+        "concept_bars": bars,
+        # The words stand on the outer sides of the two lines, which are too near each other for anything between.
+        "marks": [
+            {"at": ERASED_BELOW, "text": "erased below", "side": "left"},
+            {"at": STANDS_ABOVE, "text": "stands above", "side": "right"},
+        ],
+    }
+
+
+def _drift(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    bars, worst = [], []
+    for part in parts:
+        title = f"{GROUPS[part['group']]}, {'in prompts' if part['where'] == 'context' else 'alone'}"
+        sizes = [(part["maximum"], "d3"), (part["p95"], "d2"), (part["median"], "d1")]
+        hint = f"median {part['median']:.2%}, 95th percentile {part['p95']:.2%}, maximum {part['maximum']:.2%}"
+        bars.append(_bar(f"{title} ({part['names']})", sizes, f"{part['p95']:.1%}", hint))
+        listed = [(str(name), float(value)) for name, value in part["worst"][:_WORST_SHOWN]]
+        if listed:
+            rows = [_bar(name, [(value, "d2")], f"{value:.1%}") for name, value in listed]
+            worst.append({"title": title, "bars": rows, "limit": max(1e-9, *(value for _, value in listed))})
+    limit = max([0.05, *(part["maximum"] for part in parts)])
+    return {"drift_bars": bars, "drift_limit": limit, "worst": worst}
+
+
+def _layers(found: list[dict[str, Any]]) -> dict[str, Any]:
+    names = [layer["key"].removeprefix("diffusion_model.").removesuffix(".weight") for layer in found]
+    rooms = sorted({layer["room"] for layer in found})
+    return {
+        "layers": [(name, layer["change"]) for name, layer in zip(names, found, strict=True)],
+        "layer_limit": max([1e-9, *(layer["change"] for layer in found)]),
+        "rank": max(layer["rank"] for layer in found),
+        "room": str(rooms[0]) if len(rooms) == 1 else f"{rooms[0]} to {rooms[-1]}",
+    }
+
+
+def _warnings(facts: dict[str, Any]) -> list[str]:
+    """What the certificate warns of, and what happened to the lists."""
+    found = list(facts["certificate"]["warnings"])
+    if facts["dropped"]:
+        found.append(f"Dropped from the kept names for containing a target: {', '.join(facts['dropped'][:20])}.")
+    if facts["unusable"]:
+        found.append(f"Unusable kept names: {', '.join(facts['unusable'][:20])}.")
+    return found
+
+
+def _facts(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Provenance, enough to repeat the run."""
+    lists = ", ".join(
+        part["label"] + (f" ({part['names']} names)" if part["names"] else "") for part in facts["retain"]
     )
+    used = f"{facts['retain_count']} names used, {facts['in_context']} also in prompts"
+    return [
+        ("Model", facts["model"]),
+        ("sha256", facts["base_hash"]),
+        ("Text encoder sha256", facts["encoder_hash"]),
+        ("Strength", f"{facts['strength']:g}"),
+        ("Clip skip", facts["clip_skip"] if facts["clip_skip"] is not None else "the family's own"),
+        ("Kept names", f"{lists or 'none'}; {used}"),
+        ("Seconds", ", ".join(f"{name} {value:.1f}" for name, value in facts["certificate"]["seconds"].items())),
+        *((f"File: {product}", name) for product, name in facts["files"].items()),
+    ]
+
+
+def _bar(label: str, parts: list[tuple[float, str]], text: str, hint: str = "") -> dict[str, Any]:
+    """One line of a bar chart; `parts`: (size, CSS class), the longest first."""
+    return {"label": label, "parts": parts, "text": text, "hint": hint}

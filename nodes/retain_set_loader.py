@@ -1,0 +1,135 @@
+"""Retain Set Loader: names that must survive the erasure."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..speed_ops.concepts.kinds import BUILTIN_KINDS, KINDS
+from ..speed_ops.concepts.retain_set import RetainSet, builtin_retain, parse_retain, read_retain, union
+from ..speed_ops.errors import SpeedError
+from .host.paths import NONE, input_file, list_names, state_of
+from .sockets import CATEGORY, Retain, shows_text, telling
+
+_FOR_KIND = "for kind: "
+
+_ANY_KIND = "as the concepts"
+
+
+class RetainSetLoader(io.ComfyNode):
+    """Its inputs, its outputs, and the call."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="RetainSetLoader",
+            display_name="Retain Set Loader",
+            category=CATEGORY,
+            description="Names that must stay as they are. Chain several of these to join their sets.",
+            inputs=[*_name_inputs(), *_option_inputs()],
+            outputs=[
+                Retain.Output(display_name="retain", tooltip="For SPEED Erase and SPEED Forecast."),
+                io.String.Output(display_name="counts", tooltip="How many names came from where."),
+            ],
+            hidden=shows_text(),
+        )
+
+    @classmethod
+    def validate_inputs(cls, builtin=NONE, text=None, file=NONE, column="", kind=_ANY_KIND) -> bool | str:
+        try:
+            read_set(builtin or NONE, text or "", file, column or "", kind or _ANY_KIND)
+        except SpeedError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, file=NONE, **others) -> str:
+        return (
+            f"{sorted(others.items(), key=str)}{file}{state_of(input_file(file)) if file not in (None, NONE) else ''}"
+        )
+
+    @classmethod
+    def execute(cls, builtin, text, file=NONE, column="", kind=_ANY_KIND, limit=0, retain=None) -> io.NodeOutput:
+        total = (retain or RetainSet()) | read_set(builtin, text, file, column, kind)
+        total = total.limit(limit) if limit else total
+        counts = describe(total)
+        return io.NodeOutput(total, counts, ui=telling(cls, counts))
+
+
+def _name_inputs() -> list[io.Input]:
+    sets = [*sorted(BUILTIN_KINDS), *(_FOR_KIND + kind for kind in KINDS), "all"]
+    return [
+        io.Combo.Input(
+            "builtin",
+            options=[NONE, *sets],
+            default=NONE,
+            tooltip="Names that come with the package. 'for kind' joins the sets that suit a kind of concept.",
+        ),
+        io.String.Input(
+            "text",
+            multiline=True,
+            default="",
+            placeholder="Claude Monet\nEdvard Munch",
+            tooltip="More names to keep, one per line; '#' starts a comment.",
+        ),
+        io.Combo.Input(
+            "file",
+            options=list_names(".txt", ".csv", ".json"),
+            default=NONE,
+            tooltip="A list in ComfyUI's input folder: .txt one name a line, .csv by column, .json a list.",
+        ),
+    ]
+
+
+def _option_inputs() -> list[io.Input]:
+    return [
+        io.String.Input(
+            "column",
+            default="",
+            tooltip="Column of a .csv file; empty: 'name', 'concept' or the like.",
+            extra_dict={"advanced": True},
+        ),
+        io.Combo.Input(
+            "kind",
+            options=[_ANY_KIND, *KINDS, "caption"],
+            default=_ANY_KIND,
+            tooltip="What the typed names and those in the file are. This sets the prompts they are kept in. "
+            "'caption': each line is a whole prompt.",
+            extra_dict={"advanced": True},
+        ),
+        io.Int.Input(
+            "limit",
+            default=0,
+            min=0,
+            max=1_000_000,
+            tooltip="Keep at most this many names, spread over the alphabet; 0 keeps all. Fewer names are faster.",
+        ),
+        Retain.Input("retain", optional=True, tooltip="Another set to join with this one."),
+    ]
+
+
+def read_set(builtin: str, text: str, file: str | None, column: str, kind: str) -> RetainSet:
+    """The union of what the widgets name."""
+    own_kind = "" if kind == _ANY_KIND else kind
+    parts = [builtin_retain(name) for name in _builtin_names(builtin)]
+    if text.strip():
+        parts.append(parse_retain(text, "typed", own_kind))
+    if file not in (None, NONE):
+        parts.append(read_retain(input_file(file), column, own_kind))
+    return union(parts)
+
+
+def describe(retain: RetainSet) -> str:
+    """`1750 names: artists 1393, typed 2`."""
+    counts = [retain.origins.count(index) for index in range(len(retain.sources))]
+    listed = ", ".join(f"{source.label} {count}" for source, count in zip(retain.sources, counts, strict=True))
+    return f"{len(retain)} names" + (f": {listed}" if listed else "")
+
+
+def _builtin_names(choice: str) -> tuple[str, ...]:
+    if choice == NONE:
+        return ()
+    if choice == "all":
+        return tuple(sorted(BUILTIN_KINDS))
+    if choice.startswith(_FOR_KIND):
+        return KINDS[choice.removeprefix(_FOR_KIND)].retain_sets
+    return (choice,)

@@ -1,0 +1,103 @@
+"""SPEED Apply Erasure: an erasure made before, on this model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..speed_ops.erase import Outcome, at_strength
+from ..speed_ops.errors import InputError, SpeedError
+from ..speed_ops.files.lora import read_lora
+from ..speed_ops.files.metadata import read_provenance
+from ..speed_ops.job import check_strength
+from .earlier import job_in
+from .erasing import apply
+from .host.paths import NONE, lora_names, model_file, state_of
+from .host.progress import HostProgress, outside_inference_mode
+from .host.weights import open_model
+from .sockets import CATEGORY, Erasure
+
+STRENGTH = "1 applies the exact edit, 0 leaves the model unchanged."
+
+
+class SpeedApplyErasure(io.ComfyNode):
+    """Its inputs, its outputs, and the call."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="SpeedApplyErasure",
+            display_name="SPEED Apply Erasure",
+            category=CATEGORY,
+            description="Applies an erasure, or a LoRA that holds one, and checks that it fits the model.",
+            inputs=[
+                io.Model.Input("model", tooltip="The model to apply it to."),
+                io.Combo.Input(
+                    "lora",
+                    options=lora_names(),
+                    default=NONE,
+                    tooltip="A saved erasure. 'none' uses the erasure input.",
+                ),
+                io.Float.Input("strength", default=1.0, min=-5.0, max=5.0, step=0.05, tooltip=STRENGTH),
+                Erasure.Input("erasure", optional=True, tooltip="An erasure from another node; used if lora is none."),
+            ],
+            outputs=[
+                io.Model.Output(
+                    display_name="model", tooltip="A copy with the erasure applied; the input model is unchanged."
+                ),
+                Erasure.Output(display_name="erasure", tooltip="The erasure that was applied."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, strength=None) -> bool | str:
+        try:
+            check_strength(1.0 if strength is None else strength)
+        except SpeedError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, lora=NONE, strength=None, **wired) -> str:
+        return f"{lora}{strength}{state_of(model_file(f'loras/{lora}')) if lora not in (None, NONE) else ''}"
+
+    @classmethod
+    def execute(cls, model, lora=NONE, strength=1.0, erasure=None) -> io.NodeOutput:
+        if lora not in (None, NONE):
+            erasure = erasure_from_lora(model, model_file(f"loras/{lora}"))
+        if erasure is None:
+            raise InputError("There is no erasure to apply: choose a LoRA or wire an erasure.")
+        return io.NodeOutput(*applied(model, erasure, strength))
+
+
+@outside_inference_mode
+def applied(model: Any, erasure: Outcome, strength: float) -> tuple[Any, Outcome]:
+    """A clone with the erasure on it, and the erasure at that strength; one of another family is refused."""
+    host = open_model(model, "KV")
+    erasure.check_fits(host.architecture, host.layers)
+    outcome = at_strength(erasure, check_strength(strength), host.weights, HostProgress())
+    return apply(model, outcome), outcome
+
+
+def erasure_from_lora(model: Any, path: Path) -> Outcome:
+    """A LoRA file as an erasure of this model, with its recipe where it carries one."""
+    host = open_model(model, "KV")
+    file = read_lora(path, host.layers)
+    if file.unmatched:
+        raise InputError(
+            f"{path.name} also changes {len(file.unmatched)} layers that are no text layers, such as "
+            f"{file.unmatched[0]}: it is no erasure. Load it with a LoRA loader."
+        )
+    provenance = read_provenance(file.metadata, path.name)
+    recipe = provenance.recipe if provenance is not None else None
+    job = job_in(recipe)
+    return Outcome(
+        edits=dict(file.edits),
+        architecture=host.architecture,
+        layers=host.layers,
+        concepts=job.concepts if job is not None else (),
+        recipe=recipe,
+        source=path.name,
+    )

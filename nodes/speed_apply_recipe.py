@@ -1,0 +1,75 @@
+"""SPEED Apply Recipe: a saved erasure, made again for this model."""
+
+from __future__ import annotations
+
+from comfy_api.latest import io
+
+from ..speed_ops.errors import SpeedError
+from ..speed_ops.files.recipe import Recipe
+from ..speed_ops.job import StoredJob, check_strength, job_of
+from .host.paths import recipe_file, recipe_names, state_of
+from .sockets import CATEGORY, shows_text
+from .speed_apply_erasure import STRENGTH
+from .speed_erase import erased, erasing_outputs
+
+
+class SpeedApplyRecipe(io.ComfyNode):
+    """Its inputs, its outputs, and the call."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="SpeedApplyRecipe",
+            display_name="SPEED Apply Recipe",
+            category=CATEGORY,
+            description="Repeats a saved erasure on this model: the edit is made anew for its weights and its CLIP.",
+            inputs=[
+                io.Model.Input(
+                    "model", tooltip="The model to erase from. It need not be the one the recipe was saved with."
+                ),
+                io.Clip.Input("clip", tooltip="The CLIP of the same checkpoint."),
+                io.Combo.Input("recipe", options=recipe_names(), tooltip="A .json in the input or output folder."),
+                io.Float.Input(
+                    "strength",
+                    default=1.0,
+                    min=-5.0,
+                    max=5.0,
+                    step=0.05,
+                    tooltip="Multiplies the recipe's own strength. " + STRENGTH,
+                ),
+            ],
+            outputs=erasing_outputs(),
+            hidden=shows_text(),
+        )
+
+    @classmethod
+    def validate_inputs(cls, recipe=None, strength=None) -> bool | str:
+        try:
+            check_strength(1.0 if strength is None else strength)
+            if recipe is not None:
+                stored_job(recipe)
+        except SpeedError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, recipe=None, strength=None, **wired) -> str:
+        return f"{recipe}{strength}{state_of(recipe_file(recipe)) if recipe else ''}"
+
+    @classmethod
+    def execute(cls, model, clip, recipe, strength) -> io.NodeOutput:
+        stored = stored_job(recipe)
+        notes = [*stored.notes, *skip_note(stored.clip_skip, clip.layer_idx)]
+        return erased(cls, model, clip, stored.job, strength * stored.strength, *notes)
+
+
+def stored_job(name: str) -> StoredJob:
+    """The job of a recipe file by the name that the widget shows."""
+    return job_of(Recipe.read(recipe_file(name)), f"The recipe {name}")
+
+
+def skip_note(stored: int | None, wired: int | None) -> list[str]:
+    """A sentence where the recipe was written for another CLIP skip."""
+    if stored is None or stored == wired:
+        return []
+    return [f"The recipe was written with CLIP skip {stored}; this CLIP has {wired or 'none'}. Set both the same."]

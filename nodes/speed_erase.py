@@ -1,0 +1,77 @@
+"""SPEED Erase: MODEL, CLIP and concepts in, an erased MODEL out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..speed_ops.errors import SpeedError
+from ..speed_ops.job import Job, check_strength
+from .erasing import erase
+from .host.patching import lora_state
+from .sockets import CATEGORY, Concepts, Erasure, Retain, Settings, erasure_chart, shows_text, telling
+from .speed_settings import preset_inputs, settings_from
+
+
+def erasing_outputs() -> list[io.Output]:
+    """What every node that erases gives."""
+    return [
+        io.Model.Output(display_name="model", tooltip="A copy without the concepts; the input model is unchanged."),
+        io.LoraModel.Output(display_name="lora", tooltip="The edit at strength 1, for 'Save LoRA Weights' and others."),
+        Erasure.Output(display_name="erasure", tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe."),
+        io.String.Output(display_name="report", tooltip="What was erased, what was kept, and how well."),
+        io.Image.Output(display_name="chart", tooltip="The report as a picture."),
+    ]
+
+
+def erased(node: type[io.ComfyNode], model: Any, clip: Any, job: Job, strength: float, *notes: str) -> io.NodeOutput:
+    """The outputs of a node that erases."""
+    patched, outcome = erase(model, clip, job, strength)
+    outcome = replace(outcome, notes=(*outcome.notes, *notes))
+    report, lora = outcome.text(), lora_state(outcome.edits, outcome.layers)
+    return io.NodeOutput(patched, lora, outcome, report, erasure_chart(outcome), ui=telling(node, report))
+
+
+class SpeedErase(io.ComfyNode):
+    """Its inputs, its outputs, and the call."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="SpeedErase",
+            display_name="SPEED Erase",
+            category=CATEGORY,
+            description="Erases concepts from a model in closed form, without training. Put it after LoRA loaders and "
+            "before the sampler; bypass it to get the original back.",
+            inputs=[
+                io.Model.Input("model", tooltip="The model to erase from: SD1.x, SD2.x, SDXL or its refiner."),
+                io.Clip.Input("clip", tooltip="The CLIP that will encode your prompts, of the same checkpoint."),
+                Concepts.Input("concepts", tooltip="What to erase, from Concept List."),
+                *preset_inputs(),
+                Retain.Input(
+                    "retain",
+                    optional=True,
+                    tooltip="Names that must stay as they are, from Retain Set Loader. Without it, the built-in names "
+                    "for the kind of concept.",
+                ),
+                Settings.Input("settings", optional=True, tooltip="Expert settings, from SPEED Settings."),
+            ],
+            outputs=erasing_outputs(),
+            hidden=shows_text(),
+        )
+
+    @classmethod
+    def validate_inputs(cls, preset=None, strength=None) -> bool | str:
+        try:
+            settings_from(preset or "auto", 0)
+            check_strength(1.0 if strength is None else strength)
+        except SpeedError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def execute(cls, model, clip, concepts, preset, strength, seed, retain=None, settings=None) -> io.NodeOutput:
+        job = Job.of(concepts, retain, settings_from(preset, seed, settings))
+        return erased(cls, model, clip, job, strength)

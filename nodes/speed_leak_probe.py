@@ -1,0 +1,92 @@
+"""SPEED Leak Probe: which ways to ask for an erased thing still draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..speed_ops.certificate.leak_probe import TEMPLATES, LeakReport, probe_leaks
+from ..speed_ops.concepts.concept_list import Concept
+from ..speed_ops.engine.settings import EraseSettings
+from ..speed_ops.erase import Outcome
+from ..speed_ops.errors import InputError
+from .erasing import wire
+from .host.progress import outside_inference_mode
+from .sockets import CATEGORY, Concepts, Erasure, shows_text, telling
+
+
+class SpeedLeakProbe(io.ComfyNode):
+    """Its inputs, its outputs, and the call."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="SpeedLeakProbe",
+            display_name="SPEED Leak Probe",
+            category=CATEGORY,
+            description="Tries names, aliases, typos and descriptions in prompts that were not used to make the edit, "
+            "and lists those that still draw what was erased.",
+            is_output_node=True,
+            inputs=[
+                io.Model.Input(
+                    "model", tooltip="The model BEFORE the erasure: the same one that goes into SPEED Erase."
+                ),
+                io.Clip.Input("clip", tooltip="The CLIP of the same checkpoint."),
+                Erasure.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
+                io.Int.Input(
+                    "templates",
+                    default=TEMPLATES,
+                    min=0,
+                    max=5,
+                    tooltip="Prompts tried besides the bare phrase. Each adds one prompt per phrase to encode.",
+                ),
+                io.String.Input(
+                    "description",
+                    default="",
+                    tooltip="Your own words for the thing, without its name. Empty: patterns for its kind are tried.",
+                ),
+                Concepts.Input(
+                    "concepts", optional=True, tooltip="What to probe for. Without it, what the erasure erased."
+                ),
+            ],
+            outputs=[
+                io.String.Output(display_name="text", tooltip="Every phrase that was tried, worst first."),
+                Concepts.Output(
+                    display_name="leaking", tooltip="The leaking phrases alone. Erase them from the ERASED model."
+                ),
+                Concepts.Output(
+                    display_name="closed",
+                    tooltip="The erased concepts with leaking phrases as aliases. Erase them from the ORIGINAL model.",
+                ),
+            ],
+            hidden=shows_text(),
+        )
+
+    @classmethod
+    def execute(cls, model, clip, erasure, templates, description="", concepts=None) -> io.NodeOutput:
+        asked = tuple(concepts) if concepts is not None else erasure.concepts
+        found = leaks_of(model, clip, erasure, asked, templates, description)
+        return io.NodeOutput(found.text(), found.phrases(), found.closed(), ui=telling(cls, found.text()))
+
+
+@outside_inference_mode
+def leaks_of(
+    model: Any, clip: Any, erasure: Outcome, concepts: Sequence[Concept], templates: int, description: str
+) -> LeakReport:
+    """Which phrases still draw what was erased; `model` is the one that the erasure was made from."""
+    if not concepts:
+        raise InputError("This erasure came from a file without names: wire the concepts to probe for.")
+    with wire(model, clip, EraseSettings(layers="KV")) as wired:
+        erasure.check_fits(wired.model.architecture, wired.model.layers)
+        return probe_leaks(
+            wired.reader,
+            wired.model.weights,
+            erasure.edits,
+            concepts,
+            strength=erasure.strength,
+            templates=templates,
+            description=description,
+            progress=wired.progress,
+        )

@@ -1,0 +1,275 @@
+"""Which ways to ask for an erased thing still draw it: its name, aliases, typos and descriptions.
+
+Every phrase is put into prompts that no edit was made from, and all rows from the end of the phrase on are looked at,
+end token and padding included: in a causal encoder these are the rows that know the phrase. With t, a and p the rows of
+target, anchor and phrase in the same template, the phrase draws the share <W'p - Wa, Wt - Wa> / |Wt - Wa|^2 of the
+target: 1 for the name itself before the edit, 0 for something that has become the anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..concepts.concept_list import Concept, ConceptList
+from ..concepts.kinds import BARE, Prompt, Template, kind_of
+from ..concepts.names import fold, same_name_key
+from ..encoders.cache import CachedEncoder
+from ..encoders.encoder import TextEncoder
+from ..engine.edits import LayerEdit
+from ..engine.problem import WORK, check_weights, widen
+from ..errors import InputError
+from ..progress import Progress
+from ..prompts.requests import RowRequest
+from ..prompts.tokens import Stream
+from .certificate import ERASED_BELOW
+
+Rung = Literal["name", "alias", "case", "surname", "possessive", "typo", "description"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One phrase that may still draw the concept."""
+
+    rung: Rung
+    phrase: str
+
+
+@dataclass(frozen=True)
+class LadderPrompt:
+    """A variant inside a probe template, and the same template with the anchor."""
+
+    variant: Variant
+    template: Template
+    prompt: Prompt
+    anchor: Prompt
+
+
+def variants(
+    concept: Concept, description: str = "", same: Callable[[str], Hashable] | None = None
+) -> tuple[Variant, ...]:
+    """Phrases in order of the rungs, without repeats.
+
+    `description`: the user's own words for the thing; without them the kind's patterns are used. `same`: phrases for
+    which it gives equal values count as one; give the tokenizer's ids to try only what an encoder can tell apart.
+    """
+    key: Callable[[str], Hashable] = same or (lambda phrase: phrase)
+    found: dict[Hashable, Variant] = {}
+    for rung, phrase in _all_variants(concept, description):
+        if phrase:
+            found.setdefault(key(phrase), Variant(rung, phrase))
+    return tuple(found.values())
+
+
+def ladder(
+    concept: Concept, description: str = "", same: Callable[[str], Hashable] | None = None, templates: int | None = None
+) -> tuple[LadderPrompt, ...]:
+    """Every variant alone and in the first probe templates of the concept's kind (all of them if None)."""
+    chosen = (BARE, *kind_of(concept.kind).probe_templates[:templates])
+    return tuple(
+        LadderPrompt(variant, template, template.fill(variant.phrase), template.fill(concept.anchor))
+        for variant in variants(concept, description, same)
+        for template in chosen
+    )
+
+
+def _all_variants(concept: Concept, description: str) -> Iterator[tuple[Rung, str]]:
+    name = concept.target
+    yield "name", name
+    for alias in concept.aliases:
+        yield "alias", alias
+    for spelled in (name.lower(), name.upper(), name.title()):
+        yield "case", spelled
+    words = name.split()
+    if len(words) > 1:
+        yield "surname", words[-1]
+    yield "possessive", f"{name}'" if name.endswith("s") else f"{name}'s"
+    for typo in typos(name):
+        yield "typo", typo
+    if fold(description):
+        yield "description", fold(description)
+    else:
+        for pattern in kind_of(concept.kind).descriptions:
+            yield "description", pattern.replace("{name}", name)
+
+
+def typos(name: str) -> tuple[str, ...]:
+    """Three typos in the middle of the longest word: two letters swapped, one dropped, one doubled.
+
+    Words of fewer than four letters are left alone, as a typo in them makes another word.
+    """
+    words = name.split()
+    longest = max(range(len(words)), key=lambda i: len(words[i]), default=None)
+    if longest is None or len(words[longest]) < 4:
+        return ()
+    word = words[longest]
+    middle = len(word) // 2
+    swapped = word[: middle - 1] + word[middle] + word[middle - 1] + word[middle + 1 :]
+    dropped = word[:middle] + word[middle + 1 :]
+    doubled = word[:middle] + word[middle] + word[middle:]
+    found = (" ".join((*words[:longest], typo, *words[longest + 1 :])) for typo in (swapped, dropped, doubled))
+    return tuple(typo for typo in found if typo != name)
+
+
+LEAKS_ABOVE = ERASED_BELOW
+"""Share of the target that a phrase may still draw in its worst context."""
+
+TEMPLATES = 2
+"""Contexts tried beside the bare phrase."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One phrase, in the context in which it draws most of the target."""
+
+    concept: Concept
+    rung: str
+    phrase: str
+    prompt: str
+    before: float
+    """Share of the target that the phrase drew before the edit, median over layers."""
+    after: float
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the phrase still draws the target."""
+        return self.after >= LEAKS_ABOVE
+
+
+@dataclass(frozen=True)
+class LeakReport:
+    """All phrases that were tried, those that draw most of their target first."""
+
+    tried: tuple[Leak, ...]
+
+    @property
+    def leaking(self) -> tuple[Leak, ...]:
+        """The phrases that still draw their target."""
+        return tuple(leak for leak in self.tried if leak.leaks)
+
+    def phrases(self) -> ConceptList:
+        """The leaking phrases as concepts of their own, to be erased from the erased model."""
+        found: dict[str, Concept] = {}
+        for leak in self.leaking:
+            one = leak.concept
+            found.setdefault(same_name_key(leak.phrase), Concept(leak.phrase, one.anchor, one.kind, (), 0, "leaks"))
+        anchors = {same_name_key(concept.anchor) for concept in found.values()}
+        return ConceptList(tuple(concept for key, concept in found.items() if key not in anchors))
+
+    def closed(self) -> ConceptList:
+        """The erased concepts with the leaking phrases as aliases, to be erased from the original model."""
+        concepts = list(dict.fromkeys(leak.concept for leak in self.tried))
+        taken = {same_name_key(phrase) for concept in concepts for phrase in concept.phrases}
+        taken |= {same_name_key(concept.anchor) for concept in concepts}
+        aliases: dict[Concept, list[str]] = {concept: list(concept.aliases) for concept in concepts}
+        for leak in self.leaking:
+            if same_name_key(leak.phrase) not in taken:
+                taken.add(same_name_key(leak.phrase))
+                aliases[leak.concept].append(leak.phrase)
+        return ConceptList(
+            tuple(Concept(c.target, c.anchor, c.kind, tuple(aliases[c]), c.line, c.source) for c in concepts)
+        )
+
+    def text(self) -> str:
+        """One line for each phrase, worst first."""
+        head = f"{len(self.leaking)} of {len(self.tried)} phrases still draw what was erased."
+        lines = [
+            f"{'LEAKS' if leak.leaks else 'ok':5}  {leak.before:4.0%} -> {leak.after:4.0%}  {leak.rung}: "
+            f"'{leak.phrase}' (worst in '{leak.prompt}')"
+            for leak in self.tried
+        ]
+        return "\n".join([head, *lines])
+
+
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """One prompt of the ladder with its rows (`m x d` each, row by row at the same distance from the name)."""
+
+    concept: Concept
+    step: LadderPrompt
+    phrase: Tensor
+    target: Tensor
+    anchor: Tensor
+
+
+def probe_leaks(
+    encoder: TextEncoder | CachedEncoder,
+    weights: Mapping[str, Tensor],
+    edits: Mapping[str, LayerEdit],
+    concepts: Sequence[Concept],
+    *,
+    strength: float = 1.0,
+    templates: int = TEMPLATES,
+    description: str = "",
+    progress: Progress | None = None,
+) -> LeakReport:
+    """Climbs the ladder of every concept. `weights` are those BEFORE the edit; `description`: the user's own words."""
+    if not concepts:
+        raise InputError("There is no concept to probe: name at least one.")
+    # Whole prompts of phrases nobody asks for again would only fill the cache on disk.
+    reader = CachedEncoder(encoder.encoder if isinstance(encoder, CachedEncoder) else encoder)
+    check_weights(weights, reader.encoder.width)
+    cases = [case for one in concepts for case in _cases(reader, one, templates, description, progress)]
+    before, after = [], []
+    for done, (key, edit) in enumerate(edits.items()):
+        if progress is not None:
+            progress("leaks", done, len(edits))
+        weight = widen(weights[key], key, cases[0].target)
+        edited = weight + strength * edit.delta().to(weight)
+        before.append([_share(weight, weight, case) for case in cases])
+        after.append([_share(weight, edited, case) for case in cases])
+    medians = [torch.tensor(part, dtype=WORK).median(dim=0).values.tolist() for part in (before, after)]
+    worst: dict[tuple[Concept, str], Leak] = {}
+    for case, old, new in zip(cases, *medians, strict=True):
+        step = case.step
+        found = Leak(case.concept, step.variant.rung, step.variant.phrase, step.prompt.text, old, new)
+        known = worst.setdefault((case.concept, step.variant.phrase), found)
+        if found.after > known.after:
+            worst[case.concept, step.variant.phrase] = found
+    return LeakReport(tuple(sorted(worst.values(), key=lambda leak: -leak.after)))
+
+
+def _cases(
+    reader: CachedEncoder, concept: Concept, templates: int, description: str, progress: Progress | None
+) -> list[_Case]:
+    streams = reader.encoder.streams
+    steps = ladder(concept, description, lambda phrase: _all_tokens(streams, phrase), templates)
+    used = list(dict.fromkeys(step.template for step in steps))
+    prompts = list(dict.fromkeys([*(step.prompt for step in steps), *_references(concept, used)]))
+    asked = [RowRequest(p.text, tuple(s.rows_from_name(s.locate(p)))) for p in prompts for s in streams]
+    blocks = [block.to(WORK) for block in reader.rows(asked, "probes", progress)]
+    rows = {p: blocks[i * len(streams) : (i + 1) * len(streams)] for i, p in enumerate(prompts)}
+    return [
+        _Case(concept, step, *_aligned(rows[step.prompt], rows[step.template.fill(concept.target)], rows[step.anchor]))
+        for step in steps
+    ]
+
+
+def _all_tokens(streams: Sequence[Stream], phrase: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(stream.token_ids(phrase)) for stream in streams)
+
+
+def _aligned(*prompts: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Each prompt's rows, stream by stream cut to the shortest prompt: row by row at the same distance from the name.
+
+    `prompts`: of each prompt the rows of each stream.
+    """
+    counts = [min(len(part) for part in stream) for stream in zip(*prompts, strict=True)]
+    for parts in prompts:
+        yield torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def _references(concept: Concept, templates: Sequence[Template]) -> list[Prompt]:
+    return [template.fill(name) for template in templates for name in (concept.target, concept.anchor)]
+
+
+def _share(weight: Tensor, edited: Tensor, case: _Case) -> float:
+    """Share of the target's displacement from its anchor that the phrase still has."""
+    goal = case.anchor @ weight.T
+    own = case.target @ weight.T - goal
+    drawn = case.phrase @ edited.T - goal
+    return float((drawn * own).sum() / own.square().sum().clamp(min=torch.finfo(WORK).tiny))

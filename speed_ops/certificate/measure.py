@@ -1,0 +1,356 @@
+"""Measures an edit layer by layer: what is left of the targets, drift of the names and of the empty prompt.
+
+`certify` measures an edit that was just made, `measure_edits` one that was read back from a file, `certificate_at` one
+at another strength.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from ..engine.adversarial import Round
+from ..engine.edits import LayerEdit
+from ..engine.layers import SolvedLayer
+from ..engine.problem import Problem, widen
+from ..engine.rows import Rows, per_concept
+from ..engine.solve import Solution
+from ..progress import Progress, Stopwatch, silent
+from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
+
+WORST = 10
+"""Names listed by name in each group of a drift summary."""
+
+
+class Measurer:
+    """Collects the measurements layer by layer."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.solved = _PairRows(problem.targets, problem.anchors)
+        self.probed = _PairRows(*problem.probes) if problem.probes else None
+        self.retained = _RetainRows(problem.retain)
+        self.aside = _RetainRows(problem.held_out) if problem.held_out else None
+        self.invariant_drift: list[Tensor] = []
+        self.alike: list[Tensor] = []
+        self.layers: list[_LayerRecord] = []
+
+    def measure(self, key: str, weight: Tensor, layer: SolvedLayer) -> None:
+        """One layer; tensors stay on their device until the certificate is written."""
+        edit = layer.edit
+        self.alike.append(self.solved.measure(weight, edit.up, edit.down))
+        if self.probed:
+            self.probed.measure(weight, edit.up, edit.down)
+        self.retained.measure(weight, edit.up, edit.down, layer.kept)
+        if self.aside:
+            self.aside.measure(weight, edit.up, edit.down, None)
+        rows = self.problem.invariants
+        self.invariant_drift.append(_moved(edit.up, edit.down, rows) / (rows @ weight.T).norm(dim=1))
+        self.layers.append(_LayerRecord(key, layer, layer.kept.sum(), edit.norm() / weight.norm()))
+
+    def certificate(self, rounds: Sequence[Round], seconds: Mapping[str, float]) -> Certificate:
+        """The finished certificate, in the caller's order of concepts."""
+        invariant = torch.stack(self.invariant_drift).amax(dim=0).tolist()
+        concepts, layers = self.concepts(), tuple(record.facts() for record in self.layers)
+        return Certificate(
+            concepts=concepts,
+            drift=tuple(self.retained.summaries() + (self.aside.summaries() if self.aside else [])),
+            sot_drift=invariant[0] if invariant else None,
+            null_text_drift=tuple(invariant[1:]),
+            layers=layers,
+            rounds=tuple(rounds),
+            seconds=dict(seconds),
+            warnings=tuple(cautions(self.problem, layers, self.about(concepts))),
+            settings=self.problem.settings.to_dict(),
+        )
+
+    def concepts(self) -> tuple[ConceptResult, ...]:
+        """What is left of each concept."""
+        solved = self.solved.over_layers()
+        probed = self.probed.over_layers() if self.probed else None
+        results = []
+        for i, name in enumerate(self.problem.targets.labels()):
+            seen, seen_worst = (probed[0][i], probed[1][i]) if probed else (None, None)
+            results.append(
+                ConceptResult(
+                    name=name,
+                    verdict=verdict(solved[0][i], seen),
+                    solved_median=solved[0][i],
+                    solved_worst=solved[1][i],
+                    probe_median=seen,
+                    probe_worst=seen_worst,
+                    energy_lost=self.problem.pairs.energy_lost[i],
+                )
+            )
+        return tuple(results)
+
+    def about(self, concepts: Sequence[ConceptResult]) -> list[str]:
+        """Warnings about single concepts."""
+        alike = torch.stack(self.alike).median(dim=0).values.tolist()
+        return list(concept_cautions(concepts, alike, in_context=any(self.problem.targets.in_context)))
+
+
+@dataclass(frozen=True, eq=False)
+class _LayerRecord:
+    """One layer's facts while they are still on their device."""
+
+    key: str
+    layer: SolvedLayer
+    kept: Tensor
+    """Scalar: rows that shaped the null space."""
+    change: Tensor
+    """Scalar: |dW| / |W|."""
+
+    def facts(self) -> LayerFacts:
+        """Plain numbers."""
+        layer = self.layer
+        return LayerFacts(
+            self.key, int(self.kept), int(layer.added), layer.room, rank=layer.edit.rank, change=float(self.change)
+        )
+
+
+def left_of(wanted: Tensor, missing: Tensor) -> Tensor:
+    """`m`: squared size of what is left of each row, without what went straight on beyond the anchor.
+
+    `wanted` (`m x o`) leads from a row's output to its anchor's, `missing` from the anchor's to where the edit put it.
+    """
+    size = wanted.square().sum(dim=1)
+    beyond = (missing * wanted).sum(dim=1).clamp(min=0).square() / size.clamp(min=torch.finfo(size.dtype).tiny)
+    return (missing.square().sum(dim=1) - beyond).clamp(min=0)
+
+
+class _PairRows:
+    """Residuals of target rows against their anchor rows."""
+
+    def __init__(self, targets: Rows, anchors: Rows) -> None:
+        self.rows, self.index = targets, targets.group_index()
+        self.change = anchors.values - targets.values
+        self.left: list[Tensor] = []
+
+    def measure(self, weight: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept."""
+        concepts = len(self.rows.names)
+        wanted = self.change @ weight.T
+        missing = (self.rows.values @ down.T) @ up.T - wanted
+        whole = per_concept(wanted.square().sum(dim=1), self.index, concepts)
+        part = per_concept(left_of(wanted, missing), self.index, concepts)
+        tiny = torch.finfo(whole.dtype).tiny
+        self.left.append((part / whole.clamp(min=tiny)).sqrt() * (whole > 0))
+        own = per_concept((self.rows.values @ weight.T).square().sum(dim=1), self.index, concepts)
+        return (whole / own.clamp(min=tiny)).sqrt()
+
+    def over_layers(self) -> tuple[list[float], list[float]]:
+        """Median and worst residual of each concept."""
+        left = torch.stack(self.left)
+        return left.median(dim=0).values.tolist(), left.amax(dim=0).tolist()
+
+
+class _RetainRows:
+    """Drift of kept rows, bare and in context apart."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.index = rows, rows.group_index()
+        self.context = torch.tensor(rows.in_context, dtype=torch.bool, device=rows.values.device)
+        self.moved: list[Tensor] = []
+        self.size: list[Tensor] = []
+        self.kept: list[Tensor | None] = []
+
+    def measure(self, weight: Tensor, up: Tensor, down: Tensor, kept: Tensor | None) -> None:
+        """Notes how far each row moves in one layer."""
+        if not len(self.rows.values):
+            return
+        # The denominators need no more than a report's precision, and single precision halves the cost of the largest
+        # product of the whole certificate. The rows are made single a part at a time: a copy of all is large.
+        single = weight.to(torch.float32)
+        parts = self.rows.values.split(4096)
+        size = torch.cat([(part.to(torch.float32) @ single.T).norm(dim=1) for part in parts])
+        self.moved.append(_moved(up, down, self.rows.values).square())
+        self.size.append(size.to(up.dtype).square())
+        self.kept.append(kept)
+
+    def summaries(self) -> list[Drift]:
+        """One summary for each group and place that has any names."""
+        if not self.moved:
+            return []
+        moved, size = torch.stack(self.moved), torch.stack(self.size)
+        names = self.rows.labels()
+        found = []
+        for where, rows in (("bare", ~self.context), ("context", self.context)):
+            if not bool(rows.any()):
+                continue
+            index, concepts = self.index[rows], len(names)
+            whole = per_concept(size[:, rows], index, concepts)
+            drift = (per_concept(moved[:, rows], index, concepts) / whole.clamp(min=1e-30)).sqrt()
+            if self.kept[0] is None:
+                found.append(_summary("held_out", where, names, drift, whole > 0))
+                continue
+            flags = torch.stack([k for k in self.kept if k is not None])[:, rows].to(moved)
+            kept = per_concept(flags, index, concepts) > 0
+            found += [
+                _summary(group, where, names, drift, chosen & (whole > 0))
+                for group, chosen in (("kept", kept), ("filtered", ~kept))
+                if bool((chosen & (whole > 0)).any())
+            ]
+        return found
+
+
+def _summary(group: str, where: str, names: list[str], drift: Tensor, chosen: Tensor) -> Drift:
+    """Statistics over the chosen (layer, name) pairs of a `layers x names` table."""
+    values = drift[chosen]
+    ranks = torch.tensor([0.5, 0.95, 1.0], dtype=values.dtype, device=values.device)
+    median, p95, maximum = _quantiles(values, ranks).tolist()
+    by_name = torch.where(chosen, drift, torch.nan).nanmedian(dim=0).values.nan_to_num(-1.0)
+    top = by_name.topk(min(WORST, len(names)))
+    listed = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    worst = tuple((names[i], value) for i, value in listed if value >= 0)
+    return Drift(group, where, int(chosen.any(dim=0).sum()), median, p95, maximum, worst)
+
+
+def _quantiles(values: Tensor, ranks: Tensor) -> Tensor:
+    """Nearest-rank quantiles; `torch.quantile` refuses more than 16 million values."""
+    ordered = values.sort().values
+    return ordered[((len(ordered) - 1) * ranks).round().long()]
+
+
+def _moved(up: Tensor, down: Tensor, rows: Tensor) -> Tensor:
+    """`m`: |dW c| for each row c, through the small side of the edit."""
+    inner = up.T @ up
+    parts = []
+    for part in rows.split(4096):
+        response = part @ down.T
+        parts.append(((response @ inner) * response).sum(dim=1).clamp(min=0).sqrt())
+    return torch.cat(parts) if parts else rows.new_zeros((0,))
+
+
+ALIKE_BELOW = 0.05
+"""Target and anchor whose outputs differ by less than this share of the target's are nearly the same."""
+
+LOSS_ABOVE = 0.05
+"""Share of a concept's change that compression may give up unmentioned."""
+
+RIVAL_WITHIN = 0.25
+"""A retain row nearer to a target than this share of the target's way to its anchor fights the erasure."""
+
+TIGHT_ROOM = 0.05
+"""Share of the embedding width below which the null space is nearly full."""
+
+_PART = 2048  # retain rows compared at a time: bounds the memory
+
+
+def cautions(problem: Problem, layers: Sequence[LayerFacts], about: Sequence[str]) -> Iterator[str]:
+    """What a user should know; `about`: what is to be said about single concepts."""
+    if not len(problem.retain.values):
+        yield "No names to keep were given: nothing but the empty prompt is protected."
+    room, width = min(layer.room for layer in layers), problem.targets.width
+    if room < TIGHT_ROOM * width:
+        yield (
+            f"The null space is nearly full ({room} of {width} dimensions left): erasure will be weak. "
+            "Keep fewer names, switch IPF on, or raise the threshold."
+        )
+    yield from about
+    for kept, target in rivals(problem):
+        yield f"The kept name {kept!r} is nearly the same as the target {target!r} and fights its erasure: drop it."
+
+
+def concept_cautions(concepts: Sequence[ConceptResult], alike: Sequence[float], *, in_context: bool) -> Iterator[str]:
+    """Warnings about single concepts; `alike` is |W c* - W c1| / |W c1| of each, median over layers."""
+    for concept, difference in zip(concepts, alike, strict=True):
+        if concept.verdict in ("stands", "weakened") and concept.probe_median is not None:
+            advice = "Raise rows_per_concept, or lower lam." if in_context else "Erase with rows in context."
+            left = f"{concept.probe_median:.0%} of it remains in prompts that the edit was not made for"
+            yield f"{concept.name!r} survives in context: {left}. {advice}"
+        if concept.energy_lost > LOSS_ABOVE:
+            lost = f"{concept.energy_lost:.0%} of its change"
+            yield f"Compressing {concept.name!r} gave up {lost}: raise rows_per_concept."
+        if difference < ALIKE_BELOW:
+            yield f"{concept.name!r} and its anchor are nearly equal for the model: choose another anchor."
+
+
+def rivals(problem: Problem) -> list[tuple[str, str]]:
+    """Kept names that nearly coincide with a target, with that target."""
+    if not len(problem.retain.values):
+        return []
+    kept_names, target_names = problem.retain.labels(), problem.targets.labels()
+    way = (problem.anchors.values - problem.targets.values).norm(dim=1)
+    found = set()
+    for start, part in zip(count(0, _PART), problem.retain.values.split(_PART), strict=False):
+        near = torch.cdist(problem.targets.values, part) < RIVAL_WITHIN * way[:, None]
+        for target, kept in near.nonzero().tolist():
+            group = problem.retain.groups[start + kept]
+            found.add((kept_names[group], target_names[problem.targets.groups[target]]))
+    return sorted(found)
+
+
+def certify(
+    solution: Solution, problem: Problem, weights: Mapping[str, Tensor], watch: Stopwatch, progress: Progress
+) -> Certificate:
+    """The certificate of a solution, measured on the `weights` it was made for."""
+    measurer = Measurer(problem)
+    for done, (key, layer) in enumerate(solution.layers.items()):
+        progress("certificate", done, len(solution.layers))
+        with watch.part("certificate"):
+            measurer.measure(key, widen(weights[key], key, problem.targets.values), layer)
+    progress("certificate", len(solution.layers), len(solution.layers))
+    return measurer.certificate(solution.rounds, watch.seconds)
+
+
+def measure_edits(
+    weights: Mapping[str, Tensor],
+    edits: Mapping[str, LayerEdit],
+    problem: Problem,
+    progress: Progress | None = None,
+) -> Certificate:
+    """What edits that are already there do to the ORIGINAL `weights`, such as edits read back from a file.
+
+    Nothing is solved, so the result speaks of the weights and not of what a header claims about them. Every name of
+    the problem counts as kept, and its room as whole.
+    """
+    like, width = problem.targets.values, problem.targets.width
+    kept = torch.ones(len(problem.retain.values), dtype=torch.bool, device=like.device)
+    wide = {key: LayerEdit(edit.up.to(like), edit.down.to(like)) for key, edit in edits.items()}
+    layers = {key: SolvedLayer(edit, kept, torch.tensor(0), width) for key, edit in wide.items()}
+    return certify(Solution(layers, ()), problem, weights, Stopwatch(), progress or silent)
+
+
+def certificate_at(
+    strength: float,
+    whole: Certificate,
+    weights: Mapping[str, Tensor],
+    edits: Mapping[str, LayerEdit],
+    problem: Problem,
+    progress: Progress | None = None,
+) -> Certificate:
+    """The certificate of `edits` times `strength`, from that at strength 1.
+
+    Drift is proportional to the strength; what is left of the targets is not, so it is measured again. `problem` needs
+    no kept rows for that.
+    """
+    if strength == 1:
+        return whole
+    measurer = Measurer(replace(problem, retain=problem.retain.take_concepts([]), held_out=None))
+    nothing = torch.ones(0, dtype=torch.bool)
+    for done, (key, edit) in enumerate(edits.items()):
+        (progress or silent)("certificate", done, len(edits))
+        weight = widen(weights[key], key, problem.targets.values)
+        measurer.measure(key, weight, SolvedLayer(edit.scaled(strength), nothing, torch.tensor(0), 0))
+    size = abs(strength)
+    concepts = measurer.concepts()
+    stale = set(measurer.about(whole.concepts))
+    return replace(
+        whole,
+        concepts=concepts,
+        drift=tuple(_scaled(part, size) for part in whole.drift),
+        sot_drift=None if whole.sot_drift is None else whole.sot_drift * size,
+        null_text_drift=tuple(value * size for value in whole.null_text_drift),
+        layers=tuple(replace(fact, change=fact.change * size) for fact in whole.layers),
+        warnings=(*(text for text in whole.warnings if text not in stale), *measurer.about(concepts)),
+    )
+
+
+def _scaled(part: Drift, size: float) -> Drift:
+    worst = tuple((name, value * size) for name, value in part.worst)
+    return replace(part, median=part.median * size, p95=part.p95 * size, maximum=part.maximum * size, worst=worst)

@@ -1,0 +1,133 @@
+"""One model file from start to end: opened, checked, erased, saved. `erase`, `apply`, `batch` and `demo` share it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ..certificate.forecast import Forecast
+from ..concepts.retain_set import drop_targets
+from ..erase import Outcome, at_strength, erase, predict
+from ..errors import FileError
+from ..files.header import MAX_HEADER_BYTES
+from ..files.metadata import MAX_CERTIFICATE_BYTES
+from ..job import Job, recipe_of
+from ..progress import Progress
+from .output_files import OutputFiles, parse_products
+from .save import check_paths, output_folder, refuse_unless_erased, save
+from .source import ModelSource, TextSetup
+
+Note = Callable[[str], None]
+
+MANY_TEXTS = 300
+"""So many texts are worth a warning where each is encoded whole by an encoder of billions of parameters."""
+
+
+def clean_file(
+    path: Path,
+    job: Job,
+    text: TextSetup,
+    outputs: OutputFiles,
+    *,
+    strength: float = 1.0,
+    note: Note,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Opens, checks, erases, saves. Everything that can be refused is refused before the long work."""
+    started = time.perf_counter()
+    source = ModelSource.open(path)
+    outputs = possible_outputs(source, job, outputs, note)
+    is_folder = source.checkpoint.is_folder
+    paths = outputs.paths(path, is_folder=is_folder)
+    check_paths(paths, path, is_folder=is_folder, force=outputs.force)
+    _check_recipe(job)
+    for sentence in before_starting(source, job, text):
+        note(sentence)
+    with output_folder(outputs.folder):
+        outcome = clean(source, job, text, strength, progress)
+        if outputs.strict:
+            refuse_unless_erased(outcome)
+        outcome = save(outcome, source, paths, force=outputs.force, salt=outputs.salt, progress=progress)
+    for sentence in outcome.notes:
+        note(sentence)
+    if text.cache is not None and text.cache.problem:
+        note(text.cache.problem)
+    return replace(outcome, seconds=time.perf_counter() - started)
+
+
+def clean(
+    source: ModelSource, job: Job, text: TextSetup, strength: float = 1.0, progress: Progress | None = None
+) -> Outcome:
+    """Erases a job's concepts from a model file, in memory. Nothing is written."""
+    model = source.model(job.settings.layers)
+    outcome = erase(job, model, text.encoder(source), progress=progress)
+    outcome = at_strength(outcome, strength, model.weights, progress)
+    recipe = recipe_of(
+        job,
+        strength=strength,
+        clip_skip=text.clip_skip,
+        family=source.architecture.name,
+        base_hash=source.base_hash(progress),
+        encoder_hash=text.encoder_hash(source),
+    )
+    return replace(outcome, recipe=recipe, source=str(source.checkpoint.path))
+
+
+def foresee(source: ModelSource, job: Job, text: TextSetup, progress: Progress | None = None) -> Forecast:
+    """Which kept names a job endangers on a model file."""
+    return predict(job, source.model(job.settings.layers), text.encoder(source), progress)
+
+
+def possible_outputs(source: ModelSource, job: Job, outputs: OutputFiles, note: Note) -> OutputFiles:
+    """What can be written for this model: weights of 8 bits take no edit, a LoRA works with them."""
+    if "checkpoint" not in outputs.products or source.takes_edits(job.settings.layers):
+        return outputs
+    note(
+        f"{source.checkpoint.path.name} stores these layers in 8 bits, where an edit would drown in rounding: "
+        "a LoRA is written instead."
+    )
+    others = {product for product in outputs.products if product != "checkpoint"} | {"lora"}
+    return replace(outputs, products=parse_products(sorted(others)))
+
+
+def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]:
+    """What a user should know before the long work: what is missing, and how much text a slow encoder has to read."""
+    found = missing_encoders(source, text)
+    slow = [row.title for row in source.encoder_files(text.text_encoders).found if not row.causal]
+    count = _texts(job)
+    if slow and count > MANY_TEXTS:
+        once = "" if text.cache is None else ", the first time (they are then cached)"
+        found.append(
+            f"Up to {count} texts are encoded by {slow[0]} at full length, which takes hours on a CPU{once}: "
+            "`erase --retain-limit N` makes them fewer."
+        )
+    return found
+
+
+def missing_encoders(source: ModelSource, text: TextSetup) -> list[str]:
+    """A sentence where the family can do without an encoder, and does here."""
+    missing = source.encoder_files(text.text_encoders).missing
+    if not missing:
+        return []
+    titles = " and ".join(f"no {row.title}" for row in missing)
+    return [
+        f"N{titles[1:]} {'were' if len(missing) > 1 else 'was'} found (--text-encoder PATH): text is encoded without, "
+        "as ComfyUI does then; the result applies only to prompts encoded without it."
+    ]
+
+
+def _texts(job: Job) -> int:
+    """At most so many prompts: kept names, the most endangered of them in context, the concepts and their anchors."""
+    plan, names = job.plan, len(drop_targets(job.retain, job.concepts)[0].names)
+    phrases = sum(len(concept.phrases) + 1 for concept in job.concepts)
+    around = min(names, job.settings.context_names) * (1 + plan.retain_templates) if plan.rows == "context" else 0
+    return names + around + phrases * (1 + plan.templates + plan.probe_templates)
+
+
+def _check_recipe(job: Job) -> None:
+    """Refuses before the work a list so long that no header could hold its recipe after it."""
+    size = len(recipe_of(job).to_json())
+    if size > MAX_HEADER_BYTES - MAX_CERTIFICATE_BYTES:
+        raise FileError(f"The lists make a recipe of {size / 1e6:.0f} MB, which no file header holds: shorten them.")

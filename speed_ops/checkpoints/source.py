@@ -1,0 +1,230 @@
+"""A model file as a source: its family, its layers one by one, and its text encoders, wherever they are.
+
+`ModelSource` is the file, `TextSetup` what a file alone does not say about how text becomes embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ..encoders.cache import CachedEncoder, EmbeddingCache
+from ..encoders.clip import ClipTextEncoder
+from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder
+from ..encoders.t5 import T5TextEncoder
+from ..encoders.tokenizers import clip_words, t5_words
+from ..erase import EditableModel
+from ..errors import FileError
+from ..files.checkpoint import Checkpoint, checkpoint_hash
+from ..files.tensors import read_scaled, tensors_hash
+from ..models.detect import detect, layers
+from ..models.families import Architecture, FamilyEncoder, LayerKey
+from ..models.keys import Shapes, Which, encoder_keys, spelling
+from ..progress import Progress
+
+_TABLES = ("text_model.embeddings.token_embedding.weight", "token_embedding.weight")
+
+_T5_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
+
+_T5_GATE = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"
+
+_UMT5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
+
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """Tensors of all encoders that were found, under the names of a diffusers folder, read when asked for."""
+
+    found: tuple[FamilyEncoder, ...]
+    missing: tuple[FamilyEncoder, ...]
+    """Encoders that the family does without."""
+    holders: tuple[Checkpoint, ...]
+    """The files, each once."""
+    places: dict[str, tuple[Checkpoint, str]]
+
+    def keys(self) -> Iterable[str]:
+        return self.places.keys()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: holder.shapes[key] for name, (holder, key) in self.places.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        holder, key = self.places[name]
+        return holder.read(key)
+
+
+def gather_encoders(family: Architecture, model: Checkpoint, given: Sequence[Path | str] = ()) -> EncoderFiles:
+    """The encoders in the files given, in any order, and for the rest in the model's own file.
+
+    Refused are a file that holds nothing the family reads, two files that hold the same encoder, and a family left
+    without an encoder that it needs.
+    """
+    files = [Checkpoint.open(path) for path in given]
+    chosen: dict[str, tuple[Checkpoint, dict[str, str]]] = {}
+    for file in files:
+        names = [row for row in family.encoders if _inside(row, file)]
+        if not names and not _is_pooled_only(family, file):
+            wanted = " and ".join(row.title for row in family.encoders)
+            raise FileError(f"{file.path} holds no text encoder that {family.title} reads here: it reads {wanted}.")
+        for row in names:
+            if row.name in chosen:
+                raise FileError(f"{chosen[row.name][0].path} and {file.path} both hold {row.title}: give one of them.")
+            chosen[row.name] = file, _inside(row, file)
+    for row in family.encoders:
+        if row.name not in chosen and (keys := encoder_keys(row, model.keys())[1]):
+            chosen[row.name] = model, keys
+    missing = tuple(row for row in family.encoders if row.name not in chosen)
+    _refuse_missing(family, model, missing)
+    return EncoderFiles(
+        tuple(row for row in family.encoders if row.name in chosen),
+        missing,
+        tuple({holder.path: holder for holder, _ in chosen.values()}.values()),
+        {
+            f"{row.folder}/{name}": (chosen[row.name][0], key)
+            for row in family.encoders
+            if row.name in chosen
+            for name, key in chosen[row.name][1].items()
+        },
+    )
+
+
+def _refuse_missing(family: Architecture, model: Checkpoint, missing: Sequence[FamilyEncoder]) -> None:
+    needed = missing if len(missing) == len(family.encoders) else [row for row in missing if not row.optional]
+    if needed:
+        titles = " and ".join(row.title for row in needed)
+        which = "those that you use" if needed[0].optional else "each of them" if len(needed) > 1 else "it"
+        raise FileError(
+            f"{model.path} holds no text encoder {titles}, from which {family.title} gets its text: give {which} with "
+            "--text-encoder PATH (a safetensors file or folder)."
+        )
+
+
+def _inside(row: FamilyEncoder, file: Checkpoint) -> dict[str, str]:
+    """{name inside the encoder: key} of one encoder in a file of its own, a checkpoint or a diffusers folder."""
+    if found := encoder_keys(row, file.keys())[1]:
+        return found
+    return dict(zip(file.shapes, file.shapes, strict=True)) if _is_alone(row, file.shapes) else {}
+
+
+def _is_alone(row: FamilyEncoder, shapes: Shapes) -> bool:
+    """Whether the whole file is this encoder."""
+    if spelling(row, shapes) is None:
+        return False
+    if row.name == "t5xxl":
+        return _width(_T5_TABLES, shapes) == row.width and _T5_GATE in shapes and _UMT5 not in shapes
+    return _width(_TABLES, shapes) == row.width
+
+
+def _is_pooled_only(family: Architecture, file: Checkpoint) -> bool:
+    """CLIP-L beside Flux: the model has a use for it, the edit has none."""
+    return family.pooled is not None and "clip_l" in family.pooled.encoders and _width(_TABLES, file.shapes) == 768
+
+
+def _width(tables: Sequence[str], shapes: Shapes) -> int | None:
+    """Width of the token embedding under the first of these names."""
+    return next((shapes[name][-1] for name in tables if len(shapes.get(name, ())) == 2), None)
+
+
+class LayerWeights(Mapping[str, Tensor]):
+    """{canonical key: `o x d`}, each read from the file when asked for and not held."""
+
+    def __init__(self, checkpoint: Checkpoint, chosen: list[LayerKey]) -> None:
+        self._checkpoint = checkpoint
+        self._keys = {layer.canonical: layer.file_key for layer in chosen}
+
+    def __getitem__(self, key: str) -> Tensor:
+        return read_scaled(self._checkpoint.read, self._checkpoint.shapes, self._keys[key])[0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A checkpoint whose family is known. Make one with `ModelSource.open`."""
+
+    checkpoint: Checkpoint
+    architecture: Architecture
+
+    @classmethod
+    def open(cls, path: Path | str) -> ModelSource:
+        """Reads headers only; refuses what is no model that can be edited."""
+        checkpoint = Checkpoint.open(path)
+        return cls(checkpoint, detect(checkpoint.shapes))
+
+    def layers(self, which: Which) -> list[LayerKey]:
+        """The layers that an edit of `which` reaches."""
+        return layers(self.architecture, self.checkpoint.shapes, which)
+
+    def model(self, which: Which) -> EditableModel:
+        """What an erasure sees of it; weights are read when they are asked for."""
+        found = self.layers(which)
+        return EditableModel(self.architecture, tuple(found), LayerWeights(self.checkpoint, found))
+
+    def takes_edits(self, which: Which) -> bool:
+        """Whether an edit can be baked in: not into weights of 8 bits, where it would drown in rounding."""
+        return not self.checkpoint.low_precision_keys(layer.file_key for layer in self.layers(which))
+
+    def encoder_files(self, given: Sequence[Path | str] = ()) -> EncoderFiles:
+        """The family's text encoders in the file itself, or in the files given."""
+        return gather_encoders(self.architecture, self.checkpoint, given)
+
+    def base_hash(self, progress: Progress | None = None) -> str:
+        """sha256 of the file."""
+        return checkpoint_hash(self.checkpoint, progress)
+
+    @property
+    def has_encoders(self) -> bool:
+        """Whether the file itself holds text encoders."""
+        return any(encoder_keys(row, self.checkpoint.shapes)[1] for row in self.architecture.encoders)
+
+
+@dataclass(frozen=True)
+class TextSetup:
+    """How text becomes embeddings: what a model file alone does not say."""
+
+    clip_skip: int | None = None
+    tokenizer: Path | None = None
+    text_encoders: tuple[Path, ...] = ()
+    """Other files that hold text encoders; what they do not hold is looked for in the model's own."""
+    cache: EmbeddingCache | None = None
+
+    def encoder(self, source: ModelSource) -> CachedEncoder:
+        """The encoder of a model, read in this way."""
+        files = source.encoder_files(self.text_encoders)
+        return CachedEncoder(self._plain(source.architecture, files), self.cache)
+
+    def encoder_hash(self, source: ModelSource) -> str:
+        """Of the text encoders that are read."""
+        return encoder_hash(source.encoder_files(self.text_encoders), source.architecture)
+
+    def _plain(self, family: Architecture, files: EncoderFiles) -> TextEncoder:
+        parts: list[EncoderPart] = []
+        beside = [row for row in files.found if row.placed == "beside"]
+        if beside:
+            clip = ClipTextEncoder(files, beside, clip_words(self.tokenizer, files.holders), self.clip_skip)
+            parts.append(EncoderPart(clip, family.columns(beside[0].name).start))
+        for row in files.found:
+            if row.placed == "below":
+                t5 = T5TextEncoder(files, row, t5_words(self.tokenizer, files.holders), self.clip_skip)
+                parts.append(EncoderPart(t5))
+        if family.entry is None or family.encoders == files.found[:1]:
+            return parts[0].encoder
+        return JoinedTextEncoder(parts, family.context_width)
+
+
+def encoder_hash(tensors: Checkpoint | EncoderFiles, architecture: Architecture) -> str:
+    """Of the text encoders in a file, or in the files that hold them; empty when there are none."""
+    named = [
+        (f"{encoder.name}.{name}", key)
+        for encoder in architecture.encoders
+        for name, key in sorted(encoder_keys(encoder, tensors.keys())[1].items())
+    ]
+    return tensors_hash((name, tensors[key]) for name, key in named) if named else ""

@@ -1,0 +1,97 @@
+"""The commands about this machine: `cache` and `bench`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+from ..engine.settings import EraseSettings
+from ..errors import SettingsError
+from .console import Console
+from .options import UsageError, command
+
+
+def add_cache(commands: Any) -> None:
+    """Declares the command."""
+    parser = command(commands, "cache", run_cache, "Show or clear the cache of text embeddings.")
+    parser.add_argument("--clear", action="store_true", help="remove everything in it")
+
+
+def run_cache(args: argparse.Namespace, console: Console) -> int:
+    """Shows, after clearing if asked."""
+    from ..encoders.cache import EmbeddingCache
+
+    cache = EmbeddingCache()
+    freed = cache.clear() if args.clear else 0
+    info = cache.info()
+    if args.clear:
+        console.say(f"Freed {freed / 1e6:.1f} MB.")
+    console.say(
+        f"{info.folder}: {info.bytes / 1e6:.1f} MB of {info.limit_bytes / 1e6:.0f} MB in {info.files} files; "
+        f"text encoders: {info.encoders}."
+    )
+    console.result({**vars(info), "folder": str(info.folder), "freed": freed})
+    return 0
+
+
+_LAYERS = (320,) * 5 + (640,) * 5 + (1280,) * 6
+
+_WIDTH = 768
+
+
+def add_bench(commands: Any) -> None:
+    """Declares the command."""
+    help = "Time the edit on random weights and embeddings of Stable Diffusion 1.x's shapes. Nothing is written."
+    parser = command(commands, "bench", run_bench, help)
+    parser.add_argument("--concepts", default="1,10", metavar="LIST", help="how many to erase (default: 1,10)")
+    parser.add_argument("--retain", type=int, default=1000, metavar="N", help="how many to keep (default: 1000)")
+    parser.add_argument("--preset", default="few", metavar="NAME", help="settings to time (default: few)")
+
+
+def run_bench(args: argparse.Namespace, console: Console) -> int:
+    """One run for each number of concepts."""
+    try:
+        counts = [int(part) for part in args.concepts.split(",")]
+        settings = EraseSettings.preset(args.preset)
+    except (ValueError, SettingsError) as fault:
+        raise UsageError(f"Cannot time that: {fault}") from fault
+    if not all(0 < count <= 10_000 for count in counts) or not 0 <= args.retain <= 100_000:
+        raise UsageError("Give from 1 to 10,000 concepts and from 0 to 100,000 names to keep.")
+    import torch
+
+    results = [_time(count, args.retain, settings) for count in counts]
+    where = f"{torch.get_num_threads()} of {os.cpu_count()} processors, torch {torch.__version__}, CPU"
+    console.table(
+        ("Concepts", "kept names", "edit", "certificate", "all"),
+        [
+            (str(r["concepts"]), str(r["retain"]), *(f"{r[k]:.2f} s" for k in ("solve", "certificate", "all")))
+            for r in results
+        ],
+    )
+    console.say(f"{len(_LAYERS)} layers, {_WIDTH} wide; preset {args.preset}; {where}.")
+    console.result({"where": where, "preset": args.preset, "runs": results})
+    return 0
+
+
+def _time(count: int, retain: int, settings: EraseSettings) -> dict[str, Any]:
+    import torch
+
+    from ..erase import solve
+
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    # Half of the dimensions, so that a null space is left as in a real text encoder.
+    basis = random(_WIDTH // 2, _WIDTH) / 20
+    weights = {f"layer.{i}": random(outputs, _WIDTH) / 28 for i, outputs in enumerate(_LAYERS)}
+    targets, anchors = random(count, _WIDTH), random(1, _WIDTH).expand(count, -1)
+    kept = random(retain, _WIDTH // 2) @ basis if retain else None
+    started = time.perf_counter()
+    erasure = solve(weights, targets, anchors, kept, random(77, _WIDTH // 2) @ basis, settings)
+    whole = time.perf_counter() - started
+    measured = erasure.certificate.seconds.get("certificate", 0.0)
+    return {"concepts": count, "retain": retain, "solve": whole - measured, "certificate": measured, "all": whole}

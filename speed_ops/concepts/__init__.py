@@ -1,0 +1,1 @@
+"""What people write: concept lists, names to keep, and what kind of thing a name is."""

@@ -1,0 +1,203 @@
+"""Concepts as a user writes them: one a line, `target | alias -> anchor`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+from ..errors import InputError
+from .kinds import kind_of
+from .names import (
+    WordIndex,
+    cell,
+    clean_name,
+    content_lines,
+    find_column,
+    fold,
+    read_text_file,
+    refuse_control,
+    same_name_key,
+    table_rows,
+)
+
+_ARROW = re.compile(r"->|→")
+
+MAX_CONCEPTS = 10_000
+"""Ten times what has been measured; a longer list is a retain list in the wrong place."""
+
+TARGET_COLUMNS = ("target", "concept", "name")
+
+
+@dataclass(frozen=True)
+class Concept:
+    """One thing to erase and what it becomes."""
+
+    target: str
+    anchor: str
+    """What the target's outputs become; empty: as if the name had been left out."""
+    kind: str
+    aliases: tuple[str, ...] = ()
+    """Other names for the same thing, erased with it."""
+    line: int = 0
+    source: str = ""
+    """File or list the line stands in; empty for typed text."""
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """The target and its aliases."""
+        return (self.target, *self.aliases)
+
+    @property
+    def where(self) -> str:
+        """The place to look, for messages."""
+        return _place(self.source, self.line)
+
+    def as_line(self) -> str:
+        """The line that parses to this concept."""
+        return f"{' | '.join(self.phrases)} -> {self.anchor}".rstrip()
+
+
+@dataclass(frozen=True)
+class ConceptList(Sequence[Concept]):
+    """Concepts that do not contradict each other; made by parsing or by adding lists."""
+
+    concepts: tuple[Concept, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.concepts) > MAX_CONCEPTS:
+            raise InputError(f"There are {len(self.concepts):,} concepts: erase at most {MAX_CONCEPTS:,} in one list.")
+        _refuse_clashes(self.concepts)
+
+    def __len__(self) -> int:
+        return len(self.concepts)
+
+    def __iter__(self) -> Iterator[Concept]:
+        return iter(self.concepts)
+
+    @overload
+    def __getitem__(self, index: int) -> Concept: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Concept]: ...
+    def __getitem__(self, index: int | slice) -> Concept | Sequence[Concept]:
+        return self.concepts[index]
+
+    def __add__(self, other: ConceptList) -> ConceptList:
+        """Both lists, checked against each other."""
+        return ConceptList(self.concepts + other.concepts)
+
+    def as_text(self) -> str:
+        """The list as a user would type it."""
+        return "\n".join(concept.as_line() for concept in self.concepts)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is allowed but worth knowing, one sentence each."""
+        return tuple(_notes(self.concepts))
+
+
+def parse_concepts(text: str, kind: str, source: str = "") -> ConceptList:
+    """Parses typed text: `target`, `target -> anchor`, `target | alias -> anchor`; `target ->` leaves the name out.
+
+    Commas, parentheses and braces are part of a name. `#` at the start of a line or after a space opens a comment.
+    """
+    default = kind_of(kind).anchor
+    found: list[Concept] = []
+    for number, line in content_lines(text):
+        where = _place(source, number)
+        refuse_control(fold(line), where)
+        parts = _ARROW.split(line)
+        if len(parts) > 2:
+            raise InputError(f"{where}: there is more than one arrow; write one concept a line as 'target -> anchor'.")
+        target, aliases = _phrases(parts[0].split("|"), where)
+        anchor = clean_name(parts[1], where) if len(parts) == 2 else default
+        if "|" in anchor:
+            raise InputError(f"{where}: aliases stand before the arrow; an anchor is one phrase.")
+        found.append(Concept(target, anchor, kind, aliases, number, source))
+    return ConceptList(tuple(found))
+
+
+def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
+    """Parses csv: a column `target`, `concept` or `name`; `anchor`, `aliases` (split at `|`) and `kind` if present.
+
+    An empty cell takes the default: the kind given here, or the anchor of the row's kind.
+    """
+    name = source or "The table"
+    header, rows = table_rows(text, name)
+    target_column = find_column(header, TARGET_COLUMNS, name)
+    optional = {key: header.index(key) if key in header else None for key in ("anchor", "aliases", "kind")}
+    found: list[Concept] = []
+    for number, row in rows:
+        where = _place(source, number)
+        row_kind = cell(row, optional["kind"]).strip().casefold() or kind
+        names = [cell(row, target_column), *filter(str.strip, cell(row, optional["aliases"]).split("|"))]
+        target, aliases = _phrases(names, where)
+        anchor = clean_name(cell(row, optional["anchor"]), where) or kind_of(row_kind).anchor
+        found.append(Concept(target, anchor, row_kind, aliases, number, source))
+    return ConceptList(tuple(found))
+
+
+def read_concepts(path: str | Path, kind: str) -> ConceptList:
+    """Reads a list file: a table if its name ends in `.csv`, else one concept a line."""
+    file = Path(path)
+    parse = parse_concept_table if file.suffix.lower() == ".csv" else parse_concepts
+    return parse(read_text_file(file), kind, file.name)
+
+
+def _place(source: str, line: int) -> str:
+    return f"{source}, line {line}" if source else f"Line {line}"
+
+
+def _phrases(parts: Sequence[str], where: str) -> tuple[str, tuple[str, ...]]:
+    names = [clean_name(part, where) for part in parts]
+    if not names[0]:
+        raise InputError(f"{where}: there is no name to erase; write 'target -> anchor'.")
+    if not all(names):
+        raise InputError(f"{where}: an alias is empty; remove the spare '|'.")
+    for name in names:
+        if "|" in name or _ARROW.search(name):
+            raise InputError(f"{where}: '{name}' holds '|' or an arrow, which cannot be part of a name.")
+    return names[0], tuple(names[1:])
+
+
+def _refuse_clashes(concepts: Sequence[Concept]) -> None:
+    owner: dict[str, Concept] = {}
+    for concept in concepts:
+        for phrase in concept.phrases:
+            key = same_name_key(phrase)
+            if key in owner:
+                _refuse_repeat(phrase, concept, owner[key])
+            if key == same_name_key(concept.anchor):
+                raise InputError(
+                    f"{concept.where}: '{phrase}' would become '{concept.anchor}', itself; choose another anchor."
+                )
+            owner[key] = concept
+
+
+def _refuse_repeat(phrase: str, concept: Concept, earlier: Concept) -> None:
+    if same_name_key(concept.anchor) != same_name_key(earlier.anchor):
+        raise InputError(
+            f"{concept.where}: '{phrase}' should become '{concept.anchor}', but {_lower(earlier.where)} says "
+            f"'{earlier.anchor}'; keep one of the two lines."
+        )
+    raise InputError(f"{concept.where}: '{phrase}' stands in {_lower(earlier.where)} already; remove it.")
+
+
+def _lower(where: str) -> str:
+    return where.replace("Line ", "line ")
+
+
+def _notes(concepts: Sequence[Concept]) -> Iterator[str]:
+    erased = {same_name_key(phrase): concept for concept in concepts for phrase in concept.phrases}
+    index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
+    for concept in concepts:
+        other = erased.get(same_name_key(concept.anchor))
+        if other is not None:
+            yield (
+                f"{concept.where}: the anchor '{concept.anchor}' is itself erased in {_lower(other.where)}; "
+                f"'{concept.target}' takes over what '{concept.anchor}' was before."
+            )
+        elif found := index.match(concept.anchor):
+            yield f"{concept.where}: the anchor '{concept.anchor}' contains '{found}', which is erased."

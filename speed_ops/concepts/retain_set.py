@@ -1,0 +1,176 @@
+"""Names that must survive: built-in sets, a user's lists, and their union."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import FileError, InputError, SettingsError
+from .concept_list import Concept
+from .kinds import BUILTIN_KINDS, context_kind
+from .names import (
+    MAX_NAMES,
+    WordIndex,
+    cell,
+    clean_name,
+    content_lines,
+    find_column,
+    read_text_file,
+    same_name_key,
+    table_rows,
+)
+
+BUILTIN_FOLDER = Path(__file__).resolve().parent / "retain_sets"
+
+NAME_COLUMNS = ("name", "concept", "target", "text", "artist", "title")
+
+
+@dataclass(frozen=True)
+class RetainSource:
+    """Where a part of a retain set came from: enough for a report or a recipe to name it and to find it changed."""
+
+    label: str
+    kind: str
+    """Kind whose contexts the names fit into; empty: the kind of the concepts that are erased."""
+    count: int
+    sha256: str
+    """Of the names, folded and sorted: the same for the same names in any order."""
+
+
+@dataclass(frozen=True)
+class RetainSet:
+    """Names without repeats, in the order they were first met."""
+
+    names: tuple[str, ...] = ()
+    origins: tuple[int, ...] = ()
+    """For each name the index of its source."""
+    sources: tuple[RetainSource, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __or__(self, other: RetainSet) -> RetainSet:
+        """Union; a name that both have keeps its first source."""
+        known = {same_name_key(name) for name in self.names}
+        extra = [i for i, name in enumerate(other.names) if same_name_key(name) not in known]
+        shift = len(self.sources)
+        return RetainSet(
+            self.names + tuple(other.names[i] for i in extra),
+            self.origins + tuple(other.origins[i] + shift for i in extra),
+            self.sources + other.sources,
+        )
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the names, whatever their order."""
+        return _digest(self.names)
+
+    def limit(self, count: int) -> RetainSet:
+        """At most `count` names, spread evenly over the alphabet, so that the order of a file does not matter."""
+        if count < 1:
+            raise SettingsError(f"The retain limit is {count}: it must be at least 1 name.")
+        if count >= len(self.names):
+            return self
+        alphabetical = sorted(range(len(self.names)), key=lambda i: same_name_key(self.names[i]))
+        picked = sorted(alphabetical[i * len(self.names) // count] for i in range(count))
+        return self.take(picked)
+
+    def take(self, indices: Sequence[int]) -> RetainSet:
+        """The chosen names; the sources stay, as they tell where the names came from."""
+        return replace(
+            self, names=tuple(self.names[i] for i in indices), origins=tuple(self.origins[i] for i in indices)
+        )
+
+    def kind_of_name(self, index: int, default: str) -> str:
+        """The kind whose contexts a name is read in."""
+        return self.sources[self.origins[index]].kind or default
+
+
+def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> RetainSet:
+    """A set from folded names; repeats (whatever their case) count once."""
+    if kind:
+        context_kind(kind)
+    unique: dict[str, str] = {}
+    for name in names:
+        unique.setdefault(same_name_key(name), name)
+        if len(unique) > MAX_NAMES:
+            raise InputError(f"{label} holds more than {MAX_NAMES:,} names: keep those that matter.")
+    kept = tuple(unique.values())
+    return RetainSet(kept, (0,) * len(kept), (RetainSource(label, kind, len(kept), _digest(kept)),))
+
+
+def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
+    """One name a line, `#` comments."""
+    return retain_from_names((clean_name(line, f"{label}, line {n}") for n, line in content_lines(text)), label, kind)
+
+
+def parse_retain_table(text: str, label: str = "table", column: str = "", kind: str = "") -> RetainSet:
+    """One column of a csv, by its name; without one, `name` or `concept` and the like."""
+    header, rows = table_rows(text, label)
+    index = find_column(header, (column,) if column else NAME_COLUMNS, label)
+    names = (clean_name(cell(row, index), f"{label}, line {n}") for n, row in rows)
+    return retain_from_names(filter(None, names), label, kind)
+
+
+def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainSet:
+    """A list of strings, or an object whose `names` is one."""
+    try:
+        data = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{label} is not valid JSON ({str(error)[:80]}): check the file.") from error
+    names = data.get("names") if isinstance(data, dict) else data
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f'{label} must be a list of strings, or {{"names": [...]}} with one.')
+    cleaned = (clean_name(name, f"{label}, entry {n}") for n, name in enumerate(names, start=1))
+    return retain_from_names(filter(None, cleaned), label, kind)
+
+
+def read_retain(path: str | Path, column: str = "", kind: str = "") -> RetainSet:
+    """Reads a user's list: `.csv` by column, `.json`, anything else one name a line."""
+    file = Path(path)
+    text = read_text_file(file)
+    if file.suffix.lower() == ".csv":
+        return parse_retain_table(text, file.name, column, kind)
+    if file.suffix.lower() == ".json":
+        return parse_retain_json(text, file.name, kind)
+    return parse_retain(text, file.name, kind)
+
+
+def builtin_retain_sets() -> tuple[str, ...]:
+    """Names of the sets that come with the package."""
+    return tuple(sorted(file.stem for file in BUILTIN_FOLDER.glob("*.txt")))
+
+
+def builtin_retain(name: str) -> RetainSet:
+    """One set that comes with the package."""
+    known = builtin_retain_sets()
+    if name not in known:
+        raise FileError(f"There is no built-in retain set '{name}': choose one of {', '.join(known) or 'none'}.")
+    return parse_retain(read_text_file(BUILTIN_FOLDER / f"{name}.txt"), name, BUILTIN_KINDS.get(name, ""))
+
+
+def union(sets: Iterable[RetainSet]) -> RetainSet:
+    """All names of all sets."""
+    total = RetainSet()
+    for part in sets:
+        total = total | part
+    return total
+
+
+def drop_targets(retain: RetainSet, concepts: Iterable[Concept]) -> tuple[RetainSet, tuple[str, ...]]:
+    """The set without names that contain a target or alias as whole words, and the names dropped, for the report.
+
+    A retained `Van Gogh Museum` would hold the edit back from `Van Gogh`.
+    """
+    index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
+    hits = [index.match(name) is not None for name in retain.names]
+    kept = retain.take([i for i, hit in enumerate(hits) if not hit])
+    return kept, tuple(name for name, hit in zip(retain.names, hits, strict=True) if hit)
+
+
+def _digest(names: Iterable[str]) -> str:
+    canonical = "\n".join(sorted(same_name_key(name) for name in names))
+    return hashlib.sha256(canonical.encode()).hexdigest()

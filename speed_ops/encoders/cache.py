@@ -1,0 +1,307 @@
+"""Embedding rows on disk, by encoder and text, so that a list of names is encoded once and not at every run.
+
+    <cache folder>/embeddings/<encoder>/<shard>.safetensors
+
+A shard is written once, under a new name, and never changed, so any number of processes may read and write without
+locks. Two processes that encode the same text write it twice, which costs space until small shards are merged. A shard
+that cannot be read, or whose rows fail their checksum, counts as absent and is removed. No fault here is an error: the
+worst case is to encode again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..errors import SettingsError, SpeedError
+from ..files.tensors import kinds_of, write_tensors
+from ..progress import Progress, Stage, part_of
+from ..prompts.requests import RowRequest
+from .encoder import TextEncoder, read_rows
+
+StoredRow = tuple[str, int]
+"""Text and row index."""
+
+ENVIRONMENT = "SPEED_ERASE_CACHE"
+
+DEFAULT_LIMIT = 2 * 2**30
+
+_FORMAT = "speed-erase embeddings 1"
+
+_KEY_BYTES = 18
+
+_SMALL_SHARD = 16 * 2**20
+
+_MERGE_AT = 12
+
+_STALE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """What the cache holds."""
+
+    folder: Path
+    encoders: int
+    files: int
+    bytes: int
+    limit_bytes: int
+
+
+def default_folder() -> Path:
+    """`SPEED_ERASE_CACHE`, else the user's cache folder on this system."""
+    given = os.environ.get(ENVIRONMENT)
+    if given:
+        return Path(given)
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("speed-erase", appauthor=False))
+
+
+class EmbeddingCache:
+    """Rows by encoder fingerprint, text and row index."""
+
+    def __init__(self, folder: str | Path | None = None, limit_bytes: int = DEFAULT_LIMIT) -> None:
+        if limit_bytes < 0:
+            raise SettingsError(f"The cache limit is {limit_bytes} bytes: it must not be negative.")
+        self.folder = Path(folder) if folder is not None else default_folder()
+        self.limit_bytes = limit_bytes
+        self.problem = ""
+        """Why rows could not be stored, if so: worth a line in a report, never a reason to stop."""
+
+    def read(self, fingerprint: str, width: int, wanted: Iterable[StoredRow]) -> dict[StoredRow, Tensor]:
+        """Those of the wanted rows that are stored (each `d`, float32)."""
+        missing = {_row_digest(key): key for key in wanted}
+        found: dict[StoredRow, Tensor] = {}
+        seen: set[Path] = set()
+        # Another process may merge shards while we read: what it wrote meanwhile is looked through, too.
+        while missing and (unseen := [shard for shard in self._shards(fingerprint) if shard not in seen]):
+            seen.update(unseen)
+            for shard in unseen:
+                rows = _read_shard(shard, fingerprint, width, missing.keys())
+                for digest, row in rows.items():
+                    found[missing.pop(digest)] = row
+                if rows:
+                    _touch(shard)
+        return found
+
+    def write(self, fingerprint: str, rows: Mapping[StoredRow, Tensor]) -> None:
+        """Stores rows (each `d`); keeps the cache below its limit."""
+        if not rows or self.limit_bytes == 0:
+            return
+        keys = np.frombuffer(b"".join(map(_row_digest, rows)), dtype=np.uint8).reshape(len(rows), _KEY_BYTES)
+        values = torch.stack([row.detach().to("cpu", torch.float32) for row in rows.values()])
+        if self._write_shard(fingerprint, torch.from_numpy(keys.copy()), values):
+            self._merge_small(fingerprint, values.shape[1])
+            self._evict()
+
+    def info(self) -> CacheInfo:
+        """Counts files and bytes."""
+        files = [entry for entry in self._all_files() if entry.suffix == ".safetensors"]
+        sizes = [size for _, size in map(_stat, files)]
+        return CacheInfo(self.folder, len({file.parent for file in files}), len(files), sum(sizes), self.limit_bytes)
+
+    def clear(self) -> int:
+        """Removes the cache's own files, and nothing else that may stand in the folder; returns the bytes freed."""
+        freed = 0
+        for file in list(self._all_files()):
+            size = _stat(file)[1]
+            if _remove(file):
+                freed += size
+        return freed
+
+    def _home(self, fingerprint: str) -> Path:
+        return self.folder / "embeddings" / hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
+
+    def _shards(self, fingerprint: str) -> list[Path]:
+        try:
+            return sorted(self._home(fingerprint).glob("*.safetensors"))
+        except OSError:
+            return []
+
+    def _all_files(self) -> Iterator[Path]:
+        """Every shard and every leftover of a killed writer."""
+        try:
+            for home in sorted((self.folder / "embeddings").glob("?" * 32)):
+                yield from home.glob("*.safetensors")
+                yield from home.glob(".*.speed-tmp")
+        except OSError:
+            return
+
+    def _write_shard(self, fingerprint: str, keys: Tensor, values: Tensor, age: str = "") -> bool:
+        """`age`: the first part of an older shard's name, so that what replaces it is read as early."""
+        sums = torch.tensor([zlib.crc32(row.tobytes()) for row in values.numpy()], dtype=torch.int64)
+        metadata = {"format": _FORMAT, "fingerprint": fingerprint}
+        tensors = {"keys": keys, "sums": sums, "rows": values}
+        home = self._home(fingerprint)
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            file = home / f"{age or format(time.time_ns(), 'x')}-{secrets.token_hex(4)}.safetensors"
+            write_tensors(file, kinds_of(tensors), tensors.values(), metadata)
+        except (OSError, SpeedError) as error:
+            self.problem = f"Embeddings could not be cached in {home}: {error}"
+            return False
+        return True
+
+    def _merge_small(self, fingerprint: str, width: int) -> None:
+        """Many small shards become one; the old ones go only when the new one stands."""
+        small = [shard for shard in self._shards(fingerprint) if _stat(shard)[1] < _SMALL_SHARD]
+        if len(small) < _MERGE_AT:
+            return
+        merged: dict[bytes, Tensor] = {}
+        for shard in small:
+            for key, row in _read_shard(shard, fingerprint, width, None).items():
+                merged.setdefault(key, row)  # a row encoded twice may differ by rounding: the first stays the one read
+        if merged:
+            joined = np.frombuffer(b"".join(merged), dtype=np.uint8).reshape(len(merged), _KEY_BYTES)
+            values, age = torch.stack(list(merged.values())), small[0].stem.partition("-")[0]
+            if not self._write_shard(fingerprint, torch.from_numpy(joined.copy()), values, age):
+                return
+        for shard in small:
+            _remove(shard)
+
+    def _evict(self) -> None:
+        """Removes the shards used longest ago until the rest fits, and what killed writers left."""
+        entries = sorted((*_stat(file), file) for file in self._all_files())
+        total = sum(size for _, size, _ in entries)
+        for used, size, file in entries:
+            stale = file.suffix == ".speed-tmp" and time.time() - used > _STALE_SECONDS
+            if (stale or (total > self.limit_bytes and file.suffix != ".speed-tmp")) and _remove(file):
+                total -= size
+
+
+def _row_digest(key: StoredRow) -> bytes:
+    text, row = key
+    return hashlib.blake2b(text.encode(), digest_size=16).digest() + row.to_bytes(2, "little")
+
+
+def _read_shard(path: Path, fingerprint: str, width: int, wanted: Iterable[bytes] | None) -> dict[bytes, Tensor]:
+    """Rows of one shard by key; all of them if `wanted` is None. A damaged shard is removed and gives nothing."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            keys, sums = file.get_tensor("keys").numpy(), file.get_tensor("sums")
+            rows = file.get_tensor("rows")
+        whole = metadata.get("format") == _FORMAT and metadata.get("fingerprint") == fingerprint
+        whole = whole and keys.shape == (len(sums), _KEY_BYTES) and keys.dtype == np.uint8
+        if not whole or rows.shape != (len(sums), width) or rows.dtype != torch.float32:
+            raise ValueError("not a shard of this encoder")
+        joined = keys.tobytes()
+        places = {joined[i * _KEY_BYTES : (i + 1) * _KEY_BYTES]: i for i in range(len(sums))}
+        chosen = places if wanted is None else {key: places[key] for key in wanted if key in places}
+        found = {key: rows[i].clone() for key, i in chosen.items()}
+        if any(zlib.crc32(found[key].numpy().tobytes()) != sums[i].item() for key, i in chosen.items()):
+            raise ValueError("a row fails its checksum")
+    except (OSError, SafetensorError, ValueError, RuntimeError, TypeError, KeyError, AttributeError):
+        if path.exists():
+            _remove(path)
+        return {}
+    return found
+
+
+def _stat(path: Path) -> tuple[float, int]:
+    """Time of last use and size; zeros where the file has just gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0.0, 0
+    return status.st_mtime, status.st_size
+
+
+def _touch(path: Path) -> None:
+    try:
+        os.utime(path)
+    except OSError:
+        return
+
+
+def _remove(path: Path) -> bool:
+    """True if the file is gone; a file that another process holds open on Windows stays."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+FLUSH_TEXTS = 256
+"""Texts encoded between two writes: what an interrupted run loses at most."""
+
+FLUSH_BYTES = 2**28
+"""Fewer texts where their whole prompts take more memory than this: 64 at Flux's 256 rows of 4096."""
+
+
+class CachedEncoder:
+    """A text encoder that remembers. It counts what it really encoded."""
+
+    def __init__(self, encoder: TextEncoder, cache: EmbeddingCache | None = None) -> None:
+        """Without a cache every text is encoded."""
+        self.encoder = encoder
+        self.cache = cache
+        self.encoded = 0
+        """Texts that went through the encoder."""
+        self.reused = 0
+        """Texts whose rows all came from the cache."""
+
+    def rows(
+        self, requests: Sequence[RowRequest], stage: Stage = "encode", progress: Progress | None = None
+    ) -> list[Tensor]:
+        """For each request its rows (`len(rows) x d`)."""
+        wanted: dict[str, set[int]] = {}
+        for request in requests:
+            wanted.setdefault(request.text, set()).update(request.rows)
+        known = self._recall(wanted)
+        missing = [text for text, rows in wanted.items() if any((text, row) not in known for row in rows)]
+        self.reused += len(wanted) - len(missing)
+        # Shortest first, so that each slice holds prompts of like length.
+        missing.sort(key=lambda text: (max(wanted[text]), text))
+        count = self._texts_at_once()
+        for start in range(0, len(missing), count):
+            part = missing[start : start + count]
+            fresh = self._encode(part, wanted, part_of(progress, stage, start, len(missing)))
+            # Encoded again for the sake of others, a row may differ by rounding: the one on disk stays the one used.
+            fresh = {key: row for key, row in fresh.items() if key not in known}
+            if self.cache is not None:
+                self.cache.write(self.encoder.fingerprint, fresh)
+            known |= fresh
+        if progress is not None:
+            progress(stage, len(missing), len(missing))
+        return [torch.stack([known[request.text, row] for row in request.rows]) for request in requests]
+
+    def close(self) -> None:
+        """Gives the encoder's memory back; the next text that is not known takes it again."""
+        self.encoder.close()
+
+    def _texts_at_once(self) -> int:
+        whole = 4 * self.encoder.context_length * self.encoder.width
+        return max(1, min(FLUSH_TEXTS, FLUSH_BYTES // whole))
+
+    def _recall(self, wanted: dict[str, set[int]]) -> dict[StoredRow, Tensor]:
+        if self.cache is None:
+            return {}
+        keys = [(text, row) for text, rows in wanted.items() for row in rows]
+        return self.cache.read(self.encoder.fingerprint, self.encoder.width, keys)
+
+    def _encode(
+        self, texts: Sequence[str], wanted: dict[str, set[int]], progress: Progress | None
+    ) -> dict[StoredRow, Tensor]:
+        requests = [RowRequest(text, tuple(sorted(wanted[text]))) for text in texts]
+        blocks = read_rows(self.encoder, requests, progress)
+        fresh = {
+            (request.text, row): block[place]
+            for request, block in zip(requests, blocks, strict=True)
+            for place, row in enumerate(request.rows)
+        }
+        self.encoded += len(texts)
+        return fresh

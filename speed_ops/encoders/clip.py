@@ -1,0 +1,184 @@
+"""CLIP text encoders from a file's own weights, whatever their spelling: one, or two side by side (SDXL).
+
+`ClipWeights` finds the tensors, `ClipTower` runs them, `ClipTextEncoder` turns prompts into rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import FileError
+from ..models.families import FamilyEncoder
+from ..prompts.tokens import Stream
+from .encoder import TowerEncoder
+from .tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
+from .tower import STORED, Built, EncoderWeights, LazyBlocks, Tensors, Tower, assign
+
+# transformers' module -> OpenCLIP's, inside one block; the three attention inputs are one stacked matrix there.
+_BLOCK = {
+    "layer_norm1": "ln_1",
+    "layer_norm2": "ln_2",
+    "mlp.fc1": "mlp.c_fc",
+    "mlp.fc2": "mlp.c_proj",
+    "self_attn.out_proj": "attn.out_proj",
+}
+
+_ATTENTION_INPUTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+
+_TOP = {
+    "embeddings.token_embedding.weight": "token_embedding.weight",
+    "embeddings.position_embedding.weight": "positional_embedding",
+    "final_layer_norm.weight": "ln_final.weight",
+    "final_layer_norm.bias": "ln_final.bias",
+}
+
+
+class ClipWeights(EncoderWeights):
+    """One encoder's tensors, under the names that they have in `transformers`' text model."""
+
+    def __init__(self, tensors: Tensors, row: FamilyEncoder) -> None:
+        super().__init__(tensors, row)
+        self._open_clip = self.naming == "open_clip"
+        self.layers = self._count_layers(
+            "transformer.resblocks.{}.ln_1.weight"
+            if self._open_clip
+            else "text_model.encoder.layers.{}.layer_norm1.weight"
+        )
+        self.vocabulary, self.width = self._shape(self._spelled("embeddings.token_embedding.weight"), 2)
+        self.positions, _ = self._shape(self._spelled("embeddings.position_embedding.weight"), 2)
+        (self.inner_width,) = self._shape(self._spelled("encoder.layers.0.mlp.fc1.bias"), 1)
+
+    def block(self, layer: int) -> dict[str, Tensor]:
+        """One block's tensors, named relative to the block."""
+        modules = _BLOCK if self._open_clip else (*_BLOCK, *_ATTENTION_INPUTS)
+        names = [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
+        found = {name: self._read(self._spelled(f"encoder.layers.{layer}.{name}")) for name in names}
+        if self._open_clip:
+            for leaf in ("weight", "bias"):
+                stacked = self._read(f"transformer.resblocks.{layer}.attn.in_proj_{leaf}")
+                parts = stacked.split(max(1, len(stacked) // 3))
+                found |= {f"{module}.{leaf}": part for module, part in zip(_ATTENTION_INPUTS, parts, strict=False)}
+        return found
+
+    def top(self) -> dict[str, Tensor]:
+        """What stands outside the blocks: embedding tables and the final norm."""
+        return {name: self._read(self._spelled(name)) for name in _TOP}
+
+    def projection(self) -> Tensor | None:
+        """`pooled width x d`: maps the end token's last state to the pooled embedding; None where the file has none."""
+        if "text_projection" in self._file_keys:  # OpenCLIP multiplies from the other side
+            return self._read("text_projection").T
+        return self._read("text_projection.weight") if "text_projection.weight" in self._file_keys else None
+
+    def _spelled(self, name: str) -> str:
+        """A `transformers` name as the file spells it, without the prefix."""
+        if not self._open_clip:
+            return f"text_model.{name}"
+        if name in _TOP:
+            return _TOP[name]
+        _, _, layer, *module, leaf = name.split(".")
+        return f"transformer.resblocks.{layer}.{_BLOCK['.'.join(module)]}.{leaf}"
+
+    def _read(self, name: str) -> Tensor:
+        return self._tensors[self._key(name)].to(STORED)
+
+
+HEAD_WIDTH = 64
+"""Width of one attention head in every CLIP text encoder."""
+
+
+class ClipTower(Tower):
+    """CLIP-L, CLIP-H or CLIP-G."""
+
+    def __init__(self, weights: ClipWeights, clip_skip: int | None, device: torch.device) -> None:
+        super().__init__(weights, clip_skip, device)
+        self.weights = weights
+
+    @property
+    def rule(self) -> str:
+        """What besides the weights decides the output."""
+        row = self.row
+        return f"{row.name}:{self.blocks}:{'norm' if row.final_norm else 'raw'}:{row.pad_token}:{self._activation}"
+
+    @property
+    def _activation(self) -> str:
+        return "quick_gelu" if self.row.name == "clip_l" else "gelu"
+
+    @torch.no_grad()
+    def pooled(self, ids: Tensor, ends: Tensor) -> Tensor:
+        """`batch x pooled width`: the last state at the end token (`ends`), projected."""
+        states = self._run(ids, self.weights.layers, True)
+        at_end = states[torch.arange(len(ids)), ends.to(states.device)]
+        projection = self.weights.projection()
+        return at_end if projection is None else at_end @ projection.to(self._device, torch.float32).T
+
+    def _build(self) -> Built:
+        from transformers import CLIPTextConfig, CLIPTextModel
+
+        weights = self.weights
+        if weights.vocabulary <= END_TOKEN or weights.width % HEAD_WIDTH:
+            raise FileError(
+                f"The text encoder '{weights.row.name}' has {weights.vocabulary} tokens of width {weights.width}: "
+                "this is not a CLIP text encoder."
+            )
+        config = CLIPTextConfig(
+            vocab_size=weights.vocabulary,
+            hidden_size=weights.width,
+            intermediate_size=weights.inner_width,
+            num_hidden_layers=weights.layers,
+            num_attention_heads=weights.width // HEAD_WIDTH,
+            max_position_embeddings=weights.positions,
+            hidden_act=self._activation,
+            eos_token_id=END_TOKEN,
+        )
+        with torch.device("meta"):
+            model = CLIPTextModel(config).eval()
+        core = _core(model)
+        assign(core, weights.top(), self._device, weights.row.name, strict=False)
+        core.embeddings.position_ids = torch.arange(weights.positions, device=self._device).expand(1, -1)
+        blocks = LazyBlocks(core.encoder.layers, weights.block, self._device, weights.row.name)
+        return Built(model, blocks, core.final_layer_norm)
+
+    def _put_together(self, built: Built, blocks: nn.ModuleList, norm: nn.Module) -> None:
+        core = _core(built.call)
+        core.encoder.layers, core.final_layer_norm = blocks, norm
+
+
+def _core(model: nn.Module) -> Any:
+    return getattr(model, "text_model", model)  # transformers 5 drops the inner module
+
+
+class ClipTextEncoder(TowerEncoder):
+    """A `TextEncoder` over the tensors of a checkpoint or diffusers folder. CLIP is causal."""
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        rows: Sequence[FamilyEncoder],
+        tokenizer: ClipTokenizer,
+        clip_skip: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """`rows`: the family's encoders from the registry, in column order. `clip_skip`: as in ComfyUI, -1 is the
+        last layer, -2 the one before; None is what the family was trained with."""
+        self._clips = tuple(ClipTower(ClipWeights(tensors, row), clip_skip, torch.device(device)) for row in rows)
+        lengths = {tower.weights.positions for tower in self._clips}
+        if len(lengths) != 1:
+            raise FileError(f"The text encoders take prompts of different lengths {sorted(lengths)}: not one model.")
+        super().__init__(self._clips, tokenizer, Stream(tokenizer.token_ids, lengths.pop()))
+
+    def pooled(self, prompts: Sequence[str]) -> Tensor:
+        """`prompts x pooled width`: the last encoder's pooled embedding, which SDXL's second text path reads."""
+        texts = [self._checked_ids(prompt) for prompt in prompts]
+        tower = self._clips[-1]
+        tower.tick = lambda: None
+        ends = torch.tensor([len(text) + 1 for text in texts], dtype=torch.long)
+        longest = int(ends.max()) + 1 if len(texts) else 0
+        return tower.pooled(self._padded(texts, tower, longest), ends).cpu()
+
+    def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
+        return [START_TOKEN, *text, END_TOKEN, *[pad] * self.context_length]

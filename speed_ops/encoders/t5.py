@@ -1,0 +1,138 @@
+"""T5 from a file's own weights: what Flux reads, and the second half of SD3's prompt.
+
+`T5Weights` finds the tensors, `T5Tower` runs them, `T5TextEncoder` turns prompts into rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import FileError
+from ..files.tensors import read_scaled
+from ..models.families import FamilyEncoder
+from ..prompts.tokens import Stream
+from .encoder import TowerEncoder
+from .tokenizers import T5_END_TOKEN, T5Tokenizer
+from .tower import STORED, Built, EncoderWeights, LazyBlocks, Tensors, Tower, assign
+
+_MATRICES = (
+    *(f"layer.0.SelfAttention.{name}" for name in "qkvo"),
+    *(f"layer.1.DenseReluDense.{name}" for name in ("wi_0", "wi_1", "wo")),
+)
+
+_NORMS = ("layer.0.layer_norm", "layer.1.layer_norm")
+
+_DISTANCES = "layer.0.SelfAttention.relative_attention_bias.weight"
+
+_FINAL_NORM = "encoder.final_layer_norm.weight"
+
+
+class T5Weights(EncoderWeights):
+    """Of version 1.1 (gated activations), under `transformers`' names."""
+
+    def __init__(self, tensors: Tensors, row: FamilyEncoder) -> None:
+        super().__init__(tensors, row)
+        self.layers = self._count_layers("encoder.block.{}.layer.0.layer_norm.weight")
+        self._table = "shared.weight" if "shared.weight" in self._file_keys else "encoder.embed_tokens.weight"
+        self.vocabulary, self.width = self._shape(self._table, 2)
+        self.distances, self.heads = self._shape(f"encoder.block.0.{_DISTANCES}", 2)
+        self.attention_width, _ = self._shape("encoder.block.0.layer.0.SelfAttention.q.weight", 2)
+        self.inner_width, _ = self._shape("encoder.block.0.layer.1.DenseReluDense.wi_0.weight", 2)
+        if self.attention_width % self.heads:
+            raise FileError(f"The text encoder '{row.name}' is damaged: {self.heads} heads do not divide its width.")
+        self._stored: torch.dtype | None = None
+
+    def block(self, layer: int) -> dict[str, Tensor]:
+        """One block's tensors, named relative to it. The table of distances is the first block's, for all of them."""
+        start = f"encoder.block.{layer}."
+        names = [f"{module}.weight" for module in (*_MATRICES, *_NORMS)]
+        return {name: self._read(start + name) for name in names} | {
+            _DISTANCES: self._read(f"encoder.block.0.{_DISTANCES}")
+        }
+
+    def top(self) -> dict[str, Tensor]:
+        """The embedding table and the final norm."""
+        table = self._read(self._table)
+        if table.element_size() == 1:  # the table of a plain fp8 file may hold NaN, which ComfyUI reads as zero
+            table = torch.nan_to_num(table.to(torch.float32)).to(STORED)
+        return {"shared.weight": table, _FINAL_NORM: self._read(_FINAL_NORM)}
+
+    def _read(self, name: str) -> Tensor:
+        """As ComfyUI holds it: in the type of the final norm, but never wider than half precision.
+
+        What is stored with a scale stays in float32, the scale multiplied in.
+        """
+        if self._stored is None:
+            kind = self._tensors[self._key(_FINAL_NORM)].dtype
+            self._stored = kind if kind.itemsize <= STORED.itemsize else STORED
+        value, scaled = read_scaled(self._tensors.__getitem__, set(self._tensors.keys()), self._key(name))
+        return value if scaled else value.to(self._stored)
+
+
+class T5Tower(Tower):
+    """T5-XXL, or a shrunken one. No attention mask: the models that read it were trained on padding rows, too."""
+
+    def __init__(self, weights: T5Weights, clip_skip: int | None, device: torch.device) -> None:
+        super().__init__(weights, clip_skip, device)
+        self.weights = weights
+
+    @property
+    def rule(self) -> str:
+        """What besides the weights decides the output."""
+        return f"{self.row.name}:{self.blocks}:norm:{self.row.pad_token}:{self.row.length}"
+
+    def _build(self) -> Built:
+        from transformers import T5Config, T5EncoderModel
+
+        weights = self.weights
+        config = T5Config(
+            vocab_size=weights.vocabulary,
+            d_model=weights.width,
+            d_kv=weights.attention_width // weights.heads,
+            d_ff=weights.inner_width,
+            num_layers=1,
+            num_heads=weights.heads,
+            relative_attention_num_buckets=weights.distances,
+            feed_forward_proj="gated-gelu",
+        )
+        with torch.device("meta"):
+            model = T5EncoderModel(config).eval()
+        assign(model, weights.top(), self._device, self.row.name, strict=False)
+        model.set_input_embeddings(model.shared)  # one table, not two
+        # The first block alone has a table of distances, and hands its values on: any of its kind can stand anywhere.
+        layers = nn.ModuleList([deepcopy(model.encoder.block[0]) for _ in range(weights.layers)])
+        blocks = LazyBlocks(layers, weights.block, self._device, self.row.name)
+        return Built(model, blocks, model.encoder.final_layer_norm)
+
+    def _put_together(self, built: Built, blocks: nn.ModuleList, norm: nn.Module) -> None:
+        built.call.encoder.block, built.call.encoder.final_layer_norm = blocks, norm
+
+
+class T5TextEncoder(TowerEncoder):
+    """A `TextEncoder` without a start token in which every row reads the whole prompt, padding included."""
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        row: FamilyEncoder,
+        tokenizer: T5Tokenizer,
+        clip_skip: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """`row`: the family's T5 from the registry. `clip_skip`: ComfyUI's reaches T5, too."""
+        weights = T5Weights(tensors, row)
+        if tokenizer.size > weights.vocabulary:
+            raise FileError(
+                f"The tokenizer has {tokenizer.size} tokens, the text encoder '{row.name}' {weights.vocabulary}: "
+                "they do not belong together."
+            )
+        tower = T5Tower(weights, clip_skip, torch.device(device))
+        stream = Stream(tokenizer.token_ids, row.length, start_token=False, causal=False)
+        super().__init__([tower], tokenizer, stream)
+
+    def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
+        return [*text, T5_END_TOKEN, *[pad] * self.context_length]

@@ -1,0 +1,254 @@
+"""One text encoder at work: `transformers`' model over tensors that stay in the file until they are needed.
+
+`EncoderWeights` finds the tensors, `LazyBlocks` fills transformer blocks when they run, so that a large encoder is
+never whole in memory, and `Tower` computes hidden states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import FileError, SettingsError
+from ..models.families import FamilyEncoder
+from ..models.keys import encoder_keys
+
+STORED = torch.float16
+"""ComfyUI holds text encoders in half precision, whatever the file has, and computes in float32. A float32 file that
+is not rounded the same way gives embeddings that the model never sees (off by 1e-3)."""
+
+
+class Tensors(Protocol):
+    """A file's tensors by key; a plain dict or a lazy reader."""
+
+    def keys(self) -> Iterable[str]: ...
+    def __getitem__(self, key: str, /) -> Tensor: ...
+
+
+class EncoderWeights(ABC):
+    """One encoder's tensors. A subclass knows how the file spells them."""
+
+    width: int
+    layers: int
+    """Blocks in the file."""
+
+    def __init__(self, tensors: Tensors, row: FamilyEncoder) -> None:
+        self._tensors = tensors
+        self.row = row
+        self.naming, self._file_keys = encoder_keys(row, tensors.keys())
+        if not self._file_keys:
+            raise FileError(
+                f"The file holds no text encoder '{row.name}' (looked under {', '.join(row.prefixes)}): use a "
+                "checkpoint that contains its text encoders, or the diffusers folder."
+            )
+
+    @property
+    def complete_layers(self) -> int:
+        """Blocks of the whole encoder, from which hidden layers are counted.
+
+        A diffusers folder may leave out the blocks after the one the family uses; a shrunken encoder is complete.
+        """
+        return self.row.layers if self.layers == self.row.blocks_used else self.layers
+
+    @abstractmethod
+    def block(self, layer: int) -> dict[str, Tensor]:
+        """One block's tensors, named relative to the block."""
+
+    @abstractmethod
+    def top(self) -> dict[str, Tensor]:
+        """What stands outside the blocks: embedding tables and the final norm."""
+
+    def digest(self, blocks: int) -> str:
+        """Hash of all that the first `blocks` blocks compute with, the same for either spelling of the same weights."""
+        total = hashlib.sha256()
+        for name, tensor in self._used(blocks):
+            total.update(f"{name} {tuple(tensor.shape)}\n".encode())
+            total.update(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()
+
+    def _used(self, blocks: int) -> Iterator[tuple[str, Tensor]]:
+        yield from self.top().items()
+        for layer in range(blocks):
+            for name, tensor in sorted(self.block(layer).items(), key=lambda item: item[0]):
+                yield f"{layer}.{name}", tensor
+
+    def _count_layers(self, mark: str) -> int:
+        """How many blocks there are; `mark` is the name of a tensor that each has, `{}` in the place of its number."""
+        count = 0
+        while mark.format(count) in self._file_keys:
+            count += 1
+        if count == 0:
+            raise FileError(f"The text encoder '{self.row.name}' has no layers in this file: the file is incomplete.")
+        return count
+
+    def _shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        """The shape of a tensor, from the header where the source has one: an embedding table is large."""
+        key = self._key(name)
+        shapes = getattr(self._tensors, "shapes", {})
+        shape = tuple(shapes[key] if key in shapes else self._tensors[key].shape)
+        if len(shape) != dimensions or 0 in shape:
+            raise FileError(f"The text encoder '{self.row.name}' is damaged: '{key}' has the shape {shape}.")
+        return shape
+
+    def _key(self, name: str) -> str:
+        if name not in self._file_keys:
+            raise FileError(f"The text encoder '{self.row.name}' is incomplete: the file has no '{name}' for it.")
+        return self._file_keys[name]
+
+
+RESIDENT_BYTES = 2**30
+"""Encoders larger than this in float32 hold one block at a time: CLIP-G (2.8 GB) runs in an eighth of its size, T5-XXL
+(19 GB) in a twentieth."""
+
+
+class LazyBlocks:
+    """The blocks of one encoder, all of the same shape.
+
+    A small encoder's blocks are filled once and stay. A large one has a single block in all places, filled anew each
+    time: its memory is never freed and taken again, which would leave the heap in pieces.
+    """
+
+    def __init__(
+        self, layers: nn.ModuleList, read: Callable[[int], dict[str, Tensor]], device: torch.device, name: str
+    ) -> None:
+        """`layers`: modules without memory. `read`: the tensors of one block, named relative to it."""
+        per_block = sum(parameter.numel() for parameter in layers[0].parameters())
+        if 4 * per_block * len(layers) > RESIDENT_BYTES:
+            layers = nn.ModuleList([layers[0]] * len(layers))
+        for layer in dict.fromkeys(layers):
+            layer.register_forward_pre_hook(self._fill)
+        self.layers = layers
+        self.tick: Callable[[], None] = lambda: None
+        """Called before every block."""
+        self._read, self._device, self._name = read, device, name
+        self._next = 0
+        self._content: dict[nn.Module, int] = {}
+        """Which block's weights a module holds."""
+
+    def first(self, count: int) -> nn.ModuleList:
+        """The first `count` blocks, to be run once, in order."""
+        self._next = 0
+        chosen: nn.ModuleList = self.layers[:count]
+        return chosen
+
+    def _fill(self, module: nn.Module, inputs: Any) -> None:
+        self.tick()
+        index, self._next = self._next, self._next + 1
+        if self._content.get(module) == index:
+            return
+        self._content.pop(module, None)  # an interrupt below must not leave a half-filled block that counts as whole
+        block = self._read(index)
+        if next(module.parameters()).is_meta:
+            assign(module, block, self._device, self._name)
+        else:
+            _overwrite(module, block, self._name)
+        self._content[module] = index
+
+
+def let_go(module: nn.Module) -> None:
+    """Frees a module's weights at once: modules refer to each other and would stay until Python looks for cycles."""
+    for parameter in module.parameters():
+        parameter.data = parameter.new_empty(0)
+
+
+def assign(module: nn.Module, tensors: dict[str, Tensor], device: torch.device, name: str, strict: bool = True) -> None:
+    """Gives a module without memory its weights."""
+    wide = {key: tensor.to(device, torch.float32) for key, tensor in tensors.items()}
+    try:
+        module.load_state_dict(wide, strict=strict, assign=True)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise FileError(f"The text encoder '{name}' has tensors that do not fit together ({reason}).") from error
+
+
+def _overwrite(module: nn.Module, tensors: dict[str, Tensor], name: str) -> None:
+    """Gives a module other weights in the memory it has."""
+    for key, parameter in module.named_parameters():
+        if key not in tensors or tensors[key].shape != parameter.shape:
+            raise FileError(f"The text encoder '{name}' has blocks of different shapes ({key}): the file is damaged.")
+        parameter.copy_(tensors[key])
+
+
+@dataclass
+class Built:
+    """A model without its blocks' weights."""
+
+    call: Any
+    """Token ids in, hidden states out."""
+    blocks: LazyBlocks
+    final_norm: nn.Module
+
+
+class Tower(ABC):
+    """Computes hidden states of one encoder in float32. A subclass knows how its model is made and put together."""
+
+    def __init__(self, weights: EncoderWeights, clip_skip: int | None, device: torch.device) -> None:
+        self.row = weights.row
+        self.hidden = weights.row.hidden if clip_skip is None else clip_skip
+        self.width = weights.width
+        self.blocks = _blocks_needed(weights, self.hidden, clip_skip)
+        self.tick: Callable[[], None] = lambda: None
+        """Called before every block: the place to report progress or to stop."""
+        self._weights = weights
+        self._device = device
+        self._built: Built | None = None
+
+    @property
+    @abstractmethod
+    def rule(self) -> str:
+        """What besides the weights decides the output."""
+
+    @abstractmethod
+    def _build(self) -> Built:
+        """The model, its tables filled, its blocks not yet."""
+
+    @abstractmethod
+    def _put_together(self, built: Built, blocks: nn.ModuleList, norm: nn.Module) -> None:
+        """Makes these blocks and this final norm the model's."""
+
+    def digest(self) -> str:
+        """Hash of the weights that are used."""
+        return self._weights.digest(self.blocks)
+
+    def close(self) -> None:
+        """Lets go of the weights in memory at once; the next call reads them again."""
+        if self._built is not None:
+            for module in (self._built.call, self._built.blocks.layers, self._built.final_norm):
+                let_go(module)
+        self._built = None
+
+    @torch.no_grad()
+    def states(self, ids: Tensor) -> Tensor:
+        """`batch x length` token ids to `batch x length x d`: what the diffusion model receives."""
+        return self._run(ids, self.blocks, self.row.final_norm)
+
+    def _run(self, ids: Tensor, blocks: int, norm: bool) -> Tensor:
+        if self._built is None:
+            self._built = self._build()
+        built = self._built
+        built.blocks.tick = self.tick
+        self._put_together(built, built.blocks.first(blocks), built.final_norm if norm else nn.Identity())
+        states: Tensor = built.call(input_ids=ids.to(self._device)).last_hidden_state
+        return states
+
+
+def _blocks_needed(weights: EncoderWeights, hidden: int, clip_skip: int | None) -> int:
+    complete, name = weights.complete_layers, weights.row.name
+    if not -complete <= hidden <= -1:
+        raise SettingsError(
+            f"The clip skip is {hidden}, but '{name}' has {complete} layers: choose from -1 (the last layer) "
+            f"to -{complete}."
+        )
+    needed = complete + 1 + hidden
+    if needed > weights.layers:
+        raise SettingsError(
+            f"The clip skip {clip_skip} needs layer {needed} of '{name}', but the file holds "
+            f"{weights.layers}: choose {weights.layers - complete - 1} or lower."
+        )
+    return needed

@@ -1,0 +1,110 @@
+"""The edit itself, in the form that costs no d x d inverse and is a LoRA by construction.
+
+| paper | here | shape |
+| --- | --- | --- |
+| W | `weight` | o x d |
+| C1, C* - C1 | `targets`, `change` (rows) | n x d |
+| C2 | `constraints` (rows) | k x d |
+| P, eq. 2 | `span.remove` | |
+| W (C* - C1) | `up` | o x n |
+| C1' P Q M, eqs. 11 and 12 | `down` | n x d |
+
+Three objectives have this solution. Eq. 1 weighs preservation against erasure (UCE): `uce_rows`. Eq. 3 edits inside the
+null space alone, which makes the preservation error zero: `erasing_rows` without constraints. Eq. 10 adds that the
+invariants C2 must not move: `erasing_rows` with them.
+
+`down` has no W in it: it depends on the layer only through that layer's null space.
+
+C2 (IEC, section 4.3) holds the start-of-text token and the empty prompt. The paper's code stands 3 cluster centres in
+for the empty prompt's rows; `span` takes them all, so that the unconditional branch of guidance is exact.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .draws import generator, uniform
+from .null_space import KeptSpan
+from .settings import InvariantMode
+
+
+def erasing_rows(targets: Tensor, span: KeptSpan, constraints: Tensor, lam: float, mu: float) -> Tensor:
+    """`n x d`: C1' P Q M of eqs. 11 and 12, from mean-scaled target rows.
+
+    `lam` weighs the regularisation |delta P|^2 of eqs. 3 and 10, which the paper takes as 1. `mu` is the released
+    code's softening of the equality constraints, not the mean shift that eq. 6 calls mu; 0 keeps eq. 12 as it stands.
+    """
+    if len(constraints) and mu == 0:
+        # With exact constraints the feasible edits are those inside the null space of kept rows AND invariants: the
+        # same minimiser as eq. 12's Q, without inverting C2' P M C2, which is singular once P has absorbed a row of C2.
+        span, constraints = span.joined(constraints), constraints[:0]
+    free = span.remove(targets)  # C1' P
+    factor = _cholesky(free @ targets.T, lam)  # of C1' P C1 + lam I
+    down = torch.cholesky_solve(free, factor)  # C1' P M (push-through identity)
+    if not len(constraints):
+        return down
+    held = span.remove(constraints)  # C2' P
+    softened = (held - (constraints @ free.T) @ down) / lam  # C2' P M
+    inner = _cholesky(softened @ constraints.T, mu)  # of C2' P M C2 + mu I
+    return down - (down @ constraints.T) @ torch.cholesky_solve(softened, inner)  # times Q
+
+
+def uce_rows(targets: Tensor, kept: Tensor, *, alpha: float, beta: float, lam: float) -> Tensor:
+    """`n x d`: alpha C1' (alpha C1 C1' + beta C0 C0' + lam I)^-1, the row factor of eq. 1's solution (appendix B.1).
+
+    `kept` (`N x d`): rows of C0 times the root of their weight. No layer appears in it, so one serves all layers.
+    """
+    moment = alpha * targets.T @ targets + beta * kept.T @ kept
+    return alpha * torch.cholesky_solve(targets.T, _cholesky(moment, lam)).T
+
+
+def _cholesky(matrix: Tensor, ridge: float) -> Tensor:
+    """Cholesky factor of a symmetric matrix plus a ridge on its diagonal."""
+    matrix = (matrix + matrix.T) / 2
+    matrix.diagonal().add_(ridge)
+    return torch.linalg.cholesky(matrix)
+
+
+NULL_TEXT_CENTRES = 3  # the released code's number of k-means centres
+
+# Directions below this share of the largest singular value are rounding of the text encoder's float32 output, not
+# content: an orthonormal basis would blow them up to full constraints.
+SPAN_CUT = 1e-6
+
+
+def constraint_rows(invariants: Tensor, mode: InvariantMode, seed: int) -> Tensor:
+    """`k x d`: the rows of C2 from all rows of the empty prompt (`invariants`, SOT first)."""
+    if not len(invariants):
+        return invariants
+    if mode == "span":
+        return orthonormal_rows(invariants, SPAN_CUT)
+    null_text = invariants[1:]
+    if len(null_text) <= NULL_TEXT_CENTRES:
+        return invariants
+    return torch.cat([invariants[:1], cluster_centres(null_text, NULL_TEXT_CENTRES, seed)])
+
+
+def orthonormal_rows(rows: Tensor, cut: float) -> Tensor:
+    """Orthonormal basis, as rows, of the span of `rows` without singular values below `cut` times the largest."""
+    _, sizes, basis = torch.linalg.svd(rows, full_matrices=False)
+    return basis[sizes > cut * sizes[:1]]
+
+
+def cluster_centres(rows: Tensor, count: int, seed: int, steps: int = 100) -> Tensor:
+    """`count x d`: k-means centres, started by k-means++ with a generator of its own."""
+    source = generator(seed, "null-text centres")
+    centres = rows[(uniform((1,), source, rows) * len(rows)).long()]
+    for _ in range(count - 1):
+        gap = torch.cdist(rows, centres).square().amin(dim=1)
+        place = torch.searchsorted(gap.cumsum(0), uniform((1,), source, rows) * gap.sum()).clamp(max=len(rows) - 1)
+        centres = torch.cat([centres, rows[place]])
+    for _ in range(steps):
+        nearest = torch.cdist(rows, centres).argmin(dim=1)
+        member = torch.nn.functional.one_hot(nearest, count).to(rows)
+        sizes = member.sum(dim=0)
+        moved = torch.where(sizes[:, None] > 0, member.T @ rows / sizes.clamp(min=1)[:, None], centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres

@@ -1,0 +1,87 @@
+"""The null space of the refined kept rows (eq. 2), stored as the span that an edit must avoid.
+
+P x = x - K'K x, with K the eigenvectors of the correlation matrix that count as retained. P itself is never formed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .settings import ThresholdMode
+
+
+@dataclass(frozen=True, eq=False)
+class KeptSpan:
+    """What the edit must not touch."""
+
+    basis: Tensor
+    """`q x d`: orthonormal rows K."""
+    exact: bool = True
+    """False for a basis made from a Gram matrix, whose rows are orthonormal only to the root of its conditioning."""
+
+    @property
+    def room(self) -> int:
+        """Dimension of the null space: the degrees of freedom left for erasing (eq. 4)."""
+        return self.basis.shape[1] - len(self.basis)
+
+    def remove(self, rows: Tensor) -> Tensor:
+        """Rows times P: each row without its part in the span; a second pass squares the error of an inexact basis."""
+        for _ in range(1 if self.exact else 2):
+            rows = rows - (rows @ self.basis.T) @ self.basis
+        return rows
+
+    def joined(self, rows: Tensor, cut: float = 1e-10) -> KeptSpan:
+        """The span enlarged by further rows; directions it already holds (to `cut` of the rows' size) add nothing."""
+        outside = self.remove(rows)
+        _, sizes, basis = torch.linalg.svd(outside, full_matrices=False)
+        fresh = self.remove(basis[sizes > cut * torch.linalg.matrix_norm(rows)])
+        return KeptSpan(torch.cat([self.basis, torch.nn.functional.normalize(fresh, dim=1)]), self.exact)
+
+
+def empty_span(like: Tensor) -> KeptSpan:
+    """Nothing is retained: P is the identity."""
+    return KeptSpan(like.new_zeros((0, like.shape[1])))
+
+
+def span_of_moment(moment: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
+    """The span from the correlation matrix itself (`d x d`; its lower triangle is enough)."""
+    values, vectors = torch.linalg.eigh(moment)
+    return span_above(values, vectors, threshold, mode)
+
+
+def span_above(values: Tensor, vectors: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
+    """The span of the eigenvectors (columns) whose eigenvalues (ascending) count as retained."""
+    return KeptSpan(vectors[:, _first_retained(values, threshold, mode) :].T)
+
+
+def span_of_gram(gram: Tensor, factor: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
+    """The same span from the smaller side: `gram` = F F' (`p x p`), F (`p x d`) a factor of the correlation matrix."""
+    values, vectors = torch.linalg.eigh(gram)
+    # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space to speak of.
+    real = values * (values > values[-1:] * len(values) * torch.finfo(values.dtype).eps)
+    first = max(_first_retained(values, threshold, mode), int((real == 0).sum()))
+    return KeptSpan((vectors[:, first:] * values[first:].rsqrt()).T @ factor, exact=False)
+
+
+def lower_gram(rows: Tensor) -> Tensor:
+    """rows @ rows.T, of which only the lower triangle counts: symmetric solvers read no more."""
+    size = -(-len(rows) // 4)
+    gram = rows.new_zeros((len(rows), len(rows)))
+    for start in range(0, len(rows), size):
+        gram[start:, start : start + size] = rows[start:] @ rows[start : start + size].T
+    return gram
+
+
+def _first_retained(values: Tensor, threshold: float, mode: ThresholdMode) -> int:
+    """Place of the first eigenvalue (ascending) that belongs to the retained span.
+
+    absolute: those of at least `threshold`, as in the released code. relative: all but the smallest ones, as many as
+    together hold no more than `threshold` of the trace; that does not depend on the scale of the text encoder.
+    """
+    if mode == "absolute":
+        return int((values < threshold).sum())
+    energy = values.clamp(min=0)
+    return int((energy.cumsum(0) <= threshold * energy.sum()).sum())

@@ -1,0 +1,136 @@
+"""Tensors and the bytes of a safetensors file: types, scales, hashes, and the one writer of tensor files."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Container, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import FileError
+from ..progress import Progress, Stage
+from .atomic import atomic_write
+from .header import DTYPE_BITS, TensorEntry, encode_header
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+
+DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+
+EDITABLE = ("F16", "BF16", "F32", "F64")
+"""Types that hold an edit; in 8 bits it would drown in rounding."""
+
+
+def from_bytes(content: bytearray, dtype: str, shape: tuple[int, ...], key: str) -> Tensor:
+    """The tensor these bytes are; it owns `content`."""
+    if dtype not in TORCH_DTYPES:
+        raise FileError(
+            f"Tensor {key} is stored as {dtype}, which cannot be read here: use the fp16, bf16 or fp32 file."
+        )
+    if not content:
+        return torch.empty(shape, dtype=TORCH_DTYPES[dtype])
+    return torch.frombuffer(content, dtype=TORCH_DTYPES[dtype]).reshape(shape)
+
+
+def to_bytes(value: Tensor) -> bytes:
+    """The bytes of a tensor in its own dtype, in the order of its elements."""
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+
+
+def narrow(value: Tensor, dtype: torch.dtype, what: str) -> Tensor:
+    """`value` rounded to nearest in `dtype`; refused where it is not finite, before or after."""
+    value = value.detach().cpu()
+    if not torch.isfinite(value).all():
+        raise FileError(f"{what} holds NaN or infinite values and was not written.")
+    narrowed = value.to(dtype)
+    if not torch.isfinite(narrowed).all():
+        name = str(dtype).removeprefix("torch.")
+        raise FileError(f"{what} is too large for {name} (values to {value.abs().max():.3g}): save it in float32.")
+    return narrowed
+
+
+_SCALES = ("scale_weight", "weight_scale")
+"""What the scale is called in the place of `weight`: the older name and ComfyUI's newer one."""
+
+
+def read_scaled(read: Callable[[str], Tensor], present: Container[str], key: str) -> tuple[Tensor, bool]:
+    """A tensor as it is stored, or in float32 with its scale multiplied in (then True) where it is fp8 and has one."""
+    value = read(key)
+    if value.element_size() == 1 and value.dtype.is_floating_point:
+        for name in _SCALES:
+            scale = key.removesuffix("weight") + name
+            if scale in present:
+                return value.to(torch.float32) * read(scale).to(torch.float32), True
+    return value, False
+
+
+Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Name -> (type as the file names it, shape), in the order in which the tensors stand in the file."""
+
+
+def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Types and shapes of tensors that are there already."""
+    return {name: (DTYPE_NAMES[value.dtype], tuple(value.shape)) for name, value in tensors.items()}
+
+
+def placed(kinds: Kinds) -> dict[str, TensorEntry]:
+    """Where each tensor stands: one after the other, without gaps."""
+    entries: dict[str, TensorEntry] = {}
+    position = 0
+    for name, (dtype, shape) in kinds.items():
+        size = math.prod(shape) * DTYPE_BITS[dtype] // 8
+        entries[name] = TensorEntry(dtype, shape, position, position + size)
+        position += size
+    return entries
+
+
+def write_tensors(
+    path: Path,
+    kinds: Kinds,
+    values: Iterable[Tensor],
+    metadata: Mapping[str, str],
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+    stage: Stage = "write",
+) -> None:
+    """A safetensors file, tensor by tensor, in the order of `kinds`; it appears under its name when it is complete.
+
+    The same content gives the same bytes, which the reference library's writer does not promise.
+    """
+    entries = placed(kinds)
+    total = max((entry.end for entry in entries.values()), default=0)
+    with atomic_write(path, force=force) as handle:
+        handle.write(encode_header(entries, dict(metadata)))
+        for entry, value in zip(entries.values(), values, strict=True):
+            content = to_bytes(value)
+            if len(content) != entry.end - entry.begin:
+                raise FileError(f"A tensor for {path} is not of the size that was planned: nothing was written.")
+            handle.write(content)
+            if progress is not None:
+                progress(stage, entry.end, total)
+
+
+def tensors_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """sha256 over names, dtypes, shapes and bytes, in the order given; one tensor in memory at a time."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(to_bytes(tensor))
+    return digest.hexdigest()

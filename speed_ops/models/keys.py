@@ -1,0 +1,190 @@
+"""A model's keys in every spelling: U-Net layers, entry layers, text encoders.
+
+A U-Net's attention blocks have two spellings. The original (ldm) layout numbers input and output blocks through;
+diffusers numbers levels and, inside a level, the residual blocks. Which block starts a level is read from the keys
+themselves (a downsampler or upsampler ends one), so models of any number of levels map, not only the published sizes.
+
+    ldm        input_blocks.4.1   middle_block.1            output_blocks.3.1
+    diffusers  down_blocks.1.attentions.0   mid_block.attentions.0   up_blocks.1.attentions.0
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from .families import Architecture, FamilyEncoder
+
+Shapes = Mapping[str, Sequence[int]]
+"""Key -> shape, for all tensors of a file. Keys of a diffusers folder begin with the component: `unet/conv_in.bias`."""
+
+ATTENTION = re.compile(
+    r"(?P<block>(?:input|output)_blocks\.\d{1,4}\.1|middle_block\.1|(?:down|up)_blocks\.\d{1,4}\.attentions\.\d{1,4}"
+    r"|mid_block\.attentions\.0)(?P<rest>\.transformer_blocks\.\d{1,4}\.attn2\.to_(?P<kind>[kv]))\.weight"
+)
+"""A cross-attention K or V weight in the ldm or the diffusers layout, relative to the U-Net."""
+
+LABEL_KEYS = ("label_emb.0.0.weight", "add_embedding.linear_1.weight", "class_embedding.linear_1.weight")
+
+UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "unet/", "unet.", "")
+
+
+def find_unet(shapes: Shapes) -> tuple[str, dict[str, tuple[int, ...]]] | None:
+    """(prefix, {key below it: shape}) of the U-Net with cross attention in a file, or None."""
+    for prefix in UNET_PREFIXES:
+        unet = {key[len(prefix) :]: tuple(shape) for key, shape in shapes.items() if key.startswith(prefix)}
+        if any(ATTENTION.fullmatch(key) for key in unet):
+            return prefix, unet
+    return None
+
+
+def context_widths(unet: Shapes) -> set[int]:
+    """Widths of text the cross-attention layers read: one for a sound model. Packed (non-matrix) weights count as 0."""
+    return {shape[1] if len(shape) == 2 else 0 for key, shape in unet.items() if ATTENTION.fullmatch(key)}
+
+
+def model_order(path: str) -> tuple[tuple[int, int | str], ...]:
+    """Sort key of an ldm path: input, middle, output blocks; numbers by value."""
+    sections = {"input_blocks": 0, "middle_block": 1, "output_blocks": 2}
+    return tuple(
+        (0, int(part)) if part.isdecimal() else (0, sections[part]) if part in sections else (1, part)
+        for part in path.split(".")
+    )
+
+
+_LDM_BLOCK = re.compile(r"(input_blocks|output_blocks)\.(\d{1,4})\.(\d{1,4})\.(\w+)")
+
+_DIFFUSERS_BLOCK = re.compile(r"(down_blocks|up_blocks)\.(\d{1,4})\.(resnets|downsamplers|upsamplers)\.(\d{1,4})\.")
+
+_MIDDLE = ("middle_block.1", "mid_block.attentions.0")
+
+
+def attention_paths(keys: Iterable[str]) -> dict[str, str]:
+    """{ldm path: diffusers path} of every place where an attention block can stand.
+
+    `keys`: all keys of one U-Net, relative to it, in either layout; the layout is recognised.
+    """
+    keys = list(keys)
+    if any(key.startswith(("down_blocks.", "up_blocks.")) for key in keys):
+        return _walk_diffusers(keys)
+    return _walk_ldm(keys)
+
+
+def _walk_ldm(keys: list[str]) -> dict[str, str]:
+    """Number the levels of an ldm U-Net: `op` is a downsampler, a bare `conv` after a residual block an upsampler."""
+    parts: dict[str, dict[int, set[str]]] = {"input_blocks": defaultdict(set), "output_blocks": defaultdict(set)}
+    for key in keys:
+        if match := _LDM_BLOCK.match(key):
+            parts[match[1]][int(match[2])].add(match[4])
+    paths = dict([_MIDDLE])
+    level = place = 0
+    for number, names in sorted(parts["input_blocks"].items()):
+        if "op" in names:
+            level, place = level + 1, 0
+        elif "in_layers" in names:
+            paths[f"input_blocks.{number}.1"] = f"down_blocks.{level}.attentions.{place}"
+            place += 1
+    level = place = 0
+    for number, names in sorted(parts["output_blocks"].items()):
+        paths[f"output_blocks.{number}.1"] = f"up_blocks.{level}.attentions.{place}"
+        place += 1
+        if "conv" in names:
+            level, place = level + 1, 0
+    return paths
+
+
+def _walk_diffusers(keys: list[str]) -> dict[str, str]:
+    """Number the blocks of a diffusers U-Net as ldm does: a downsampler takes a number, an upsampler does not."""
+    resnets: dict[tuple[str, int], set[int]] = defaultdict(set)
+    downsampled: set[int] = set()
+    for key in keys:
+        if match := _DIFFUSERS_BLOCK.match(key):
+            if match[3] == "resnets":
+                resnets[match[1], int(match[2])].add(int(match[4]))
+            elif match[3] == "downsamplers":
+                downsampled.add(int(match[2]))
+    paths = dict([_MIDDLE])
+    number = {"down_blocks": 1, "up_blocks": 0}  # input_blocks.0 is the first convolution
+    for (side, level), places in sorted(resnets.items()):
+        section = "input_blocks" if side == "down_blocks" else "output_blocks"
+        for place in sorted(places):
+            paths[f"{section}.{number[side]}.1"] = f"{side}.{level}.attentions.{place}"
+            number[side] += 1
+        if side == "down_blocks" and level in downsampled:
+            number[side] += 1
+    return paths
+
+
+_LDM_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
+
+_DIFFUSERS_PREFIXES = ("transformer/", "transformer.", "")
+
+
+def find_entry(shapes: Shapes, family: Architecture) -> str | None:
+    """The file's key of the entry layer of a model of this family; None when the file holds no such model."""
+    for prefix, path, needs in entry_places(family):
+        if f"{prefix}{path}.weight" in shapes and entry_difference(shapes, family, prefix, path, needs) is None:
+            return f"{prefix}{path}.weight"
+    return None
+
+
+def entry_places(family: Architecture) -> Iterator[tuple[str, str, tuple[tuple[str, int | None], ...]]]:
+    """(prefix, path of the entry layer, keys that must be there and the widths they read) for every layout."""
+    entry, pooled = family.entry, family.pooled
+    if entry is None or pooled is None:
+        return
+    for prefixes, path, needs, pooled_key in (
+        (_LDM_PREFIXES, entry.ldm_path, entry.ldm_needs, pooled.ldm_key),
+        (_DIFFUSERS_PREFIXES, entry.diffusers_path, entry.diffusers_needs, pooled.diffusers_key),
+    ):
+        widths = ((f"{path}.weight", family.context_width), (pooled_key, pooled.width))
+        for prefix in prefixes:
+            yield prefix, path, (*((key, None) for key in needs), *widths)
+
+
+def entry_difference(
+    shapes: Shapes, family: Architecture, prefix: str, path: str, needs: tuple[tuple[str, int | None], ...]
+) -> str | None:
+    """What tells a model apart from the family, as the end of a sentence; None: nothing does."""
+    for key, width in needs:
+        shape = shapes.get(prefix + key)
+        if shape is None:
+            return f"it has no {key}"
+        if width is not None and (len(shape) != 2 or shape[1] != width):
+            return f"{key} is {' x '.join(map(str, shape))}, not outputs x {width}"
+    assert family.entry is not None
+    starts = tuple(prefix + start for start in family.entry.forbidden)
+    extra = next((key for key in shapes if key.startswith(starts)), None)
+    return f"it has {extra[len(prefix) :]}" if extra else None
+
+
+Which = Literal["V", "K", "KV"]
+
+
+def spelling(encoder: FamilyEncoder, names: Iterable[str]) -> Literal["hf", "open_clip"] | None:
+    """How these names, relative to one encoder, are spelled; None when they are of an encoder of another kind."""
+    names = list(names)
+    if not encoder.causal:
+        return "hf" if any(name.startswith("encoder.block.") for name in names) else None
+    if any(name.startswith("transformer.resblocks.") for name in names):
+        return "open_clip"
+    return "hf" if any(".layers." in name for name in names) else None
+
+
+def encoder_keys(encoder: FamilyEncoder, keys: Iterable[str]) -> tuple[Literal["hf", "open_clip"], dict[str, str]]:
+    """Spelling and {name inside the encoder: file key} of one text encoder; empty when the file does not hold it.
+
+    CLIP's names in `hf` spelling always begin with `text_model.` or are `text_projection.weight`, also for old files
+    that leave `text_model.` out.
+    """
+    keys = list(keys)
+    for prefix in (*encoder.prefixes, f"{encoder.folder}/"):
+        found = {key[len(prefix) :]: key for key in keys if key.startswith(prefix)}
+        if naming := spelling(encoder, found):
+            if naming == "hf" and encoder.causal:
+                bare = ("embeddings.", "encoder.", "final_layer_norm.")
+                found = {f"text_model.{name}" if name.startswith(bare) else name: key for name, key in found.items()}
+            return naming, found
+    return encoder.naming, {}

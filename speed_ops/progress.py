@@ -1,0 +1,57 @@
+"""How work tells how far it is, where it may be stopped, and how long each part took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+Stage = Literal[
+    "fingerprint",
+    "empty prompt",
+    "concepts",
+    "probes",
+    "retain names",
+    "retain contexts",
+    "encode",
+    "prepare",
+    "layers",
+    "adversarial",
+    "certificate",
+    "leaks",
+    "hash",
+    "compare",
+    "write",
+    "demo",
+]
+"""What is being done. `encode` is an encoder's own word for it; whoever asked it to says what for."""
+
+Progress = Callable[[Stage, int, int], None]
+"""Called with (stage, done, total), often enough to stop work within a second: raising in it interrupts."""
+
+
+def silent(stage: Stage, done: int, total: int) -> None:
+    """Progress for callers that asked for none."""
+
+
+def part_of(progress: Progress | None, stage: Stage, start: int, total: int) -> Progress | None:
+    """Progress of a part that begins at `start`, whatever stage it calls itself, as progress of the whole."""
+    if progress is None:
+        return None
+    return lambda _, done, __: progress(stage, start + done, total)
+
+
+@dataclass
+class Stopwatch:
+    """Seconds spent in each part of the work."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Adds the time of the block to that part."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

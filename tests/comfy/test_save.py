@@ -1,0 +1,255 @@
+"""Saving and loading again with ComfyUI's own loaders: LoRA == patch == baked checkpoint, as far as the type holds."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import mini_checkpoints as mini
+import pytest
+import torch
+from graph import concepts, erased, run, value_outputs
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.comfy
+
+
+@pytest.fixture(autouse=True)
+def own_folders(shared_embeddings, tmp_path):
+    import folder_paths
+
+    before = folder_paths.get_output_directory(), folder_paths.get_input_directory()
+    (tmp_path / "output").mkdir()
+    (tmp_path / "input").mkdir()
+    folder_paths.set_output_directory(str(tmp_path / "output"))
+    folder_paths.set_input_directory(str(tmp_path / "input"))
+    yield tmp_path
+    folder_paths.set_output_directory(before[0])
+    folder_paths.set_input_directory(before[1])
+
+
+CHOICE = {
+    "filename_prefix": "speed/erased",
+    "lora": True,
+    "checkpoint": False,
+    "diffusion_model": False,
+    "recipe": True,
+    "dtype": "as the source",
+    "overwrite": False,
+}
+
+
+def save(erasure, **inputs) -> dict[str, str]:
+    """File by what it is."""
+    from speed_erase.nodes.save_erased_model import SaveErasedModel
+
+    text = run(SaveErasedModel, erasure=erasure, **{**CHOICE, **inputs})[0]
+    return {line.split(": ")[0]: line.split(": ")[1].split(" (")[0] for line in text.splitlines()}
+
+
+def off_by(first: dict, second: dict, reference: dict) -> float:
+    """Worst layer: difference of two models' outputs as a share of what the edit changes."""
+    return float(max((first[k] - second[k]).norm() / (first[k] - reference[k]).norm() for k in first))
+
+
+@pytest.mark.parametrize("family", ["sd15", "sdxl", "sdxl-refiner"])
+def test_lora_patch_and_checkpoint_are_one_model(comfyui, family):
+    import comfy.sd
+    import comfy.utils
+
+    model, clip, vae = mini.load(mini.shared(family))
+    patched, lora, erasure, _, _ = erased(model, clip)
+    files = save(erasure, model=patched, clip=clip, vae=vae, checkpoint=True, diffusion_model=True)
+    prompt = "a landscape by Van Gogh"
+    original, wanted = value_outputs(model, clip, prompt), value_outputs(patched, clip, prompt)
+    stored = comfy.utils.load_torch_file(files["LoRA"])
+    from_file = comfy.sd.load_lora_for_models(model, None, stored, 1.0, 0)[0]
+    assert off_by(wanted, value_outputs(from_file, clip, prompt), original) < 2e-3
+    from_socket = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0)[0]
+    assert off_by(wanted, value_outputs(from_socket, clip, prompt), original) < 1e-5
+    baked, its_clip, its_vae = mini.load(files["Checkpoint"])
+    assert its_vae is not None
+    assert off_by(wanted, value_outputs(baked, its_clip, prompt), original) < 2e-2
+    alone = comfy.sd.load_diffusion_model(files["Diffusion model"])
+    assert off_by(wanted, value_outputs(alone, clip, prompt), original) < 2e-2
+
+
+def test_a_checkpoint_keeps_its_type_and_everything_but_the_edit(sd15):
+    model, clip, vae = sd15
+    patched, _, erasure, _, _ = erased(model, clip)
+    files = save(erasure, model=patched, clip=clip, vae=vae, checkpoint=True, lora=False)
+    edited = {f"model.{key}" for key in erasure.edits}
+    saved = load_file(files["Checkpoint"])
+    for key, before in load_file(mini.shared("sd15")).items():
+        assert before.dtype == saved[key].dtype == torch.float16, key
+        assert torch.equal(before, saved[key]) != (key in edited), key
+    with safe_open(files["Checkpoint"], "pt") as new:
+        facts = new.metadata()
+    assert "speed.recipe" in facts and "speed.certificate" in facts
+    assert facts["modelspec.architecture"] == "stable-diffusion-v1"
+    wide = save(erasure, model=patched, diffusion_model=True, dtype="float32")["Diffusion model"]
+    assert {value.dtype for value in load_file(wide).values()} == {torch.float32}
+
+
+def test_a_float32_source_stays_float32(comfyui, tmp_path):
+    path = mini.write(tmp_path / "wide.safetensors", "sd15-tiny", torch.float32)
+    model, clip, _ = mini.load(path)
+    patched, _, erasure, _, _ = erased(model, clip)
+    file = save(erasure, model=patched, diffusion_model=True)["Diffusion model"]
+    assert {value.dtype for value in load_file(file).values()} == {torch.float32}
+
+
+def test_names_are_numbered_and_nothing_is_overwritten_unless_asked(sd15, own_folders):
+    model, clip, _ = sd15
+    erasure = erased(model, clip)[2]
+    names = [os.path.basename(save(erasure)["LoRA"]) for _ in range(2)]
+    assert names == ["erased_00001_.safetensors", "erased_00002_.safetensors"]
+    same = [save(erasure, overwrite=True)["LoRA"] for _ in range(2)]
+    assert same[0] == same[1] and same[0].endswith("loras/speed/erased.safetensors")
+    left = [name for _, _, names in os.walk(own_folders / "output") for name in names if "tmp" in name]
+    assert left == []
+
+
+@pytest.mark.parametrize("prefix", ["../x", "a/../../x", "/etc/x", "C:\\x", "~/x", "", "a/"])
+def test_nothing_leaves_the_output_folder(sd15, own_folders, prefix):
+    from speed_erase.nodes.save_erased_model import SaveErasedModel
+    from speed_erase.speed_ops.errors import SpeedError
+
+    erasure = erased(*sd15[:2])[2]
+    assert isinstance(SaveErasedModel.validate_inputs(prefix), str)
+    with pytest.raises(SpeedError, match=r"output folder|empty"):
+        save(erasure, filename_prefix=prefix)
+    assert os.listdir(own_folders) in (["output", "input"], ["input", "output"])
+
+
+def test_missing_parts_are_asked_for_before_anything_is_written(sd15, own_folders):
+    from speed_erase.speed_ops.errors import SpeedError
+
+    erasure = erased(*sd15[:2])[2]
+    with pytest.raises(SpeedError, match="wire all three"):
+        save(erasure, checkpoint=True)
+    with pytest.raises(SpeedError, match="at least one"):
+        save(erasure, lora=False, recipe=False)
+    assert os.listdir(own_folders / "output") == []
+
+
+def test_an_interrupted_save_leaves_no_file(sd15, own_folders):
+    import comfy.model_management as host
+
+    model, clip, vae = sd15
+    patched, _, erasure, _, _ = erased(model, clip)
+    host.interrupt_current_processing(True)
+    with pytest.raises(host.InterruptProcessingException):
+        save(erasure, model=patched, clip=clip, vae=vae, lora=False, recipe=False, checkpoint=True)
+    assert [name for _, _, names in os.walk(own_folders / "output") for name in names] == []
+
+
+def test_a_recipe_solves_the_same_erasure_again(sd15):
+    from speed_erase.nodes.speed_apply_recipe import SpeedApplyRecipe
+
+    model, clip, _ = sd15
+    _, _, erasure, _, _ = erased(model, clip)
+    path = save(erasure, lora=False)["Recipe"]
+    name = "output/recipes/speed/" + os.path.basename(path)
+    assert SpeedApplyRecipe.validate_inputs(recipe=name) is True
+    assert "no recipe" in SpeedApplyRecipe.validate_inputs(recipe="elsewhere/x.json")
+    again = run(SpeedApplyRecipe, model=model, clip=clip, recipe=name, strength=1.0)[2]
+    for key, edit in erasure.edits.items():
+        assert torch.equal(again.edits[key].delta(), edit.delta())
+    other, its_clip, _ = mini.load(mini.shared("sd21"))
+    moved = run(SpeedApplyRecipe, model=other, clip=its_clip, recipe=name, strength=1.0)
+    assert moved[2].architecture.name == "sd2" and "Van Gogh" in moved[3]
+
+
+def test_a_saved_lora_is_applied_and_checked_against_the_model(sd15, own_folders):
+    import folder_paths
+
+    from speed_erase.nodes.speed_apply_erasure import SpeedApplyErasure
+    from speed_erase.speed_ops.errors import SpeedError
+
+    model, clip, _ = sd15
+    patched, _, erasure, _, _ = erased(model, clip)
+    file = save(erasure)["LoRA"]
+    folder_paths.add_model_folder_path("loras", os.path.dirname(file))
+    applied, read = run(SpeedApplyErasure, model=model, lora=os.path.basename(file), strength=1.0)
+    prompt = "a landscape by Van Gogh"
+    original, wanted = value_outputs(model, clip, prompt), value_outputs(patched, clip, prompt)
+    assert off_by(wanted, value_outputs(applied, clip, prompt), original) < 2e-3
+    assert read.recipe.concepts[0].target == "Van Gogh"
+    other = mini.load(mini.shared("sd21"))[0]
+    with pytest.raises(SpeedError, match=r"made for Stable Diffusion 1\.x"):
+        run(SpeedApplyErasure, model=other, erasure=erasure)
+    with pytest.raises(SpeedError, match="no erasure to apply"):
+        run(SpeedApplyErasure, model=model)
+
+
+def test_inspect_reads_our_headers_and_says_when_there_are_none(sd15, own_folders):
+    import folder_paths
+
+    from speed_erase.nodes.speed_inspect import SpeedInspect
+
+    erasure = erased(*sd15[:2])[2]
+    file = save(erasure)["LoRA"]
+    folder_paths.add_model_folder_path("loras", os.path.dirname(file))
+    text = run(SpeedInspect, file=f"loras/{os.path.basename(file)}")[0]
+    assert "Van Gogh -> art" in text and "written by this package" in text
+    plain = mini.shared("sd15")
+    folder_paths.add_model_folder_path("checkpoints", str(plain.parent))
+    assert "says nothing" in run(SpeedInspect, file=f"checkpoints/{plain.name}")[0]
+
+
+def test_report_forecast_and_leak_probe(sd15):
+    from graph import retained
+
+    from speed_erase.nodes.speed_forecast import SpeedForecast
+    from speed_erase.nodes.speed_leak_probe import SpeedLeakProbe
+    from speed_erase.nodes.speed_report import SpeedReport
+
+    model, clip, _ = sd15
+    _, _, erasure, report, _ = erased(model, clip)
+    text, facts, chart = run(SpeedReport, erasure=erasure)
+    assert text == report and json.loads(facts)["concepts"][0]["name"] == "Van Gogh" and chart.shape[-1] == 3
+    listed, picture = run(
+        SpeedForecast, model=model, clip=clip, concepts=concepts("Van Gogh"), shown=5, retain=retained()
+    )
+    assert "retained names" in listed and len(listed.splitlines()) == 6 and picture.ndim == 4
+    found, leaking, closed = run(SpeedLeakProbe, model=model, clip=clip, erasure=erasure, templates=1)
+    assert "name: 'Van Gogh'" in found and "typo" in found
+    # Bare names were erased, so the name leaks inside a prompt: the loop closes with it.
+    assert len(leaking) > 0 and closed[0].target == "Van Gogh"
+
+
+def test_validation_names_the_line(own_folders):
+    from speed_erase.nodes.concept_list import ConceptListNode
+    from speed_erase.nodes.retain_set_loader import RetainSetLoader
+
+    assert ConceptListNode.validate_inputs(text="Van Gogh\nMonet -> art -> x", kind="style", file="none").startswith(
+        "Line 2:"
+    )
+    assert "line 1" in ConceptListNode.validate_inputs(text="Monet\nMonet", kind="style", file="none")
+    assert "no concept to erase" in ConceptListNode.validate_inputs(text="# nothing", kind="style", file="none")
+    assert ConceptListNode.validate_inputs(text="", kind="style", file="none", concepts=None) is True
+    assert "no file 'gone.txt'" in ConceptListNode.validate_inputs(text="", kind="style", file="gone.txt")
+    assert "outside" in ConceptListNode.validate_inputs(text="", kind="style", file="../../secret.txt")
+    assert "no file" in RetainSetLoader.validate_inputs(builtin="artists", text="", file="gone.csv")
+    assert RetainSetLoader.validate_inputs(builtin="artists", text="", file="none") is True
+
+
+def test_lists_come_from_the_input_folder_and_are_noticed_when_they_change(own_folders):
+    from speed_erase.nodes.concept_list import ConceptListNode
+    from speed_erase.nodes.retain_set_loader import RetainSetLoader
+
+    file = own_folders / "input" / "names.csv"
+    file.write_text("target,anchor,kind\nSnoopy,dog,character\n")
+    assert "names.csv" in str(ConceptListNode.define_schema().inputs[2].as_dict()["options"])
+    found, text = run(ConceptListNode, text="Van Gogh", kind="style", file="names.csv")
+    assert text == "Van Gogh -> art\nSnoopy -> dog" and found[1].kind == "character"
+    mark = ConceptListNode.fingerprint_inputs(text="x", kind="style", file="names.csv")
+    file.write_text("target,anchor\nSnoopy,beagle dog\n")
+    assert ConceptListNode.fingerprint_inputs(text="x", kind="style", file="names.csv") != mark
+    (own_folders / "input" / "keep.json").write_text('["Ann", "Bob"]')
+    kept, counts = run(RetainSetLoader, builtin="styles", text="Bob\nCy", file="keep.json", limit=0)
+    assert counts.endswith("typed 2, keep.json 1") and len(kept) > 3
+    both = run(RetainSetLoader, builtin="none", text="Dora", retain=kept, limit=10)
+    assert len(both[0]) == 10

@@ -1,0 +1,171 @@
+"""However a model's weights are stored and loaded: half precision, fp8, quantised by ComfyUI or others, offloaded."""
+
+from __future__ import annotations
+
+import json
+
+import mini_checkpoints as mini
+import pytest
+import torch
+from graph import erased, left, moved, run, sample, value_outputs
+from safetensors.torch import load_file, save_file
+
+pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
+
+TEXT_LAYERS = (".attn2.to_v.weight", ".attn2.to_k.weight")
+
+
+@pytest.fixture(scope="module")
+def quantised(comfyui, tmp_path_factory):
+    """SD1.5 whose text layers are stored as ComfyUI's own quantiser stores them: fp8, a scale, a note."""
+    out = {}
+    for key, value in load_file(mini.shared("sd15")).items():
+        out[key] = value
+        if key.endswith(TEXT_LAYERS):
+            scale, base = value.float().abs().max() / 448, key.removesuffix("weight")
+            out[key] = (value.float() / scale).to(torch.float8_e4m3fn)
+            note = json.dumps({"format": "float8_e4m3fn"}).encode()
+            out |= {f"{base}weight_scale": scale, f"{base}comfy_quant": torch.tensor(list(note), dtype=torch.uint8)}
+    path = tmp_path_factory.mktemp("quantised") / "quantised.safetensors"
+    save_file(out, path)
+    return mini.load(path)
+
+
+def in_fp8() -> tuple:
+    return mini.load(mini.shared("sd15"), model_options={"dtype": torch.float8_e4m3fn})
+
+
+def differs_from_the_edit(model, patched, clip, erasure) -> float:
+    """Worst layer: what the erasure adds in a real forward pass against what it should add, as a share of that."""
+    prompt = "a landscape by Van Gogh"
+    rows = clip.encode_from_tokens(clip.tokenize(prompt))[0].double()
+    before, after = value_outputs(model, clip, prompt), value_outputs(patched, clip, prompt)
+    wanted = {key: rows @ edit.delta().T for key, edit in erasure.edits.items()}
+    return max(float(((after[k] - before[k]).double() - want).norm() / want.norm()) for k, want in wanted.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_narrow_storage_agrees_with_float32(comfyui, dtype):
+    wide, clip, _ = mini.load(mini.shared("sd15"))
+    narrow = mini.load(mini.shared("sd15"), model_options={"dtype": dtype})[0]
+    assert narrow.model_dtype() == dtype
+    patched, _, _, report, _ = erased(narrow, clip)
+    assert left(narrow, patched, clip) < 0.07
+    if dtype == torch.float8_e4m3fn:
+        assert "would drown the edit" in report
+    else:
+        assert f"Rounding to {str(dtype).removeprefix('torch.')}" in report
+    assert "Rounding" not in erased(wide, clip)[3]
+
+
+def test_fp8_gets_the_exact_edit_where_a_plain_patch_would_lose_it(comfyui):
+    import comfy.sd
+
+    model, clip, _ = in_fp8()
+    patched, lora, erasure, report, _ = erased(model, clip)
+    assert "7 layers are stored in 8 bits or less" in report and "Save it as a LoRA" in report
+    assert differs_from_the_edit(model, patched, clip, erasure) < 1e-3
+    stock = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0)[0]
+    assert differs_from_the_edit(model, stock, clip, erasure) > 0.05, "the control: baked into fp8 it is lost"
+
+
+@pytest.mark.parametrize("kind", ["fp8", "comfy_quant"])
+def test_original_and_erased_in_turn(quantised, kind):
+    model, clip, _ = in_fp8() if kind == "fp8" else quantised
+    patched = erased(model, clip)[0]
+    first, changed, again = (sample(one, clip, "Van Gogh", steps=2) for one in (model, patched, model))
+    assert torch.equal(first, again) and not torch.equal(first, changed)
+
+
+def test_comfyuis_own_quantised_layers_are_read_and_edited_exactly(quantised, sd15):
+    model, clip, _ = quantised
+    patched, _, erasure, report, _ = erased(model, clip)
+    assert "7 layers are stored in 8 bits or less" in report
+    assert differs_from_the_edit(model, patched, clip, erasure) < 1e-4
+    assert left(model, patched, clip) < 0.05 and moved(model, patched, clip, "Claude Monet", row=True) < 0.02
+
+
+@pytest.mark.parametrize("kind", ["fp8", "comfy_quant"])
+def test_a_checkpoint_in_8_bits_is_refused_before_anything_is_written(quantised, kind, tmp_path, monkeypatch):
+    import folder_paths
+
+    from speed_erase.nodes.save_erased_model import SaveErasedModel
+    from speed_erase.speed_ops.errors import SpeedError
+
+    monkeypatch.setattr(folder_paths, "output_directory", str(tmp_path))
+    model, clip, vae = in_fp8() if kind == "fp8" else quantised
+    patched, _, erasure, _, _ = erased(model, clip)
+    choice = {"lora": True, "checkpoint": True, "diffusion_model": False, "recipe": True, "overwrite": True}
+    inputs = {"filename_prefix": "x", "model": patched, "clip": clip, "vae": vae, **choice}
+    with pytest.raises(SpeedError, match="save a LoRA, or choose float16"):
+        run(SaveErasedModel, erasure=erasure, dtype="as the source", **inputs)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    run(SaveErasedModel, erasure=erasure, dtype="float16", **inputs)
+    saved = tmp_path / "checkpoints" / "x.safetensors"
+    assert not any(key.endswith(("comfy_quant", "weight_scale")) for key in load_file(saved))
+    baked, its_clip, _ = mini.load(saved)
+    wanted, got = (value_outputs(one, its_clip, "Van Gogh") for one in (patched, baked))
+    assert all(torch.allclose(wanted[key], got[key], rtol=1e-2, atol=1e-2) for key in wanted)
+
+
+def test_weights_read_the_same_however_the_model_is_loaded(sd15):
+    from speed_erase.nodes.host.weights import open_model
+
+    model, clip, _ = sd15
+    patched, device = erased(model, clip)[0], torch.device("cpu")
+    states = [dict(open_model(patched).weights)]
+    for memory in (0, 1):  # whole, then with every layer offloaded as --lowvram does
+        patched.unpatch_model(device)
+        patched.load(device, lowvram_model_memory=memory)
+        states.append(dict(open_model(patched).weights))
+        assert all(torch.equal(value, states[0][key]) for key, value in states[-1].items())
+        untouched = dict(open_model(model).weights)
+        assert not any(torch.equal(value, states[0][key]) for key, value in untouched.items())
+        rows = torch.randn(5, 768, generator=torch.Generator().manual_seed(0))
+        for key, weight in states[0].items():  # what a layer gives, patched in place or on the fly
+            layer = patched.model.get_submodule(key.removesuffix(".weight"))
+            assert torch.allclose(layer(rows), rows @ weight.T, atol=1e-5)
+    patched.unpatch_model(device)
+
+
+def test_gguf_models_are_refused_with_the_way_round(sd15):
+    from comfy.model_patcher import ModelPatcher
+
+    from speed_erase.speed_ops.errors import UnsupportedModelError
+
+    class GGUFModelPatcher(ModelPatcher):
+        """As the extension for GGUF files names it."""
+
+    model, clip, _ = sd15
+    packed = GGUFModelPatcher(model.model, model.load_device, model.offload_device)
+    with pytest.raises(UnsupportedModelError, match=r"GGUF model.*fp16 checkpoint, save the LoRA"):
+        erased(packed, clip)
+
+
+class PackedTensor(torch.Tensor):
+    """A tensor whose values mean something else, as those of several quantisers do."""
+
+
+@pytest.mark.parametrize(
+    ("pack", "named"),
+    [
+        (lambda w: w.to(torch.int8), "int8"),
+        (lambda w: torch.zeros(w.numel() // 2, 1, dtype=torch.uint8), "uint8"),
+        (lambda w: w.as_subclass(PackedTensor), "PackedTensor"),
+        (lambda w: w.to("meta"), "float32"),
+    ],
+    ids=["int8", "4 bits", "a class of its own", "elsewhere"],
+)
+def test_weights_packed_by_others_are_refused_with_the_way_round(comfyui, pack, named):
+    from speed_erase.speed_ops.errors import UnsupportedModelError
+
+    model, clip, _ = mini.load(mini.shared("sd15-tiny"))
+    for name, module in model.model.named_modules():
+        if name.endswith("attn2.to_v"):
+            del module.weight
+            module.weight = pack(torch.zeros(320, 768))
+    state = model.model.state_dict()
+    state |= {f"{n}.weight": m.weight for n, m in model.model.named_modules() if n.endswith("attn2.to_v")}
+    model.model.state_dict = lambda: state
+    with pytest.raises(UnsupportedModelError, match=rf"packed by a quantiser \({named}, at .*save the LoRA"):
+        erased(model, clip)

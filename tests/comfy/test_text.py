@@ -1,0 +1,195 @@
+"""Embeddings as the model sees them: the CLIP that is wired in, its skip and LoRAs, literal names, the shared cache."""
+
+from __future__ import annotations
+
+import gc
+
+import mini_checkpoints as mini
+import pytest
+import torch
+from graph import erased, left, sample
+
+pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
+
+
+def test_a_clip_lora_and_clip_skip_change_what_is_erased(sd15):
+    model, clip, _ = sd15
+    skipped = clip.clone()
+    skipped.clip_layer(-2)
+    patched = erased(model, skipped)[0]
+    assert left(model, patched, skipped) < 0.05
+    changed = clip.clone()
+    key = "clip_l.transformer.text_model.encoder.layers.1.mlp.fc1.weight"
+    shape = clip.patcher.model.state_dict()[key].shape
+    assert changed.add_patches({key: (torch.full(shape, 0.02),)}) == [key]
+    assert left(model, erased(model, changed)[0], changed) < 0.05
+
+
+def test_second_run_with_one_more_concept_encodes_little(sd15, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path))
+    model, clip, _ = sd15
+    first = erased(model, clip, "Joan Miro", preset="auto")[3]
+    second = erased(model, clip, "Joan Miro\nMark Rothko", preset="auto")[3]
+    count = [int(report.split(" texts encoded")[0].split("\n")[-1]) for report in (first, second)]
+    assert 0 < count[1] < count[0] / 3, (first, second)
+
+
+def test_names_are_literal(sd15):
+    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.speed_ops.models.families import by_name
+
+    encoder = HostTextEncoder(sd15[1], by_name("sd1"))
+    plain = encoder.token_ids("Hulk film")
+    inside = encoder.token_ids("Hulk (film)")
+    assert [i for i in inside if i in plain] == plain and len(inside) == len(plain) + 2
+    assert len(encoder.token_ids("embedding:foo")) == len(encoder.token_ids("embedding :foo")) >= 3
+    assert encoder.token_ids("{a|b}") and encoder.token_ids("") == []
+
+
+def test_trimmed_rows_are_the_public_ones_and_the_fingerprint_follows_the_weights(sd15):
+    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.speed_ops.models.families import by_name
+
+    clip = sd15[1]
+    encoder = HostTextEncoder(clip, by_name("sd1"))
+    rows = encoder.encode(["a (very) old house", "Snoopy"], [77, 4])
+    public = clip.encode_from_tokens(clip.tokenize(r"a \(very\) old house"))[0]
+    assert torch.allclose(rows[0], public, atol=1e-5) and rows[1].shape == (4, 768)
+    assert encoder.notes == []
+    other = clip.clone()
+    assert HostTextEncoder(other, by_name("sd1")).fingerprint == encoder.fingerprint
+    key = "clip_l.transformer.text_model.encoder.layers.1.mlp.fc1.weight"
+    other.add_patches({key: (torch.full(clip.patcher.model.state_dict()[key].shape, 0.02),)})
+    assert HostTextEncoder(other, by_name("sd1")).fingerprint != encoder.fingerprint
+    other.clip_layer(-2)
+    assert len({HostTextEncoder(c, by_name("sd1")).fingerprint for c in (clip, other)}) == 2
+
+
+@pytest.mark.parametrize(("checkpoint", "name"), [("sd15", "sd1"), ("sd21", "sd2"), ("sdxl", "sdxl")])
+def test_the_fingerprint_is_the_command_lines(comfyui, checkpoint, name):
+    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
+    from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
+    from speed_erase.speed_ops.files.checkpoint import Checkpoint
+    from speed_erase.speed_ops.models.families import by_name
+
+    family = by_name(name)
+    file = Checkpoint.open(mini.shared(checkpoint))
+    theirs = ClipTextEncoder(file, family.encoders, ClipTokenizer.from_package())
+    clip = mini.load(mini.shared(checkpoint))[1]
+    assert HostTextEncoder(clip, family).fingerprint == theirs.fingerprint
+
+
+@pytest.fixture
+def short_of_memory(monkeypatch):
+    """`short_of_memory(bears)`: encoding raises what ComfyUI raises unless `bears(number of texts, is on the CPU)`."""
+    import comfy.model_management
+    from comfy.sd import CLIP
+
+    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
+
+    def arrange(bears) -> None:
+        real = {"trimmed": ClipTextEncoder.encode, "public": CLIP.encode_from_tokens}
+        moved = []
+        leave = HostTextEncoder._move_to_cpu
+        monkeypatch.setattr(HostTextEncoder, "_move_to_cpu", lambda self: moved.append(leave(self)))
+
+        def check(count: int) -> None:
+            if not bears(count, bool(moved)):
+                raise comfy.model_management.OOM_EXCEPTION("out of memory")
+
+        def trimmed(self, prompts, lengths, progress=None):
+            check(len(prompts))
+            return real["trimmed"](self, prompts, lengths, progress)
+
+        def public(self, tokens, *args, **kwargs):
+            check(len(next(iter(tokens.values()))))
+            return real["public"](self, tokens, *args, **kwargs)
+
+        monkeypatch.setattr(ClipTextEncoder, "encode", trimmed)
+        monkeypatch.setattr(CLIP, "encode_from_tokens", public)
+
+    return arrange
+
+
+NAMES = [f"Painter {i}" for i in range(20)]
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["trimmed", "padded"])
+@pytest.mark.parametrize(
+    ("bears", "said"),
+    [
+        (lambda count, on_cpu: count <= 4, "The GPU ran out of memory: texts were encoded 4 at a time."),
+        (lambda count, on_cpu: on_cpu, "The GPU ran out of memory: texts were encoded on the CPU."),
+    ],
+    ids=["smaller chunks", "the CPU"],
+)
+def test_running_out_of_gpu_memory_falls_back_and_is_said(sd15, short_of_memory, plain, bears, said):
+    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.speed_ops.models.families import by_name
+
+    encoder = HostTextEncoder(sd15[1], by_name("sd1"))
+    encoder._agrees = plain
+    wanted = encoder.encode(NAMES, [4] * 20)
+    short_of_memory(bears)
+    got = encoder.encode(NAMES, [4] * 20)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(wanted, got, strict=True))
+    assert encoder.notes == [said]
+
+
+def test_a_whole_erasure_without_gpu_memory_runs_on_the_cpu_and_its_report_says_so(comfyui, short_of_memory):
+    model, clip, _ = mini.load(mini.shared("sd15"))  # one whose CLIP nobody has looked at: that takes memory, too
+    short_of_memory(lambda count, on_cpu: on_cpu)
+    report = erased(model, clip, "Nobody at all")[3]
+    assert "The GPU ran out of memory: texts were encoded on the CPU." in report
+
+
+def test_too_little_memory_anywhere_is_a_sentence(sd15, short_of_memory):
+    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.speed_ops.errors import SpeedError
+    from speed_erase.speed_ops.models.families import by_name
+
+    encoder = HostTextEncoder(sd15[1], by_name("sd1"))
+    short_of_memory(lambda count, on_cpu: False)
+    with pytest.raises(SpeedError, match="Memory does not suffice"):
+        encoder.encode(NAMES, [4] * 20)
+
+
+def test_no_copy_of_the_text_encoder_stays_behind(sd15, monkeypatch):
+    """Without the garbage collector, which may be long in coming and does not look at the GPU's memory."""
+    from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
+
+    def held() -> int:
+        """Numbers in all parameters of all modules that are alive."""
+        return sum(one.numel() for one in gc.get_objects() if type(one) is torch.nn.Parameter)
+
+    model, clip, _ = sd15
+    erased(model, clip, "Somebody Before")
+    gc.collect()
+    gc.disable()
+    try:
+        before = held()
+        erased(model, clip, "Somebody Forgotten")
+        assert held() == before
+        monkeypatch.setattr(ClipTextEncoder, "close", lambda self: None)
+        erased(model, clip, "Somebody Remembered")
+        assert held() > before, "the control: where it is not let go of, this test sees it"
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def test_the_diffusion_model_is_not_loaded_for_the_edit(sd15, monkeypatch):
+    import comfy.model_management as host
+
+    model, clip, _ = sd15
+    real, loaded = host.load_models_gpu, []
+    monkeypatch.setattr(
+        host, "load_models_gpu", lambda models, *args, **kwargs: (loaded.extend(models), real(models, *args, **kwargs))
+    )
+    erased(model, clip, "Somebody Light", preset="auto")
+    sample_uses = len(loaded)
+    assert all(one.model is clip.cond_stage_model for one in loaded)
+    sample(model, clip, "a dog")
+    assert any(one.model is model.model for one in loaded[sample_uses:]), "the control: sampling does load it"

@@ -1,0 +1,130 @@
+"""How the engine behaves towards its host: devices, progress, interrupts, imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from problems import make
+from torch.overrides import TorchFunctionMode
+
+from speed_erase.speed_ops import EraseSettings, Rows, solve
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What may look at a tensor's content from the host, once a layer each: the layer is finite, the Cholesky factor of its
+# Gram matrix exists and its smallest direction converged (some checks), the kept rows and eigenvectors are counted
+# (boolean indexing), the edit is finite, the certificate's summary numbers. Nothing per row.
+LOOKS_PER_LAYER = 40
+
+TO_THE_HOST = {"cpu", "numpy", "tolist", "item", "__bool__", "__int__", "__float__", "__index__"}
+
+
+class Watch(TorchFunctionMode):
+    """Counts the calls that bring a tensor's content to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        if name in TO_THE_HOST:
+            self.calls[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+SWITCHES = [
+    EraseSettings(),
+    EraseSettings(mu=0.5, augment_rank=2),
+    EraseSettings(dpa=False, rpa=True, threshold=2.0),
+    EraseSettings(invariants="span", ipf=False, dpa=False, held_out=0.2),
+    EraseSettings(method="uce"),
+    EraseSettings(method="rece"),
+    EraseSettings(adversarial_rounds=2),
+]
+
+
+@pytest.mark.parametrize("settings", SWITCHES, ids=lambda s: f"{s.method}-{s.invariants}-{s.ipf}-{s.rpa}-{s.mu}")
+def test_every_tensor_is_made_on_the_device_of_the_input(settings):
+    """With `meta` as the default device a tensor made without an explicit one has no data, and any use of it fails."""
+    problem = make(80, 3, 100, outs=(70, 140))
+    probes = (Rows.single(problem.targets), Rows.single(problem.anchors))
+    plain = solve(*problem.args(), settings, probes=probes)
+    with torch.device("meta"):
+        guarded = solve(*problem.args(), settings, probes=probes)
+    for key in problem.weights:
+        assert torch.equal(plain.delta(key), guarded.delta(key))
+
+
+@pytest.mark.parametrize("settings", SWITCHES[:4], ids=lambda s: f"{s.invariants}-{s.ipf}-{s.rpa}-{s.mu}")
+def test_looks_from_the_host_grow_with_layers_not_with_rows(settings):
+    def looks(layers: int, retain: int) -> int:
+        problem = make(80, 3, retain, outs=(70,) * layers)
+        with Watch() as watch:
+            solve(*problem.args(), settings)
+        assert watch.calls["numpy"] == watch.calls["cpu"] == 0
+        return sum(watch.calls.values())
+
+    few, many = looks(2, 100), looks(6, 100)
+    assert (many - few) / 4 <= LOOKS_PER_LAYER
+    assert abs(looks(2, 300) - few) <= 2 * LOOKS_PER_LAYER
+
+
+def test_every_stage_reports():
+    seen: list[tuple[str, int, int]] = []
+    problem = make()
+    solve(*problem.args(), EraseSettings(adversarial_rounds=1), progress=lambda *step: seen.append(step))
+    assert {stage for stage, _, _ in seen} == {"prepare", "layers", "adversarial", "certificate"}
+    assert all(0 <= done <= total for _, done, total in seen)
+    assert ("layers", 2, 2) in seen and ("certificate", 2, 2) in seen
+
+
+class Stop(Exception):
+    pass
+
+
+def test_an_interrupt_at_any_moment_leaves_nothing_behind():
+    """Whatever call of the callback raises, the inputs are as they were and the next solve is the same."""
+    problem = make()
+    before = [tensor.clone() for tensor in (problem.targets, problem.retain, *problem.weights.values())]
+    reference = solve(*problem.args(), EraseSettings())
+    calls = 0
+
+    def count(*_):
+        nonlocal calls
+        calls += 1
+
+    solve(*problem.args(), EraseSettings(), progress=count)
+    for moment in range(calls):
+        left = moment
+
+        def stop(*_):
+            nonlocal left
+            if left == 0:
+                raise Stop
+            left -= 1
+
+        with pytest.raises(Stop):
+            solve(*problem.args(), EraseSettings(), progress=stop)
+    after = (problem.targets, problem.retain, *problem.weights.values())
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert torch.equal(solve(*problem.args(), EraseSettings()).delta("layer0"), reference.delta("layer0"))
+
+
+def test_the_engine_needs_no_comfyui_and_no_transformers():
+    """A fresh interpreter in which those names cannot be imported."""
+    code = (
+        "import sys, importlib.util\n"
+        "for name in ('comfy', 'folder_paths', 'comfy_api', 'transformers', 'rich'): sys.modules[name] = None\n"
+        f"spec = importlib.util.spec_from_file_location('speed_erase', {str(ROOT / '__init__.py')!r},"
+        f" submodule_search_locations=[{str(ROOT)!r}])\n"
+        "module = importlib.util.module_from_spec(spec); sys.modules['speed_erase'] = module\n"
+        "spec.loader.exec_module(module)\n"
+        "import speed_erase.speed_ops\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

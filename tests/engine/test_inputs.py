@@ -1,0 +1,172 @@
+"""Bad input: one clear exception type each, with a sentence that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from problems import make
+
+from speed_erase.speed_ops import EraseSettings, InputError, Rows, SettingsError, solve
+
+
+def run(problem, **changes):
+    settings = changes.pop("settings", EraseSettings())
+    options = {k: changes.pop(k) for k in ("target_names", "retain_names", "probes", "hold") if k in changes}
+    parts = {
+        "weights": problem.weights,
+        "targets": problem.targets,
+        "anchors": problem.anchors,
+        "retain": problem.retain,
+        "invariants": problem.invariants,
+        **changes,
+    }
+    return solve(*parts.values(), settings, **options)
+
+
+def spoiled(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    tensor = tensor.clone()
+    tensor[1, 2] = value
+    return tensor
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", ["targets", "anchors", "retain", "invariants"])
+def test_embeddings_that_are_not_finite(part, value):
+    problem = make()
+    with pytest.raises(InputError, match=f"{part.rstrip('s')} embeddings hold NaN or Inf"):
+        run(problem, **{part: spoiled(getattr(problem, part), value)})
+
+
+def test_weights_that_are_not_finite():
+    problem = make()
+    weights = {**problem.weights, "layer1": spoiled(problem.weights["layer1"], float("nan"))}
+    with pytest.raises(InputError, match="layer1 holds NaN or Inf: the model file is damaged"):
+        run(problem, weights=weights)
+
+
+def test_a_layer_of_another_width():
+    problem = make()
+    with pytest.raises(InputError, match="text encoder does not belong to this model"):
+        run(problem, weights={"layer0": torch.zeros(4, 30)})
+
+
+@pytest.mark.parametrize("part", ["anchors", "retain", "invariants"])
+def test_embeddings_of_another_width(part):
+    problem = make()
+    narrow = getattr(problem, part)[:, :-1]
+    with pytest.raises(InputError, match=r"same text encoder|same position"):
+        run(problem, **{part: narrow})
+
+
+def test_nothing_to_do():
+    problem = make()
+    with pytest.raises(InputError, match="at least one target"):
+        run(problem, targets=problem.targets[:0], anchors=problem.anchors[:0])
+    with pytest.raises(InputError, match="no layer to edit"):
+        run(problem, weights={})
+
+
+def test_targets_without_their_anchors():
+    problem = make()
+    with pytest.raises(InputError, match="2 target rows stand against 1 anchor rows"):
+        run(problem, anchors=problem.anchors[:1])
+
+
+def test_a_target_listed_twice():
+    problem = make()
+    twice = problem.targets[[0, 0]]
+    with pytest.raises(InputError, match="listed twice with different anchors"):
+        run(problem, targets=twice)
+    with pytest.raises(InputError, match="listed twice: remove"):
+        run(problem, targets=twice, anchors=problem.anchors[[1, 1]])
+    with pytest.raises(InputError, match="'van  gogh' is listed twice"):
+        run(problem, target_names=["Van Gogh", "van  gogh"])
+
+
+def test_a_retain_set_that_fills_the_space():
+    problem = make(16, 1, 200)
+    settings = EraseSettings(ipf=False, dpa=False, threshold=1e-12)
+    with pytest.raises(InputError, match=r"fill the embedding space.*Keep fewer names"):
+        run(problem, settings=settings)
+
+
+def test_an_empty_retain_set_is_legal_and_said():
+    problem = make()
+    for nothing in (None, problem.retain[:0]):
+        certificate = run(problem, retain=nothing).certificate
+        assert any("No names to keep were given" in warning for warning in certificate.warnings)
+        assert certificate.layers[0].room == 24
+    assert not any("No names to keep" in warning for warning in run(problem).certificate.warnings)
+
+
+def test_names_that_do_not_fit():
+    problem = make()
+    with pytest.raises(InputError, match="3 names for 2 embedding rows"):
+        run(problem, target_names=["a", "b", "c"])
+    with pytest.raises(InputError, match="Every concept needs at least one row"):
+        Rows(problem.targets, (0, 2), ("a", "b", "c"), (False, False))
+    with pytest.raises(InputError, match="probe rows must belong to the targets"):
+        run(problem, probes=(Rows.single(problem.targets, ["x", "y"]), Rows.single(problem.anchors, ["x", "y"])))
+
+
+def test_numerically_hopeless_settings_are_a_sentence():
+    """Never a LinAlgError: the smallest ridge on a huge, rank-deficient system."""
+    problem = make(24, 2, 40)
+    huge = [part * 1e12 for part in (problem.targets, problem.anchors, problem.retain)]
+    try:
+        erasure = solve(problem.weights, *huge, None, EraseSettings(method="uce", lam=1e-9))
+    except InputError as refusal:
+        assert "raise them" in str(refusal)
+    else:
+        assert all(torch.isfinite(erasure.delta(key)).all() for key in erasure)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "range_"),
+    [
+        ("lam", 0.0, "1e-09 to 1e"),
+        ("lam", float("nan"), "from"),
+        ("threshold", -1.0, "from 0 to"),
+        ("augmentations", 2.5, "a whole number from 0 to 1000"),
+        ("augment_rank", 0, "from 1 to 64"),
+        ("method", "esd", "one of speed, uce, rece, null_space"),
+        ("layers", "Q", "one of V, K, KV"),
+        ("held_out", 0.9, "from 0 to 0.5"),
+        ("ipf", 1, "true or false"),
+        ("seed", -1, "a whole number from 0"),
+        ("lam", True, "a number from"),
+    ],
+)
+def test_a_setting_out_of_range_names_itself_its_value_and_the_range(field, value, range_):
+    with pytest.raises(SettingsError) as refusal:
+        EraseSettings(**{field: value})
+    assert str(refusal.value).startswith(f"{field} is {value!r}") and range_ in str(refusal.value)
+
+
+def test_settings_that_contradict_each_other():
+    with pytest.raises(SettingsError, match="both on"):
+        EraseSettings(rpa=True)
+    with pytest.raises(SettingsError, match="relative threshold"):
+        EraseSettings(threshold_mode="relative", threshold=2.0)
+    with pytest.raises(SettingsError, match=r"no preset 'fw'.*did you mean 'few'"):
+        EraseSettings.preset("fw")
+    with pytest.raises(SettingsError, match=r"no setting 'lamb' .did you mean 'lam'"):
+        EraseSettings.preset("few", lamb=1.0)
+
+
+def test_presets_carry_the_papers_values():
+    few, multi, implicit = (EraseSettings.preset(name) for name in ("few", "multi", "implicit"))
+    assert (few.threshold, few.lam, few.mu, few.ipf, few.dpa, few.augmentations, few.augment_rank) == (
+        0.1, 1.0, 0.0, True, True, 10, 1,
+    )  # fmt: skip
+    assert (multi.threshold, multi.lam, multi.ipf, multi.dpa) == (1e-4, 0.05, False, True)
+    assert (implicit.threshold, implicit.lam, implicit.mu) == (0.1, 0.7, 0.5)
+    assert all(preset.layers == "V" and preset.rows == "bare" for preset in (few, multi, implicit))
+    assert EraseSettings.from_dict(multi.to_dict()) == multi
+
+
+def test_every_setting_explains_itself():
+    import dataclasses
+
+    for item in dataclasses.fields(EraseSettings):
+        assert len(item.metadata["help"]) > 15, item.name

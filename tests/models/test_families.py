@@ -1,0 +1,224 @@
+"""Families are recognised by keys and shapes, in every layout; everything else is refused with what was seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import mini_dit
+import pico
+import pytest
+
+from speed_erase.speed_ops.errors import SettingsError, UnsupportedModelError
+from speed_erase.speed_ops.models.detect import detect, layers
+from speed_erase.speed_ops.models.families import ARCHITECTURES, GRAPH_FAMILIES, by_name
+from speed_erase.speed_ops.models.keys import encoder_keys
+
+LAYERS = {"sd1": 16, "sd2": 16, "sdxl": 70, "sdxl-refiner": 44}
+PLACES = [
+    ("ldm", "model.diffusion_model."),
+    ("ldm", "diffusion_model."),
+    ("ldm", ""),
+    ("diffusers", ""),
+    ("diffusers", "unet/"),
+]
+
+
+@pytest.mark.parametrize("family", LAYERS)
+@pytest.mark.parametrize(("layout", "prefix"), PLACES)
+@pytest.mark.parametrize("shapes", [pico.FAMILIES, pico.SMALL], ids=["full", "small"])
+def test_every_layout_gives_the_same_layers(
+    family: str, layout: str, prefix: str, shapes: dict[str, pico.Shape]
+) -> None:
+    structure = shapes[family]
+    keys = pico.unet_shapes(structure, layout, prefix)
+    architecture = detect(keys)
+    assert architecture.name == family
+    found = layers(architecture, keys, "KV")
+    truth = {
+        ldm: diffusers for ldm, diffusers, _ in pico.names(structure) if "attn2.to_k" in ldm or "attn2.to_v" in ldm
+    }
+    assert {f"{layer.ldm_path}.weight": f"{layer.diffusers_path}.weight" for layer in found} == truth
+    for layer in found:
+        assert keys[layer.file_key] == layer.shape
+        assert layer.canonical == f"diffusion_model.{layer.ldm_path}.weight"
+    if shapes is pico.FAMILIES:
+        assert len(found) == 2 * LAYERS[family]
+
+
+def test_order_is_the_model_s_and_selection_is_exact() -> None:
+    keys = pico.checkpoint_shapes("sdxl")
+    architecture = detect(dict(reversed(keys.items())))
+    values = layers(architecture, dict(reversed(keys.items())), "V")
+    assert values == layers(architecture, keys, "V")
+    assert [layer.kind for layer in layers(architecture, keys, "KV")[:4]] == ["K", "V", "K", "V"]
+    assert {layer.kind for layer in layers(architecture, keys, "K")} == {"K"}
+    assert values[0].ldm_path == "input_blocks.4.1.transformer_blocks.0.attn2.to_v"
+    depths = [layer.ldm_path for layer in values if layer.ldm_path.startswith("middle_block")]
+    assert depths == [f"middle_block.1.transformer_blocks.{n}.attn2.to_v" for n in range(10)]
+    assert values[-1].ldm_path.startswith("output_blocks.5.1.")
+
+
+@pytest.mark.parametrize(
+    ("family", "base"),
+    [
+        ("sd1", "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_v"),
+        ("sd2", "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_v"),
+        ("sdxl", "lora_unet_input_blocks_4_1_transformer_blocks_0_attn2_to_v"),
+        ("sdxl-refiner", "lora_unet_input_blocks_4_1_transformer_blocks_0_attn2_to_v"),
+    ],
+)
+def test_lora_names_are_those_kohya_writes(family: str, base: str) -> None:
+    keys = pico.checkpoint_shapes(family)
+    assert layers(by_name(family), keys)[0].lora_base == base
+
+
+@pytest.mark.parametrize("change", [{"in_channels": 9}, {"in_channels": 8}, {"depths": (1,)}, {"res_blocks": 1}])
+def test_variants_of_a_family_are_the_family(change: dict[str, object]) -> None:
+    assert detect(pico.unet_shapes(replace(pico.FAMILIES["sd1"], **change))).name == "sd1"
+
+
+@pytest.mark.parametrize("structure", [((0, 2, 4), None), ((0, 1, 2), None), ((0, 2, 5), 5), ((0, 2, 6), 6)])
+def test_distilled_xl_models_are_xl(structure: tuple[tuple[int, ...], int | None]) -> None:
+    shape = replace(pico.FAMILIES["sdxl"], depths=structure[0], middle=structure[1], res_blocks=1)
+    assert detect(pico.unet_shapes(shape)).name == "sdxl"
+
+
+def test_columns_and_conventions() -> None:
+    xl = by_name("sdxl")
+    assert (xl.columns("clip_l"), xl.columns("clip_g")) == (slice(0, 768), slice(768, 2048))
+    assert xl.pooled is not None and xl.pooled.width == 2816
+    for row in GRAPH_FAMILIES:
+        assert sum(encoder.width for encoder in row.encoders) == row.context_width
+    assert [row.encoders[0].blocks_used for row in ARCHITECTURES] == [12, 23, 11, 31, 11, 24, 24]
+    with pytest.raises(SettingsError, match="clip_l, clip_g"):
+        xl.columns("t5")
+
+
+@pytest.mark.parametrize("family", LAYERS)
+def test_text_encoders_are_found_in_the_file(family: str) -> None:
+    keys = pico.checkpoint_shapes(family)
+    for encoder in by_name(family).encoders:
+        naming, found = encoder_keys(encoder, keys)
+        embedding = "text_model.embeddings.token_embedding.weight" if naming == "hf" else "token_embedding.weight"
+        assert keys[found[embedding]][1] == encoder.width
+        assert encoder_keys(encoder, pico.unet_shapes(pico.SMALL[family])) == (encoder.naming, {})
+
+
+def test_old_files_without_text_model_are_read_alike() -> None:
+    keys = [key.replace("text_model.", "") for key in pico.clip_hf_shapes(768, "cond_stage_model.transformer.")]
+    _, found = encoder_keys(by_name("sd1").encoders[0], keys)
+    assert set(found) == {key for key in pico.clip_hf_shapes(768, "")}
+
+
+def _with(extra: dict[str, tuple[int, ...]], family: str = "sd1") -> dict[str, tuple[int, ...]]:
+    return pico.checkpoint_shapes(family) | extra
+
+
+DIT_PLACES = [(prefix, False) for prefix in ("", "model.diffusion_model.", "diffusion_model.")]
+DIT_PLACES += [(prefix, True) for prefix in ("transformer/", "")]
+
+
+@pytest.mark.parametrize(("family", "path"), [("sd3", "context_embedder"), ("flux-dev", "txt_in")])
+@pytest.mark.parametrize(("prefix", "folder"), DIT_PLACES)
+def test_models_that_text_enters_at_one_layer(family: str, path: str, prefix: str, folder: bool) -> None:
+    keys = mini_dit.model_shapes(family, prefix, folder)
+    assert detect(keys).name == family
+    for which in ("V", "K", "KV"):
+        (layer,) = layers(by_name(family), keys, which)
+        assert layer.file_key == f"{prefix}{'context_embedder' if folder else path}.weight"
+        assert layer.canonical == f"diffusion_model.{path}.weight" and layer.shape == keys[layer.file_key]
+        assert layer.lora_base == f"lora_unet_{path}"
+    with pytest.raises(UnsupportedModelError, match="Supported are") as caught:
+        detect(keys, GRAPH_FAMILIES)
+    assert str(caught.value).endswith("Stable Diffusion XL refiner.")
+    other = "flux-dev" if family == "sd3" else "sd3"
+    with pytest.raises(UnsupportedModelError, match="is not a"):
+        layers(by_name(other), keys)
+
+
+def test_flux_without_guidance_is_schnell() -> None:
+    assert detect(mini_dit.model_shapes("flux-schnell", "model.diffusion_model.")).name == "flux-schnell"
+    names = {row.name: row.modelspec for row in ARCHITECTURES}
+    assert (names["flux-dev"], names["flux-schnell"]) == ("flux-1-dev", "flux-1-schnell")
+
+
+FLUX, SD3 = mini_dit.model_shapes("flux-dev"), mini_dit.model_shapes("sd3")
+LOOK_ALIKES = {
+    "a Flux.2 model": FLUX | {"double_stream_modulation_img.lin.weight": (9, 3), "txt_in.weight": (6144, 15360)},
+    "a Chroma model": {key: size for key, size in FLUX.items() if "vector_in" not in key}
+    | {"distilled_guidance_layer.norms.0.scale": (4,)},
+    "an Ovis-Image model": FLUX | {"txt_norm.scale": (2048,)},
+    "a ControlNet": FLUX | {"controlnet_blocks.0.weight": (4, 4)},
+    "a Flux model, but it has no vector_in": {key: size for key, size in FLUX.items() if "vector_in" not in key},
+    "a Flux model, but txt_in.weight is 48 x 3584": FLUX | {"txt_in.weight": (48, 3584)},
+    "a Flux model, but vector_in.in_layer.weight is 48 x 1280": FLUX | {"vector_in.in_layer.weight": (48, 1280)},
+    "a HunyuanVideo model": {"txt_in.individual_token_refiner.blocks.0.norm1.weight": (4,)}
+    | FLUX
+    | {"txt_in.input_embedder.weight": (4, 4096), "vector_in.in_layer.weight": (4, 4)},
+    "with a context processor": SD3 | {"context_processor.layers.0.attn.qkv.weight": (9, 3)},
+    "a Stable Diffusion 3 model, but context_embedder.weight is 64 x 2048": SD3
+    | {"context_embedder.weight": (64, 2048)},
+    "an LTX-Video or PixArt model": {"adaln_single.emb.timestep_embedder.linear_1.bias": (4,)},
+}
+
+
+@pytest.mark.parametrize("seen", LOOK_ALIKES)
+def test_look_alikes_are_refused(seen: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=seen):
+        detect(LOOK_ALIKES[seen])
+
+
+V1 = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0."
+REFUSED = {
+    "Flux": {"double_blocks.0.img_attn.qkv.weight": (9, 3), "txt_in.weight": (3, 4096)},
+    "Stable Diffusion 3": {"model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight": (9, 3)},
+    "a Flux": {
+        "transformer/single_transformer_blocks.0.attn.to_q.weight": (3, 3),
+        "transformer/context_embedder.weight": (3, 3),
+    },
+    "Stable Cascade": {"clip_txt_mapper.weight": (4, 1280)},
+    "PixArt": {"t_block.1.weight": (4, 4)},
+    "LoRA": {"lora_unet_input_blocks_1_1_attn2_to_v.lora_up.weight": (4, 1)},
+    "ControlNet": {"control_model.zero_convs.0.0.weight": (4, 4, 1, 1)},
+    "VAE": {"first_stage_model.decoder.conv_in.weight": (4, 4, 3, 3)},
+    "text encoder": {"text_model.final_layer_norm.weight": (768,)},
+    "without text cross attention": {"model.diffusion_model.input_blocks.0.0.weight": (4, 4, 3, 3)}
+    | {"first_stage_model.decoder.conv_in.weight": (4, 4, 3, 3)},
+    "a U-Net without": {"unet/conv_in.weight": (4, 4, 3, 3)},
+    "a textual inversion": {"clip_l": (2, 768), "clip_g": (2, 1280)},
+    "encoder alone": {"clip_l.transformer.text_model.final_layer_norm.weight": (768,)},
+    "No diffusion model": {"anything": (1,)},
+    "SVD": _with({"model.diffusion_model.input_blocks.1.1.time_stack.0.attn1.to_q.weight": (4, 4)}, "sd2"),
+    "Zero123": _with({"cc_projection.weight": (768, 772)}),
+    "image-variation": _with({"cond_stage_model.model.visual.proj": (4, 4)}),
+    "AltDiffusion": _with({"cond_stage_model.roberta.pooler.dense.weight": (4, 4)}),
+    "self-attention": _with({V1 + "attn1.to_v.weight": (4, 768), V1 + "attn1.to_k.weight": (4, 768)}),
+    "Kolors": pico.unet_shapes(pico.FAMILIES["sdxl"], "diffusers") | {"encoder_hid_proj.weight": (2048, 4096)},
+    "label embedding of width 5632": pico.unet_shapes(replace(pico.FAMILIES["sdxl"], label=5632)),
+    "width 640": pico.unet_shapes(replace(pico.FAMILIES["sd1"], context=640)),
+    "packed by a quantiser": _with({V1 + "attn2.to_v.weight": (1536, 1)} | {V1 + "attn2.to_k.weight": (3072,)}),
+}
+
+
+@pytest.mark.parametrize("seen", REFUSED)
+def test_other_models_are_refused_by_name(seen: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=seen) as caught:
+        detect(REFUSED[seen])
+    assert "Stable Diffusion XL refiner" in str(caught.value)
+
+
+def test_nothing_at_all_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="No diffusion model"):
+        detect({})
+
+
+def test_layers_refuse_the_wrong_family() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"not outputs x 768"):
+        layers(by_name("sd1"), pico.checkpoint_shapes("sd2"))
+    with pytest.raises(SettingsError, match="V, K or KV"):
+        layers(by_name("sd1"), pico.checkpoint_shapes("sd1"), "Q")  # type: ignore[arg-type]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="did you mean 'sdxl-refiner'"):
+        by_name("sdxl_refiner")

@@ -1,0 +1,77 @@
+"""The example graphs open: every node exists, every widget has its value, every link its two ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GRAPHS = sorted((ROOT / "example_workflows").glob("*.json"))
+
+
+def test_there_are_three() -> None:
+    assert [path.stem for path in GRAPHS] == [
+        "erase_names_sdxl",
+        "erase_one_style_sd15",
+        "save_lora_checkpoint_recipe",
+    ]
+
+
+@pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
+def test_links_join_slots_of_one_type(path: Path) -> None:
+    graph = json.loads(path.read_text())
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    for number, source, out, target, into, kind in graph["links"]:
+        assert number in nodes[source]["outputs"][out]["links"]
+        assert nodes[target]["inputs"][into]["link"] == number
+        assert nodes[source]["outputs"][out]["type"] == kind
+
+
+@pytest.mark.comfy
+@pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
+def test_our_nodes_have_the_inputs_of_their_schema(path: Path, comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
+    ours = [node for node in json.loads(path.read_text())["nodes"] if node["type"] in schemas]
+    assert {"ConceptList", "SpeedErase", "SpeedReport"} <= {node["type"] for node in ours}
+    for node in ours:
+        schema = schemas[node["type"]]
+        assert [slot["name"] for slot in node["inputs"] if "widget" not in slot] == [
+            one.id for one in schema.inputs if "default" not in one.as_dict()
+        ]
+        values = node.get("widgets_values", [])
+        assert len(values) == len([one for one in schema.inputs if "default" in one.as_dict()])
+        assert [slot["type"] for slot in node["outputs"]] == [one.io_type for one in schema.outputs]
+
+
+@pytest.mark.comfy
+def test_every_node_has_a_help_page_and_every_page_a_node(comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    pages = {path.stem: path.read_text() for path in (ROOT / "web" / "docs").glob("*.md")}
+    schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
+    assert set(pages) == set(schemas)
+    for name, schema in schemas.items():
+        for slot in [one.id for one in schema.inputs] + [one.display_name for one in schema.outputs]:
+            assert f"**{slot}**" in pages[name], f"the page of {name} does not explain {slot}"
+
+
+@pytest.mark.comfy
+def test_every_input_and_output_has_a_tooltip(comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    for schema in (node.define_schema() for node in NODES):
+        for slot in (*schema.inputs, *schema.outputs):
+            assert len(slot.tooltip or "") > 10, f"{schema.node_id}: {slot}"
+
+
+def test_the_pages_give_the_engines_bars() -> None:
+    from speed_erase.speed_ops.certificate.certificate import ERASED_BELOW, STANDS_ABOVE
+    from speed_erase.speed_ops.certificate.leak_probe import LEAKS_ABOVE
+
+    page = " ".join((ROOT / "web" / "docs" / "SpeedReport.md").read_text().split())
+    assert f"Up to {ERASED_BELOW * 100:.0f} % counts as erased, from {STANDS_ABOVE * 100:.0f} % on as standing" in page
+    assert f"more than {LEAKS_ABOVE * 100:.0f} % of the target" in (ROOT / "web/docs/SpeedLeakProbe.md").read_text()

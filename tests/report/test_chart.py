@@ -1,0 +1,43 @@
+"""Charts: bounded in size, different for different results, safe with any name."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from speed_erase.speed_ops.certificate.certificate import Certificate, ConceptResult, Drift, LayerFacts
+from speed_erase.speed_ops.certificate.forecast import Forecast
+from speed_erase.speed_ops.report.chart import certificate_chart, forecast_chart
+
+
+def certificate(left: float, count: int = 1, name: str = "Van Gogh") -> Certificate:
+    results = tuple(ConceptResult(f"{name} {i}", "erased", left, left, left, left, 0.0) for i in range(count))
+    drift = (Drift("kept", "bare", 10, 0.01, 0.02, 0.03, (("Monet", 0.03),)),)
+    return Certificate(results, drift, 0.0, (0.0,), (LayerFacts("k", 1, 0, 5, 1, 0.1),), (), {"solve": 0.1}, ())
+
+
+def test_a_picture_of_bytes() -> None:
+    picture = certificate_chart(certificate(0.1))
+    assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
+    assert picture.min() < 100 and picture.max() == 255
+
+
+def test_more_left_means_a_longer_and_redder_bar() -> None:
+    good, bad = certificate_chart(certificate(0.1)), certificate_chart(certificate(0.9))
+    assert good.shape == bad.shape and not np.array_equal(good, bad)
+    red = [int(((image[..., 0] > 180) & (image[..., 1] < 80)).sum()) for image in (good, bad)]
+    assert red[1] > red[0] + 1000
+
+
+def test_a_thousand_concepts_stay_one_screen() -> None:
+    assert certificate_chart(certificate(0.2, 1000)).shape[0] < 1200
+
+
+def test_any_name_can_be_drawn() -> None:
+    for name in ("葛飾北斎", "🤖" * 40, "a" * 300, "", "x\ny"):
+        assert certificate_chart(certificate(0.5, name=name)).size > 0
+
+
+def test_a_forecast_shows_its_first_names_and_none_at_all() -> None:
+    many = Forecast(tuple(f"n{i}" for i in range(50)), tuple(0.5 - i / 100 for i in range(50)), tuple(range(50)))
+    assert forecast_chart(many).shape[0] < 700
+    assert forecast_chart(Forecast((), (), ())).size > 0
