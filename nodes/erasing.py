@@ -15,7 +15,7 @@ from ..speed_ops.engine.settings import EraseSettings
 from ..speed_ops.erase import EditableModel, Outcome, at_strength
 from ..speed_ops.erase import erase as erase_job
 from ..speed_ops.files.tensors import tensors_hash
-from ..speed_ops.job import Job, check_strength, recipe_of
+from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
 from .earlier import held_rows, notes_on, remember
 from .host.patching import rounding_note, with_edits
 from .host.progress import HostProgress, outside_inference_mode, stoppable
@@ -56,6 +56,7 @@ def wire(model: Any, clip: Any, settings: EraseSettings) -> Iterator[Wired]:
 def erase(model: Any, clip: Any, job: Job, strength: float) -> tuple[Any, Outcome]:
     """The erased clone and what is known about it, at the strength that is used."""
     strength = check_strength(strength)
+    check_storable(job)
     with wire(model, clip, job.settings) as wired:
         held = held_rows(model, job.concepts, wired.reader, wired.progress)
         base = tensors_hash(wired.model.weights.items())

@@ -13,7 +13,8 @@ from .concepts.names import clean_name
 from .concepts.retain_set import RetainSet, builtin_retain, builtin_retain_sets, retain_from_names, union
 from .engine.settings import EraseSettings
 from .errors import FileError, InputError, SettingsError
-from .files.metadata import package_version
+from .files.header import MAX_HEADER_BYTES
+from .files.metadata import MAX_CERTIFICATE_BYTES, package_version
 from .files.recipe import Recipe, RecipeConcept, RecipeRetain
 from .prompts.plan import RowPlan
 from .prompts.tokens import Position
@@ -109,6 +110,13 @@ def job_of(recipe: Recipe, what: str = "The recipe") -> StoredJob:
     if recipe.contexts and recipe.contexts != rebuilt.contexts:
         notes.append(f"{what} was written with other prompt templates: the result will differ a little.")
     return StoredJob(job, _strength(recipe.rows, what), _clip_skip(recipe.rows, what), tuple(notes))
+
+
+def check_storable(job: Job) -> None:
+    """Refuses before the work lists so long that no file could hold the recipe after it."""
+    size = len(recipe_of(job).to_json())
+    if size > MAX_HEADER_BYTES - MAX_CERTIFICATE_BYTES:
+        raise FileError(f"The lists make a recipe of {size / 1e6:.0f} MB, which no file header holds: shorten them.")
 
 
 def same_work(first: Recipe, second: Recipe) -> bool:

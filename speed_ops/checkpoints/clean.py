@@ -10,10 +10,7 @@ from pathlib import Path
 from ..certificate.forecast import Forecast
 from ..concepts.retain_set import drop_targets
 from ..erase import Outcome, at_strength, erase, predict
-from ..errors import FileError
-from ..files.header import MAX_HEADER_BYTES
-from ..files.metadata import MAX_CERTIFICATE_BYTES
-from ..job import Job, recipe_of
+from ..job import Job, check_storable, recipe_of
 from ..progress import Progress
 from .output_files import OutputFiles, parse_products
 from .save import check_paths, output_folder, refuse_unless_erased, save
@@ -42,7 +39,7 @@ def clean_file(
     is_folder = source.checkpoint.is_folder
     paths = outputs.paths(path, is_folder=is_folder)
     check_paths(paths, path, is_folder=is_folder, force=outputs.force)
-    _check_recipe(job)
+    check_storable(job)
     for sentence in before_starting(source, job, text):
         note(sentence)
     with output_folder(outputs.folder):
@@ -124,10 +121,3 @@ def _texts(job: Job) -> int:
     phrases = sum(len(concept.phrases) + 1 for concept in job.concepts)
     around = min(names, job.settings.context_names) * (1 + plan.retain_templates) if plan.rows == "context" else 0
     return names + around + phrases * (1 + plan.templates + plan.probe_templates)
-
-
-def _check_recipe(job: Job) -> None:
-    """Refuses before the work a list so long that no header could hold its recipe after it."""
-    size = len(recipe_of(job).to_json())
-    if size > MAX_HEADER_BYTES - MAX_CERTIFICATE_BYTES:
-        raise FileError(f"The lists make a recipe of {size / 1e6:.0f} MB, which no file header holds: shorten them.")

@@ -11,6 +11,8 @@ from typing import overload
 from ..errors import InputError
 from .kinds import kind_of
 from .names import (
+    MAX_ALIASES,
+    MAX_CONCEPTS,
     WordIndex,
     cell,
     clean_name,
@@ -24,9 +26,6 @@ from .names import (
 )
 
 _ARROW = re.compile(r"->|→")
-
-MAX_CONCEPTS = 10_000
-"""Ten times what has been measured; a longer list is a retain list in the wrong place."""
 
 TARGET_COLUMNS = ("target", "concept", "name")
 
@@ -69,6 +68,10 @@ class ConceptList(Sequence[Concept]):
     def __post_init__(self) -> None:
         if len(self.concepts) > MAX_CONCEPTS:
             raise InputError(f"There are {len(self.concepts):,} concepts: erase at most {MAX_CONCEPTS:,} in one list.")
+        for concept in self.concepts:
+            if len(concept.aliases) > MAX_ALIASES:
+                count = f"{len(concept.aliases)} aliases; the limit is {MAX_ALIASES}"
+                raise InputError(f"{concept.where}: '{concept.target}' has {count}.")
         _refuse_clashes(self.concepts)
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import FileError, InputError
 
+# Limits of what people write. Recipes are written and read by the same ones: what can be asked for can be stored.
 MAX_BYTES = 16 * 2**20
 """Largest list file read. A hundred thousand names are about 2 MB; more than this is not a list of names."""
 
@@ -18,6 +19,12 @@ MAX_NAMES = 500_000
 
 MAX_NAME = 300
 """Longest name in characters. A text encoder takes 75 tokens, seldom more than this."""
+MAX_CONCEPTS = 10_000
+"""Most concepts in one list, ten times what has been measured; a longer list is one of kept names, misplaced."""
+MAX_ALIASES = 100
+"""Most aliases of one concept."""
+MAX_LISTS = 100
+"""Most lists that one set of kept names is made of."""
 
 _SPACES = re.compile(r"\s+")
 

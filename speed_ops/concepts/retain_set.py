@@ -12,6 +12,7 @@ from ..errors import FileError, InputError, SettingsError
 from .concept_list import Concept
 from .kinds import BUILTIN_KINDS, context_kind
 from .names import (
+    MAX_LISTS,
     MAX_NAMES,
     WordIndex,
     cell,
@@ -48,6 +49,14 @@ class RetainSet:
     origins: tuple[int, ...] = ()
     """For each name the index of its source."""
     sources: tuple[RetainSource, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.names) > MAX_NAMES:
+            raise InputError(f"There are {len(self.names):,} names to keep: keep at most {MAX_NAMES:,}.")
+        if len(self.sources) > MAX_LISTS:
+            raise InputError(
+                f"The names to keep come from {len(self.sources)} lists: join them into at most {MAX_LISTS}."
+            )
 
     def __len__(self) -> int:
         return len(self.names)

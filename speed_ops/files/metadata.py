@@ -51,12 +51,7 @@ def build_metadata(
         plain = {"settings": facts["settings"]} if "settings" in facts else {}  # choices, which may look like names
         facts = Redactor(salt).everywhere(facts, recipe.names) | plain
         recipe = recipe.redacted_with(salt)
-    try:
-        proof = dump_json(facts)
-    except (TypeError, ValueError) as error:
-        raise FileError(f"The certificate cannot be stored: {error}.") from error
-    if len(proof) > MAX_CERTIFICATE_BYTES:
-        raise FileError(f"The certificate of {len(proof)} bytes is too long for a header: store its short form.")
+    proof = dump_json(facts, "The certificate", MAX_CERTIFICATE_BYTES)
     ours = {
         "speed.version": VERSION,
         "speed.recipe": recipe.to_json(),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..concepts.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAMES
 from ..errors import FileError, SettingsError
 from .atomic import write_bytes
 from .untrusted import Fields, check_version, dump_json, load_json
@@ -69,7 +70,8 @@ VERSION = "1.0"
 
 MAX_BYTES = 16_000_000
 
-_MAX_CONCEPTS, _MAX_ALIASES, _MAX_CONTEXTS, _MAX_LISTS, _MAX_NAMES = 10_000, 100, 1_000, 100, 200_000
+_MAX_CONTEXTS = 1_000
+"""Templates; a job has a few dozen."""
 
 _KNOWN = (
     "schema",
@@ -141,13 +143,7 @@ class Recipe:
         ]
         for name in ("settings", "contexts", "rows", "family", "package_version", "base_hash", "encoder_hash"):
             content[name] = getattr(self, name)
-        try:
-            text = dump_json(content)
-        except (TypeError, ValueError) as error:
-            raise FileError(f"The recipe cannot be stored: {error}; settings must be plain finite values.") from error
-        if len(text) > MAX_BYTES:
-            raise FileError(f"The recipe would be {len(text)} bytes long; the limit is {MAX_BYTES}: shorten its lists.")
-        return text
+        return dump_json(content, "The recipe", MAX_BYTES)
 
     @classmethod
     def from_json(cls, content: str | bytes, what: str = "The recipe") -> Recipe:
@@ -156,7 +152,7 @@ class Recipe:
         if fields.values.get("schema") != SCHEMA:
             raise FileError(f"{what} is not a recipe: its `schema` is not {SCHEMA!r}.")
         check_version(fields.values.get("version"), VERSION, what)
-        concepts = tuple(_concept(item) for item in fields.objects("concepts", _MAX_CONCEPTS))
+        concepts = tuple(_concept(item) for item in fields.objects("concepts", MAX_CONCEPTS))
         if not concepts:
             raise FileError(f"{what} names no concept to erase.")
         return cls(
@@ -165,7 +161,7 @@ class Recipe:
             seed=fields.number("seed"),
             contexts=fields.texts("contexts", _MAX_CONTEXTS),
             rows=fields.plain("rows"),
-            retain=tuple(_retain(item) for item in fields.objects("retain", _MAX_LISTS)),
+            retain=tuple(_retain(item) for item in fields.objects("retain", MAX_LISTS)),
             family=fields.text("family", ""),
             package_version=fields.text("package_version", ""),
             base_hash=fields.text("base_hash", ""),
@@ -217,11 +213,11 @@ def _concept(fields: Fields) -> RecipeConcept:
     if not target.strip():
         raise FileError(f"{fields.what} has an empty target.")
     return RecipeConcept(
-        target, fields.text("anchor", ""), fields.text("kind", ""), fields.texts("aliases", _MAX_ALIASES)
+        target, fields.text("anchor", ""), fields.text("kind", ""), fields.texts("aliases", MAX_ALIASES)
     )
 
 
 def _retain(fields: Fields) -> RecipeRetain:
     values: Mapping[str, Any] = fields.values
-    names = fields.texts("names", _MAX_NAMES) if values.get("names") is not None else None
+    names = fields.texts("names", MAX_NAMES) if values.get("names") is not None else None
     return RecipeRetain(fields.text("label"), fields.text("sha256", ""), fields.text("kind", ""), names)

@@ -19,14 +19,12 @@ _MAX_CONTAINERS = 200_000
 
 def load_json(content: str | bytes, what: str, limit: int) -> Any:
     """Parse at most `limit` bytes; `what` names them in messages. NaN, infinities and duplicate keys are refused."""
-    if len(content) > limit:
-        raise FileError(
-            f"{what} is {len(content)} bytes long, more than the {limit} that are reasonable: it was not read."
-        )
+    if len(content) > limit:  # before it is decoded
+        raise FileError(f"{what} {_excess('', limit, len(content))}: it was not read.")
     try:
         text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
-        if text.count("[") + text.count("{") > _MAX_CONTAINERS:
-            raise FileError(f"{what} holds more lists and objects than are reasonable: it was not read.")
+        if too_large := _excess(text, limit, len(content)):
+            raise FileError(f"{what} {too_large}: it was not read.")
         value = json.loads(
             text,
             object_pairs_hook=_unique,
@@ -45,9 +43,27 @@ def load_json(content: str | bytes, what: str, limit: int) -> Any:
     return value
 
 
-def dump_json(value: Any) -> str:
-    """Compact and stable text: sorted keys, no NaN, ASCII only so that any header can hold it."""
-    return json.dumps(value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
+def dump_json(value: Any, what: str, limit: int) -> str:
+    """Compact and stable text: sorted keys, no NaN, ASCII only so that any header can hold it.
+
+    What `load_json` would refuse for its size is refused here, too.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{what} cannot be stored: {error}; its values must be plain finite values.") from error
+    if too_large := _excess(text, limit, len(text)):
+        raise FileError(f"{what} {too_large}, so it is too long to be stored: shorten its lists.")
+    return text
+
+
+def _excess(text: str, limit: int, size: int) -> str:
+    """What is too large about it, as the middle of a sentence; empty: nothing."""
+    if size > limit:
+        return f"is {size} bytes long, more than the {limit} that are reasonable"
+    if text.count("[") + text.count("{") > _MAX_CONTAINERS:
+        return "holds more lists and objects than are reasonable"
+    return ""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -236,7 +236,14 @@ def test_adversarial_rounds_report_a_falling_leak(world):
 def test_rounds_stop_when_the_leak_no_longer_falls(world):
     """A ridge so strong that no embedding leaks: the first look ends it."""
     settings = EraseSettings(ipf=False, dpa=False, adversarial_rounds=10, adversarial_reg=1e3)
-    assert len(run(world, "bare", settings).certificate.rounds) == 2
+    erasure = run(world, "bare", settings)
+    assert len(erasure.certificate.rounds) == 2
+    # The round that changed nothing is dropped with its rank: the edit is the one before it.
+    plain = run(world, "bare", settings.but(adversarial_rounds=0))
+    assert [turn.kept for turn in erasure.certificate.rounds] == [True, False]
+    assert "dropped" in erasure.certificate.text()
+    for key, edit in plain.items():
+        assert erasure[key].rank == edit.rank and torch.equal(erasure.delta(key), edit.delta())
 
 
 def test_the_forecast_names_what_an_unprotected_edit_would_move(world):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mini_checkpoints as mini
 import pytest
 import torch
-from graph import concepts, erased, left, moved, retained, sample, value_outputs
+from graph import concepts, erased, left, moved, retained, run, sample, value_outputs
 
 pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
 
@@ -25,7 +25,7 @@ def test_a_target_becomes_its_anchor_in_a_real_forward_pass(comfyui, family):
 def test_the_default_preset_edits_whole_prompts_and_keeps_the_empty_one(sd15):
     model, clip, _ = sd15
     patched, _, erasure, report, _ = erased(model, clip, preset="auto")
-    assert "(in context" in report and "Held-out names" in report
+    assert "(in prompts" in report and "Held-out names" in report
     assert moved(model, patched, clip, "") < 1e-4
     assert moved(model, patched, clip, "a landscape by Claude Monet") < 0.1
     prompt = "a landscape by Van Gogh"
@@ -160,13 +160,50 @@ def test_progress_rises_through_all_stages(sd15):
     assert values[0] < 0.3 * seen[0][1] < 0.6 * seen[0][1] < values[-1]
 
 
-def test_concepts_without_a_retain_set_use_the_built_in_one(comfyui):
-    from speed_erase.nodes.erasing import job_from
-    from speed_erase.speed_ops.engine.settings import EraseSettings
+def test_the_certificate_is_that_of_the_strength_used(sd15):
+    """In report, chart and certificate alike, however the erasure reaches the model."""
+    from speed_erase.nodes.speed_apply_erasure import SpeedApplyErasure
+
+    model, clip, _ = sd15
+    whole, half = (erased(model, clip, strength=strength) for strength in (1.0, 0.5))
+    for patched, _, outcome, report, _ in (whole, half):
+        (concept,) = outcome.certificate.concepts
+        assert concept.solved_median == pytest.approx(left(model, patched, clip), abs=0.02)
+        assert f"{1 - concept.solved_median:.0%} removed" in report
+        assert ("At strength 0.5" in report) == (outcome.strength == 0.5)
+    assert whole[2].certificate.concepts[0].solved_median < 0.05 < 0.4 < half[2].certificate.concepts[0].solved_median
+    for part, double in zip(half[2].certificate.drift, whole[2].certificate.drift, strict=True):
+        assert part.maximum == pytest.approx(double.maximum / 2)
+    assert not torch.equal(whole[4], half[4])
+    patched, again = run(SpeedApplyErasure, model=model, strength=0.5, erasure=whole[2])
+    assert again.certificate.concepts == half[2].certificate.concepts and again.strength == 0.5
+
+
+@pytest.mark.parametrize("strength", [float("nan"), float("inf"), 1e9])
+def test_a_strength_that_is_no_number_is_refused(sd15, strength):
+    """A client of the API can send it; the pictures would be black."""
+    from speed_erase.nodes.speed_apply_erasure import SpeedApplyErasure
+    from speed_erase.nodes.speed_apply_recipe import SpeedApplyRecipe
+    from speed_erase.nodes.speed_erase import SpeedErase
     from speed_erase.speed_ops.errors import SpeedError
 
-    chosen = job_from(concepts("Van Gogh"), None, EraseSettings()).retain
+    for node in (SpeedErase, SpeedApplyErasure, SpeedApplyRecipe):
+        assert "must be a number from -100 to 100" in node.validate_inputs(strength=strength)
+        assert node.validate_inputs(strength=0.5) is True
+    with pytest.raises(SpeedError, match="must be a number"):
+        erased(*sd15[:2], strength=strength)
+    outcome = erased(*sd15[:2])[2]
+    with pytest.raises(SpeedError, match="must be a number"):
+        run(SpeedApplyErasure, model=sd15[0], strength=strength, erasure=outcome)
+
+
+def test_concepts_without_a_retain_set_use_the_built_in_one(comfyui):
+    from speed_erase.speed_ops.engine.settings import EraseSettings
+    from speed_erase.speed_ops.errors import SpeedError
+    from speed_erase.speed_ops.job import Job
+
+    chosen = Job.of(concepts("Van Gogh"), None, EraseSettings()).retain
     assert {source.label for source in chosen.sources} == {"artists", "styles", "scenes"}
-    assert job_from(concepts("Van Gogh"), retained(), EraseSettings()).retain == retained()
+    assert Job.of(concepts("Van Gogh"), retained(), EraseSettings()).retain == retained()
     with pytest.raises(SpeedError, match="no concept to erase"):
-        job_from((), None, EraseSettings())
+        Job.of((), None, EraseSettings())

@@ -134,15 +134,45 @@ def test_missing_parts_are_asked_for_before_anything_is_written(sd15, own_folder
     assert os.listdir(own_folders / "output") == []
 
 
-def test_an_interrupted_save_leaves_no_file(sd15, own_folders):
+def test_an_interrupted_save_leaves_no_file(sd15, own_folders, monkeypatch):
+    """Stop is pressed when half of the file has been written."""
     import comfy.model_management as host
+
+    from speed_erase.nodes.host.progress import HostProgress
+
+    def written() -> list[str]:
+        return [name for _, _, names in os.walk(own_folders / "output") for name in names]
+
+    seen: list[list[str]] = []
+    report = HostProgress.__call__
+
+    def press(self, stage, done, total):
+        if stage == "write" and done > 0.75 * total and not seen:
+            seen.append(written())
+            host.interrupt_current_processing(True)
+        report(self, stage, done, total)
 
     model, clip, vae = sd15
     patched, _, erasure, _, _ = erased(model, clip)
-    host.interrupt_current_processing(True)
+    monkeypatch.setattr(HostProgress, "__call__", press)
     with pytest.raises(host.InterruptProcessingException):
         save(erasure, model=patched, clip=clip, vae=vae, lora=False, recipe=False, checkpoint=True)
-    assert [name for _, _, names in os.walk(own_folders / "output") for name in names] == []
+    assert len(seen[0]) == 1 and seen[0][0].endswith(".speed-tmp"), "the file was being written"
+    assert written() == []
+    monkeypatch.undo()
+    save(erasure, model=patched, clip=clip, vae=vae, lora=False, recipe=False, checkpoint=True)
+    assert len(written()) == 1, "left alone it is written"
+
+
+def test_a_lora_is_certified_at_its_own_strength_and_a_checkpoint_as_applied(sd15):
+    model, clip, vae = sd15
+    patched, _, erasure, _, _ = erased(model, clip, strength=0.5)
+    files = save(erasure, model=patched, clip=clip, vae=vae, checkpoint=True)
+    left = {}
+    for what in ("LoRA", "Checkpoint"):
+        with safe_open(files[what], "pt") as file:
+            left[what] = json.loads(file.metadata()["speed.certificate"])["concepts"][0]["solved_median"]
+    assert left["LoRA"] < 0.05 < 0.4 < left["Checkpoint"]
 
 
 def test_a_recipe_solves_the_same_erasure_again(sd15):
@@ -213,7 +243,7 @@ def test_report_forecast_and_leak_probe(sd15):
     listed, picture = run(
         SpeedForecast, model=model, clip=clip, concepts=concepts("Van Gogh"), shown=5, retain=retained()
     )
-    assert "retained names" in listed and len(listed.splitlines()) == 6 and picture.ndim == 4
+    assert "kept names" in listed and len(listed.splitlines()) == 6 and picture.ndim == 4
     found, leaking, closed = run(SpeedLeakProbe, model=model, clip=clip, erasure=erasure, templates=1)
     assert "name: 'Van Gogh'" in found and "typo" in found
     # Bare names were erased, so the name leaks inside a prompt: the loop closes with it.

@@ -149,6 +149,8 @@ def test_strength_does_not_solve_again_and_a_changed_file_does(server):
         ({"3": {"file": "gone.csv"}}, "no file 'gone.csv'"),
         ({"4": {"preset": "fwe"}}, "did you mean 'few'?"),
         ({"9": {"threshold": 5e9}}, "threshold is"),
+        ({"4": {"strength": float("nan")}}, "The strength is nan"),
+        ({"9": {"lam": float("nan")}}, "lam is nan"),
     ],
 )
 def test_bad_widgets_are_refused_before_anything_runs(server, changes, said):
@@ -204,7 +206,7 @@ def test_forecast_and_leak_probe_run_in_a_graph(server):
         "9": node("SpeedReport", erasure=["8", 2]),
     }  # fmt: skip
     out = server.run(flow)
-    assert "retained names" in out["6"]["text"][0] and "phrases still draw" in out["7"]["text"][0]
+    assert "kept names" in out["6"]["text"][0] and "phrases still draw" in out["7"]["text"][0]
     assert "Van Gogh" in out["9"]["text"][0]
 
 

@@ -116,15 +116,58 @@ def test_an_interrupt_at_any_moment_leaves_nothing_behind():
     assert torch.equal(solve(*problem.args(), EraseSettings()).delta("layer0"), reference.delta("layer0"))
 
 
+IMPORTING = """
+import sys, importlib.util
+for name in {blocked!r}:
+    sys.modules[name] = None
+root = {root!r}
+spec = importlib.util.spec_from_file_location("speed_erase", root + "/__init__.py", submodule_search_locations=[root])
+sys.modules["speed_erase"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["speed_erase"])
+for name in {modules!r}:
+    importlib.import_module("speed_erase." + name)
+{then}
+"""
+SOLVING = """
+import torch
+from speed_erase.speed_ops import solve
+erasure = solve({"layer": torch.randn(6, 8)}, torch.randn(1, 8), torch.randn(1, 8), torch.randn(3, 8))
+print(erasure.certificate.text())
+"""
+FOREIGN = ("comfy", "folder_paths", "comfy_api", "transformers", "tokenizers", "rich", "jinja2", "PIL", "matplotlib")
+
+
+def modules(*rooms: str) -> list[str]:
+    """All modules of some rooms of `speed_ops`, or of its own level."""
+    found = [path for room in rooms for path in sorted((ROOT / "speed_ops").glob(f"{room}.py"))]
+    found += [path for room in rooms for path in sorted((ROOT / "speed_ops" / room).rglob("*.py"))]
+    return [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in found]
+
+
+def fresh(blocked: tuple[str, ...], names: list[str], then: str = "") -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter in which some packages cannot be imported imports these modules."""
+    code = IMPORTING.format(blocked=blocked, root=str(ROOT), modules=names, then=then)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+
+
 def test_the_engine_needs_no_comfyui_and_no_transformers():
-    """A fresh interpreter in which those names cannot be imported."""
-    code = (
-        "import sys, importlib.util\n"
-        "for name in ('comfy', 'folder_paths', 'comfy_api', 'transformers', 'rich'): sys.modules[name] = None\n"
-        f"spec = importlib.util.spec_from_file_location('speed_erase', {str(ROOT / '__init__.py')!r},"
-        f" submodule_search_locations=[{str(ROOT)!r}])\n"
-        "module = importlib.util.module_from_spec(spec); sys.modules['speed_erase'] = module\n"
-        "spec.loader.exec_module(module)\n"
-        "import speed_erase.speed_ops\n"
+    """Every module on the way of an erasure is imported, and one is carried out."""
+    names = modules(
+        "engine", "certificate", "concepts", "prompts", "encoders", "models", "files", "gather", "job", "erase"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    done = fresh(FOREIGN, names, SOLVING)
+    assert len(names) > 45 and done.returncode == 0 and "removed in the prompts" in done.stdout, done.stderr
+
+
+def test_what_people_write_is_read_without_torch():
+    names = modules("errors", "progress", "concepts", "prompts", "models", "job", "cli")
+    done = fresh((*FOREIGN, "torch", "numpy", "safetensors"), [name for name in names if "__main__" not in name])
+    assert len(names) > 20 and done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("blocked", "room"), [("torch", "engine"), ("tokenizers", "encoders"), ("torch", "erase")])
+def test_a_missing_package_does_show(blocked, room):
+    """The negative control."""
+    then = "from speed_erase.speed_ops.encoders.tokenizers import _byte_pairs as make; make({}, [])"
+    done = fresh((blocked,), modules(room), then if room == "encoders" else "")
+    assert done.returncode != 0 and blocked in done.stderr

@@ -12,11 +12,16 @@ import pytest
 from safetensors.torch import save_file
 
 from speed_erase.speed_ops.checkpoints.source import encoder_hash
-from speed_erase.speed_ops.errors import FileError, SettingsError
+from speed_erase.speed_ops.concepts.concept_list import parse_concepts
+from speed_erase.speed_ops.concepts.names import MAX_ALIASES, MAX_LISTS, MAX_NAME
+from speed_erase.speed_ops.concepts.retain_set import RetainSet, parse_retain, retain_from_names, union
+from speed_erase.speed_ops.engine.settings import EraseSettings
+from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint, checkpoint_hash, file_hash
 from speed_erase.speed_ops.files.metadata import build_metadata, read_provenance
 from speed_erase.speed_ops.files.recipe import Recipe, RecipeConcept, RecipeRetain, Redactor
 from speed_erase.speed_ops.files.tensors import tensors_hash
+from speed_erase.speed_ops.job import Job, check_storable, job_of, recipe_of
 from speed_erase.speed_ops.models.detect import detect, layers
 from speed_erase.speed_ops.models.families import LayerKey, by_name
 
@@ -234,3 +239,36 @@ def test_hashes_tell_models_apart_and_layouts_not(tmp_path: Path) -> None:
     assert layers_hash(edited, layers(family, edited.shapes)) != layers_hash(other, layers(family, other.shapes))
     assert encoder_hash(edited, family) == encoder_hash(other, family)
     assert encoder_hash(Checkpoint.open(tmp_path / "model" / "unet"), family) == ""
+
+
+def _job(concepts: str = "Van Gogh -> art", retain: RetainSet | None = None) -> Job:
+    return Job.of(parse_concepts(concepts, "style"), retain or RetainSet(), EraseSettings.preset("few"))
+
+
+def test_what_can_be_asked_for_can_be_stored_and_read_back() -> None:
+    """One set of limits for both sides: the longest lists that are accepted come back whole."""
+    names = retain_from_names((f"name {i}" for i in range(250_000)), "long")
+    lists = union(parse_retain(f"name {i}", f"list {i}") for i in range(MAX_LISTS))
+    aliases = " | ".join(f"alias {i}" for i in range(MAX_ALIASES))
+    long = "n" * MAX_NAME
+    for job in (
+        _job(retain=names),
+        _job(retain=lists),
+        _job(f"Van Gogh | {aliases} -> art"),
+        _job(f"{long} -> {long[1:]}x"),
+    ):
+        check_storable(job)
+        stored = recipe_of(job)
+        assert recipe_of(job_of(Recipe.from_json(stored.to_json())).job) == stored
+
+
+def test_what_cannot_be_stored_is_refused_before_the_work() -> None:
+    aliases = " | ".join(f"alias {i}" for i in range(MAX_ALIASES + 1))
+    with pytest.raises(InputError, match=f"101 aliases; the limit is {MAX_ALIASES}"):
+        _job(f"Van Gogh | {aliases} -> art")
+    with pytest.raises(InputError, match="101 lists"):
+        union(parse_retain(f"name {i}", f"list {i}") for i in range(MAX_LISTS + 1))
+    with pytest.raises(FileError, match="no file header holds"):
+        check_storable(_job(retain=retain_from_names((f"{'é' * 40} {i}" for i in range(60_000)), "wide")))
+    with pytest.raises(FileError, match="too long to be stored"):
+        check_storable(_job(retain=retain_from_names((f"[{i}" for i in range(200_001)), "brackets")))

@@ -120,3 +120,15 @@ def test_verdicts_are_shown_as_they_are() -> None:
     assert "1 of 4 concepts erased" in page
     for verdict in ("erased", "weakened", "stands", "unproven"):
         assert f"badge v-{verdict}" in page
+
+
+def test_the_words_of_the_marks_do_not_overlap() -> None:
+    """Estimated with six units a letter, more than the font takes."""
+    drawn = re.findall(r'<text class="small" x="([\d.]+)" y="13" text-anchor="(\w+)">([^<]+)</text>', render(facts()))
+    assert [words for _, _, words in drawn] == ["erased below", "stands above"]
+    spans = []
+    for x, anchor, words in drawn:
+        size = 6 * len(words)
+        left = float(x) - {"start": 0, "middle": size / 2, "end": size}[anchor]
+        spans.append((left, left + size))
+    assert spans[0][1] < spans[1][0] and spans[0][0] > 0 and spans[1][1] < 720
