@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,3 +133,15 @@ def test_no_import_hides_inside_a_function():
 def test_every_room_has_its_tests():
     rooms = {path.name for path in (ROOT / "speed_ops").iterdir() if (path / "__init__.py").is_file()}
     assert rooms | {"nodes", "comfy"} <= {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+
+
+def test_the_map_in_contributing_leads_somewhere():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[2] for row in page.splitlines() if row.startswith("| ") and "`" in row]
+    places = [place for row in rows for place in re.findall(r"`([\w/*.]+\.\w+)`", row)]
+    assert len(places) > 30
+    for place in places:
+        base = ROOT if place.startswith("nodes/") else ROOT / "speed_ops"
+        assert list(base.glob(place)), place
+    for name in ORDER:
+        assert name in page

@@ -111,3 +111,53 @@ def run(*arguments: object, timeout: float = 300, **environment: str) -> subproc
         env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
         check=False,
     )
+
+
+_NURSERY = """
+import json, os, sys
+import transformers
+from speed_erase.speed_ops.cli.main import main
+from speed_erase.speed_ops.checkpoints import clean
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        os._exit(main(json.loads(line)))
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Nursery:
+    """Runs of the command line, each in a process of its own that need not import torch again: it is forked from one
+    that has, and that computes nothing itself, so there are no threads to lose."""
+
+    def __init__(self, **environment: str) -> None:
+        self._mother = subprocess.Popen(
+            [sys.executable, "-c", pico.standalone(_NURSERY)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, arguments: list[str]) -> int:
+        """The number of the process that runs these arguments."""
+        assert self._mother.stdin is not None
+        self._mother.stdin.write(json.dumps(arguments) + "\n")
+        self._mother.stdin.flush()
+        return self._line()
+
+    def wait(self) -> int:
+        """Its exit code; of a process that was killed, minus the signal."""
+        return self._line()
+
+    def close(self) -> None:
+        """Ends the mother."""
+        self._mother.communicate(timeout=60)
+
+    def _line(self) -> int:
+        assert self._mother.stdout is not None
+        return int(self._mother.stdout.readline())
