@@ -1,4 +1,4 @@
-"""Concept List: what to erase, one concept a line."""
+"""Concept List: what to erase, one concept per line."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ConceptListNode(io.ComfyNode):
             node_id="ConceptList",
             display_name="Concept List",
             category=CATEGORY,
-            description="Names to erase, one per line: 'target', 'target -> anchor', 'target | alias -> anchor'.",
+            description="Names to erase, one per line: 'name', 'name -> anchor', 'name | alias -> anchor'.",
             inputs=[
                 io.String.Input(
                     "text",
                     multiline=True,
                     default="",
-                    placeholder="Van Gogh -> art\nSnoopy | the beagle of Peanuts -> dog\n# a comment",
+                    placeholder="Van Gogh -> art\nSnoopy | the Peanuts beagle -> dog\n# a comment",
                     tooltip="One concept per line. Without '->', the kind decides what the name becomes. With '->' and "
                     "nothing after it, the name is treated as if it were not in the prompt. Commas and parentheses are "
                     "part of a name.",
@@ -53,7 +53,7 @@ class ConceptListNode(io.ComfyNode):
             ],
             outputs=[
                 Concepts.Output(display_name="concepts", tooltip="For SPEED Erase and SPEED Forecast."),
-                io.String.Output(display_name="text", tooltip="The list as it was understood, one concept a line."),
+                io.String.Output(display_name="text", tooltip="The list as it was understood, one concept per line."),
             ],
         )
 
@@ -65,7 +65,7 @@ class ConceptListNode(io.ComfyNode):
             return str(error)
         if text is None or concepts is not _ABSENT or len(found):
             return True
-        return "There is no concept to erase: write one name a line, or choose a list file."
+        return "There is nothing to erase: write one name per line, or choose a list file."
 
     @classmethod
     def fingerprint_inputs(cls, text=None, kind=None, file=NONE, concepts=None) -> str:
@@ -75,7 +75,7 @@ class ConceptListNode(io.ComfyNode):
     def execute(cls, text, kind, file=NONE, concepts=None) -> io.NodeOutput:
         total = (concepts or ConceptList()) + read_list(text, kind, file)
         if not len(total):
-            raise InputError("There is no concept to erase: write one name a line, or choose a list file.")
+            raise InputError("There is nothing to erase: write one name per line, or choose a list file.")
         return io.NodeOutput(total, "\n".join([total.as_text(), *(f"# {note}" for note in total.notes)]))
 
 

@@ -66,17 +66,17 @@ def held_rows(model: Any, targets: Sequence[Concept], reader: CachedEncoder, pro
 def notes_on(model: Any, held: Rows | None) -> list[str]:
     """What a report must say about erasures before this one."""
     carried = _carried(model)
-    notes = [f"Kept erased, as an earlier erasure left them: {', '.join(held.names)}."] if held is not None else []
+    notes = [f"Still erased, from an earlier erasure: {', '.join(held.names)}."] if held is not None else []
     for one in carried:
         if one.rows is None and one.job is None:
             notes.append(
-                f"{one.source or 'An earlier erasure'} does not say which names it erased: they may come back."
+                f"{one.source or 'An earlier erasure'} does not say which names it erased, so they may come back."
             )
     ours = {key: sum(key in one.keys for one in carried) for one in carried for key in one.keys}
     if only_text_layers(model) and any(count > ours.get(key, 0) for key, count in edits_on(model).items()):
         notes.append(
-            "A LoRA on this model changes text layers alone. If it is an erasure, load it with SPEED Apply Erasure: "
-            "a LoRA loader does not say which names it erased, so they may come back."
+            "A LoRA on this model changes only text layers. If it is an erasure, load it with SPEED Apply Erasure: "
+            "a LoRA loader does not pass on the erased names, so they may come back."
         )
     return notes
 

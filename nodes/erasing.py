@@ -24,7 +24,7 @@ from .host.weights import open_model
 
 _KEPT = 4
 _erased: OrderedDict[str, Outcome] = OrderedDict()
-"""The last few outcomes by content of everything they depend on: changing only the strength solves nothing again."""
+"""The last few outcomes by content of everything they depend on: changing only the strength computes no edit again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def erase(model: Any, clip: Any, job: Job, strength: float) -> tuple[Any, Outcom
         outcome, again = _erase_once(wired, job, held, base)
         outcome = at_strength(outcome, strength, wired.model.weights, wired.progress)
     notes = notes_on(model, held)
-    notes += ["Nothing but the strength has changed: the edit was taken from memory."] if again else []
+    notes += ["The edit was not computed again: only the strength changed."] if again else []
     notes += [rounding_note(model, outcome.edits), *wired.encoder.notes, wired.cache.problem]
     recipe = recipe_of(
         job,

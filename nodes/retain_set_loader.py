@@ -75,7 +75,8 @@ def _name_inputs() -> list[io.Input]:
             "file",
             options=list_names(".txt", ".csv", ".json"),
             default=NONE,
-            tooltip="A list in ComfyUI's input folder: .txt one name a line, .csv by column, .json a list.",
+            tooltip="A list in ComfyUI's input folder: .txt with one name per line, .csv (see column) or .json with "
+            "a list.",
         ),
     ]
 
@@ -85,7 +86,7 @@ def _option_inputs() -> list[io.Input]:
         io.String.Input(
             "column",
             default="",
-            tooltip="Column of a .csv file; empty: 'name', 'concept' or the like.",
+            tooltip="Column of a .csv file. If empty, a column called 'name', 'concept' or similar is used.",
             extra_dict={"advanced": True},
         ),
         io.Combo.Input(

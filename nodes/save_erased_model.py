@@ -35,23 +35,28 @@ class SaveErasedModel(io.ComfyNode):
                 io.String.Input(
                     "filename_prefix",
                     default="speed/erased",
-                    tooltip="Name below output/loras, output/checkpoints, ...; a number is added. %year% and the like "
-                    "are filled in.",
+                    tooltip="File name inside output/loras, output/checkpoints and so on. A number is added. "
+                    "Placeholders such as %year% are filled in.",
                 ),
-                io.Boolean.Input("lora", default=True, tooltip="The exact edit as a LoRA of a few megabytes."),
+                io.Boolean.Input("lora", default=True, tooltip="The edit at strength 1, as a LoRA of a few megabytes."),
                 io.Boolean.Input("checkpoint", default=False, tooltip="The whole model; needs model, clip and vae."),
                 io.Boolean.Input("diffusion_model", default=False, tooltip="The diffusion model alone; needs model."),
-                io.Boolean.Input("recipe", default=True, tooltip="A small text file that repeats this erasure."),
+                io.Boolean.Input(
+                    "recipe",
+                    default=True,
+                    tooltip="A small text file that repeats this erasure, for SPEED Apply Recipe.",
+                ),
                 io.Combo.Input(
                     "dtype",
                     options=[SOURCE, *DTYPES],
                     default=SOURCE,
-                    tooltip="Number type of the weights. 'as the source' keeps a checkpoint's own; a LoRA is float16.",
+                    tooltip="Number type of the weights. 'as the source' keeps the checkpoint's own type and saves "
+                    "LoRAs in float16.",
                 ),
                 io.Boolean.Input(
                     "overwrite",
                     default=False,
-                    tooltip="On: no number in the name, and a file that is there already is replaced.",
+                    tooltip="Adds no number and replaces a file of the same name.",
                     extra_dict={"advanced": True},
                 ),
                 io.Model.Input("model", optional=True, tooltip="The erased model, for checkpoint and diffusion model."),
@@ -135,7 +140,7 @@ def _save_lora(erasure: Outcome, choice: SaveChoice) -> str:
         metadata=_metadata(erasure, "lora", path),
         force=choice.overwrite,
     )
-    return f"LoRA: {path} (strength 1 is the exact edit; rounding cost {error:.2%} of it)"
+    return f"LoRA: {path} (exact at strength 1, up to a rounding error of {error:.2%})"
 
 
 def _metadata(erasure: Outcome, content: Any, path: Path) -> dict[str, str]:
@@ -149,13 +154,13 @@ def _metadata(erasure: Outcome, content: Any, path: Path) -> dict[str, str]:
 
 def _check(choice: SaveChoice, erasure: Outcome, model: Any, clip: Any, vae: Any) -> None:
     if not (choice.lora or choice.checkpoint or choice.diffusion_model or choice.recipe):
-        raise InputError("Nothing is chosen to be saved: switch on at least one of the files.")
+        raise InputError("There is nothing to save: turn on at least one file.")
     if choice.checkpoint and (model is None or clip is None or vae is None):
         raise InputError("A full checkpoint needs model, clip and vae: wire all three.")
     if choice.diffusion_model and model is None:
-        raise InputError("A diffusion model can only be saved when model is wired: wire the model from SPEED Erase.")
+        raise InputError("To save a diffusion model, wire model from SPEED Erase.")
     for part in (model, getattr(clip, "patcher", None) if choice.checkpoint else None):
         if part is not None and (choice.checkpoint or choice.diffusion_model):
             check_type(part, choice.dtype)
     if choice.recipe and erasure.recipe is None:
-        raise InputError("This erasure came from a LoRA without a recipe: switch the recipe off.")
+        raise InputError("This erasure came from a LoRA without a recipe: turn recipe off.")

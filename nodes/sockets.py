@@ -26,6 +26,11 @@ Settings = io.Custom("SPEED_SETTINGS")
 """{setting: value}: what differs from a preset."""
 
 
+def strength_input(tooltip: str) -> io.Input:
+    """How much of an edit is applied."""
+    return io.Float.Input("strength", default=1.0, min=-5.0, max=5.0, step=0.05, tooltip=tooltip)
+
+
 def shows_text() -> list[io.Hidden]:
     """Hidden inputs that a node needs for `telling`; a new list each time, because schemas add to theirs."""
     return [io.Hidden.unique_id]

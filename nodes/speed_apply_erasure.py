@@ -17,9 +17,7 @@ from .erasing import apply
 from .host.paths import NONE, lora_names, model_file, state_of
 from .host.progress import HostProgress, outside_inference_mode
 from .host.weights import open_model
-from .sockets import CATEGORY, Erasure
-
-STRENGTH = "1 applies the exact edit, 0 leaves the model unchanged."
+from .sockets import CATEGORY, Erasure, strength_input
 
 
 class SpeedApplyErasure(io.ComfyNode):
@@ -40,8 +38,10 @@ class SpeedApplyErasure(io.ComfyNode):
                     default=NONE,
                     tooltip="A saved erasure. 'none' uses the erasure input.",
                 ),
-                io.Float.Input("strength", default=1.0, min=-5.0, max=5.0, step=0.05, tooltip=STRENGTH),
-                Erasure.Input("erasure", optional=True, tooltip="An erasure from another node; used if lora is none."),
+                strength_input("1 applies the exact edit, 0 leaves the model unchanged."),
+                Erasure.Input(
+                    "erasure", optional=True, tooltip="An erasure from another node, used if lora is 'none'."
+                ),
             ],
             outputs=[
                 io.Model.Output(
@@ -87,8 +87,8 @@ def erasure_from_lora(model: Any, path: Path) -> Outcome:
     file = read_lora(path, host.layers)
     if file.unmatched:
         raise InputError(
-            f"{path.name} also changes {len(file.unmatched)} layers that are no text layers, such as "
-            f"{file.unmatched[0]}: it is no erasure. Load it with a LoRA loader."
+            f"{path.name} also changes {len(file.unmatched)} layers that are not text layers, such as "
+            f"{file.unmatched[0]}, so it is not an erasure. Use a LoRA loader for it."
         )
     provenance = read_provenance(file.metadata, path.name)
     recipe = provenance.recipe if provenance is not None else None

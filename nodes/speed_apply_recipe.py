@@ -8,8 +8,7 @@ from ..speed_ops.errors import SpeedError
 from ..speed_ops.files.recipe import Recipe
 from ..speed_ops.job import StoredJob, check_strength, job_of
 from .host.paths import recipe_file, recipe_names, state_of
-from .sockets import CATEGORY, shows_text
-from .speed_apply_erasure import STRENGTH
+from .sockets import CATEGORY, shows_text, strength_input
 from .speed_erase import erased, erasing_outputs
 
 
@@ -22,20 +21,16 @@ class SpeedApplyRecipe(io.ComfyNode):
             node_id="SpeedApplyRecipe",
             display_name="SPEED Apply Recipe",
             category=CATEGORY,
-            description="Repeats a saved erasure on this model: the edit is made anew for its weights and its CLIP.",
+            description="Repeats a saved erasure on this model: the edit is made anew for this model and CLIP.",
             inputs=[
                 io.Model.Input(
                     "model", tooltip="The model to erase from. It need not be the one the recipe was saved with."
                 ),
-                io.Clip.Input("clip", tooltip="The CLIP of the same checkpoint."),
+                io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
                 io.Combo.Input("recipe", options=recipe_names(), tooltip="A .json in the input or output folder."),
-                io.Float.Input(
-                    "strength",
-                    default=1.0,
-                    min=-5.0,
-                    max=5.0,
-                    step=0.05,
-                    tooltip="Multiplies the recipe's own strength. " + STRENGTH,
+                strength_input(
+                    "Multiplies the recipe's own strength: 1 repeats the erasure as saved, 0 leaves the model "
+                    "unchanged."
                 ),
             ],
             outputs=erasing_outputs(),
@@ -72,4 +67,5 @@ def skip_note(stored: int | None, wired: int | None) -> list[str]:
     """A sentence where the recipe was written for another CLIP skip."""
     if stored is None or stored == wired:
         return []
-    return [f"The recipe was written with CLIP skip {stored}; this CLIP has {wired or 'none'}. Set both the same."]
+    own = wired or "none"
+    return [f"The recipe was saved with CLIP skip {stored}, but this CLIP has {own}. Set the same CLIP skip."]

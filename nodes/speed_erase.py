@@ -19,7 +19,9 @@ def erasing_outputs() -> list[io.Output]:
     """What every node that erases gives."""
     return [
         io.Model.Output(display_name="model", tooltip="A copy without the concepts; the input model is unchanged."),
-        io.LoraModel.Output(display_name="lora", tooltip="The edit at strength 1, for 'Save LoRA Weights' and others."),
+        io.LoraModel.Output(
+            display_name="lora", tooltip="The edit at strength 1, for 'Save LoRA Weights' and other stock nodes."
+        ),
         Erasure.Output(display_name="erasure", tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe."),
         io.String.Output(display_name="report", tooltip="What was erased, what was kept, and how well."),
         io.Image.Output(display_name="chart", tooltip="The report as a picture."),
@@ -47,14 +49,14 @@ class SpeedErase(io.ComfyNode):
             "before the sampler; bypass it to get the original back.",
             inputs=[
                 io.Model.Input("model", tooltip="The model to erase from: SD1.x, SD2.x, SDXL or its refiner."),
-                io.Clip.Input("clip", tooltip="The CLIP that will encode your prompts, of the same checkpoint."),
+                io.Clip.Input("clip", tooltip="The CLIP that will encode your prompts, from the same checkpoint."),
                 Concepts.Input("concepts", tooltip="What to erase, from Concept List."),
                 *preset_inputs(),
                 Retain.Input(
                     "retain",
                     optional=True,
                     tooltip="Names that must stay as they are, from Retain Set Loader. Without it, the built-in names "
-                    "for the kind of concept.",
+                    "for the kind of concept are kept.",
                 ),
                 Settings.Input("settings", optional=True, tooltip="Expert settings, from SPEED Settings."),
             ],

@@ -28,17 +28,18 @@ class SpeedForecast(io.ComfyNode):
             node_id="SpeedForecast",
             display_name="SPEED Forecast",
             category=CATEGORY,
-            description="Before any edit: which kept names an erasure would move most if nothing protected them.",
+            description="Before any edit: which names an erasure would move most if nothing protected them.",
             is_output_node=True,
             inputs=[
                 io.Model.Input("model", tooltip="The model to erase from."),
-                io.Clip.Input("clip", tooltip="The CLIP of the same checkpoint."),
+                io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
                 Concepts.Input("concepts", tooltip="What would be erased."),
                 io.Int.Input("shown", default=20, min=1, max=1000, tooltip="How many names the text lists."),
                 Retain.Input(
                     "retain",
                     optional=True,
-                    tooltip="Names to ask about, from Retain Set Loader. Without it, the built-in names for the kind.",
+                    tooltip="Names to ask about, from Retain Set Loader. Without it, the built-in names for the kind "
+                    "are used.",
                 ),
             ],
             outputs=[
@@ -66,8 +67,8 @@ def forecast_names(
 
 
 def forecast_text(forecast: Forecast, shown: int) -> str:
-    """The most endangered names, one a line."""
+    """The most endangered names, one per line."""
     lines = [
         f"{shift:6.1%}  {name}" for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True)
     ]
-    return "\n".join([f"{len(forecast.names)} kept names; predicted shift with nothing protected:", *lines])
+    return "\n".join([f"Predicted shift of {len(forecast.names)} names if nothing protected them:", *lines])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
+from ..speed_ops.certificate.certificate import verdict_in_words
 from ..speed_ops.files.checkpoint import Checkpoint
 from ..speed_ops.files.metadata import Provenance, read_provenance
 from .host.paths import model_file, model_names, state_of
@@ -19,7 +20,7 @@ class SpeedInspect(io.ComfyNode):
             node_id="SpeedInspect",
             display_name="SPEED Inspect",
             category=CATEGORY,
-            description="Shows which concepts a checkpoint or LoRA says were erased, as stored in its header.",
+            description="Shows which concepts were erased from a checkpoint or LoRA, according to its header.",
             is_output_node=True,
             inputs=[io.Combo.Input("file", options=model_names(), tooltip="A checkpoint, diffusion model or LoRA.")],
             outputs=[io.String.Output(display_name="text", tooltip="What the header says.")],
@@ -44,10 +45,10 @@ def describe(found: Provenance | None, name: str) -> str:
     if found.recipe is not None:
         kind = " (redacted)" if found.recipe.redacted else ""
         lines.append(f"{len(found.recipe.concepts)} concepts erased{kind}:")
-        lines += [f"  {one.target} -> {one.anchor or '(left out)'}" for one in found.recipe.concepts]
+        lines += [f"  {one.target} -> {one.anchor or '(nothing)'}" for one in found.recipe.concepts]
         kept = ", ".join(part.label for part in found.recipe.retain) or "none"
         lines.append(f"Retain sets: {kept}. Preset: {found.recipe.settings.get('preset_name', 'unknown')}.")
     for one in found.certificate.get("concepts", []):
         if isinstance(one, dict):
-            lines.append(f"  {one.get('name')}: {one.get('verdict')}")
+            lines.append(f"  {one.get('name')}: {verdict_in_words(one.get('verdict'))}")
     return "\n".join(lines)

@@ -33,19 +33,20 @@ class SpeedLeakProbe(io.ComfyNode):
                 io.Model.Input(
                     "model", tooltip="The model BEFORE the erasure: the same one that goes into SPEED Erase."
                 ),
-                io.Clip.Input("clip", tooltip="The CLIP of the same checkpoint."),
+                io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
                 Erasure.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
                 io.Int.Input(
                     "templates",
                     default=TEMPLATES,
                     min=0,
                     max=5,
-                    tooltip="Prompts tried besides the bare phrase. Each adds one prompt per phrase to encode.",
+                    tooltip="How many prompts each phrase is tried in, besides the phrase alone. More are slower.",
                 ),
                 io.String.Input(
                     "description",
                     default="",
-                    tooltip="Your own words for the thing, without its name. Empty: patterns for its kind are tried.",
+                    tooltip="Your own description of the concept, without its name. If empty, standard descriptions "
+                    "for its kind are tried.",
                 ),
                 Concepts.Input(
                     "concepts", optional=True, tooltip="What to probe for. Without it, what the erasure erased."

@@ -44,5 +44,6 @@ def describe(erasure: Outcome) -> str:
         return erasure.text()
     names = ", ".join(one.target for one in erasure.recipe.concepts) if erasure.recipe is not None else "unknown names"
     return (
-        f"An erasure from a file: {names}. It carries no certificate for this model. Use SPEED Apply Recipe to get one."
+        f"This erasure came from a file ({names}). It has no certificate for this model: use SPEED Apply Recipe to "
+        "get one."
     )

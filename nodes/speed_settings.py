@@ -13,7 +13,7 @@ from comfy_api.latest import io
 from ..speed_ops.engine.settings import PRESETS, EraseSettings
 from ..speed_ops.errors import SettingsError, SpeedError
 from ..speed_ops.job import HELD_OUT_SHARE
-from .sockets import CATEGORY, Settings
+from .sockets import CATEGORY, Settings, strength_input
 
 
 class SpeedSettings(io.ComfyNode):
@@ -59,17 +59,13 @@ def preset_inputs() -> list[io.Input]:
             "preset",
             options=list(PRESETS),
             default="auto",
-            tooltip="auto: names are erased and kept inside whole prompts; right for most. few: up to 10 concepts; "
-            "multi: many; implicit: ideas such as nudity (settings of the paper, names without prompts).",
+            tooltip="auto: names are erased and kept inside whole prompts; best for most. context: the same with fixed "
+            "settings. few: up to 10 concepts; multi: many; implicit: ideas such as nudity (settings of the paper, "
+            "names without prompts).",
         ),
-        io.Float.Input(
-            "strength",
-            default=1.0,
-            min=-5.0,
-            max=5.0,
-            step=0.05,
-            tooltip="1 applies the edit as computed, 0 leaves the model unchanged; try a little above 1 if the concept "
-            "still shows. Changing it is quick: the edit is not computed again.",
+        strength_input(
+            "1 applies the edit as computed, 0 leaves the model unchanged; try a little above 1 if the concept "
+            "still shows. Changing it is quick: the edit is not computed again."
         ),
         io.Int.Input(
             "seed",

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .engine.edits import LayerEdit, apply_edits, merge, original_weights
     from .engine.rows import Rows, join
     from .engine.settings import PRESETS, EraseSettings
-    from .erase import Erasure, erase_further, erase_jointly, solve
     from .errors import FileError, InputError, SettingsError, SpeedError, UnsupportedModelError
+    from .solver import Erasure, erase_further, erase_jointly, solve
 
 _HOMES = {
     "certificate.certificate": ("Certificate",),
@@ -21,7 +21,7 @@ _HOMES = {
     "engine.edits": ("LayerEdit", "apply_edits", "merge", "original_weights"),
     "engine.rows": ("Rows", "join"),
     "engine.settings": ("PRESETS", "EraseSettings"),
-    "erase": ("Erasure", "erase_further", "erase_jointly", "solve"),
+    "solver": ("Erasure", "erase_further", "erase_jointly", "solve"),
     "errors": ("FileError", "InputError", "SettingsError", "SpeedError", "UnsupportedModelError"),
 }
 

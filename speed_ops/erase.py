@@ -1,10 +1,9 @@
 """The path of an erasure, top to bottom.
 
-    a job -> encode (`gather`) -> solve (`engine`) -> certify (`certificate`) -> an outcome
+    a job -> encode (`gather`) -> solve and certify (`solver`) -> an outcome
 
-`solve` takes embeddings and weights and returns an `Erasure`. `erase` takes a job, with names instead of embeddings,
-and returns an `Outcome`. The nodes and the command line both call `erase`: only who encodes text, where weights are
-read from and where the edit goes differ between the two.
+The nodes and the command line both call `erase`: only who encodes text, where weights are read from and where the edit
+goes differ between the two. Who has embeddings instead of names calls `solve` directly.
 """
 
 from __future__ import annotations
@@ -12,29 +11,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from .certificate.certificate import Certificate
 from .certificate.forecast import Forecast, forecast
-from .certificate.measure import certificate_at, certify
+from .certificate.measure import certificate_at
 from .concepts.concept_list import Concept
 from .concepts.retain_set import drop_targets
 from .encoders.cache import CachedEncoder
 from .encoders.encoder import TextEncoder
-from .engine.auto import settle_rows, settle_threshold
 from .engine.edits import LayerEdit
-from .engine.problem import check_weights, prepare
-from .engine.rows import Rows, join
+from .engine.problem import prepare
+from .engine.rows import Rows
 from .engine.settings import EraseSettings
-from .engine.solve import Solver
 from .errors import InputError
 from .files.recipe import Recipe
 from .gather import Gathered, gather, read_bare_names, read_concepts, reading
 from .job import Job
 from .models.families import Architecture, LayerKey
-from .progress import Progress, Stopwatch, silent
+from .progress import Progress
+from .solver import solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,52 +78,6 @@ def erase(
     )
 
 
-def solve(
-    weights: Mapping[str, Tensor],
-    targets: Tensor | Rows,
-    anchors: Tensor | Rows,
-    retain: Tensor | Rows | None = None,
-    invariants: Tensor | None = None,
-    settings: EraseSettings | None = None,
-    *,
-    target_names: Sequence[str] | None = None,
-    retain_names: Sequence[str] | None = None,
-    hold: Tensor | Rows | None = None,
-    probes: tuple[Rows, Rows] | None = None,
-    progress: Progress | None = None,
-) -> Erasure:
-    """Erases targets from the layers and says what that did.
-
-    `weights`: {layer key: `o x d`}, read one at a time. `targets`, `anchors` (`n x d`) and `retain` (`N x d`): one
-    concept a row, or `Rows` for several rows a concept. `invariants` (`k x d`): every row of the empty prompt, SOT
-    first. `hold`: targets of an earlier erasure that `weights` already contain. `probes`: target and anchor rows in
-    contexts that the edit is not made from, for the certificate. `progress(stage, done, total)` may raise to interrupt:
-    nothing is half done.
-    """
-    settings = settle_rows(settings or EraseSettings(), len(targets.names if isinstance(targets, Rows) else targets))
-    report, watch = progress or silent, Stopwatch()
-    report("prepare", 0, 1)
-    with watch.part("prepare"):
-        problem = prepare(
-            targets,
-            anchors,
-            retain,
-            invariants,
-            settings,
-            target_names=target_names,
-            retain_names=retain_names,
-            hold=hold,
-            probes=probes,
-        )
-        check_weights(weights, problem.targets.width)
-        problem = settle_threshold(problem)
-    report("prepare", 1, 1)
-    solution = Solver(problem, weights, watch, report).solve()
-    certificate = certify(solution, problem, weights, watch, report)
-    edits = {key: layer.edit for key, layer in solution.layers.items()}
-    return Erasure(edits, certificate, problem.settings, problem.targets, problem.anchors)
-
-
 def at_strength(
     outcome: Outcome, strength: float, weights: Mapping[str, Tensor], progress: Progress | None = None
 ) -> Outcome:
@@ -148,41 +99,6 @@ def predict(
     concepts = read_concepts(reader, job.concepts, job.plan, progress)
     names = read_bare_names(reader, retain, progress)
     return forecast(model.weights, concepts.targets, concepts.anchors, names.rows, job.settings)
-
-
-@dataclass(frozen=True, eq=False)
-class Erasure(Mapping[str, LayerEdit]):
-    """What the engine returns: edits by layer key, with the proof of what they do."""
-
-    edits: dict[str, LayerEdit]
-    certificate: Certificate
-    settings: EraseSettings
-    targets: Rows
-    """What was erased, in the caller's order: needed to erase again without bringing it back."""
-    anchors: Rows
-
-    def __getitem__(self, key: str) -> LayerEdit:
-        return self.edits[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.edits)
-
-    def __len__(self) -> int:
-        return len(self.edits)
-
-    def delta(self, key: str) -> Tensor:
-        """`o x d`: the dense edit of one layer."""
-        return self[key].delta()
-
-    def balanced(self, rank: int | None = None) -> tuple[Erasure, float]:
-        """All edits balanced (see `LayerEdit.balanced`) and the largest relative error of any layer."""
-        pairs = {key: edit.balanced(rank) for key, edit in self.edits.items()}
-        edits = {key: edit for key, (edit, _) in pairs.items()}
-        return replace(self, edits=edits), max(error for _, error in pairs.values())
-
-    def scaled(self, strength: float) -> Erasure:
-        """The erasure at another strength; the certificate still speaks of strength 1."""
-        return replace(self, edits={key: edit.scaled(strength) for key, edit in self.edits.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +154,10 @@ class Outcome:
         shapes = {layer.canonical: layer.shape for layer in layers}
         for key, edit in self.edits.items():
             if shapes.get(key) != (edit.up.shape[0], edit.down.shape[1]):
-                raise InputError(f"The erasure edits {key}, which this model does not have in that shape: erase again.")
+                raise InputError(
+                    f"The erasure edits {key}, which is missing from this model or has another shape: make a new "
+                    "erasure for it."
+                )
 
     def get_ram_usage(self) -> int:
         """Bytes held; ComfyUI asks for it when memory runs short."""
@@ -256,52 +175,20 @@ class Outcome:
 
 def _about_lists(rows: Gathered) -> Iterator[str]:
     if rows.dropped:
-        yield f"{_count(rows.dropped, 'kept name')} dropped for containing a target: {_few(rows.dropped)}."
+        yield _not_kept(rows.dropped, "it contains an erased concept", "they contain an erased concept")
     if rows.unusable:
-        yield f"{_count(rows.unusable, 'kept name')} unusable: {_few(rows.unusable)}."
-    yield (
-        f"{rows.encoded} texts encoded, {rows.reused} from the cache, {sum(rows.seconds.values()):.1f} s; "
-        f"{rows.in_context} kept names in prompts."
-    )
+        yield _not_kept(rows.unusable, "it has no tokens or too many", "they have no tokens or too many")
+    inside = f"; {rows.in_context} names were also kept inside prompts" if rows.in_context else ""
+    taken = f"in {sum(rows.seconds.values()):.1f} s"
+    yield f"{rows.encoded} texts encoded and {rows.reused} read from the cache {taken}{inside}."
 
 
-def _count(items: Sequence[str], noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+def _not_kept(names: Sequence[str], why_one: str, why_many: str) -> str:
+    if len(names) == 1:
+        return f"1 name was not kept because {why_one}: {names[0]}."
+    return f"{len(names)} names were not kept because {why_many}: {_few(names)}."
 
 
 def _few(items: Sequence[str]) -> str:
     shown = ", ".join(items[:5])
     return shown if len(items) <= 5 else f"{shown}, ..."
-
-
-def erase_jointly(
-    weights: Mapping[str, Tensor],
-    earlier: Erasure,
-    targets: Rows,
-    anchors: Rows,
-    retain: Tensor | Rows | None,
-    invariants: Tensor | None,
-    settings: EraseSettings,
-    **options: Any,
-) -> Erasure:
-    """Erases the earlier and the new list together; `weights` are the ORIGINAL ones (see `original_weights`).
-
-    The alternative is `erase_further`. With the same null space the two give the same model, because the held targets
-    are exactly the quadratic that the first edit left behind.
-    """
-    both = join([earlier.targets, targets]), join([earlier.anchors, anchors])
-    return solve(weights, *both, retain, invariants, settings, **options)
-
-
-def erase_further(
-    weights: Mapping[str, Tensor],
-    earlier: Rows,
-    targets: Rows,
-    anchors: Rows,
-    retain: Tensor | Rows | None,
-    invariants: Tensor | None,
-    settings: EraseSettings,
-    **options: Any,
-) -> Erasure:
-    """Erases the new list alone from EDITED weights, the earlier targets held at their anchors; the edits add up."""
-    return solve(weights, targets, anchors, retain, invariants, settings, hold=earlier, **options)

@@ -116,9 +116,9 @@ def reading(encoder: TextEncoder | CachedEncoder) -> CachedEncoder:
 def read_concepts(
     reader: CachedEncoder, concepts: Sequence[Concept], plan: RowPlan, progress: Progress | None = None
 ) -> ConceptRows:
-    """Targets with their anchors, once in the prompts to solve for and once in others, to check the result in."""
+    """Targets with their anchors, once in the prompts to make the edit from and once in others, to check it in."""
     if not concepts:
-        raise InputError("There is no concept to erase: name at least one.")
+        raise InputError("There is nothing to erase: name at least one concept.")
     everything = RowRequest("", tuple(range(reader.encoder.context_length)))
     invariants = reader.rows([everything], "empty prompt", progress)[0]
     streams = reader.encoder.streams

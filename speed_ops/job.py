@@ -39,7 +39,7 @@ class Job:
     def of(cls, concepts: Sequence[Concept], retain: RetainSet | None, settings: EraseSettings) -> Job:
         """The job with the rows that its settings ask for; without names to keep, the built-in ones for its kinds."""
         if not concepts:
-            raise InputError("There is no concept to erase: name at least one.")
+            raise InputError("There is nothing to erase: name at least one concept.")
         plan = RowPlan.context() if settings.rows == "context" else RowPlan.bare()
         return cls(tuple(concepts), default_retain(concepts) if retain is None else retain, settings, plan)
 
@@ -100,8 +100,8 @@ def recipe_of(
 def job_of(recipe: Recipe, what: str = "The recipe") -> StoredJob:
     """The job a recipe describes. Anybody may have written it: every value is checked before any work."""
     if recipe.redacted:
-        raise FileError(f"{what} is redacted: its names are hashes, so it documents an erasure and cannot repeat it.")
-    notes: list[str] = [f"{what} has the unknown field {name!r}, which is ignored." for name in recipe.unknown]
+        raise FileError(f"{what} is redacted: it has hashes instead of names, so it cannot be repeated.")
+    notes: list[str] = [f"{what} has an unknown field {name!r}, which is ignored." for name in recipe.unknown]
     concepts = ConceptList(tuple(_concept(one, n, what) for n, one in enumerate(recipe.concepts, 1)))
     settings = _settings(recipe.settings, what, notes)
     retain = _retain(recipe.retain, what, notes)
@@ -116,7 +116,9 @@ def check_storable(job: Job) -> None:
     """Refuses before the work lists so long that no file could hold the recipe after it."""
     size = len(recipe_of(job).to_json())
     if size > MAX_HEADER_BYTES - MAX_CERTIFICATE_BYTES:
-        raise FileError(f"The lists make a recipe of {size / 1e6:.0f} MB, which no file header holds: shorten them.")
+        raise FileError(
+            f"With these lists the recipe is {size / 1e6:.0f} MB, too long for a file header: shorten them."
+        )
 
 
 def same_work(first: Recipe, second: Recipe) -> bool:
@@ -137,7 +139,7 @@ def _concept(stored: RecipeConcept, number: int, what: str) -> Concept:
 
 def _settings(values: dict[str, Any], what: str, notes: list[str]) -> EraseSettings:
     known = {item.name for item in dataclasses.fields(EraseSettings)}
-    notes += [f"{what} has the unknown setting {name!r}, which is ignored." for name in values if name not in known]
+    notes += [f"{what} has an unknown setting {name!r}, which is ignored." for name in values if name not in known]
     return EraseSettings.from_dict({name: value for name, value in values.items() if name in known})
 
 
@@ -194,7 +196,7 @@ def _plan(values: dict[str, Any], settings: EraseSettings, what: str) -> RowPlan
             if not isinstance(changes[item.name], type(default)) or isinstance(value, bool) != isinstance(
                 default, bool
             ):
-                raise SettingsError(f"{what}: {item.name!r} is {str(value)[:40]!r}, which is not of the right type.")
+                raise SettingsError(f"{what}: {item.name!r} is {str(value)[:40]!r}, which is the wrong type of value.")
     return dataclasses.replace(base, **changes)
 
 
@@ -207,7 +209,7 @@ def _positions(value: Any, what: str) -> Position:
     for name in names:
         if not isinstance(name, str) or name not in known:
             raise SettingsError(
-                f"{what}: {str(name)[:40]!r} is no token position; there are {', '.join(map(str, known))}."
+                f"{what}: {str(name)[:40]!r} is not a token position: choose from {', '.join(map(str, known))}."
             )
         total |= known[name]
     return total

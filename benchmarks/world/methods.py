@@ -13,7 +13,7 @@ from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, join
-from speed_erase.speed_ops.erase import Erasure
+from speed_erase.speed_ops.solver import Erasure
 
 from .rows import ErasureRows, RowChoice
 

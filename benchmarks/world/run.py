@@ -12,7 +12,7 @@ from torch import Tensor
 
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.erase import erase_further, erase_jointly
+from speed_erase.speed_ops.solver import erase_further, erase_jointly
 
 from .attacks import Attack, run_attack
 from .measures import certificate_numbers, judge, value_measures

@@ -39,8 +39,8 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1
     refused = [key for key in baked if len(clone.patches.get(key, [])) != len(patcher.patches.get(key, [])) + 1]
     if refused:
         raise UnsupportedModelError(
-            f"ComfyUI took {len(baked) - len(refused)} of {len(baked)} edits; it refused {refused[0]} among others. "
-            "Nothing was changed: please report the model and the ComfyUI version."
+            f"ComfyUI accepted only {len(baked) - len(refused)} of {len(baked)} edits; one it refused is {refused[0]}. "
+            "Nothing was changed. Please report this, with the model and your ComfyUI version."
         )
     return clone
 
@@ -85,14 +85,14 @@ def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
         elif kind not in (torch.float32, torch.float64):
             losses.setdefault(str(kind).removeprefix("torch."), []).append(_loss(patcher, key, edit, kind))
     lines = [
-        f"Rounding to {kind}, the model's own type, loses {sum(values) / len(values):.1%} of the edit "
+        f"Rounding to the model's own type, {kind}, loses {sum(values) / len(values):.1%} of the edit "
         f"(worst layer {max(values):.1%})."
         for kind, values in losses.items()
     ]
     if exact:
         lines.append(
-            f"{exact} layers are stored in 8 bits or less, which would drown the edit: it is added in full precision "
-            "whenever they run. Save it as a LoRA; a checkpoint in that type cannot hold it."
+            f"{exact} layers are stored in 8 bits or less, too coarse to store the edit. It is added in full precision "
+            "whenever they run. Save it as a LoRA: a checkpoint of that type cannot hold it."
         )
     return "\n".join(lines)
 

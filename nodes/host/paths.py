@@ -39,7 +39,7 @@ def recipe_file(name: str) -> Path:
     """The file behind one of `recipe_names`."""
     folder, _, rest = name.partition("/")
     if folder not in ("input", "output") or not rest:
-        raise FileError(f"There is no recipe '{name}': save one, or put one into the input folder.")
+        raise FileError(f"There is no recipe '{name}': save one, or put one in the input folder.")
     roots = {"input": folder_paths.get_input_directory(), "output": folder_paths.get_output_directory()}
     return _inside(Path(roots[folder]), rest, folder)
 
@@ -80,10 +80,10 @@ def output_file(folder: str, prefix: str, ending: str, overwrite: bool) -> Path:
     try:
         place, name, counter, *_ = folder_paths.get_save_image_path(f"{folder}/{prefix}", root)
     except Exception as error:  # ComfyUI raises a bare Exception for a path outside
-        raise FileError(f"'{prefix}' leads out of the output folder: use a name such as 'speed/erased'.") from error
+        raise FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.") from error
     target = Path(place) / (f"{name}{ending}" if overwrite else f"{name}_{counter:05}_{ending}")
     if not target.resolve().is_relative_to(Path(root).resolve()):
-        raise FileError(f"'{prefix}' leads out of the output folder: use a name such as 'speed/erased'.")
+        raise FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.")
     return target
 
 
@@ -93,13 +93,13 @@ def check_prefix(prefix: str) -> None:
     if not parts[-1].strip() or "\0" in prefix:
         raise FileError("The file name is empty: use a name such as 'speed/erased'.")
     if ".." in parts or prefix.startswith(("/", "\\", "~")) or ":" in parts[0]:
-        raise FileError(f"'{prefix}' leads out of the output folder: use a name such as 'speed/erased'.")
+        raise FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.")
 
 
 def _inside(root: Path, name: str, what: str) -> Path:
     path = Path(os.path.abspath(root / name))
     if not path.is_relative_to(os.path.abspath(root)):
-        raise FileError(f"'{name}' lies outside the {what} folder: put the file into it.")
+        raise FileError(f"'{name}' is outside the {what} folder: move the file into that folder.")
     if not path.is_file():
         raise FileError(f"There is no file '{name}' in the {what} folder: put it there, or choose another.")
     return path

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import comfy.model_management
 import comfy.utils
@@ -66,21 +66,10 @@ def stoppable(work: Callable[[], Result], may_be_left: Callable[[], bool]) -> Re
     return future.result()
 
 
-# In the order they run; a bar that goes back to the start at each of them would tell nothing.
-_STAGES: tuple[Stage, ...] = (
-    "fingerprint",
-    "empty prompt",
-    "concepts",
-    "probes",
-    "retain names",
-    "retain contexts",
-    "prepare",
-    "layers",
-    "certificate",
-    "leaks",
-    "write",
-)
-
+_ELSEWHERE: tuple[Stage, ...] = ("encode", "adversarial", "hash", "compare", "demo")
+"""Stages that the nodes do not go through, or that come between others."""
+_STAGES = tuple(stage for stage in get_args(Stage) if stage not in _ELSEWHERE)
+"""In the order they run; a bar that goes back to the start at each of them would tell nothing."""
 _COMPUTES: tuple[Stage, ...] = ("prepare", "layers", "adversarial", "certificate")
 """Stages that read weights and compute, and change nothing of ComfyUI's."""
 
@@ -132,7 +121,7 @@ def show_text(hidden: Any, text: str) -> None:
     server = getattr(PromptServer, "instance", None)
     if server is not None:
         lines = text.splitlines()
-        rest = [] if len(lines) <= _LINES else [f"... and {len(lines) - _LINES} more lines: see its output"]
+        rest = [] if len(lines) <= _LINES else [f"... {len(lines) - _LINES} more lines in the node's output"]
         # The frontend takes the text for HTML, and names may hold anything.
         server.send_progress_text(html.escape("\n".join(lines[:_LINES] + rest), quote=False), number)
 

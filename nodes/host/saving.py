@@ -55,8 +55,8 @@ def check_type(patcher: Any, dtype: str) -> None:
     packed = [] if dtype != SOURCE else [key for key in _floating(patcher) if not keeps_edits(patcher, key)]
     if packed:
         raise FileError(
-            f"{len(packed)} layers are stored in 8 bits or less, where the edit would drown: save a LoRA, or choose "
-            "float16 for the file."
+            f"{len(packed)} layers are stored in 8 bits or less, too coarse to store the edit: save a LoRA, or choose "
+            "float16."
         )
 
 

@@ -68,7 +68,7 @@ class HostTextEncoder:
             known[state] = self._examined()
         self._agrees, self.fingerprint = known[state]
         if not self._agrees:
-            self.notes.append("Names were encoded with padding, which is slower: this CLIP is not a plain one.")
+            self.notes.append("This is not a standard CLIP, so names were encoded with padding, which is slower.")
 
     def token_ids(self, text: str) -> list[int]:
         """Tokens of the literal text, without start and end tokens."""
@@ -102,7 +102,9 @@ class HostTextEncoder:
 
     def _move_to_cpu(self) -> None:
         if self._on_cpu:
-            raise SpeedError("Memory does not suffice to encode four texts at a time, not even on the CPU: free some.")
+            raise SpeedError(
+                "There is not enough memory to encode even four texts at a time on the CPU: free some memory."
+            )
         self._trimmed.close()
         comfy.model_management.soft_empty_cache()
         self._clip = self._clip.clone()
@@ -206,8 +208,8 @@ def _check_belongs(clip: Any, architecture: Architecture) -> None:
     wanted: dict[str, int] = {row.name: row.width for row in architecture.encoders}
     if parts != wanted:
         raise InputError(
-            f"The CLIP does not belong to this model: it holds {_listed(parts)}, but {architecture.title} reads "
-            f"{_listed(wanted)}. Wire the CLIP of the same checkpoint."
+            f"This CLIP does not belong to this model: it has {_listed(parts)}, but {architecture.title} needs "
+            f"{_listed(wanted)}. Wire the CLIP from the same checkpoint."
         )
 
 

@@ -117,6 +117,6 @@ def _refuse_replaced(patcher: Any, found: Sequence[LayerKey]) -> None:
     for path in patcher.object_patches:
         if any(layer.canonical.startswith(path + ".") for layer in found):
             raise UnsupportedModelError(
-                f"Another node has replaced '{path}' in this model (a compiler or quantiser, most likely): put the "
-                "erasing node before it."
+                f"Another node, probably a compiler or quantiser, has replaced '{path}' in this model: put this node "
+                "before that one."
             )

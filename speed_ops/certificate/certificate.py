@@ -31,7 +31,7 @@ class ConceptResult:
 
     name: str
     verdict: Verdict
-    """erased, weakened, stands, or unproven where no unseen context was given."""
+    """erased, weakened, stands, or unproven where no unseen context was given; people read `verdict_in_words`."""
     solved_median: float
     """Residual on the rows that the edit was made from, median over layers."""
     solved_worst: float
@@ -111,10 +111,26 @@ def verdict(solved: float, probed: float | None) -> Verdict:
     return "erased" if left <= ERASED_BELOW else "weakened" if left < STANDS_ABOVE else "stands"
 
 
+VERDICT_WORDS: dict[str, str] = {
+    "erased": "erased",
+    "weakened": "weakened",
+    "stands": "still there",
+    "unproven": "unproven",
+}
+"""Stored verdict -> the words that people read."""
+
 GROUPS: dict[str, str] = {"kept": "Kept names", "filtered": "Filtered names", "held_out": "Held-out names"}
 """What people call the groups of names whose drift is measured."""
 
+PLACES: dict[str, str] = {"bare": "alone", "context": "in prompts"}
+"""What people call the places where it is measured."""
+
 _LISTED = 12  # concepts printed one by one; longer lists are summed up
+
+
+def verdict_in_words(stored: object) -> str:
+    """A stored verdict for people; anything else that a header may hold, as it is."""
+    return VERDICT_WORDS.get(str(stored), str(stored))
 
 
 def describe(certificate: Certificate) -> str:
@@ -122,21 +138,24 @@ def describe(certificate: Certificate) -> str:
     lines = _concepts(certificate.concepts) + [_drift(part) for part in certificate.drift]
     if certificate.sot_drift is not None:
         worst = max([certificate.sot_drift, *certificate.null_text_drift])
-        lines.append(f"Empty prompt: drift {worst:.1e} at most.")
+        lines.append(f"Empty prompt: drift at most {worst:.1e}.")
     rooms = [layer.room for layer in certificate.layers]
+    room = f"{max(rooms)}" if min(rooms) == max(rooms) else f"{min(rooms)} to {max(rooms)}"
     ranks = {layer.rank for layer in certificate.layers}
     lines.append(
         f"{len(rooms)} layer{'s' if len(rooms) != 1 else ''}, rank {max(ranks)}, "
-        f"null space {min(rooms)} to {max(rooms)} dimensions, "
+        f"null space of {room} dimensions, "
         f"{sum(certificate.seconds.values()):.2f} s."
     )
     chosen = certificate.settings
     if chosen.get("preset_name") == "auto":
-        rows = f"{chosen['rows_per_concept']} rows a concept"
-        lines.append(f"auto chose threshold {chosen['threshold']:g}, at most {rows}.")
+        rows = f"{chosen['rows_per_concept']} rows per concept"
+        lines.append(f"auto chose threshold {chosen['threshold']:g} and at most {rows}.")
     if certificate.rounds:
         leaks = " -> ".join(f"{turn.mean_leak:.0%}" for turn in certificate.rounds)
-        dropped = "" if certificate.rounds[-1].kept else " (the last round was not worth its rank and was dropped)"
+        dropped = (
+            "" if certificate.rounds[-1].kept else " (the last round did not lower the leak enough and was dropped)"
+        )
         lines.append(f"Adversarial rounds: leak {leaks}{dropped}.")
     return "\n".join(lines + [f"Warning: {text}" for text in certificate.warnings])
 
@@ -147,20 +166,20 @@ def _concepts(concepts: tuple[ConceptResult, ...]) -> list[str]:
     counts: dict[str, int] = {}
     for concept in concepts:
         counts[concept.verdict] = counts.get(concept.verdict, 0) + 1
-    listed = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    listed = ", ".join(f"{count} {verdict_in_words(name)}" for name, count in sorted(counts.items()))
     weakest = sorted(concepts, key=lambda concept: -(concept.probe_median or concept.solved_median))[:5]
-    return [f"{len(concepts)} concepts: {listed}. Weakest:", *[_concept(concept) for concept in weakest]]
+    return [f"{len(concepts)} concepts: {listed}. Least erased:", *[_concept(concept) for concept in weakest]]
 
 
 def _concept(concept: ConceptResult) -> str:
+    shown = verdict_in_words(concept.verdict)
     solved = f"{1 - concept.solved_median:.0%} removed in the prompts we optimised"
     if concept.probe_median is None:
-        return f"{concept.name}: {concept.verdict} ({solved}; no other prompt was checked)."
-    return f"{concept.name}: {concept.verdict} ({solved}, {1 - concept.probe_median:.0%} in unseen prompts)."
+        return f"{concept.name}: {shown} ({solved}; not checked in other prompts)."
+    return f"{concept.name}: {shown} ({solved}, {1 - concept.probe_median:.0%} in unseen prompts)."
 
 
 def _drift(part: Drift) -> str:
-    place = "in prompts" if part.where == "context" else "alone"
     worst = ", ".join(f"{name} {value:.1%}" for name, value in part.worst[:3])
     drift = f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum {part.maximum:.1%}"
-    return f"{GROUPS[part.group]} ({place}, {part.names}): {drift}; moved most: {worst}."
+    return f"{GROUPS[part.group]} ({PLACES[part.where]}, {part.names}): {drift}; moved most: {worst}."

@@ -116,10 +116,10 @@ def typos(name: str) -> tuple[str, ...]:
 
 
 LEAKS_ABOVE = ERASED_BELOW
-"""Share of the target that a phrase may still draw in its worst context."""
+"""Share of the target from which on a phrase leaks, in its worst context."""
 
 TEMPLATES = 2
-"""Contexts tried beside the bare phrase."""
+"""Prompts that each phrase is tried in, besides the phrase alone."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class LeakReport:
         head = f"{len(self.leaking)} of {len(self.tried)} phrases still draw what was erased."
         lines = [
             f"{'LEAKS' if leak.leaks else 'ok':5}  {leak.before:4.0%} -> {leak.after:4.0%}  {leak.rung}: "
-            f"'{leak.phrase}' (worst in '{leak.prompt}')"
+            f"'{leak.phrase}'" + ("" if leak.prompt == leak.phrase else f" (worst prompt: '{leak.prompt}')")
             for leak in self.tried
         ]
         return "\n".join([head, *lines])
@@ -209,7 +209,7 @@ def probe_leaks(
 ) -> LeakReport:
     """Climbs the ladder of every concept. `weights` are those BEFORE the edit; `description`: the user's own words."""
     if not concepts:
-        raise InputError("There is no concept to probe: name at least one.")
+        raise InputError("There is nothing to probe: name at least one concept.")
     # Whole prompts of phrases nobody asks for again would only fill the cache on disk.
     reader = CachedEncoder(encoder.encoder if isinstance(encoder, CachedEncoder) else encoder)
     check_weights(weights, reader.encoder.width)

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from ..engine.adversarial import Round
 from ..engine.edits import LayerEdit
-from ..engine.layers import SolvedLayer
+from ..engine.layers import Solution, SolvedLayer
 from ..engine.problem import Problem, widen
 from ..engine.rows import Rows, per_concept
-from ..engine.solve import Solution
 from ..progress import Progress, Stopwatch, silent
-from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
+from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict, verdict_in_words
 
 WORST = 10
 """Names listed by name in each group of a drift summary."""
@@ -244,30 +243,33 @@ _PART = 2048  # retain rows compared at a time: bounds the memory
 def cautions(problem: Problem, layers: Sequence[LayerFacts], about: Sequence[str]) -> Iterator[str]:
     """What a user should know; `about`: what is to be said about single concepts."""
     if not len(problem.retain.values):
-        yield "No names to keep were given: nothing but the empty prompt is protected."
+        yield "You gave no names to keep: only the empty prompt is protected."
     room, width = min(layer.room for layer in layers), problem.targets.width
     if room < TIGHT_ROOM * width:
         yield (
             f"The null space is nearly full ({room} of {width} dimensions left): erasure will be weak. "
-            "Keep fewer names, switch IPF on, or raise the threshold."
+            "Keep fewer names, turn IPF on, or raise the threshold."
         )
     yield from about
     for kept, target in rivals(problem):
-        yield f"The kept name {kept!r} is nearly the same as the target {target!r} and fights its erasure: drop it."
+        yield (
+            f"The kept name {kept!r} is nearly the same as the concept {target!r} and works against its erasure: "
+            "remove it from the list."
+        )
 
 
 def concept_cautions(concepts: Sequence[ConceptResult], alike: Sequence[float], *, in_context: bool) -> Iterator[str]:
     """Warnings about single concepts; `alike` is |W c* - W c1| / |W c1| of each, median over layers."""
     for concept, difference in zip(concepts, alike, strict=True):
         if concept.verdict in ("stands", "weakened") and concept.probe_median is not None:
-            advice = "Raise rows_per_concept, or lower lam." if in_context else "Erase with rows in context."
-            left = f"{concept.probe_median:.0%} of it remains in prompts that the edit was not made for"
-            yield f"{concept.name!r} survives in context: {left}. {advice}"
+            advice = "Raise rows_per_concept, or lower lam." if in_context else "Use the preset auto."
+            left = f"{concept.probe_median:.0%} is left in prompts that were not used to make the edit"
+            yield f"{concept.name!r} is {verdict_in_words(concept.verdict)}: {left}. {advice}"
         if concept.energy_lost > LOSS_ABOVE:
-            lost = f"{concept.energy_lost:.0%} of its change"
-            yield f"Compressing {concept.name!r} gave up {lost}: raise rows_per_concept."
+            lost = f"{concept.energy_lost:.0%} of its edit"
+            yield f"Compressing the rows of {concept.name!r} lost {lost}: raise rows_per_concept."
         if difference < ALIKE_BELOW:
-            yield f"{concept.name!r} and its anchor are nearly equal for the model: choose another anchor."
+            yield f"The model sees almost no difference between {concept.name!r} and its anchor: choose another anchor."
 
 
 def rivals(problem: Problem) -> list[tuple[str, str]]:

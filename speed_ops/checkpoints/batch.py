@@ -42,7 +42,7 @@ def clean_one(
 
     try:
         if _finished(model, stored, text.clip_skip, outputs):
-            return Done(model, "skipped", "It was finished before.", time.perf_counter() - started)
+            return Done(model, "skipped", "Already done.", time.perf_counter() - started)
         outcome = clean_file(
             model, stored.job, text, outputs, strength=stored.strength, note=note, progress=stop_if_asked
         )
@@ -52,9 +52,8 @@ def clean_one(
         return Done(model, "failed", f"{type(fault).__name__}: {str(fault)[:200]}", time.perf_counter() - started)
     concepts = outcome.certificate.concepts if outcome.certificate is not None else ()
     erased = sum(one.verdict == "erased" for one in concepts)
-    return Done(
-        model, "cleaned", f"{erased} of {len(concepts)} concepts erased, {outcome.seconds:.1f} s.", outcome.seconds
-    )
+    what = f"{erased} of {len(concepts)} concept{'' if len(concepts) == 1 else 's'} erased"
+    return Done(model, "cleaned", f"{what}, {outcome.seconds:.1f} s.", outcome.seconds)
 
 
 def _finished(model: Path, stored: StoredJob, clip_skip: int | None, outputs: OutputFiles) -> bool:
@@ -103,5 +102,7 @@ def find_models(folder: Path, out: Path) -> list[Path]:
     except OSError as error:
         raise FileError(f"Cannot read the folder {folder}: {error.strerror or error}.") from error
     if not found:
-        raise FileError(f"There is no checkpoint in {folder}: it holds no .safetensors file and no diffusers folder.")
+        raise FileError(
+            f"There is no checkpoint in {folder}: it contains no .safetensors file and no diffusers folder."
+        )
     return found

@@ -82,8 +82,8 @@ def possible_outputs(source: ModelSource, job: Job, outputs: OutputFiles, note: 
     if "checkpoint" not in outputs.products or source.takes_edits(job.settings.layers):
         return outputs
     note(
-        f"{source.checkpoint.path.name} stores these layers in 8 bits, where an edit would drown in rounding: "
-        "a LoRA is written instead."
+        f"{source.checkpoint.path.name} stores these layers in 8 bits, too coarse to store an edit: a LoRA is written "
+        "instead."
     )
     others = {product for product in outputs.products if product != "checkpoint"} | {"lora"}
     return replace(outputs, products=parse_products(sorted(others)))
@@ -95,10 +95,10 @@ def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]
     slow = [row.title for row in source.encoder_files(text.text_encoders).found if not row.causal]
     count = _texts(job)
     if slow and count > MANY_TEXTS:
-        once = "" if text.cache is None else ", the first time (they are then cached)"
+        once = "" if text.cache is None else " the first time (then they are cached)"
         found.append(
-            f"Up to {count} texts are encoded by {slow[0]} at full length, which takes hours on a CPU{once}: "
-            "`erase --retain-limit N` makes them fewer."
+            f"{slow[0]} encodes up to {count} texts at full length, which takes hours on a CPU{once}. To encode fewer, "
+            "use `erase --retain-limit N`."
         )
     return found
 
@@ -109,9 +109,10 @@ def missing_encoders(source: ModelSource, text: TextSetup) -> list[str]:
     if not missing:
         return []
     titles = " and ".join(f"no {row.title}" for row in missing)
+    were, them = ("were", "them") if len(missing) > 1 else ("was", "it")
     return [
-        f"N{titles[1:]} {'were' if len(missing) > 1 else 'was'} found (--text-encoder PATH): text is encoded without, "
-        "as ComfyUI does then; the result applies only to prompts encoded without it."
+        f"N{titles[1:]} {were} found (give {them} with --text-encoder PATH). Text is encoded without {them}, as "
+        f"ComfyUI would do; the result applies only to prompts encoded without {them}."
     ]
 
 

@@ -111,9 +111,13 @@ def _save_checkpoint(
     )
     notes = list(outcome.notes)
     if averaged:
-        notes.append(f"{len(averaged)} tensors of an averaged second copy of the model were left out: it was unedited.")
+        notes.append(
+            f"{len(averaged)} tensors of an averaged second copy of the model (EMA) were left out, because that copy "
+            "is not edited."
+        )
     if written.left_out:
-        notes.append(f"{len(written.left_out)} further weight files of the folder were left out: they are unedited.")
+        count = len(written.left_out)
+        notes.append(f"{count} more weight files in the folder were left out, because they are not edited.")
     lost = sum(value**2 for value in written.rounding.values()) ** 0.5
     size = sum(float(edit.norm()) ** 2 for edit in outcome.applied.values()) ** 0.5
     return replace(outcome, notes=tuple(notes), rounding=lost / size if size else 0.0)
@@ -150,4 +154,4 @@ def refuse_unless_erased(outcome: Outcome) -> None:
     concepts = outcome.certificate.concepts if outcome.certificate is not None else ()
     left = [concept.name for concept in concepts if concept.verdict != "erased"]
     if left:
-        raise FileError(f"{', '.join(left[:5])}: not erased by the certificate's measure, so nothing was written.")
+        raise FileError(f"Nothing was written: the certificate does not count {', '.join(left[:5])} as erased.")

@@ -69,10 +69,12 @@ def gather_encoders(family: Architecture, model: Checkpoint, given: Sequence[Pat
         names = [row for row in family.encoders if _inside(row, file)]
         if not names and not _is_pooled_only(family, file):
             wanted = " and ".join(row.title for row in family.encoders)
-            raise FileError(f"{file.path} holds no text encoder that {family.title} reads here: it reads {wanted}.")
+            raise FileError(f"{file.path} contains no text encoder that {family.title} uses here: it uses {wanted}.")
         for row in names:
             if row.name in chosen:
-                raise FileError(f"{chosen[row.name][0].path} and {file.path} both hold {row.title}: give one of them.")
+                raise FileError(
+                    f"{chosen[row.name][0].path} and {file.path} both contain {row.title}: give only one of them."
+                )
             chosen[row.name] = file, _inside(row, file)
     for row in family.encoders:
         if row.name not in chosen and (keys := encoder_keys(row, model.keys())[1]):
@@ -96,10 +98,11 @@ def _refuse_missing(family: Architecture, model: Checkpoint, missing: Sequence[F
     needed = missing if len(missing) == len(family.encoders) else [row for row in missing if not row.optional]
     if needed:
         titles = " and ".join(row.title for row in needed)
+        needs = f"of which {family.title} needs one" if needed[0].optional else f"which {family.title} needs"
         which = "those that you use" if needed[0].optional else "each of them" if len(needed) > 1 else "it"
         raise FileError(
-            f"{model.path} holds no text encoder {titles}, from which {family.title} gets its text: give {which} with "
-            "--text-encoder PATH (a safetensors file or folder)."
+            f"{model.path} contains no text encoder {titles}, {needs}: give {which} with --text-encoder PATH "
+            "(a safetensors file or folder)."
         )
 
 

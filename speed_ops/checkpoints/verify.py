@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..certificate.certificate import Certificate, Drift
+from ..certificate.certificate import GROUPS, PLACES, Certificate, Drift, verdict_in_words
 from ..certificate.measure import measure_edits
 from ..engine.edits import LayerEdit
 from ..engine.problem import prepare
@@ -123,7 +123,7 @@ def _stored_job(said: Provenance, recipe: Recipe | None, salt: str | None, file:
     if not said.recipe.redacted:
         return job_of(said.recipe, f"The recipe of {file.name}")
     if recipe is None or not salt:
-        raise FileError(f"{file} is redacted: give the recipe in clear and the salt to verify it.")
+        raise FileError(f"{file} is redacted: to verify it, give the unredacted recipe and the salt.")
     if not same_work(recipe.redacted_with(salt), said.recipe):
         raise FileError(f"The recipe and salt given are not those that {file} was made with.")
     return job_of(recipe, "The recipe given")
@@ -134,7 +134,7 @@ def _lora_edits(published: Checkpoint, source: ModelSource) -> tuple[dict[str, L
         found = read_lora(published.path, source.layers("KV"))
     except UnsupportedModelError as fault:
         raise FileError(str(fault)) from fault
-    return found.edits, [f"The LoRA also edits {name}, which no erasure of ours does." for name in found.unmatched[:5]]
+    return found.edits, [f"The LoRA also edits {name}, which our erasures never do." for name in found.unmatched[:5]]
 
 
 def _differences(source: ModelSource, published: Checkpoint, faults: list[str]) -> dict[str, LayerEdit]:
@@ -146,7 +146,7 @@ def _differences(source: ModelSource, published: Checkpoint, faults: list[str]) 
             continue  # the comparison has said so
         delta = published.read(layer.file_key).double() - source.checkpoint.read(layer.file_key).double()
         if not bool(torch.isfinite(delta).all()):
-            faults.append(f"{layer.file_key} holds NaN or Inf.")
+            faults.append(f"{layer.file_key} contains NaN or Inf.")
         elif bool((delta != 0).any()):
             edits[layer.canonical] = _dense(delta)
     return edits
@@ -181,22 +181,22 @@ def broken_claims(claimed: dict[str, Any], measured: Certificate) -> list[str]:
     empty = [_number(claimed.get("sot_drift")), _number(claimed.get("null_text_drift"))]
     found = max([measured.sot_drift or 0.0, *measured.null_text_drift])
     if found > max(empty) + DRIFT_TOLERANCE:
-        faults.append(f"The empty prompt moves by {found:.1%}, {max(empty):.1%} was certified.")
+        faults.append(f"The empty prompt moves by {found:.1%}; the certificate says {max(empty):.1%}.")
     return faults
 
 
 def _concept_faults(claims: list[dict[str, Any]], measured: Certificate) -> list[str]:
     if len(claims) != len(measured.concepts):
-        return [f"The certificate speaks of {len(claims)} concepts, the recipe of {len(measured.concepts)}."]
+        return [f"The certificate covers {len(claims)} concepts, the recipe {len(measured.concepts)}."]
     faults = []
     for claim, found in zip(claims, measured.concepts, strict=True):
         for name, where in (("probe_median", "in unseen prompts"), ("solved_median", "in the prompts we optimised")):
             left = getattr(found, name)
             said = _number(claim.get(name), default=math.inf if claim.get(name) is None else -math.inf)
             if left is not None and left > said + LEFT_TOLERANCE:
-                faults.append(f"{found.name!r}: {left:.0%} is left {where}, {said:.0%} was certified.")
+                faults.append(f"{found.name!r}: {left:.0%} is left {where}; the certificate says {said:.0%}.")
         if claim.get("verdict") == "erased" and found.verdict in ("stands", "unproven"):
-            faults.append(f"{found.name!r} is certified as erased, but {found.verdict}.")
+            faults.append(f"The certificate calls {found.name!r} erased, but it is {verdict_in_words(found.verdict)}.")
     return faults
 
 
@@ -204,17 +204,17 @@ def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> 
     """Kept and filtered names are one group here: which was which is not stored."""
     faults = []
     for part in measured:
+        names = f"the {GROUPS[part.group].lower()} ({PLACES[part.where]})"
         groups = ("held_out",) if part.group == "held_out" else ("kept", "filtered")
         said = [one for one in claims if one.get("group") in groups and one.get("where") == part.where]
         if not said:
-            faults.append(f"Nothing was certified about the {part.group} names ({part.where}).")
+            faults.append(f"The certificate says nothing about {names}.")
             continue
         for name, share in (("p95", "95 %"), ("maximum", "100 %")):
             bound = max(_number(one.get(name)) for one in said)
             found = getattr(part, name)
             if found > bound + DRIFT_TOLERANCE:
-                who = f"{share} of the {part.group} names ({part.where})"
-                faults.append(f"{who} move by up to {found:.1%}, {bound:.1%} was certified.")
+                faults.append(f"{share} of {names} move by up to {found:.1%}; the certificate says {bound:.1%}.")
     return faults
 
 
@@ -256,15 +256,18 @@ def compare_tensors(
                 progress("compare", min(done, total), total)
     if progress:
         progress("compare", total, total)
-    found = (("are missing", missing), ("are new", extra), ("have another shape or type", reshaped))
-    return [
-        _sentence(what, keys) for what, keys in (*found, ("differ from the base but are not edited", changed)) if keys
-    ]
+    found = (
+        ("is missing", "are missing", missing),
+        ("is new", "are new", extra),
+        ("has a different shape or type", "have a different shape or type", reshaped),
+        ("differs from the base but is not edited", "differ from the base but are not edited", changed),
+    )
+    return [_sentence(one, many, keys) for one, many, keys in found if keys]
 
 
-def _sentence(what: str, keys: list[str]) -> str:
+def _sentence(one: str, many: str, keys: list[str]) -> str:
     shown = ", ".join(keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
-    return f"{len(keys)} tensors {what}: {shown}."
+    return f"1 tensor {one}: {shown}." if len(keys) == 1 else f"{len(keys)} tensors {many}: {shown}."
 
 
 def _place(model: Checkpoint, key: str) -> tuple[int, int]:

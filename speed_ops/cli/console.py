@@ -21,7 +21,7 @@ _TITLES: dict[Stage, str] = {
     "encode": "Encoding",
     "prepare": "Preparing",
     "layers": "Editing layers",
-    "adversarial": "Searching leaks",
+    "adversarial": "Searching for leaks",
     "certificate": "Measuring",
     "leaks": "Trying phrases",
     "hash": "Hashing",

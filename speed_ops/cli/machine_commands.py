@@ -29,8 +29,8 @@ def run_cache(args: argparse.Namespace, console: Console) -> int:
     if args.clear:
         console.say(f"Freed {freed / 1e6:.1f} MB.")
     console.say(
-        f"{info.folder}: {info.bytes / 1e6:.1f} MB of {info.limit_bytes / 1e6:.0f} MB in {info.files} files; "
-        f"text encoders: {info.encoders}."
+        f"{info.folder}: {info.files} files for {info.encoders} text encoders, {info.bytes / 1e6:.1f} MB "
+        f"(limit {info.limit_bytes / 1e6:.0f} MB)."
     )
     console.result({**vars(info), "folder": str(info.folder), "freed": freed})
     return 0
@@ -43,7 +43,7 @@ _WIDTH = 768
 
 def add_bench(commands: Any) -> None:
     """Declares the command."""
-    help = "Time the edit on random weights and embeddings of Stable Diffusion 1.x's shapes. Nothing is written."
+    help = "Time the edit on random weights and embeddings with the shapes of Stable Diffusion 1.x. Nothing is written."
     parser = command(commands, "bench", run_bench, help)
     parser.add_argument("--concepts", default="1,10", metavar="LIST", help="how many to erase (default: 1,10)")
     parser.add_argument("--retain", type=int, default=1000, metavar="N", help="how many to keep (default: 1000)")
@@ -56,7 +56,7 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
         counts = [int(part) for part in args.concepts.split(",")]
         settings = EraseSettings.preset(args.preset)
     except (ValueError, SettingsError) as fault:
-        raise UsageError(f"Cannot time that: {fault}") from fault
+        raise UsageError(f"Cannot run the benchmark: {fault}") from fault
     if not all(0 < count <= 10_000 for count in counts) or not 0 <= args.retain <= 100_000:
         raise UsageError("Give from 1 to 10,000 concepts and from 0 to 100,000 names to keep.")
     import torch
@@ -78,7 +78,7 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
 def _time(count: int, retain: int, settings: EraseSettings) -> dict[str, Any]:
     import torch
 
-    from ..erase import solve
+    from ..solver import solve
 
     generator = torch.Generator().manual_seed(0)
 

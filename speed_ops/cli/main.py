@@ -40,7 +40,7 @@ examples:
   speed-erase erase model.safetensors --concepts "Van Gogh -> art" --retain artists --out cleaned
   speed-erase verify cleaned/model-erased.safetensors --base model.safetensors
 
-exit codes: 0 done, 1 refused by a check or failed, 2 bad usage."""
+exit codes: 0 done; 1 a check refused it, or it failed; 2 bad usage."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,13 +89,11 @@ def _sentence(fault: Exception) -> str:
     if isinstance(fault, SpeedError):
         return " ".join(str(fault).split())
     if isinstance(fault, MemoryError):
-        return "The memory is used up: close other programs, or use a shorter retain list."
+        return "Out of memory: close other programs, or keep fewer names."
     if isinstance(fault, ImportError):
         return f"A package is missing ({fault}): install with `pip install 'speed-erase[cli]'`."
     reason = " ".join(str(fault).split())[:300] or type(fault).__name__
-    return (
-        f"This should not happen ({type(fault).__name__}: {reason}): run again with --debug and report what it shows."
-    )
+    return f"Unexpected error ({type(fault).__name__}: {reason}): run again with --debug and report what it shows."
 
 
 @contextmanager

@@ -70,7 +70,7 @@ def add_job(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="TEXT",
-        help='"target -> anchor", "target | alias -> anchor" or "target"; repeatable, or one concept a line',
+        help='"name", "name -> anchor" or "name | alias -> anchor"; repeatable, or one concept per line',
     )
     what.add_argument("--concepts-file", action="append", default=[], type=Path, metavar="FILE", help="txt or csv")
     what.add_argument("--kind", choices=list(KINDS), default="style", help="what the concepts are (default: style)")
@@ -79,7 +79,8 @@ def add_job(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="LIST",
-        help=f"built-in lists to keep: {', '.join(builtin_retain_sets())}, or none (default: those of the kind)",
+        help=f"built-in lists of names to keep: {', '.join(builtin_retain_sets())}, or none (default: those that suit "
+        "the kind)",
     )
     what.add_argument(
         "--retain-file",
@@ -89,7 +90,7 @@ def add_job(parser: Parser) -> None:
         metavar="FILE",
         help="a list of your own: txt, csv, json",
     )
-    what.add_argument("--retain-column", default="", metavar="NAME", help="column of a csv retain list")
+    what.add_argument("--retain-column", default="", metavar="NAME", help="column of a csv list")
     what.add_argument("--retain-limit", type=int, metavar="N", help="keep at most N names of the lists")
     add_settings(parser)
 
@@ -101,9 +102,8 @@ def add_settings(parser: Parser) -> None:
     for item in dataclasses.fields(EraseSettings):
         help = item.metadata["help"].replace("%", "%%")
         if item.name == "preset_name":
-            group.add_argument(
-                "--preset", dest=item.name, choices=list(PRESETS), default="auto", help="start from this"
-            )
+            start = "the preset to start from (default: auto)"
+            group.add_argument("--preset", dest=item.name, choices=list(PRESETS), default="auto", help=start)
             continue
         flag, kind = "--" + item.name.replace("_", "-"), hints[item.name]
         options: dict[str, Any] = {"dest": item.name, "default": None, "help": help}
@@ -136,7 +136,7 @@ def add_text_setup(parser: Parser) -> None:
         default=[],
         type=Path,
         metavar="PATH",
-        help="a file or folder that holds a text encoder, if the model does not; repeatable, in any order",
+        help="a file or folder with a text encoder that the model file lacks; repeatable, in any order",
     )
     group.add_argument("--no-cache", action="store_true", help="neither read nor write the embedding cache")
 
@@ -165,7 +165,7 @@ def concepts_from(args: argparse.Namespace) -> tuple[Concept, ...]:
     for file in args.concepts_file:
         total = total + read_concepts(file, args.kind)
     if not total:
-        raise UsageError('There is no concept to erase: give --concepts "target -> anchor" or --concepts-file FILE.')
+        raise UsageError('There is nothing to erase: give --concepts "name -> anchor" or --concepts-file FILE.')
     return tuple(total)
 
 
@@ -174,9 +174,7 @@ def _retain_from(args: argparse.Namespace, concepts: tuple[Concept, ...]) -> Ret
     known = builtin_retain_sets()
     for name in named:
         if name not in (*known, NO_LIST):
-            raise UsageError(
-                f"There is no built-in retain list {name!r}: choose from {', '.join(known)}, or {NO_LIST}."
-            )
+            raise UsageError(f"There is no built-in list {name!r}: choose from {', '.join(known)}, or {NO_LIST}.")
     sets = [builtin_retain(name) for name in named if name != NO_LIST]
     sets += [read_retain(file, args.retain_column) for file in args.retain_file]
     total = union(sets) if named or args.retain_file else default_retain(concepts)
@@ -227,12 +225,14 @@ def outputs_from(args: argparse.Namespace, console: Console, name: str = "") -> 
     if args.redact:
         salt = args.salt or os.environ.get(SALT_VARIABLE) or _new_salt(console)
     elif args.salt:
-        raise UsageError("--salt is given without --redact: names would be stored in clear.")
+        raise UsageError("--salt needs --redact: without it, names are stored as they are.")
     with of_arguments():
         return OutputFiles(args.out, parse_products(args.save.split(",")), name, args.force, args.strict, salt)
 
 
 def _new_salt(console: Console) -> str:
     salt = secrets.token_hex(16)
-    console.note(f"the salt is {salt}; it is stored nowhere: keep it to prove later which names the hashes stand for.")
+    console.note(
+        f"the salt is {salt}. It is not stored anywhere: keep it to prove later which names are behind the hashes."
+    )
     return salt

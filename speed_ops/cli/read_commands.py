@@ -25,7 +25,7 @@ _LISTED = 12
 
 def add_inspect(commands: Any) -> None:
     """Declares the command."""
-    help = "Say what a file is, and what its header tells about an erasure."
+    help = "Show what a file is and what its header says about an erasure."
     parser = command(commands, "inspect", run_inspect, help)
     parser.add_argument("file", type=Path, metavar="FILE", help="checkpoint, diffusers folder, LoRA or recipe")
 
@@ -77,15 +77,17 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
 
 
 def _say_provenance(said: Provenance, console: Console) -> None:
+    from ..certificate.certificate import verdict_in_words
+
     if said.recipe is not None:
         _say_recipe(said.recipe, console)
     claims = said.certificate.get("concepts")
     for one in claims[:_LISTED] if isinstance(claims, list) else []:
         if isinstance(one, dict) and isinstance(one.get("probe_median"), (int, float)):
             left = f"{one['probe_median']:.0%} left in unseen prompts"
-            console.say(f"  certified: {one.get('name')}: {one.get('verdict')}, {left}")
-    console.say(f"Made from the file with sha256 {said.base_hash or '(not stated)'}.")
-    console.say("These are the header's words; `speed-erase verify` measures the weights.")
+            console.say(f"  {one.get('name')}: certified as {verdict_in_words(one.get('verdict'))}, {left}.")
+    console.say(f"Made from a file whose sha256 is {said.base_hash or '(not stated)'}.")
+    console.say("This is what the header claims; `speed-erase verify` measures the weights.")
 
 
 def _say_recipe(recipe: Recipe, console: Console) -> None:
@@ -98,7 +100,8 @@ def _say_recipe(recipe: Recipe, console: Console) -> None:
         console.say(f"  ... and {len(recipe.concepts) - _LISTED} more")
     kept = ", ".join(part.label + (f" ({len(part.names)} names)" if part.names else "") for part in recipe.retain)
     settings = recipe.settings
-    chosen = ", ".join(f"{name} {settings[name]}" for name in ("preset_name", "method", "layers") if name in settings)
+    shown = {"preset_name": "preset", "method": "method", "layers": "layers"}
+    chosen = ", ".join(f"{word} {settings[name]}" for name, word in shown.items() if name in settings)
     console.say(
         f"Keeps {kept or 'nothing'}. Settings: {chosen or 'none stated'}; strength {recipe.rows.get('strength', 1.0)}."
     )
@@ -118,11 +121,11 @@ def _provenance(said: Provenance | None) -> dict[str, Any]:
 
 def add_verify(commands: Any) -> None:
     """Declares the command."""
-    help = "Recompute a file's certificate from its weights. Exit code 1 when it does not do what its header says."
+    help = "Recompute a file's certificate from its weights. Exit code 1 if the weights do not match the header."
     parser = command(commands, "verify", run_verify, help)
     parser.add_argument("file", type=Path, metavar="FILE", help="an erased checkpoint, diffusers folder or eraser LoRA")
     parser.add_argument("--base", type=Path, required=True, metavar="BASE", help="the model that it was made from")
-    parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the recipe in clear, for a redacted file")
+    parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file")
     parser.add_argument("--salt", metavar="TEXT", help="the salt of a redacted file")
     add_text_setup(parser)
 
@@ -147,6 +150,8 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
 
 
 def _show_verification(found: Verification, file: Path, console: Console) -> None:
+    from ..certificate.certificate import GROUPS, PLACES, verdict_in_words
+
     console.result(
         {
             "file": str(file),
@@ -163,16 +168,16 @@ def _show_verification(found: Verification, file: Path, console: Console) -> Non
         rows.append(
             (
                 one.name,
-                str(claim.get("verdict", "?")),
-                one.verdict,
+                verdict_in_words(claim.get("verdict", "?")),
+                verdict_in_words(one.verdict),
                 _share(claim.get("probe_median")),
                 _share(one.probe_median),
             )
         )
     console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
     for part in found.measured.drift:
-        drift = f"drift median {part.median:.1%}, p95 {part.p95:.1%}, max {part.maximum:.1%}"
-        console.say(f"{part.group.replace('_', '-')} names, {part.where}: {drift}.")
+        drift = f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum {part.maximum:.1%}"
+        console.say(f"{GROUPS[part.group]} ({PLACES[part.where]}): {drift}.")
     for text in found.faults:
         console.say(f"Fault: {text}")
     console.say(
@@ -192,9 +197,14 @@ def add_probe(commands: Any) -> None:
     parser = command(commands, "probe", run_probe, help)
     parser.add_argument("file", type=Path, metavar="FILE", help="an erased checkpoint, diffusers folder or eraser LoRA")
     parser.add_argument("--base", type=Path, required=True, metavar="BASE", help="the model that it was made from")
-    parser.add_argument("--templates", type=int, metavar="N", help="contexts beside the bare phrase")
-    parser.add_argument("--describe", default="", metavar="TEXT", help="your own words for the thing, to be tried too")
-    parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the recipe in clear, for a redacted file")
+    parser.add_argument("--templates", type=int, metavar="N", help="prompts to try besides the phrase alone")
+    parser.add_argument(
+        "--describe",
+        default="",
+        metavar="TEXT",
+        help="your own description of the concept, tried instead of the standard ones",
+    )
+    parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file")
     parser.add_argument("--salt", metavar="TEXT", help="the salt of a redacted file")
     add_text_setup(parser)
 
@@ -221,7 +231,7 @@ def run_probe(args: argparse.Namespace, console: Console) -> int:
         console.note(sentence)
     console.say(report.text())
     if report.leaking:
-        console.say("Erase these too, from the base, with:")
+        console.say("To erase these as well, run `erase` on the base model with:")
         for concept in report.closed():
             console.say(f'  --concepts "{concept.as_line()}"')
     console.result(_plain_leaks(report))
@@ -246,7 +256,7 @@ def _plain_leaks(report: LeakReport) -> dict[str, Any]:
 
 def add_forecast(commands: Any) -> None:
     """Declares the command."""
-    help = "Say which kept names an unprotected erasure would move, and how far. Nothing is written."
+    help = "Show which names an erasure would move if nothing protected them, and how far. Nothing is written."
     parser = command(commands, "forecast", run_forecast, help)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
     parser.add_argument("--top", type=int, default=20, metavar="N", help="names to show (default: 20)")
@@ -269,6 +279,6 @@ def run_forecast(args: argparse.Namespace, console: Console) -> int:
     console.table(("Name", "Predicted shift"), [(name, f"{shift:.1%}") for name, shift in shown])
     if ranked:
         middle = ranked[len(ranked) // 2][1]
-        console.say(f"{len(ranked)} names, median shift {middle:.2%}. An erasure protects the names it is given.")
+        console.say(f"{len(ranked)} names, median shift {middle:.1%}. `erase` protects the names on its lists.")
     console.result({"names": [{"name": name, "shift": shift} for name, shift in ranked]})
     return 0

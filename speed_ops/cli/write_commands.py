@@ -48,7 +48,9 @@ def add_erase(commands: Any) -> None:
     parser = command(commands, "erase", run_erase, help, _ERASE_EXAMPLE)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
     add_outputs(parser)
-    parser.add_argument("--name", default="", metavar="NAME", help="what the results are called (default: the model's)")
+    parser.add_argument(
+        "--name", default="", metavar="NAME", help="base name of the results (default: the model's name)"
+    )
     parser.add_argument("--strength", type=float, default=1.0, metavar="X", help="scale of the edit (default: 1)")
     add_text_setup(parser)
     add_job(parser)
@@ -70,12 +72,14 @@ def run_erase(args: argparse.Namespace, console: Console) -> int:
 
 def add_apply(commands: Any) -> None:
     """Declares `apply`."""
-    help = "Repeat a recipe on a model: the same concepts, settings and lists, an edit made for its own weights."
+    help = "Repeat a recipe on a model: same concepts, settings and lists, with an edit made for this model."
     parser = command(commands, "apply", run_apply, help)
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe, or a file with one in its header")
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
     add_outputs(parser)
-    parser.add_argument("--name", default="", metavar="NAME", help="what the results are called (default: the model's)")
+    parser.add_argument(
+        "--name", default="", metavar="NAME", help="base name of the results (default: the model's name)"
+    )
     add_text_setup(parser)
 
 
@@ -105,7 +109,9 @@ def add_batch(commands: Any) -> None:
     """Declares `batch`."""
     help = "Apply a recipe to every checkpoint in a folder. Run it again to resume: finished models are skipped."
     parser = command(commands, "batch", run_batch, help)
-    parser.add_argument("--recipe", type=Path, required=True, metavar="RECIPE", help="recipe, or a file that holds one")
+    parser.add_argument(
+        "--recipe", type=Path, required=True, metavar="RECIPE", help="recipe, or a file with one in its header"
+    )
     parser.add_argument("--in", dest="folder", type=Path, required=True, metavar="DIR", help="folder with the models")
     add_outputs(parser)
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="models at a time (default: 1)")
@@ -115,7 +121,7 @@ def add_batch(commands: Any) -> None:
 def run_batch(args: argparse.Namespace, console: Console) -> int:
     """All models, then a table; exit code 1 when any has failed."""
     if not 1 <= args.jobs <= 64:
-        raise UsageError(f"{args.jobs} jobs at a time: choose from 1 to 64.")
+        raise UsageError(f"--jobs is {args.jobs}: choose from 1 to 64.")
     stored = job_of(load_recipe(args.recipe), str(args.recipe))
     for sentence in stored.notes:
         console.note(sentence)
@@ -172,7 +178,8 @@ def run_demo(args: argparse.Namespace, console: Console) -> int:
     outputs = OutputFiles(args.out, PRODUCTS, name="demo-model", force=True)
     with output_folder(args.out):
         write_demo_checkpoint(model, force=True, progress=console.progress)
-        console.say(f"{model}: a synthetic Stable Diffusion 1.x checkpoint: real keys, real tokenizer, random weights.")
+        what = "a synthetic Stable Diffusion 1.x checkpoint with real keys, the real tokenizer and random weights"
+        console.say(f"{model}: {what}.")
         outcome = clean_file(model, job, TextSetup(), outputs, note=console.note, progress=console.progress)
     console.say()
     show(outcome, console)
@@ -188,7 +195,7 @@ def show(outcome: Outcome, console: Console) -> None:
     for product, path in outcome.files.items():
         console.say(f"{product:<10}  {path}{_size(path)}")
     if outcome.rounding is not None:
-        console.say(f"The file's own precision costs the edit {outcome.rounding:.2%} of its size.")
+        console.say(f"Rounding to the file's own precision loses {outcome.rounding:.2%} of the edit.")
     console.say(f"Done in {outcome.seconds:.1f} s.")
 
 

@@ -1,4 +1,4 @@
-"""Concepts as a user writes them: one a line, `target | alias -> anchor`."""
+"""Concepts as a user writes them: one per line, `name | alias -> anchor`."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ def parse_concepts(text: str, kind: str, source: str = "") -> ConceptList:
         refuse_control(fold(line), where)
         parts = _ARROW.split(line)
         if len(parts) > 2:
-            raise InputError(f"{where}: there is more than one arrow; write one concept a line as 'target -> anchor'.")
+            raise InputError(f"{where}: there is more than one arrow; write one concept per line, as 'name -> anchor'.")
         target, aliases = _phrases(parts[0].split("|"), where)
         anchor = clean_name(parts[1], where) if len(parts) == 2 else default
         if "|" in anchor:
-            raise InputError(f"{where}: aliases stand before the arrow; an anchor is one phrase.")
+            raise InputError(f"{where}: put aliases before the arrow; the anchor is a single phrase.")
         found.append(Concept(target, anchor, kind, aliases, number, source))
     return ConceptList(tuple(found))
 
@@ -156,12 +156,12 @@ def _place(source: str, line: int) -> str:
 def _phrases(parts: Sequence[str], where: str) -> tuple[str, tuple[str, ...]]:
     names = [clean_name(part, where) for part in parts]
     if not names[0]:
-        raise InputError(f"{where}: there is no name to erase; write 'target -> anchor'.")
+        raise InputError(f"{where}: there is no name to erase; write 'name -> anchor'.")
     if not all(names):
-        raise InputError(f"{where}: an alias is empty; remove the spare '|'.")
+        raise InputError(f"{where}: an alias is empty; remove the extra '|'.")
     for name in names:
         if "|" in name or _ARROW.search(name):
-            raise InputError(f"{where}: '{name}' holds '|' or an arrow, which cannot be part of a name.")
+            raise InputError(f"{where}: '{name}' contains '|' or an arrow, which cannot be part of a name.")
     return names[0], tuple(names[1:])
 
 
@@ -173,9 +173,7 @@ def _refuse_clashes(concepts: Sequence[Concept]) -> None:
             if key in owner:
                 _refuse_repeat(phrase, concept, owner[key])
             if key == same_name_key(concept.anchor):
-                raise InputError(
-                    f"{concept.where}: '{phrase}' would become '{concept.anchor}', itself; choose another anchor."
-                )
+                raise InputError(f"{concept.where}: '{phrase}' would become itself; choose another anchor.")
             owner[key] = concept
 
 
@@ -185,7 +183,7 @@ def _refuse_repeat(phrase: str, concept: Concept, earlier: Concept) -> None:
             f"{concept.where}: '{phrase}' should become '{concept.anchor}', but {_lower(earlier.where)} says "
             f"'{earlier.anchor}'; keep one of the two lines."
         )
-    raise InputError(f"{concept.where}: '{phrase}' stands in {_lower(earlier.where)} already; remove it.")
+    raise InputError(f"{concept.where}: '{phrase}' is already in {_lower(earlier.where)}; remove one of the two.")
 
 
 def _lower(where: str) -> str:
@@ -199,8 +197,8 @@ def _notes(concepts: Sequence[Concept]) -> Iterator[str]:
         other = erased.get(same_name_key(concept.anchor))
         if other is not None:
             yield (
-                f"{concept.where}: the anchor '{concept.anchor}' is itself erased in {_lower(other.where)}; "
-                f"'{concept.target}' takes over what '{concept.anchor}' was before."
+                f"{concept.where}: the anchor '{concept.anchor}' is also erased, in {_lower(other.where)}; "
+                f"'{concept.target}' becomes what '{concept.anchor}' was before."
             )
         elif found := index.match(concept.anchor):
             yield f"{concept.where}: the anchor '{concept.anchor}' contains '{found}', which is erased."

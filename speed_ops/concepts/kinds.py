@@ -52,9 +52,9 @@ class Kind:
     retain_sets: tuple[str, ...]
     """Built-in retain sets used when the user gives none."""
     templates: tuple[Template, ...]
-    """Contexts for the solve, most different first: the first few are a fair sample."""
+    """Contexts that edits are made from, most different first: the first few are a fair sample."""
     probe_templates: tuple[Template, ...]
-    """Contexts for the check after the solve. Never used in a solve."""
+    """Contexts for the check afterwards. No edit is ever made from them."""
     descriptions: tuple[str, ...]
     """Ways to ask for the thing without saying its name alone; each holds `{name}`."""
     whole_prompt: bool = False
@@ -210,5 +210,5 @@ def kind_of(name: str) -> Kind:
 
 
 def context_kind(name: str) -> Kind:
-    """As `kind_of`, for retain names: these may also be whole captions."""
+    """As `kind_of`, for kept names: these may also be whole captions."""
     return CAPTION if name == CAPTION.name else kind_of(name)

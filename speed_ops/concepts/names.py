@@ -60,7 +60,7 @@ def refuse_control(text: str, where: str) -> None:
     """Raises for characters that are no text."""
     bad = _FORBIDDEN.search(text)
     if bad:
-        raise InputError(f"{where}: there is {bad.group()!a}, which is not text; remove it.")
+        raise InputError(f"{where}: it contains {bad.group()!a}, which is not text; remove it.")
 
 
 def content_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -83,7 +83,8 @@ def read_text_file(path: Path) -> str:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise FileError(
-                f"'{path}' has {size / 2**20:.0f} MB, more than a list of names: the limit is {MAX_BYTES // 2**20} MB."
+                f"'{path}' is {size / 2**20:.0f} MB, too large for a list of names: the limit is "
+                f"{MAX_BYTES // 2**20} MB."
             )
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

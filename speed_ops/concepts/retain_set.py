@@ -80,7 +80,7 @@ class RetainSet:
     def limit(self, count: int) -> RetainSet:
         """At most `count` names, spread evenly over the alphabet, so that the order of a file does not matter."""
         if count < 1:
-            raise SettingsError(f"The retain limit is {count}: it must be at least 1 name.")
+            raise SettingsError(f"The limit for kept names is {count}: it must be at least 1.")
         if count >= len(self.names):
             return self
         alphabetical = sorted(range(len(self.names)), key=lambda i: same_name_key(self.names[i]))
@@ -106,7 +106,7 @@ def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> Retai
     for name in names:
         unique.setdefault(same_name_key(name), name)
         if len(unique) > MAX_NAMES:
-            raise InputError(f"{label} holds more than {MAX_NAMES:,} names: keep those that matter.")
+            raise InputError(f"{label} has more than {MAX_NAMES:,} names: keep only those that matter.")
     kept = tuple(unique.values())
     return RetainSet(kept, (0,) * len(kept), (RetainSource(label, kind, len(kept), _digest(kept)),))
 
@@ -132,7 +132,7 @@ def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainS
         raise InputError(f"{label} is not valid JSON ({str(error)[:80]}): check the file.") from error
     names = data.get("names") if isinstance(data, dict) else data
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(f'{label} must be a list of strings, or {{"names": [...]}} with one.')
+        raise InputError(f'{label} must be a list of strings, or {{"names": [a list of strings]}}.')
     cleaned = (clean_name(name, f"{label}, entry {n}") for n, name in enumerate(names, start=1))
     return retain_from_names(filter(None, cleaned), label, kind)
 

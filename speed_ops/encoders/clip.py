@@ -168,7 +168,10 @@ class ClipTextEncoder(TowerEncoder):
         self._clips = tuple(ClipTower(ClipWeights(tensors, row), clip_skip, torch.device(device)) for row in rows)
         lengths = {tower.weights.positions for tower in self._clips}
         if len(lengths) != 1:
-            raise FileError(f"The text encoders take prompts of different lengths {sorted(lengths)}: not one model.")
+            raise FileError(
+                f"The text encoders take prompts of different lengths ({sorted(lengths)}): they do not belong to one "
+                "model."
+            )
         super().__init__(self._clips, tokenizer, Stream(tokenizer.token_ids, lengths.pop()))
 
     def pooled(self, prompts: Sequence[str]) -> Tensor:

@@ -43,7 +43,9 @@ class T5Weights(EncoderWeights):
         self.attention_width, _ = self._shape("encoder.block.0.layer.0.SelfAttention.q.weight", 2)
         self.inner_width, _ = self._shape("encoder.block.0.layer.1.DenseReluDense.wi_0.weight", 2)
         if self.attention_width % self.heads:
-            raise FileError(f"The text encoder '{row.name}' is damaged: {self.heads} heads do not divide its width.")
+            raise FileError(
+                f"The text encoder '{row.name}' is damaged: its width is not a multiple of its {self.heads} heads."
+            )
         self._stored: torch.dtype | None = None
 
     def block(self, layer: int) -> dict[str, Tensor]:

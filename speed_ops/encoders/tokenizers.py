@@ -42,11 +42,11 @@ class LiteralTokenizer:
         """Ids of the literal text, without start and end tokens."""
         bad = self.control.search(text)
         if bad:
-            raise InputError(f"The text holds '{bad.group()}', which would start or end the prompt: remove it.")
+            raise InputError(f"The text contains '{bad.group()}', which would start or end the prompt: remove it.")
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError("The text holds half a character (a lone surrogate): remove it.") from error
+            raise InputError("The text contains half a character (a lone surrogate): remove it.") from error
         return list(self._encode(text))
 
 
@@ -78,7 +78,7 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FileError(f"CLIP's merges in '{file}' cannot be read ({error}): install the package again.") from error
     if len(merges) != _COUNT:
-        raise FileError(f"'{file}' holds {len(merges)} merges, CLIP has {_COUNT}: install the package again.")
+        raise FileError(f"'{file}' has {len(merges)} merges instead of CLIP's {_COUNT}: install the package again.")
     return merges
 
 

@@ -44,7 +44,7 @@ class EncoderWeights(ABC):
         self.naming, self._file_keys = encoder_keys(row, tensors.keys())
         if not self._file_keys:
             raise FileError(
-                f"The file holds no text encoder '{row.name}' (looked under {', '.join(row.prefixes)}): use a "
+                f"The file contains no text encoder '{row.name}' (looked under {', '.join(row.prefixes)}): use a "
                 "checkpoint that contains its text encoders, or the diffusers folder."
             )
 

@@ -15,7 +15,7 @@ from .rows import ErasePairs, Rows, canonical, canonical_order, check_pairs, pai
 from .settings import EraseSettings
 
 WORK = torch.float64
-"""Precision of the solve: float32 inverses would smear the edit's rank over hundreds of directions."""
+"""Precision of the computation: float32 inverses would smear the edit's rank over hundreds of directions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,15 +27,15 @@ class Problem:
     pairs: ErasePairs
     """Targets, anchors and held rows, weighted and compressed."""
     retain: Rows
-    """Retain rows that take part in the solve, in canonical order."""
+    """Kept rows that the edit is made with, in canonical order."""
     held_out: Rows | None
-    """Retain names set aside to judge preservation on."""
+    """Kept names set aside to judge preservation on."""
     invariants: Tensor
     """`k x d`: all rows of the empty prompt, SOT first; `0 x d` if none were given."""
     constraints: Tensor
     """`k' x d`: the rows of C2."""
     probes: tuple[Rows, Rows] | None
-    """Target and anchor rows in contexts that the solve never sees."""
+    """Target and anchor rows in contexts that the edit is not made from."""
     settings: EraseSettings
 
 
@@ -92,7 +92,7 @@ def prepare(
 def check_weights(weights: Mapping[str, Tensor], width: int) -> None:
     """Refuses a model without layers or with layers of another width, before any work is done."""
     if not weights:
-        raise InputError("There is no layer to edit: the model has no cross-attention projection that was asked for.")
+        raise InputError("There is no layer to edit: the model has none of the cross-attention layers you asked for.")
     for key, weight in weights.items():
         if weight.ndim != 2 or weight.shape[1] != width:
             raise InputError(
@@ -106,7 +106,7 @@ def widen(weight: Tensor, key: str, like: Tensor) -> Tensor:
     wide = weight.to(like)
     # One NaN or Inf anywhere makes the sum NaN or Inf, and no sum of half or single precision values overflows here.
     if not bool(torch.isfinite(wide.sum())):
-        raise InputError(f"The layer {key} holds NaN or Inf: the model file is damaged, use an intact copy.")
+        raise InputError(f"The layer {key} contains NaN or Inf: the model file is damaged. Use an intact copy.")
     return wide
 
 
@@ -114,7 +114,9 @@ def _rows(given: Tensor | Rows, names: Sequence[str] | None, what: str) -> Rows:
     if isinstance(given, Rows):
         return given.with_values(_checked(given.values, what))
     if given.ndim != 2:
-        raise InputError(f"The {what} embeddings must be rows of a matrix, but their shape is {tuple(given.shape)}.")
+        raise InputError(
+            f"The {what} embeddings must be a matrix with one row each, but their shape is {tuple(given.shape)}."
+        )
     return Rows.single(_checked(given, what), names)
 
 
@@ -128,7 +130,7 @@ def _optional(given: Tensor | Rows | None, names: Sequence[str] | None, what: st
 def _checked(values: Tensor, what: str) -> Tensor:
     wide = values.detach().to(WORK)
     if not bool(torch.isfinite(wide).all()):
-        raise InputError(f"The {what} embeddings hold NaN or Inf: the text encoder is damaged or overflowed.")
+        raise InputError(f"The {what} embeddings contain NaN or Inf: the text encoder is damaged or overflowed.")
     return wide
 
 

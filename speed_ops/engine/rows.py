@@ -32,13 +32,15 @@ class Rows:
         """One bare row a concept: the paper's setting."""
         count = len(values)
         if names is not None and len(names) != count:
-            raise InputError(f"There are {len(names)} names for {count} embedding rows: give one name a row.")
+            raise InputError(f"There are {len(names)} names for {count} embedding rows: give one name per row.")
         labels = tuple(names) if names is not None else ("",) * count
         return cls(values, tuple(range(count)), labels, (False,) * count)
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2:
-            raise InputError(f"Embeddings must be rows of a matrix, but their shape is {tuple(self.values.shape)}.")
+            raise InputError(
+                f"Embeddings must be a matrix with one row each, but their shape is {tuple(self.values.shape)}."
+            )
         if not len(self.values) == len(self.groups) == len(self.in_context):
             raise InputError(f"{len(self.values)} rows have {len(self.groups)} groups: each row needs one.")
         if set(self.groups) != set(range(len(self.names))):
@@ -225,11 +227,11 @@ def _compress(rows: Tensor, change: Tensor, limit: int) -> tuple[Tensor, Tensor,
 def check_pairs(targets: Rows, anchors: Rows) -> None:
     """Refuses what cannot be paired: repeated targets, one target with two anchors, rows that do not correspond."""
     if not len(targets.values):
-        raise InputError("There is no concept to erase: give at least one target.")
+        raise InputError("There is nothing to erase: give at least one target.")
     if targets.values.shape != anchors.values.shape or targets.groups != anchors.groups:
         raise InputError(
-            f"{len(targets.values)} target rows stand against {len(anchors.values)} anchor rows: "
-            "every target row needs the anchor row of the same position."
+            f"There are {len(targets.values)} target rows but {len(anchors.values)} anchor rows: "
+            "every target row needs an anchor row at the same position."
         )
     first: dict[object, int] = {}
     for concept, key in enumerate(_identities(targets)):

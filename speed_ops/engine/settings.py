@@ -37,53 +37,72 @@ class EraseSettings:
 
     preset_name: PresetName = _setting("few", "The preset these settings started from.")
     method: Method = _setting("speed", "The closed form: speed, or one of the baselines uce, rece, null_space.")
-    layers: Layers = _setting("V", "Which cross-attention projections to edit: values, keys, or both.")
-    threshold: float = _setting(0.1, "Eigenvalues of the retain correlation below this span the null space.", 0.0, 1e6)
-    threshold_mode: ThresholdMode = _setting(
-        "absolute", "absolute: an eigenvalue, as in the paper; relative: a share of the retain set's spectral energy."
+    layers: Layers = _setting("V", "Which cross-attention projections to edit: values (V), keys (K) or both (KV).")
+    threshold: float = _setting(
+        0.1,
+        "Directions that the kept names use less than this are free for the edit (eigenvalues of their correlation "
+        "matrix).",
+        0.0,
+        1e6,
     )
-    ipf: bool = _setting(True, "Influence-based prior filtering: keep only the retain rows that the edit would move.")
-    dpa: bool = _setting(True, "Directed prior augmentation: add draws along the layer's least-changing directions.")
-    rpa: bool = _setting(False, "Random prior augmentation in place of the directed one (the paper's ablation 4).")
-    iec: bool = _setting(True, "Invariant equality constraints: the empty prompt's outputs stay as they are.")
-    filter_scale: float = _setting(1.0, "IPF keeps shifts above this multiple of their mean (alpha).", 0.0, 100.0)
-    filter_unit: FilterUnit = _setting("concept", "IPF judges a whole concept's rows together, or each row alone.")
-    augmentations: int = _setting(10, "Draws for each kept retain row (N_A).", 0, 1000)
-    augment_rank: int = _setting(1, "Number of least-changing directions of a layer to draw along (r).", 1, 64)
+    threshold_mode: ThresholdMode = _setting(
+        "absolute", "absolute: an eigenvalue, as in the paper; relative: a share of the kept names' spectral energy."
+    )
+    ipf: bool = _setting(True, "Influence-based prior filtering: protect only the kept names that the edit would move.")
+    dpa: bool = _setting(
+        True,
+        "Directed prior augmentation: also protect random neighbours of the kept names, along the layer's "
+        "least-changing directions.",
+    )
+    rpa: bool = _setting(False, "Random prior augmentation instead of the directed one (the paper's ablation 4).")
+    iec: bool = _setting(True, "Invariant equality constraints: keep the empty prompt's outputs as they are.")
+    filter_scale: float = _setting(
+        1.0, "IPF keeps names whose shift is above this multiple of the mean (alpha).", 0.0, 100.0
+    )
+    filter_unit: FilterUnit = _setting("concept", "Whether IPF judges all rows of a name together or each row alone.")
+    augmentations: int = _setting(10, "Random neighbours drawn for each kept row (N_A).", 0, 1000)
+    augment_rank: int = _setting(1, "How many of a layer's least-changing directions to draw along (r).", 1, 64)
     lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", 1e-9, 1e9)
-    aim: float = _setting(1.0, "Where the targets are sent: 1 is their anchor, 1.1 a tenth beyond it.", 0.1, 5.0)
+    aim: float = _setting(1.0, "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.", 0.1, 5.0)
     mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", 0.0, 1e9)
     invariants: InvariantMode = _setting(
-        "paper", "paper: SOT and 3 centres of the empty prompt; span: every token row of the empty prompt."
+        "paper",
+        "paper: the start token and 3 cluster centres of the empty prompt; span: every row of the empty prompt.",
     )
-    adversarial_rounds: int = _setting(0, "Rounds of finding and erasing the embeddings that still leak.", 0, 20)
+    adversarial_rounds: int = _setting(
+        0,
+        "Rounds of finding and erasing embeddings that still leak; one that does not help enough is dropped (not by "
+        "rece).",
+        0,
+        20,
+    )
     adversarial_reg: float = _setting(
-        0.01, "Keeps leaking embeddings near the origin (share of mean energy).", 1e-9, 1e3
+        0.01, "Keeps the leaking embeddings small (a share of the mean energy).", 1e-9, 1e3
     )
     erase_weight: float = _setting(1.0, "UCE and RECE: weight of the erased concepts (alpha).", 1e-9, 1e9)
-    preserve_weight: float = _setting(1.0, "UCE and RECE: weight of the retain set (beta).", 0.0, 1e9)
-    rows: RowMode = _setting("bare", "bare: the name alone, as in the paper; context: the name inside templates.")
-    rows_per_concept: int = _setting(8, "A concept's rows are compressed to at most this many by SVD.", 1, 1024)
+    preserve_weight: float = _setting(1.0, "UCE and RECE: weight of the kept names (beta).", 0.0, 1e9)
+    rows: RowMode = _setting("bare", "bare: the name alone, as in the paper; context: the name inside prompts.")
+    rows_per_concept: int = _setting(8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024)
     context_names: int = _setting(
-        200, "At most this many retain names get rows in context, worst forecast first.", 0, 10**6
+        200, "At most this many kept names are also protected inside prompts, the most endangered first.", 0, 10**6
     )
-    held_out: float = _setting(0.0, "Share of retain names kept out of the solve to judge preservation on.", 0.0, 0.5)
-    seed: int = _setting(0, "Seed of every random draw.", 0, 2**63 - 1)
+    held_out: float = _setting(0.0, "Share of the kept names to leave out of the edit, to judge it by.", 0.0, 0.5)
+    seed: int = _setting(0, "Seed for all random choices.", 0, 2**63 - 1)
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             _check(item.name, getattr(self, item.name), item.metadata["low"], item.metadata["high"])
         if self.dpa and self.rpa:
-            raise SettingsError("dpa and rpa are both on: switch one of the two augmentations off.")
+            raise SettingsError("dpa and rpa are both on: turn one of them off.")
         if self.threshold_mode == "relative" and self.threshold >= 1:
-            raise SettingsError(f"threshold is {self.threshold:g}, but a relative threshold must lie in 0 to 1.")
+            raise SettingsError(f"threshold is {self.threshold:g}, but a relative threshold must be below 1.")
 
     @classmethod
     def preset_values(cls, name: str) -> dict[str, Any]:
         """The fields that a preset sets, without the others."""
         if name not in PRESETS:
             raise SettingsError(
-                f"There is no preset {name!r}{suggestion(name, PRESETS)}; there are {', '.join(PRESETS)}."
+                f"There is no preset {name!r}{suggestion(name, PRESETS)}: choose from {', '.join(PRESETS)}."
             )
         return dict(PRESETS[name])
 

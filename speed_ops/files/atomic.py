@@ -29,8 +29,8 @@ _SENTENCES: dict[int, str] = {
     errno.EDQUOT: "your disk quota is used up; free some space or choose another folder",
     errno.EFBIG: "the file is larger than this file system or process may write; choose another folder",
     errno.EROFS: "the folder is read-only; choose another one",
-    errno.EACCES: "the folder may not be written to; choose another one or change its permissions",
-    errno.EPERM: "the folder may not be written to; choose another one or change its permissions",
+    errno.EACCES: "you do not have permission to write to this folder; choose another one or change its permissions",
+    errno.EPERM: "you do not have permission to write to this folder; choose another one or change its permissions",
     errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one",
     errno.ENOENT: "the folder does not exist; create it first",
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
@@ -118,16 +118,19 @@ def check_target(
     target = Path(path)
     try:
         if not target.name or target.name == "..":
-            raise FileError(f"Cannot write {str(path)!r}: it names no file.")
+            raise FileError(f"Cannot write {str(path)!r}: it is not a file name.")
         exists = os.path.lexists(target)
         for source in sources:
             if exists and os.path.exists(source) and os.path.samefile(source, target):
                 raise FileError(f"Output and input are the same file, {target}: choose another name for the output.")
         if exists and target.is_dir() != folder:
             kind = "a folder" if target.is_dir() else "a file"
-            raise FileError(f"Cannot write {target}: there is {kind} of that name; choose another name.")
+            raise FileError(f"Cannot write {target}: {kind} of that name exists; choose another name.")
         if exists and not force:
-            raise FileError(f"{target} exists already: choose another name, or allow it to be overwritten (force).")
+            raise FileError(
+                f"{target} already exists: choose another name, or allow overwriting (--force on the command line, "
+                "overwrite in the node)."
+            )
     except (OSError, ValueError) as error:
         raise _as_file_error(target, error) from error
     return target

@@ -79,7 +79,7 @@ class _Walker:
             more = self.more()
         self.skip()
         if self.at != len(self.text):
-            raise ValueError("something follows after its end")
+            raise ValueError("there is extra text after its end")
         return entries, metadata or {}
 
     def metadata(self) -> dict[str, str]:
@@ -145,7 +145,7 @@ class _Walker:
 def _checked_entry(name: str, pairs: list[tuple[str, object]]) -> TensorEntry:
     """Check one description: exactly three fields, a known type, and as many bytes as the shape needs."""
     if sorted(key for key, _ in pairs) != ["data_offsets", "dtype", "shape"]:
-        raise ValueError(f"tensor {name!r} has other fields than dtype, shape and data_offsets")
+        raise ValueError(f"tensor {name!r} must have dtype, shape and data_offsets, and nothing else")
     fields = dict(pairs)
     dtype, shape, offsets = fields["dtype"], _sizes(fields["shape"]), _sizes(fields["data_offsets"])
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
@@ -194,8 +194,8 @@ def refuse_other_formats(path: Path, start: bytes, *, plausible: bool) -> None:
 def pickle_refusal(path: Path) -> FileError:
     """The sentence for a pickle checkpoint, which can run any code when it is opened."""
     return FileError(
-        f"{path} is a pickle checkpoint, which can run code when it is opened, and is not read here: convert it to"
-        " safetensors first (in ComfyUI: Load Checkpoint, then Save Checkpoint) and use the new file."
+        f"{path} is a pickle checkpoint. Opening one can run code, so it is not read here: convert it to safetensors"
+        " first (in ComfyUI: Load Checkpoint, then Save Checkpoint) and use the new file."
     )
 
 
@@ -239,7 +239,9 @@ def read_header(path: Path | str) -> Header:
                 raise _broken(path, f"it is only {size} bytes long; download or copy it again")
             if length > size - 8:
                 raise _broken(
-                    path, f"its header claims {length} bytes, the file has {size}: it is truncated or no safetensors"
+                    path,
+                    f"its header claims {length} bytes but the file has {size}: it is truncated or not a safetensors "
+                    "file",
                 )
             if length > MAX_HEADER_BYTES:
                 raise _broken(path, f"its header of {length} bytes is larger than any model needs")
@@ -260,7 +262,7 @@ def parse_header(raw: bytes, data_size: int, path: Path) -> Header:
     except UnicodeDecodeError:
         raise _broken(path, "its header is not text") from None
     except (ValueError, IndexError) as error:
-        raise _broken(path, f"its header is not as it should be: {error}") from None
+        raise _broken(path, f"its header is malformed: {error}") from None
     header = Header(entries, metadata, 8 + len(raw))
     position = 0
     for name, entry in header.by_offset():

@@ -71,7 +71,9 @@ def write_lora(
     wrong = exact = 0.0
     for key, edit in edits.items():
         if key not in by_key:
-            raise FileError(f"The model has no layer {key!r}{suggestion(key, by_key)}: the edit is of another model.")
+            raise FileError(
+                f"The model has no layer {key!r}{suggestion(key, by_key)}: the edit was made for another model."
+            )
         up, down = _stored_factors(edit, by_key[key], dtype, rank)
         base = by_key[key].lora_base
         tensors[f"{base}.lora_up.weight"], tensors[f"{base}.lora_down.weight"] = up, down
@@ -88,7 +90,7 @@ def write_lora(
 def _stored_factors(edit: LayerEdit, layer: LayerKey, dtype: torch.dtype, rank: int | None) -> tuple[Tensor, Tensor]:
     if (edit.up.shape[0], edit.down.shape[1]) != layer.shape or edit.up.shape[1] != edit.down.shape[0]:
         shapes = f"{tuple(edit.up.shape)} and {tuple(edit.down.shape)}"
-        raise FileError(f"The edit of {layer.canonical} has factors of shape {shapes}, the layer is {layer.shape}.")
+        raise FileError(f"The edit of {layer.canonical} has factors of shape {shapes}, but the layer is {layer.shape}.")
     what = f"The edit of {layer.canonical}"
     wide = LayerEdit(narrow(edit.up, torch.float64, what), narrow(edit.down, torch.float64, what))
     balanced = wide.balanced(rank)[0]
@@ -117,7 +119,7 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
     """Read a LoRA as edits of these layers, whichever naming it uses."""
     file = Checkpoint.open(path)
     if not is_lora(file.shapes):
-        raise FileError(f"{path} is not a LoRA: it holds no low-rank factors.")
+        raise FileError(f"{path} is not a LoRA: it contains no low-rank factors.")
     names = {name: layer for layer in layers for name in _names(layer)}
     edits: dict[str, LayerEdit] = {}
     unmatched: list[str] = []
@@ -127,7 +129,8 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
         else:
             unmatched.append(base)
     if not edits:
-        raise FileError(f"{path} edits no layer of this model that can be used here (it has {unmatched[0]!r}, ...).")
+        others = " and others" if len(unmatched) > 1 else ""
+        raise FileError(f"{path} edits none of this model's text layers (it edits {unmatched[0]!r}{others}).")
     return LoraFile(edits, tuple(unmatched), file.metadata)
 
 
@@ -153,11 +156,12 @@ def _read_edit(file: Checkpoint, base: str, layer: LayerKey) -> LayerEdit:
     ):
         shapes = f"{up_shape} and {down_shape}"
         raise FileError(
-            f"{file.path} has factors of shape {shapes} for {base!r}, the layer is {layer.shape}: another model's."
+            f"{file.path} has factors of shape {shapes} for {base!r}, but the layer is {layer.shape}: the LoRA was "
+            "made for another model."
         )
     up, down = file.read(up_key).double() * _scale(file, base, up_shape[1]), file.read(down_key).double()
     if not bool(torch.isfinite(up).all() and torch.isfinite(down).all()):
-        raise FileError(f"{file.path} holds NaN or infinite values for {base!r}: it is damaged.")
+        raise FileError(f"{file.path} contains NaN or infinite values for {base!r}: it is damaged.")
     return LayerEdit(up, down)
 
 

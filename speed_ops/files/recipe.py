@@ -186,7 +186,7 @@ class Recipe:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that a redacted file must not show: targets, aliases, anchors, and users' own retain names."""
+        """Every name that a redacted file must not show: targets, aliases, anchors, and users' own kept names."""
         of_concepts = [name for concept in self.concepts for name in (concept.target, concept.anchor, *concept.aliases)]
         return tuple(dict.fromkeys([*of_concepts, *(name for part in self.retain for name in part.names or ())]))
 

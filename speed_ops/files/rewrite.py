@@ -111,9 +111,7 @@ class Rewriting:
                 raise FileError(f"Tensor {key} cannot be both edited and left out.")
             if source.dtypes[key] not in EDITABLE:
                 kind = source.dtypes[key]
-                raise FileError(
-                    f"Tensor {key} is stored as {kind}: an edit would drown in rounding; save a LoRA instead."
-                )
+                raise FileError(f"Tensor {key} is stored as {kind}, too coarse to store an edit: save a LoRA instead.")
 
     def touches(self, part: WeightFile) -> bool:
         keys = {part.prefix + key for key in part.header.entries}
@@ -226,11 +224,11 @@ def _check_places(source: Path, target: Path) -> None:
     ours, theirs = source.resolve(), target.resolve()
     if ours in theirs.parents or theirs in ours.parents:
         raise FileError(
-            f"Output {target} and input {source} lie inside each other: choose another folder for the output."
+            f"One of output {target} and input {source} is inside the other: choose another folder for the output."
         )
     is_model = any((target / name).is_file() for name in ("model_index.json", "config.json"))
     if target.is_dir() and any(target.iterdir()) and not is_model:
-        raise FileError(f"{target} exists and is not a diffusers folder: it is not replaced; choose another name.")
+        raise FileError(f"{target} exists and is not a diffusers folder, so it is not replaced: choose another name.")
 
 
 def _visible_files(root: Path, below: Path = Path(), depth: int = 0) -> Iterator[Path]:

@@ -57,11 +57,11 @@ def narrow(value: Tensor, dtype: torch.dtype, what: str) -> Tensor:
     """`value` rounded to nearest in `dtype`; refused where it is not finite, before or after."""
     value = value.detach().cpu()
     if not torch.isfinite(value).all():
-        raise FileError(f"{what} holds NaN or infinite values and was not written.")
+        raise FileError(f"{what} contains NaN or infinite values and was not written.")
     narrowed = value.to(dtype)
     if not torch.isfinite(narrowed).all():
         name = str(dtype).removeprefix("torch.")
-        raise FileError(f"{what} is too large for {name} (values to {value.abs().max():.3g}): save it in float32.")
+        raise FileError(f"{what} is too large for {name} (values up to {value.abs().max():.3g}): save it in float32.")
     return narrowed
 
 
@@ -121,7 +121,7 @@ def write_tensors(
         for entry, value in zip(entries.values(), values, strict=True):
             content = to_bytes(value)
             if len(content) != entry.end - entry.begin:
-                raise FileError(f"A tensor for {path} is not of the size that was planned: nothing was written.")
+                raise FileError(f"A tensor for {path} has an unexpected size: nothing was written.")
             handle.write(content)
             if progress is not None:
                 progress(stage, entry.end, total)

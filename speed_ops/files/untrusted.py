@@ -37,7 +37,7 @@ def load_json(content: str | bytes, what: str, limit: int) -> Any:
     except json.JSONDecodeError as error:
         raise FileError(f"{what} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}).") from None
     except RecursionError:
-        raise FileError(f"{what} is nested too deeply to be ours.") from None
+        raise FileError(f"{what} is nested too deeply: this program did not write it.") from None
     except ValueError as error:
         raise FileError(f"{what} is not acceptable JSON: {error}.") from None
     return value
@@ -51,7 +51,7 @@ def dump_json(value: Any, what: str, limit: int) -> str:
     try:
         text = json.dumps(value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise FileError(f"{what} cannot be stored: {error}; its values must be plain finite values.") from error
+        raise FileError(f"{what} cannot be stored: {error}. Its values must be plain and finite.") from error
     if too_large := _excess(text, limit, len(text)):
         raise FileError(f"{what} {too_large}, so it is too long to be stored: shorten its lists.")
     return text
@@ -60,9 +60,9 @@ def dump_json(value: Any, what: str, limit: int) -> str:
 def _excess(text: str, limit: int, size: int) -> str:
     """What is too large about it, as the middle of a sentence; empty: nothing."""
     if size > limit:
-        return f"is {size} bytes long, more than the {limit} that are reasonable"
+        return f"is {size} bytes long, over the limit of {limit}"
     if text.count("[") + text.count("{") > _MAX_CONTAINERS:
-        return "holds more lists and objects than are reasonable"
+        return "contains too many lists and objects"
     return ""
 
 
@@ -105,9 +105,9 @@ def check_version(found: object, ours: str, what: str) -> None:
     """Accept our own major version and any minor one; refuse what a newer program wrote in a way we cannot know."""
     match = _VERSION.fullmatch(found) if isinstance(found, str) else None
     if match is None:
-        raise FileError(f"{what} has no usable version number: it is damaged or not ours.")
+        raise FileError(f"{what} has no usable version number: it is damaged, or this program did not write it.")
     if int(match[1]) > int(ours.split(".")[0]):
-        raise FileError(f"{what} has version {found}, this program reads {ours}: update it.")
+        raise FileError(f"{what} has version {found}, but this program reads version {ours}: update the program.")
 
 
 @dataclass(frozen=True)

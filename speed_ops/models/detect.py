@@ -126,7 +126,7 @@ def _detect_unet(shapes: Shapes, unet: Shapes, families: Sequence[Architecture])
 
 def _refusal(seen: str, families: Sequence[Architecture] = ARCHITECTURES) -> UnsupportedModelError:
     titles = ", ".join(row.title for row in families)
-    return UnsupportedModelError(f"{seen}. Supported are {titles}.")
+    return UnsupportedModelError(f"{seen}. Supported models: {titles}.")
 
 
 def layers(architecture: Architecture, shapes: Shapes, which: Which = "V") -> list[LayerKey]:
@@ -212,7 +212,8 @@ def obstacle(shapes: Shapes, unet: Shapes) -> str | None:
         if key.endswith(".attn1.to_v.weight") and len(shape) == 2:
             query = unet.get(key.replace("to_v", "to_q"), shape)
             if len(query) == 2 and query[1] != shape[1]:
-                return f"Text enters this model at its self-attention places too ({key}), as in SDXS or the x4 upscaler"
+                where = f"through its self-attention layers ({key}), as in SDXS or the x4 upscaler"
+                return f"Text also enters this model {where}"
     return None
 
 

@@ -114,7 +114,7 @@ class Architecture:
                 return slice(start, start + row.width)
             start += row.width
         known = [row.name for row in self.encoders]
-        raise SettingsError(f"{self.title} has no text encoder {encoder!r}; it has {', '.join(known)}.")
+        raise SettingsError(f"{self.title} has no text encoder {encoder!r}: choose from {', '.join(known)}.")
 
 
 @dataclass(frozen=True)
@@ -309,4 +309,4 @@ def by_name(name: str) -> Architecture:
         if row.name == name:
             return row
     known = [row.name for row in ARCHITECTURES]
-    raise SettingsError(f"Unknown model family {name!r}{suggestion(name, known)}; known are {', '.join(known)}.")
+    raise SettingsError(f"Unknown model family {name!r}{suggestion(name, known)}: choose from {', '.join(known)}.")

@@ -43,7 +43,7 @@ class RowPlan:
         return cls()
 
     def solve_templates(self, kind: Kind) -> tuple[Template, ...]:
-        """Prompts that the solve sees: the name alone, and the first templates of its kind if in context."""
+        """Prompts that the edit is made from: the name alone, and the first templates of its kind if in context."""
         return (BARE, *kind.templates[: self.templates]) if self.rows == "context" else (BARE,)
 
     def unseen_templates(self, kind: Kind) -> tuple[Template, ...]:
@@ -58,6 +58,6 @@ class RowPlan:
         for name in ("templates", "retain_templates", "probe_templates"):
             low = 1 if name == "probe_templates" else 0
             if not low <= getattr(self, name) <= 100:
-                raise SettingsError(f"{name} is {getattr(self, name)}: it must lie in {low} to 100.")
+                raise SettingsError(f"{name} is {getattr(self, name)}: it must be from {low} to 100.")
         if not self.positions or not self.retain_positions:
             raise SettingsError("No token position was chosen: choose at least one, such as the last subject token.")

@@ -68,8 +68,8 @@ def concept_pairs(
     """Pairs for the target and each alias in each template.
 
     A causal encoder gives a name at the start of a prompt the row of the bare name, whatever follows. Such a row is
-    taken once: `taken` holds the rows given so far and grows. Passing the solve's set on to the probes leaves them with
-    rows that the solve never saw.
+    taken once: `taken` holds the rows given so far and grows. Passing the edit's set on to the probes leaves them with
+    rows that the edit was not made from.
     """
     for phrase in concept.phrases:
         for template in templates:
@@ -144,10 +144,10 @@ def _is_new(key: StreamKey, anchor_key: StreamKey, taken: set[StreamKey]) -> boo
 
 def _refuse_unreadable(concept: Concept, phrase: str, span: TokenSpan, anchor_span: TokenSpan) -> None:
     if span.subject == 0:
-        raise InputError(f"{concept.where}: the text encoder makes no token of '{phrase}'; write the name otherwise.")
+        raise InputError(f"{concept.where}: the text encoder cannot read '{phrase}'; spell the name differently.")
     if span.ids == anchor_span.ids:
         raise InputError(
-            f"{concept.where}: '{phrase}' and '{concept.anchor}' read the same to the text encoder; "
+            f"{concept.where}: '{phrase}' and '{concept.anchor}' are the same to the text encoder; "
             "choose another anchor."
         )
 

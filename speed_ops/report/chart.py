@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..certificate.certificate import ERASED_BELOW, STANDS_ABOVE, Certificate
+from ..certificate.certificate import ERASED_BELOW, GROUPS, PLACES, STANDS_ABOVE, Certificate, verdict_in_words
 from ..certificate.forecast import Forecast
 
 Pixels = NDArray[np.uint8]
@@ -50,7 +50,7 @@ class Panel:
 
 
 def certificate_chart(certificate: Certificate) -> Pixels:
-    """How much of each concept is left in unseen prompts, and how far the retained names moved."""
+    """How much of each concept is left in unseen prompts, and how far the kept names moved."""
     return draw([_concepts(certificate), _drift(certificate)])
 
 
@@ -59,7 +59,7 @@ def forecast_chart(forecast: Forecast) -> Pixels:
     pairs = list(zip(forecast.names, forecast.shifts, strict=True))[:_SHOWN]
     full = max([shift for _, shift in pairs], default=0.0) or 1.0
     bars = tuple(Bar(name, shift, _NEUTRAL, f"{shift:.1%}") for name, shift in pairs)
-    return draw([Panel("Predicted shift of retained names, nothing protected", bars, full)])
+    return draw([Panel("Predicted shift of the names if nothing protected them", bars, full)])
 
 
 def _concepts(certificate: Certificate) -> Panel:
@@ -68,19 +68,19 @@ def _concepts(certificate: Certificate) -> Panel:
     for one in results[:_SHOWN]:
         left = one.probe_median if one.probe_median is not None else one.solved_median
         colour = _GOOD if left <= ERASED_BELOW else _MIDDLING if left < STANDS_ABOVE else _BAD
-        bars.append(Bar(one.name, left, colour, f"{left:.0%} left, {one.verdict}"))
-    title = "Concepts: what is left in prompts the solve did not see (0 = has become its anchor)"
+        bars.append(Bar(one.name, left, colour, f"{left:.0%} left, {verdict_in_words(one.verdict)}"))
+    title = "Concepts: how much is left in prompts not used to make the edit (0 = has become the anchor)"
     return Panel(title, tuple(bars), 1.0)
 
 
 def _drift(certificate: Certificate) -> Panel:
     bars = []
     for part in certificate.drift:
-        label = f"{part.group.replace('_', ' ')}, {'in context' if part.where == 'context' else 'bare'} ({part.names})"
-        bars.append(Bar(label, part.median, _NEUTRAL, f"median {part.median:.1%}, max {part.maximum:.1%}"))
+        label = f"{GROUPS[part.group]}, {PLACES[part.where]} ({part.names})"
+        bars.append(Bar(label, part.median, _NEUTRAL, f"median {part.median:.1%}, maximum {part.maximum:.1%}"))
         bars += [Bar(f"    {name}", value, _PALE, f"{value:.1%}") for name, value in part.worst[:3]]
     full = max([bar.value for bar in bars], default=0.0)
-    return Panel("Retained names: how far they moved", tuple(bars[:_SHOWN]), max(full, 0.05))
+    return Panel("Drift: how far the kept names moved", tuple(bars[:_SHOWN]), max(full, 0.05))
 
 
 def draw(panels: Sequence[Panel]) -> Pixels:

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..certificate.certificate import ERASED_BELOW, GROUPS, STANDS_ABOVE
+from ..certificate.certificate import ERASED_BELOW, GROUPS, PLACES, STANDS_ABOVE, verdict_in_words
 from ..erase import Outcome
 from ..errors import InputError
 from ..files.checkpoint import Checkpoint
@@ -14,8 +14,8 @@ from ..files.recipe import Redactor
 
 _WORDS = {
     "erased": "gone, also in prompts that were not used to make the edit",
-    "weakened": "weaker, but still there in prompts that were not used to make the edit",
-    "stands": "still there",
+    "weakened": "weaker, but not gone in prompts that were not used to make the edit",
+    "stands": f"{STANDS_ABOVE:.0%} or more of it is left",
     "unproven": "not checked in other prompts",
 }
 _SHOWN = 40
@@ -25,7 +25,7 @@ _WORST_SHOWN = 8
 def report_facts(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = None) -> dict[str, Any]:
     """Plain values for the report; with a salt, hashes in the place of names."""
     if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
-        raise InputError("An erasure from a file has no certificate for this model: there is nothing to report.")
+        raise InputError("An erasure from a file has no certificate for this model, so there is nothing to report.")
     recipe, rows = outcome.recipe, outcome.rows
     certificate = outcome.certificate.to_json()
     facts: dict[str, Any] = {
@@ -99,7 +99,10 @@ def _tiles(certificate: dict[str, Any]) -> list[tuple[str, str]]:
     empty = max([certificate["sot_drift"] or 0.0, *certificate["null_text_drift"]])
     change = max((layer["change"] for layer in certificate["layers"]), default=0.0)
     return [
-        (f"{1 - max(map(_left, certificate['concepts'])):.0%}", "of the weakest concept removed in unseen prompts"),
+        (
+            f"{1 - max(map(_left, certificate['concepts'])):.0%}",
+            "of the least erased concept removed in unseen prompts",
+        ),
         (f"{max(kept, default=0.0):.1%}", "drift of kept names (95th percentile)"),
         ("none" if empty < 1e-6 else f"{empty:.1%}", "drift of the empty prompt"),
         (f"{change:.1%}", "largest change of a layer's weights"),
@@ -121,14 +124,19 @@ def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "erased": sum(one["verdict"] == "erased" for one in results),
         "concepts": [
-            {**one, "anchor": anchor, "words": _WORDS.get(one["verdict"], "")}
+            {
+                **one,
+                "anchor": anchor,
+                "shown": verdict_in_words(one["verdict"]),
+                "words": _WORDS.get(one["verdict"], ""),
+            }
             for one, anchor in zip(results, anchors, strict=False)
         ],
         "concept_bars": bars,
         # The words stand on the outer sides of the two lines, which are too near each other for anything between.
         "marks": [
             {"at": ERASED_BELOW, "text": "erased below", "side": "left"},
-            {"at": STANDS_ABOVE, "text": "stands above", "side": "right"},
+            {"at": STANDS_ABOVE, "text": f"{verdict_in_words('stands')} above", "side": "right"},
         ],
     }
 
@@ -136,7 +144,7 @@ def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
 def _drift(parts: list[dict[str, Any]]) -> dict[str, Any]:
     bars, worst = [], []
     for part in parts:
-        title = f"{GROUPS[part['group']]}, {'in prompts' if part['where'] == 'context' else 'alone'}"
+        title = f"{GROUPS[part['group']]}, {PLACES[part['where']]}"
         sizes = [(part["maximum"], "d3"), (part["p95"], "d2"), (part["median"], "d1")]
         hint = f"median {part['median']:.2%}, 95th percentile {part['p95']:.2%}, maximum {part['maximum']:.2%}"
         bars.append(_bar(f"{title} ({part['names']})", sizes, f"{part['p95']:.1%}", hint))
@@ -163,9 +171,9 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
     """What the certificate warns of, and what happened to the lists."""
     found = list(facts["certificate"]["warnings"])
     if facts["dropped"]:
-        found.append(f"Dropped from the kept names for containing a target: {', '.join(facts['dropped'][:20])}.")
+        found.append(f"Not kept, because they contain an erased concept: {', '.join(facts['dropped'][:20])}.")
     if facts["unusable"]:
-        found.append(f"Unusable kept names: {', '.join(facts['unusable'][:20])}.")
+        found.append(f"Not kept, because they have no tokens or too many: {', '.join(facts['unusable'][:20])}.")
     return found
 
 
@@ -180,7 +188,7 @@ def _facts(facts: dict[str, Any]) -> list[tuple[str, Any]]:
         ("sha256", facts["base_hash"]),
         ("Text encoder sha256", facts["encoder_hash"]),
         ("Strength", f"{facts['strength']:g}"),
-        ("Clip skip", facts["clip_skip"] if facts["clip_skip"] is not None else "the family's own"),
+        ("CLIP skip", facts["clip_skip"] if facts["clip_skip"] is not None else "the model's default"),
         ("Kept names", f"{lists or 'none'}; {used}"),
         ("Seconds", ", ".join(f"{name} {value:.1f}" for name, value in facts["certificate"]["seconds"].items())),
         *((f"File: {product}", name) for product, name in facts["files"].items()),

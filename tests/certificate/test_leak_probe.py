@@ -86,5 +86,5 @@ def test_a_users_description_replaces_the_patterns(encoder, weights):
 
 
 def test_nothing_to_probe_is_refused(encoder, weights):
-    with pytest.raises(InputError, match="no concept"):
+    with pytest.raises(InputError, match="nothing to probe"):
         probe_leaks(encoder, weights, nothing(weights), [])

@@ -192,11 +192,11 @@ REFUSED = {
     "flux-dev": {
         (): "no text encoder T5-XXL",
         ("clip_l",): "no text encoder T5-XXL",
-        ("clip_g",): "holds no text encoder that Flux.1 dev reads",
-        ("flux-dev", "t5"): "holds no text encoder that Flux.1 dev reads",
-        ("t5", "t5"): "both hold T5-XXL",
+        ("clip_g",): "contains no text encoder that Flux.1 dev uses",
+        ("flux-dev", "t5"): "contains no text encoder that Flux.1 dev uses",
+        ("t5", "t5"): "both contain T5-XXL",
     },
-    "sd3": {(): "no text encoder CLIP-L and CLIP-G and T5-XXL", ("clip_l", "umt5"): "holds no text encoder that"},
+    "sd3": {(): "no text encoder CLIP-L and CLIP-G and T5-XXL", ("clip_l", "umt5"): "contains no text encoder that"},
 }
 
 
@@ -223,12 +223,14 @@ def test_what_is_missing_and_what_takes_long_is_said(
     base = ["erase", str(home / "sd3.safetensors"), "--concepts", CONCEPT, *mini.QUICK, *FEW[:2], "--save", "lora"]
     assert main([*base, *given(home, "clip_l"), "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().err
-    assert "No CLIP-G and no T5-XXL were found (--text-encoder PATH)" in said and "at full length" not in said
+    assert "No CLIP-G and no T5-XXL were found (give them with --text-encoder PATH)" in said
+    assert "at full length" not in said
     monkeypatch.setattr("speed_erase.speed_ops.checkpoints.clean.MANY_TEXTS", 5)
     base[1] = str(home / "flux-dev.safetensors")
     assert main([*base, *given(home, "t5"), "--out", str(tmp_path / "b")]) == 0
     said = capsys.readouterr().err
-    assert "texts are encoded by T5-XXL at full length" in said and "--retain-limit" in said and "given" not in said
+    assert "T5-XXL encodes up to" in said and "texts at full length" in said
+    assert "--retain-limit" in said and "given" not in said
 
 
 def test_no_tokenizer_is_a_sentence_that_says_where_to_get_one(

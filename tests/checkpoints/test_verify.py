@@ -173,7 +173,7 @@ def test_redacted_files_name_nobody_and_verify_with_the_salt(
     assert verify(file, pair[0], "--recipe", recipe, "--salt", SALT, "--quiet") == 0
     capsys.readouterr()
     assert verify(file, pair[0]) == 1
-    assert "give the recipe in clear and the salt" in capsys.readouterr().err
+    assert "give the unredacted recipe and the salt" in capsys.readouterr().err
     assert verify(file, pair[0], "--recipe", recipe, "--salt", "wrong", "--quiet") == 1
     assert (
         main(["apply", str(tmp_path / "r" / "m-recipe.json"), str(pair[0]), "--out", str(tmp_path / "x"), "--quiet"])

@@ -191,7 +191,7 @@ def test_existing_files_need_force(tmp_path: Path, capsys: pytest.CaptureFixture
     pico.write_checkpoint(tmp_path / "m.safetensors")
     (tmp_path / "m-recipe.json").write_text("mine")
     code = main(["erase", str(tmp_path / "m.safetensors"), "--concepts", "a -> b", "--out", str(tmp_path)])
-    assert code == 1 and "exists already" in capsys.readouterr().err
+    assert code == 1 and "already exists" in capsys.readouterr().err
     assert (tmp_path / "m-recipe.json").read_text() == "mine"
 
 

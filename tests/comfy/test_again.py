@@ -44,10 +44,10 @@ def test_a_second_erasure_holds_the_first(sd15):
     model, clip, _ = sd15
     first = erased(model, clip, f"{FIRST} -> art")[0]
     second, _, _, report, _ = erased(first, clip, f"{SECOND} -> art")
-    assert f"Kept erased, as an earlier erasure left them: {FIRST}." in report
+    assert f"Still erased, from an earlier erasure: {FIRST}." in report
     for name in (FIRST, SECOND):
         assert left(model, second, clip, name) < 0.1
-    assert "Kept erased" not in erased(model, clip, f"{SECOND} -> art")[3]
+    assert "Still erased" not in erased(model, clip, f"{SECOND} -> art")[3]
 
 
 def test_an_erasure_from_a_file_is_held_by_the_names_in_its_header(sd15):
@@ -56,10 +56,10 @@ def test_an_erasure_from_a_file_is_held_by_the_names_in_its_header(sd15):
     first, read = from_file(model, erasure)
     assert [concept.target for concept in read.concepts] == [FIRST]
     second, _, _, report, _ = erased(first, clip, f"{SECOND} -> art")
-    assert f"Kept erased, as an earlier erasure left them: {FIRST}." in report and "may come back" not in report
+    assert f"Still erased, from an earlier erasure: {FIRST}." in report and "may come back" not in report
     assert off(second, clip, model) < 0.1
     third = erased(second, clip, "Salvador Dali -> art")[3]
-    assert f"Kept erased, as an earlier erasure left them: {FIRST}, {SECOND}." in third
+    assert f"Still erased, from an earlier erasure: {FIRST}, {SECOND}." in third
 
 
 def test_what_cannot_be_held_is_said(sd15):
@@ -73,11 +73,11 @@ def test_what_cannot_be_held_is_said(sd15):
     first, read = from_file(model, secret)
     assert read.concepts == ()
     second, _, _, report, _ = erased(first, clip, f"{SECOND} -> art")
-    assert f"{read.source} does not say which names it erased: they may come back." in report
+    assert f"{read.source} does not say which names it erased, so they may come back." in report
     stored = comfy.utils.load_torch_file(folder_paths.get_full_path("loras", saved_lora(erasure)))
     stock = comfy.sd.load_lora_for_models(model, None, stored, 1.0, 0)[0]
     loosely, _, _, report, _ = erased(stock, clip, f"{SECOND} -> art")
-    assert "load it with SPEED Apply Erasure" in report and "Kept erased" not in report
+    assert "load it with SPEED Apply Erasure" in report and "Still erased" not in report
     kept = off(erased(from_file(model, erasure)[0], clip, f"{SECOND} -> art")[0], clip, model)
     assert all(off(one, clip, model) > 2 * kept for one in (second, loosely)), "and holding is worth it"
 
@@ -97,5 +97,5 @@ def test_a_name_that_is_erased_anew_goes_where_the_new_erasure_sends_it(sd15):
     model, clip, _ = sd15
     first = erased(model, clip, f"{FIRST} -> art")[0]
     second, _, _, report, _ = erased(first, clip, f"{FIRST} -> photograph")
-    assert "Kept erased" not in report
+    assert "Still erased" not in report
     assert left(model, second, clip, FIRST, "photograph") < 0.1

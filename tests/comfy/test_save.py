@@ -243,7 +243,7 @@ def test_report_forecast_and_leak_probe(sd15):
     listed, picture = run(
         SpeedForecast, model=model, clip=clip, concepts=concepts("Van Gogh"), shown=5, retain=retained()
     )
-    assert "kept names" in listed and len(listed.splitlines()) == 6 and picture.ndim == 4
+    assert "Predicted shift of" in listed and len(listed.splitlines()) == 6 and picture.ndim == 4
     found, leaking, closed = run(SpeedLeakProbe, model=model, clip=clip, erasure=erasure, templates=1)
     assert "name: 'Van Gogh'" in found and "typo" in found
     # Bare names were erased, so the name leaks inside a prompt: the loop closes with it.
@@ -258,7 +258,7 @@ def test_validation_names_the_line(own_folders):
         "Line 2:"
     )
     assert "line 1" in ConceptListNode.validate_inputs(text="Monet\nMonet", kind="style", file="none")
-    assert "no concept to erase" in ConceptListNode.validate_inputs(text="# nothing", kind="style", file="none")
+    assert "nothing to erase" in ConceptListNode.validate_inputs(text="# nothing", kind="style", file="none")
     assert ConceptListNode.validate_inputs(text="", kind="style", file="none", concepts=None) is True
     assert "no file 'gone.txt'" in ConceptListNode.validate_inputs(text="", kind="style", file="gone.txt")
     assert "outside" in ConceptListNode.validate_inputs(text="", kind="style", file="../../secret.txt")

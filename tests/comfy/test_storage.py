@@ -52,9 +52,9 @@ def test_narrow_storage_agrees_with_float32(comfyui, dtype):
     patched, _, _, report, _ = erased(narrow, clip)
     assert left(narrow, patched, clip) < 0.07
     if dtype == torch.float8_e4m3fn:
-        assert "would drown the edit" in report
+        assert "too coarse to store the edit" in report
     else:
-        assert f"Rounding to {str(dtype).removeprefix('torch.')}" in report
+        assert f"Rounding to the model's own type, {str(dtype).removeprefix('torch.')}" in report
     assert "Rounding" not in erased(wide, clip)[3]
 
 

@@ -146,7 +146,7 @@ def test_the_nodes_refuse_and_say_what_they_take(comfyui, family: str) -> None:
     from speed_erase.nodes.host.weights import open_model
 
     model = comfy.sd.load_diffusion_model(str(mini_checkpoints.shared(family)))
-    with pytest.raises(UnsupportedModelError, match=r"Supported are Stable Diffusion 1\.x") as caught:
+    with pytest.raises(UnsupportedModelError, match=r"Supported models: Stable Diffusion 1\.x") as caught:
         open_model(model)
     assert "Flux.1" not in str(caught.value) and str(caught.value).endswith("XL refiner.")
 

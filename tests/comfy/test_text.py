@@ -152,7 +152,7 @@ def test_too_little_memory_anywhere_is_a_sentence(sd15, short_of_memory):
 
     encoder = HostTextEncoder(sd15[1], by_name("sd1"))
     short_of_memory(lambda count, on_cpu: False)
-    with pytest.raises(SpeedError, match="Memory does not suffice"):
+    with pytest.raises(SpeedError, match="not enough memory"):
         encoder.encode(NAMES, [4] * 20)
 
 

@@ -88,7 +88,7 @@ def test_unknown_kind_is_answered_with_the_nearest() -> None:
 
 def test_appending_checks_again() -> None:
     first, second = parse_concepts("Monet", "style"), parse_concepts("Manet\nMonet", "style", "more.txt")
-    with pytest.raises(InputError, match=r"more\.txt, line 2: 'Monet' stands in line 1 already"):
+    with pytest.raises(InputError, match=r"more\.txt, line 2: 'Monet' is already in line 1"):
         first + second
     assert len(first + parse_concepts("Manet", "style")) == 2
 

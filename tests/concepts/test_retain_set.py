@@ -125,7 +125,7 @@ def test_huge_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "huge.txt"
     with file.open("wb") as handle:
         handle.truncate(17 * 2**20)
-    with pytest.raises(FileError, match=r"has 17 MB, .* the limit is 16 MB"):
+    with pytest.raises(FileError, match=r"is 17 MB, .* the limit is 16 MB"):
         read_retain(file)
 
 

@@ -205,7 +205,7 @@ def test_damaged_weights_are_named() -> None:
                 {"cond_stage_model.transformer.text_model.embeddings.token_embedding.weight": torch.zeros(9, WIDTH)}
             )
         )
-    with pytest.raises(FileError, match="holds no text encoder 'clip_l'"):
+    with pytest.raises(FileError, match="contains no text encoder 'clip_l'"):
         ClipTextEncoder({"x": torch.zeros(1)}, encoder_rows("sd1"), ClipTokenizer.from_package())
 
 

@@ -33,14 +33,14 @@ def spoiled(tensor: torch.Tensor, value: float) -> torch.Tensor:
 @pytest.mark.parametrize("part", ["targets", "anchors", "retain", "invariants"])
 def test_embeddings_that_are_not_finite(part, value):
     problem = make()
-    with pytest.raises(InputError, match=f"{part.rstrip('s')} embeddings hold NaN or Inf"):
+    with pytest.raises(InputError, match=f"{part.rstrip('s')} embeddings contain NaN or Inf"):
         run(problem, **{part: spoiled(getattr(problem, part), value)})
 
 
 def test_weights_that_are_not_finite():
     problem = make()
     weights = {**problem.weights, "layer1": spoiled(problem.weights["layer1"], float("nan"))}
-    with pytest.raises(InputError, match="layer1 holds NaN or Inf: the model file is damaged"):
+    with pytest.raises(InputError, match="layer1 contains NaN or Inf: the model file is damaged"):
         run(problem, weights=weights)
 
 
@@ -68,7 +68,7 @@ def test_nothing_to_do():
 
 def test_targets_without_their_anchors():
     problem = make()
-    with pytest.raises(InputError, match="2 target rows stand against 1 anchor rows"):
+    with pytest.raises(InputError, match="2 target rows but 1 anchor rows"):
         run(problem, anchors=problem.anchors[:1])
 
 
@@ -94,9 +94,9 @@ def test_an_empty_retain_set_is_legal_and_said():
     problem = make()
     for nothing in (None, problem.retain[:0]):
         certificate = run(problem, retain=nothing).certificate
-        assert any("No names to keep were given" in warning for warning in certificate.warnings)
+        assert any("You gave no names to keep" in warning for warning in certificate.warnings)
         assert certificate.layers[0].room == 24
-    assert not any("No names to keep" in warning for warning in run(problem).certificate.warnings)
+    assert not any("You gave no names to keep" in warning for warning in run(problem).certificate.warnings)
 
 
 def test_names_that_do_not_fit():

@@ -125,7 +125,7 @@ def test_uce_equals_its_formula(retain, alpha, beta, lam):
 @pytest.mark.parametrize("method", ["rece", "speed"])
 def test_a_round_equals_its_formula(method, monkeypatch):
     """One adversarial round: find c~ with the dense formula, add it, edit again from the original weights."""
-    monkeypatch.setattr("speed_erase.speed_ops.engine.solve.WORTH_A_ROUND", -1.0)  # here every round is kept
+    monkeypatch.setattr("speed_erase.speed_ops.engine.layers.WORTH_A_ROUND", -1.0)  # here every round is kept
     base = "uce" if method == "rece" else "null_space"
     settings = EraseSettings(method=base, lam=0.5, threshold=0.05)
     problem = make(24, 3, 10)

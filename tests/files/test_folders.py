@@ -54,14 +54,14 @@ def test_folders_are_copied_with_only_the_unet_edited(tmp_path: Path, family: st
 def test_folders_are_neither_nested_nor_replaced_by_accident(tmp_path: Path) -> None:
     pico.write_folder(tmp_path / "model")
     source = Checkpoint.open(tmp_path / "model")
-    with pytest.raises(FileError, match="inside each other"):
+    with pytest.raises(FileError, match="is inside the other"):
         write_edited(source, tmp_path / "model" / "clean", {})
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "holiday.png").write_bytes(b"dear")
     with pytest.raises(FileError, match="not a diffusers folder"):
         write_edited(source, tmp_path / "photos", {}, force=True)
     write_edited(source, tmp_path / "clean", {})
-    with pytest.raises(FileError, match="exists already"):
+    with pytest.raises(FileError, match="already exists"):
         write_edited(source, tmp_path / "clean", {})
     write_edited(source, tmp_path / "clean", {}, force=True)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["clean", "model", "photos"]

@@ -84,11 +84,11 @@ BROKEN = {
     "larger than any model needs": None,  # made sparse in the test
     "is not text": with_header(b'{"a\xff": 1}'),
     "'{' is missing": with_header(b"[]"),
-    "something follows": with_header(b'{} {"a":1}'),
+    "extra text after": with_header(b'{} {"a":1}'),
     "a name is not a string": with_header(b"{1: 2}"),
     "has no description": with_header({"a": 5}),
     "occurs twice": with_header(b'{"a":%s,"a":%s}' % ((json.dumps(tensor()).encode(),) * 2), b"x" * 8),
-    "other fields": with_header({"a": tensor(extra=1)}, b"x" * 8),
+    "and nothing else": with_header({"a": tensor(extra=1)}, b"x" * 8),
     "unknown type": with_header({"a": tensor(dtype="F128")}, b"x" * 8),
     "unknown type 'None'": with_header({"a": tensor(dtype=None)}, b"x" * 8),
     "impossible shape": with_header({"a": tensor(shape=[-2])}, b"x" * 8),
@@ -105,7 +105,7 @@ BROKEN = {
     "metadata 'a' occurs twice": with_header(b'{"__metadata__":{"a":"1","a":"2"}}'),
     "surrogates": with_header(b'{"__metadata__":{"a":"\\ud800"}}'),
     "has a nested description": with_header(b'{"a":{"shape":' + b"[" * 1900 + b"}"),
-    "not as it should be": with_header(b'{"a":{"shape":' + b"[" * 5000 + b"}"),
+    "is malformed": with_header(b'{"a":{"shape":' + b"[" * 5000 + b"}"),
 }
 
 

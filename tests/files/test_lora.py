@@ -141,7 +141,7 @@ def test_bad_edits_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="float16, bfloat16 or float32"):
         write_lora(path, good, keys, architecture, dtype=torch.float64)
     path.write_bytes(b"mine")
-    with pytest.raises(FileError, match="exists already"):
+    with pytest.raises(FileError, match="already exists"):
         write_lora(path, good, keys, architecture)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.safetensors"] and path.read_bytes() == b"mine"
 
@@ -154,11 +154,11 @@ def test_bad_files_are_sentences(tmp_path: Path) -> None:
     pair = {f"{base}.lora_up.weight": up, f"{base}.lora_down.weight": down}
     for content, reason in (
         ({"a": up}, "not a LoRA"),
-        ({"lora_te_x.lora_up.weight": up}, "edits no layer of this model"),
+        ({"lora_te_x.lora_up.weight": up}, "edits none of this model's text layers"),
         ({f"{base}.lora_up.weight": up}, "not a plain LoRA"),
         (pair | {f"{base}.dora_scale": up}, "not a plain LoRA"),
-        (pair | {f"{base}.lora_down.weight": torch.ones(2, 1024)}, "another model's"),
-        (pair | {f"{base}.lora_down.weight": torch.ones(2, 768, 1, 1)}, "another model's"),
+        (pair | {f"{base}.lora_down.weight": torch.ones(2, 1024)}, "made for another model"),
+        (pair | {f"{base}.lora_down.weight": torch.ones(2, 768, 1, 1)}, "made for another model"),
         (pair | {f"{base}.lora_up.weight": up * torch.inf}, "NaN or infinite"),
         (pair | {f"{base}.alpha": torch.ones(2)}, "not one number"),
     ):

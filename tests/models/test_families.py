@@ -128,7 +128,7 @@ def test_models_that_text_enters_at_one_layer(family: str, path: str, prefix: st
         assert layer.file_key == f"{prefix}{'context_embedder' if folder else path}.weight"
         assert layer.canonical == f"diffusion_model.{path}.weight" and layer.shape == keys[layer.file_key]
         assert layer.lora_base == f"lora_unet_{path}"
-    with pytest.raises(UnsupportedModelError, match="Supported are") as caught:
+    with pytest.raises(UnsupportedModelError, match="Supported models:") as caught:
         detect(keys, GRAPH_FAMILIES)
     assert str(caught.value).endswith("Stable Diffusion XL refiner.")
     other = "flux-dev" if family == "sd3" else "sd3"

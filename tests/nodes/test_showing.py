@@ -34,7 +34,7 @@ def test_a_text_reaches_its_node_and_names_are_no_html(sent):
 def test_a_long_text_is_cut_and_says_so(sent):
     show("\n".join(f"line {i}" for i in range(100)))
     lines = sent[0][0].splitlines()
-    assert len(lines) == 13 and lines[-1] == "... and 88 more lines: see its output"
+    assert len(lines) == 13 and lines[-1] == "... 88 more lines in the node's output"
 
 
 def test_without_a_node_or_a_server_nothing_happens(sent, monkeypatch):

@@ -125,7 +125,7 @@ def test_verdicts_are_shown_as_they_are() -> None:
 def test_the_words_of_the_marks_do_not_overlap() -> None:
     """Estimated with six units a letter, more than the font takes."""
     drawn = re.findall(r'<text class="small" x="([\d.]+)" y="13" text-anchor="(\w+)">([^<]+)</text>', render(facts()))
-    assert [words for _, _, words in drawn] == ["erased below", "stands above"]
+    assert [words for _, _, words in drawn] == ["erased below", "still there above"]
     spans = []
     for x, anchor, words in drawn:
         size = 6 * len(words)
