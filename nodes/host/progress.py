@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
-from functools import wraps
+from functools import partial, wraps
+from queue import SimpleQueue
 from typing import Any, TypeVar, get_args
 
 import comfy.model_management
@@ -23,6 +25,45 @@ _LOOK_EVERY = 0.1
 
 _left: ContextVar[threading.Event | None] = ContextVar("speed_erase_left", default=None)
 """In work that `stoppable` runs: set once nobody waits for it any more."""
+
+
+_idle: deque[_Worker] = deque()
+
+
+class _Worker(threading.Thread):
+    """Does one piece of work after the other. A new thread for each would get a part of the heap of its own each time,
+    in which what is freed stays in pieces: a server that erases all day would grow."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._work: SimpleQueue[tuple[Callable[[], Any], threading.Event, Future[Any]]] = SimpleQueue()
+        self.start()
+
+    def do(self, work: Callable[[], Result], left: threading.Event, future: Future[Result]) -> None:
+        """Hands it some work; `left` is set once nobody waits for the `future` any more."""
+        self.name = "speed-erase"
+        self._work.put((work, left, future))
+
+    def run(self) -> None:
+        """Ends after work that was left behind: others may have taken its place by then."""
+        while self._finish(*self._work.get()):
+            pass
+
+    def _finish(self, work: Callable[[], Any], left: threading.Event, future: Future[Any]) -> bool:
+        value, fault = None, None
+        try:
+            value = work()
+        except BaseException as error:
+            fault = error
+        again = not left.is_set()
+        if again:
+            self.name = "speed-erase, idle"
+            _idle.append(self)
+        if fault is None:
+            future.set_result(value)
+        else:
+            future.set_exception(fault)
+        return again
 
 
 class Abandoned(Exception):
@@ -49,16 +90,17 @@ def stoppable(work: Callable[[], Result], may_be_left: Callable[[], bool]) -> Re
     """
     left, future = threading.Event(), Future[Result]()
 
-    def body() -> None:
+    def body() -> Result:
         _left.set(left)
-        try:
-            with torch.inference_mode(False), torch.no_grad():
-                future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
+        with torch.inference_mode(False), torch.no_grad():
+            return work()
 
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
     # In a copy of the context: ComfyUI keeps in it which node reports progress.
-    threading.Thread(target=copy_context().run, args=(body,), name="speed-erase", daemon=True).start()
+    worker.do(partial(copy_context().run, body), left, future)
     while not wait([future], _LOOK_EVERY).done:
         if may_be_left() and comfy.model_management.processing_interrupted():
             left.set()
@@ -94,13 +136,13 @@ class HostProgress:
 
     def __call__(self, stage: Stage, done: int, total: int) -> None:
         check_stop()
-        self._stage = stage
+        changed, self._stage = stage != self._stage, stage
         if stage not in _STAGES:
             return
         share = done / total if total else 1.0
         self._value = max(self._value, round((_STAGES.index(stage) + share) * _STEPS))
         now = time.monotonic()
-        if now - self._sent >= _SECONDS_BETWEEN:
+        if changed or now - self._sent >= _SECONDS_BETWEEN:
             self._sent = now
             self._bar.update_absolute(self._value)
 

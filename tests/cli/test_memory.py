@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 from collections.abc import Mapping
-from speed_erase.speed_ops.cli.memory import return_large_blocks
+from speed_erase.speed_ops.cli.main import return_large_blocks
 print(return_large_blocks())
 import torch
 from speed_erase.speed_ops import EraseSettings, solve

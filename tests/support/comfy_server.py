@@ -67,7 +67,7 @@ import gc
 from aiohttp import web
 from server import PromptServer
 
-KINDS = "BaseModel SD1ClipModel ModelPatcher LoRAAdapter ClipTower HostTextEncoder HostErasure Outcome".split()
+KINDS = "BaseModel SD1ClipModel ModelPatcher LoRAAdapter ClipTower HostTextEncoder Outcome".split()
 
 
 class Mallinfo(ctypes.Structure):
