@@ -11,7 +11,6 @@ from .host.paths import NONE, input_file, list_names, state_of
 from .sockets import CATEGORY, Retain, shows_text, telling
 
 _FOR_KIND = "for kind: "
-
 _ANY_KIND = "as the concepts"
 
 

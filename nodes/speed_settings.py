@@ -44,11 +44,8 @@ class SpeedSettings(io.ComfyNode):
 
 
 AS_PRESET = "as preset"
-
 _UNSET = -1
-
 _NOT_WIDGETS = ("preset_name", "seed")
-
 _SUFFIX = {"choice": f" '{AS_PRESET}' keeps the preset's value.", "number": " -1 keeps the preset's value."}
 
 

@@ -22,7 +22,7 @@ from .prompts.tokens import Position
 HELD_OUT_SHARE = 0.05
 """Share of the kept names that nodes and command line hold out of the edit, to judge preservation on."""
 MAX_STRENGTH = 100.0
-"""Nobody means more, and the edited weights of a half precision model would overflow."""
+"""Far beyond any use: at 1 a concept has become its anchor."""
 _POSITIONS = ("positions", "retain_positions")
 
 

@@ -27,7 +27,6 @@ Stage = Literal[
     "demo",
 ]
 """What is being done, in the order a run comes to it. `encode` is an encoder's own word; the asker says what for."""
-
 Progress = Callable[[Stage, int, int], None]
 """Called with (stage, done, total), often enough to stop work within a second: raising in it interrupts."""
 

@@ -11,9 +11,7 @@ import folder_paths
 from ...speed_ops.errors import FileError
 
 NONE = "none"
-
 _MODELS = ("checkpoints", "diffusion_models", "loras")
-
 _MAX_LISTED = 2000
 
 

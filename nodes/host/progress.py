@@ -20,14 +20,11 @@ import torch
 from ...speed_ops.progress import Stage
 
 Result = TypeVar("Result")
-
 _LOOK_EVERY = 0.1
-
 _left: ContextVar[threading.Event | None] = ContextVar("speed_erase_left", default=None)
 """In work that `stoppable` runs: set once nobody waits for it any more."""
-
-
 _idle: deque[_Worker] = deque()
+"""Threads that wait for work."""
 
 
 class _Worker(threading.Thread):
@@ -114,9 +111,7 @@ _STAGES = tuple(stage for stage in get_args(Stage) if stage not in _ELSEWHERE)
 """In the order they run; a bar that goes back to the start at each of them would tell nothing."""
 _COMPUTES: tuple[Stage, ...] = ("prepare", "layers", "adversarial", "certificate")
 """Stages that read weights and compute, and change nothing of ComfyUI's."""
-
 _STEPS = 100
-
 _SECONDS_BETWEEN = 0.05
 
 

@@ -19,7 +19,6 @@ from .progress import check_stop
 from .weights import effective_weight, keeps_edits, stored_weight
 
 SOURCE = "as the source"
-
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 

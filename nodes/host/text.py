@@ -27,16 +27,11 @@ from .progress import check_stop
 from .weights import effective_weight, stored_weight
 
 _PROBE = "a photo of d'Artagnan's dog, 1984"
-
 _AGREES_TO = 1e-4
 """Largest difference between trimmed and public rows, as a share of the largest value; real ones differ by 3e-6."""
-
 _FIRST_CHUNK = 256
-
 _LEAST_CHUNK = 4
-
 _PUBLIC_BATCH = 8
-
 _known: WeakKeyDictionary[Any, dict[Any, tuple[bool, str]]] = WeakKeyDictionary()
 """Text encoder module -> {(patches, clip skip): whether trimmed encoding agrees, fingerprint}: hashing takes time."""
 

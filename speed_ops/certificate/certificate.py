@@ -15,12 +15,10 @@ from typing import Any, Literal
 from ..engine.adversarial import Round
 
 Verdict = Literal["erased", "weakened", "stands", "unproven"]
-
 ERASED_BELOW = 0.35
 """Residual in unseen contexts up to which a concept counts as erased. On the living model painters at 0.46 were in no
 picture any more, at 0.53 in half of them (docs/proof, the curve `aim`), but a subject at 0.35 to 0.38 was in half of
 its pictures and more: the bar stays below both."""
-
 STANDS_ABOVE = 0.5
 """Residual from which the concept counts as standing; between the two it is weakened."""
 
@@ -118,13 +116,10 @@ VERDICT_WORDS: dict[str, str] = {
     "unproven": "unproven",
 }
 """Stored verdict -> the words that people read."""
-
 GROUPS: dict[str, str] = {"kept": "Kept names", "filtered": "Filtered names", "held_out": "Held-out names"}
 """What people call the groups of names whose drift is measured."""
-
 PLACES: dict[str, str] = {"bare": "alone", "context": "in prompts"}
 """What people call the places where it is measured."""
-
 _LISTED = 12  # concepts printed one by one; longer lists are summed up
 
 

@@ -117,7 +117,6 @@ def typos(name: str) -> tuple[str, ...]:
 
 LEAKS_ABOVE = ERASED_BELOW
 """Share of the target from which on a phrase leaks, in its worst context."""
-
 TEMPLATES = 2
 """Prompts that each phrase is tried in, besides the phrase alone."""
 

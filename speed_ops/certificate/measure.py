@@ -227,16 +227,12 @@ def _moved(up: Tensor, down: Tensor, rows: Tensor) -> Tensor:
 
 ALIKE_BELOW = 0.05
 """Target and anchor whose outputs differ by less than this share of the target's are nearly the same."""
-
 LOSS_ABOVE = 0.05
 """Share of a concept's change that compression may give up unmentioned."""
-
 RIVAL_WITHIN = 0.25
 """A retain row nearer to a target than this share of the target's way to its anchor fights the erasure."""
-
 TIGHT_ROOM = 0.05
 """Share of the embedding width below which the null space is nearly full."""
-
 _PART = 2048  # retain rows compared at a time: bounds the memory
 
 

@@ -17,7 +17,6 @@ from .save import check_paths, output_folder, refuse_unless_erased, save
 from .source import ModelSource, TextSetup
 
 Note = Callable[[str], None]
-
 MANY_TEXTS = 300
 """So many texts are worth a warning where each is encoded whole by an encoder of billions of parameters."""
 

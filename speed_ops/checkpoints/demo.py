@@ -18,21 +18,14 @@ from ..files.tensors import write_tensors
 from ..progress import Progress
 
 CHANNELS = 64
-
 TEXT_LAYERS = 2
-
 VAE_CHANNELS = 16
-
 SEED = 2503
-
 _DECAY = 0.5
 """Token embeddings' standard deviation along the k-th direction falls like k to minus this."""
-
 _MIXING = 0.3
 """Scale of what each block adds: small enough that a token stays recognisable in its row, as in a trained encoder."""
-
 _TEXT = "cond_stage_model.transformer.text_model."
-
 _METADATA = {
     "format": "pt",
     "modelspec.title": "SPEED demo (random weights)",
@@ -98,18 +91,12 @@ def _with_spectrum(values: Tensor, generator: torch.Generator) -> Tensor:
 
 
 Entry = tuple[str, tuple[int, ...]]
-
 CONTEXT = 768
 """Width of the text: what makes a model one of the 1.x family, so it is never shrunk."""
-
 VOCABULARY = 49408
-
 POSITIONS = 77
-
 _LEVELS = (1, 2, 4, 4)
-
 _ATTENTION_LEVELS = 3
-
 _RES_BLOCKS = 2
 
 

@@ -26,11 +26,8 @@ from ..models.keys import Shapes, Which, encoder_keys, spelling
 from ..progress import Progress
 
 _TABLES = ("text_model.embeddings.token_embedding.weight", "token_embedding.weight")
-
 _T5_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
-
 _T5_GATE = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"
-
 _UMT5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
 
 

@@ -166,7 +166,6 @@ def _zero(shape: torch.Size) -> LayerEdit:
 
 LEFT_TOLERANCE = 0.05
 """How much more of a concept may be left than was certified: what half precision costs an edit."""
-
 DRIFT_TOLERANCE = 0.02
 """How much further kept names may move than was certified."""
 
@@ -230,7 +229,6 @@ def _number(value: Any, default: float = 0.0) -> float:
 
 
 _CHUNK = 4 << 20
-
 _LISTED = 5
 
 

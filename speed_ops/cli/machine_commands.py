@@ -37,7 +37,6 @@ def run_cache(args: argparse.Namespace, console: Console) -> int:
 
 
 _LAYERS = (320,) * 5 + (640,) * 5 + (1280,) * 6
-
 _WIDTH = 768
 
 

@@ -114,7 +114,6 @@ def _stoppable() -> Iterator[None]:
 
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
-
 _LARGE = 1 << 20
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _ERASE_EXAMPLE = """\
 example:
   speed-erase erase model.safetensors --concepts "Van Gogh -> art" --retain artists --out cleaned"""
-
 DEMO_CONCEPTS = "Vincent van Gogh | Van Gogh -> art\nClaude Monet | Monet -> art"
 DEMO_NAMES = 250
 DEMO_CONTEXTS = 24

@@ -26,7 +26,6 @@ from .names import (
 )
 
 _ARROW = re.compile(r"->|→")
-
 TARGET_COLUMNS = ("target", "concept", "name")
 
 

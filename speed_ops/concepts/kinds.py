@@ -185,7 +185,6 @@ _IMPLICIT = Kind(
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (_STYLE, _PERSON, _CHARACTER, _OBJECT, _IMPLICIT)}
 """Kinds a concept may have."""
-
 CAPTION = Kind("caption", "", (), (BARE,), (BARE,), (HOLE,))
 """For retain texts that are whole prompts already: they take no template. Not a kind of concept."""
 

@@ -13,10 +13,8 @@ from ..errors import FileError, InputError
 # Limits of what people write. Recipes are written and read by the same ones: what can be asked for can be stored.
 MAX_BYTES = 16 * 2**20
 """Largest list file read. A hundred thousand names are about 2 MB; more than this is not a list of names."""
-
 MAX_NAMES = 500_000
 """Most names in one list: beyond, memory and time are no longer those of a list."""
-
 MAX_NAME = 300
 """Longest name in characters. A text encoder takes 75 tokens, seldom more than this."""
 MAX_CONCEPTS = 10_000
@@ -25,9 +23,7 @@ MAX_ALIASES = 100
 """Most aliases of one concept."""
 MAX_LISTS = 100
 """Most lists that one set of kept names is made of."""
-
 _SPACES = re.compile(r"\s+")
-
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
 
 # Control characters and lone surrogates are no text; the other two would be read as tokens that start or end a prompt.

@@ -25,7 +25,6 @@ from .names import (
 )
 
 BUILTIN_FOLDER = Path(__file__).resolve().parent / "retain_sets"
-
 NAME_COLUMNS = ("name", "concept", "target", "text", "artist", "title")
 
 

@@ -32,19 +32,12 @@ from .encoder import TextEncoder, read_rows
 
 StoredRow = tuple[str, int]
 """Text and row index."""
-
 ENVIRONMENT = "SPEED_ERASE_CACHE"
-
 DEFAULT_LIMIT = 2 * 2**30
-
 _FORMAT = "speed-erase embeddings 1"
-
 _KEY_BYTES = 18
-
 _SMALL_SHARD = 16 * 2**20
-
 _MERGE_AT = 12
-
 _STALE_SECONDS = 3600.0
 
 
@@ -237,7 +230,6 @@ def _remove(path: Path) -> bool:
 
 FLUSH_TEXTS = 256
 """Texts encoded between two writes: what an interrupted run loses at most."""
-
 FLUSH_BYTES = 2**28
 """Fewer texts where their whole prompts take more memory than this: 64 at Flux's 256 rows of 4096."""
 

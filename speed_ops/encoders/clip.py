@@ -28,7 +28,6 @@ _BLOCK = {
 }
 
 _ATTENTION_INPUTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-
 _TOP = {
     "embeddings.token_embedding.weight": "token_embedding.weight",
     "embeddings.position_embedding.weight": "positional_embedding",

@@ -23,11 +23,8 @@ _MATRICES = (
     *(f"layer.0.SelfAttention.{name}" for name in "qkvo"),
     *(f"layer.1.DenseReluDense.{name}" for name in ("wi_0", "wi_1", "wo")),
 )
-
 _NORMS = ("layer.0.layer_norm", "layer.1.layer_norm")
-
 _DISTANCES = "layer.0.SelfAttention.relative_attention_bias.weight"
-
 _FINAL_NORM = "encoder.final_layer_norm.weight"
 
 

@@ -51,12 +51,9 @@ class LiteralTokenizer:
 
 
 MERGES = "bpe_simple_vocab_16e6.txt.gz"
-
 _PACKAGES = ("clip", "open_clip")
-
 _COUNT = 49152 - 256 - 2
 """Merges that the vocabulary uses; the file goes on with more."""
-
 _PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
 
 
@@ -92,9 +89,7 @@ def vocabulary(merges: list[tuple[str, str]]) -> dict[str, int]:
 
 
 START_TOKEN = 49406
-
 END_TOKEN = 49407
-
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
@@ -179,11 +174,8 @@ def _normalise(text: str) -> str:
 
 
 T5_END_TOKEN = 1
-
 T5_PAD_TOKEN = 0
-
 T5_FILE = "tokenizer.json"
-
 T5_IN_COMFYUI = Path("comfy", "text_encoders", "t5_tokenizer")
 
 
@@ -215,7 +207,6 @@ class T5Tokenizer(LiteralTokenizer):
 
 _T5_FOLDERS = ("tokenizer_3", "tokenizer_2")
 """T5's in a diffusers folder of SD3 and of Flux."""
-
 _CLIP_FILE = "vocab.json"
 
 

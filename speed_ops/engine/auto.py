@@ -21,13 +21,10 @@ from .settings import EraseSettings
 THRESHOLDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 """Shares of the retain set's spectral energy that may be given up, strictest first. The last leaves room for an edit
 even where the names fill every direction alike; what that costs them is in the certificate."""
-
 REACHED_BELOW = 0.1
 """Residual on the solved rows, of the worst concept, at which the targets count as having reached their anchors."""
-
 NEARLY_AS_GOOD = 1.25
 """Where no threshold goes that far (the ridge has its share), this many times the loosest one's residual will do."""
-
 RANK_BUDGET = 400
 """Rows of all concepts together, beyond which the LoRA would be larger than it is worth."""
 

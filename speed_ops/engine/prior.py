@@ -215,13 +215,9 @@ def augment_random(
 # The directions in which a layer changes least (eq. 7): its smallest right singular vectors.
 
 _ROUGH_STEPS = 12  # enough to place a shift just below the smallest value, after which few more are needed
-
 _ROUGH_MARGIN = 1e-3  # what single precision may have put the smallest value wrong, in a well conditioned layer
-
 _STEPS = 80
-
 _TOLERANCE = 1e-10  # error of a direction; the draws need it to about 1e-8
-
 _SMALL = 64  # below this side an SVD is as fast
 
 

@@ -13,17 +13,11 @@ from typing import Any, Literal, get_args, get_type_hints
 from ..errors import SettingsError, suggestion
 
 Method = Literal["speed", "uce", "rece", "null_space"]
-
 Layers = Literal["V", "K", "KV"]
-
 ThresholdMode = Literal["absolute", "relative"]
-
 InvariantMode = Literal["paper", "span"]
-
 RowMode = Literal["bare", "context"]
-
 FilterUnit = Literal["concept", "row"]
-
 PresetName = Literal["auto", "context", "few", "multi", "implicit"]
 
 

@@ -21,7 +21,6 @@ from typing import BinaryIO
 from ..errors import FileError
 
 _SUFFIX = ".speed-tmp"
-
 _STALE_SECONDS = 3600.0
 
 _SENTENCES: dict[int, str] = {

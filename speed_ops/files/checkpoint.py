@@ -19,9 +19,7 @@ from .untrusted import load_json
 
 COMPONENTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3")
 """Components whose keys are read: what tells families apart, and the text encoders."""
-
 _STEM = "(diffusion_pytorch_model|model)"
-
 _CHOICES = (
     rf"{_STEM}\.safetensors",
     rf"{_STEM}\.safetensors\.index\.json",
@@ -29,9 +27,7 @@ _CHOICES = (
     rf"{_STEM}\..*index.*\.json",
 )
 """Whole files before sharded ones, plain names before variants such as `.fp16`."""
-
 _INDEX_LIMIT = 20_000_000
-
 _PLAIN_NAME = re.compile(r"[\w.-]{1,200}\.safetensors")
 
 

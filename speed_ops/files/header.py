@@ -18,15 +18,10 @@ from pathlib import Path
 from ..errors import FileError
 
 MAX_TENSORS = 200_000
-
 _MAX_RANK = 16
-
 _MAX_ENTRY_CHARACTERS = 2_000
-
 _SPACE = re.compile(r"[ \t\r\n]*")
-
 _DECODER = json.JSONDecoder()
-
 _PAIRS_DECODER = json.JSONDecoder(object_pairs_hook=list)
 
 DTYPE_BITS: dict[str, int] = {

@@ -24,11 +24,8 @@ from .checkpoint import Checkpoint
 from .tensors import kinds_of, narrow, write_tensors
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
 _UP = (".lora_up.weight", ".lora_B.weight")
-
 _DOWN = (".lora_down.weight", ".lora_A.weight")
-
 _TENSOR = re.compile(r"(?P<base>.+?)\.(lora_up|lora_down|lora_A|lora_B|lora_mid|alpha|dora_scale|hada_|lokr_|diff)\b.*")
 
 

@@ -15,7 +15,6 @@ from .recipe import Recipe, Redactor
 from .untrusted import Fields, check_version, dump_json, load_json
 
 VERSION = "1.0"
-
 MAX_CERTIFICATE_BYTES = 2_000_000
 
 

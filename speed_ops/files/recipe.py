@@ -65,11 +65,8 @@ def _quoted(name: str) -> str:
 
 
 SCHEMA = "speed.recipe"
-
 VERSION = "1.0"
-
 MAX_BYTES = 16_000_000
-
 _MAX_CONTEXTS = 1_000
 """Templates; a job has a few dozen."""
 

@@ -79,9 +79,7 @@ def _check_space(target: Path, needed: int) -> None:
 
 Replacement = Tensor | Callable[[Tensor], Tensor]
 """The new value, or how to make it from the stored one: a function keeps a single layer in memory at a time."""
-
 _CHUNK = 4 << 20
-
 _STALE_METADATA = ("modelspec.hash_sha256", "sshs_model_hash", "sshs_legacy_hash")
 """Hashes of the weights as they were; a copy must not carry them on."""
 
@@ -184,7 +182,6 @@ _WEIGHTS = (
     *(".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".msgpack", ".h5", ".gguf"),
     *(".onnx", ".onnx_data", ".pb", ".xml", ".index.json"),
 )
-
 _MAX_DEPTH = 6
 
 

@@ -31,7 +31,6 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-
 EDITABLE = ("F16", "BF16", "F32", "F64")
 """Types that hold an edit; in 8 bits it would drown in rounding."""
 

@@ -12,7 +12,6 @@ from typing import Any
 from ..errors import FileError
 
 _MAX_DIGITS = 40
-
 _MAX_CONTAINERS = 200_000
 """Lists and objects; several times what the longest recipe holds. Empty ones take thirty times the text they are."""
 
@@ -91,13 +90,9 @@ def _finite_float(text: str) -> float:
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", re.ASCII)
-
 _PLAIN_DEPTH = 4
-
 _PLAIN_ITEMS = 2_000
-
 MAX_TEXT = 2_000
 
 

@@ -211,9 +211,7 @@ def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architectur
 
 
 _SGM_L = "conditioner.embedders.0.transformer."
-
 _LABEL = ("label_emb.0.0.weight", "add_embedding.linear_1.weight")
-
 _TEXT_EMBEDDER = "time_text_embed.text_embedder.linear_1.weight"
 
 ARCHITECTURES: tuple[Architecture, ...] = (

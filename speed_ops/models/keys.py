@@ -19,15 +19,12 @@ from .families import Architecture, FamilyEncoder
 
 Shapes = Mapping[str, Sequence[int]]
 """Key -> shape, for all tensors of a file. Keys of a diffusers folder begin with the component: `unet/conv_in.bias`."""
-
 ATTENTION = re.compile(
     r"(?P<block>(?:input|output)_blocks\.\d{1,4}\.1|middle_block\.1|(?:down|up)_blocks\.\d{1,4}\.attentions\.\d{1,4}"
     r"|mid_block\.attentions\.0)(?P<rest>\.transformer_blocks\.\d{1,4}\.attn2\.to_(?P<kind>[kv]))\.weight"
 )
 """A cross-attention K or V weight in the ldm or the diffusers layout, relative to the U-Net."""
-
 LABEL_KEYS = ("label_emb.0.0.weight", "add_embedding.linear_1.weight", "class_embedding.linear_1.weight")
-
 UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "unet/", "unet.", "")
 
 
@@ -55,9 +52,7 @@ def model_order(path: str) -> tuple[tuple[int, int | str], ...]:
 
 
 _LDM_BLOCK = re.compile(r"(input_blocks|output_blocks)\.(\d{1,4})\.(\d{1,4})\.(\w+)")
-
 _DIFFUSERS_BLOCK = re.compile(r"(down_blocks|up_blocks)\.(\d{1,4})\.(resnets|downsamplers|upsamplers)\.(\d{1,4})\.")
-
 _MIDDLE = ("middle_block.1", "mid_block.attentions.0")
 
 
@@ -118,7 +113,6 @@ def _walk_diffusers(keys: list[str]) -> dict[str, str]:
 
 
 _LDM_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
-
 _DIFFUSERS_PREFIXES = ("transformer/", "transformer.", "")
 
 

@@ -14,19 +14,12 @@ from ..certificate.forecast import Forecast
 
 Pixels = NDArray[np.uint8]
 """Height x width x 3."""
-
 _WIDTH = 900
-
 _ROW = 26
-
 _LABEL = 250
-
 _MARGIN = 24
-
 _SHOWN = 20
-
 _INK, _PALE, _GRID = (32, 36, 44), (120, 128, 140), (226, 230, 236)
-
 _GOOD, _MIDDLING, _BAD, _NEUTRAL = (38, 139, 96), (214, 158, 46), (197, 48, 48), (66, 114, 196)
 
 
