@@ -16,6 +16,7 @@ from ..speed_ops.erase import EditableModel, Outcome, at_strength
 from ..speed_ops.erase import erase as erase_job
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
+from ..speed_ops.progress import Announce
 from .earlier import held_rows, notes_on, remember
 from .host.patching import rounding_note, with_edits
 from .host.progress import HostProgress, outside_inference_mode, stoppable
@@ -53,14 +54,14 @@ def wire(model: Any, clip: Any, settings: EraseSettings) -> Iterator[Wired]:
 
 
 @outside_inference_mode
-def erase(model: Any, clip: Any, job: Job, strength: float) -> tuple[Any, Outcome]:
+def erase(model: Any, clip: Any, job: Job, strength: float, announce: Announce | None = None) -> tuple[Any, Outcome]:
     """The erased clone and what is known about it, at the strength that is used."""
     strength = check_strength(strength)
     check_storable(job)
     with wire(model, clip, job.settings) as wired:
         held = held_rows(model, job.concepts, wired.reader, wired.progress)
         base = tensors_hash(wired.model.weights.items())
-        outcome, again = _erase_once(wired, job, held, base)
+        outcome, again = _erase_once(wired, job, held, base, announce)
         outcome = at_strength(outcome, strength, wired.model.weights, wired.progress)
     notes = notes_on(model, held)
     notes += ["The edit was not computed again: only the strength changed."] if again else []
@@ -87,19 +88,22 @@ def apply(model: Any, outcome: Outcome) -> Any:
     return clone
 
 
-def _erase_once(wired: Wired, job: Job, held: Rows | None, base: str) -> tuple[Outcome, bool]:
+def _erase_once(
+    wired: Wired, job: Job, held: Rows | None, base: str, announce: Announce | None
+) -> tuple[Outcome, bool]:
     key = _job_key(wired, job, held, base)
     if key in _erased:
         _erased.move_to_end(key)
         return _erased[key], True
     progress = wired.progress
     outcome = stoppable(
-        lambda: erase_job(job, wired.model, wired.reader, hold=held, progress=progress), lambda: progress.computes
+        lambda: erase_job(job, wired.model, wired.reader, hold=held, progress=progress, announce=announce),
+        lambda: progress.computes,
     )
     assert outcome.rows is not None
     # The kept rows are the bulk and are not needed any more.
     nothing = Rows(outcome.rows.retain.values[:0].clone(), (), (), ())
-    _erased[key] = replace(outcome, rows=replace(outcome.rows, retain=nothing))
+    _erased[key] = replace(outcome, rows=replace(outcome.rows, retain=nothing, held_out=None, witnesses=None))
     while len(_erased) > _KEPT:
         _erased.popitem(last=False)
     return _erased[key], False

@@ -11,8 +11,9 @@ from ..speed_ops.errors import SpeedError
 from ..speed_ops.job import Job, check_strength
 from .erasing import erase
 from .host.patching import lora_state
+from .host.progress import show_text
 from .sockets import CATEGORY, Concepts, Erasure, Retain, Settings, erasure_chart, shows_text, telling
-from .speed_settings import preset_inputs, settings_from
+from .speed_settings import preset_inputs, reach_inputs, reach_settings, settings_from
 
 
 def erasing_outputs() -> list[io.Output]:
@@ -30,7 +31,7 @@ def erasing_outputs() -> list[io.Output]:
 
 def erased(node: type[io.ComfyNode], model: Any, clip: Any, job: Job, strength: float, *notes: str) -> io.NodeOutput:
     """The outputs of a node that erases."""
-    patched, outcome = erase(model, clip, job, strength)
+    patched, outcome = erase(model, clip, job, strength, lambda text: show_text(node.hidden, text))
     outcome = replace(outcome, notes=(*outcome.notes, *notes))
     report, lora = outcome.text(), lora_state(outcome.edits, outcome.layers)
     return io.NodeOutput(patched, lora, outcome, report, erasure_chart(outcome), ui=telling(node, report))
@@ -59,21 +60,25 @@ class SpeedErase(io.ComfyNode):
                     "for the kind of concept are kept.",
                 ),
                 Settings.Input("settings", optional=True, tooltip="Expert settings, from SPEED Settings."),
+                *reach_inputs(),
             ],
             outputs=erasing_outputs(),
             hidden=shows_text(),
         )
 
     @classmethod
-    def validate_inputs(cls, preset=None, strength=None) -> bool | str:
+    def validate_inputs(cls, preset=None, strength=None, budget=None, effort=None) -> bool | str:
         try:
-            settings_from(preset or "auto", 0)
+            settings_from(preset or "auto", 0, reach_settings(budget, effort))
             check_strength(1.0 if strength is None else strength)
         except SpeedError as error:
             return str(error)
         return True
 
     @classmethod
-    def execute(cls, model, clip, concepts, preset, strength, seed, retain=None, settings=None) -> io.NodeOutput:
-        job = Job.of(concepts, retain, settings_from(preset, seed, settings))
+    def execute(
+        cls, model, clip, concepts, preset, strength, seed, retain=None, settings=None, budget=None, effort=None
+    ) -> io.NodeOutput:
+        changes = {**reach_settings(budget, effort), **(settings or {})}
+        job = Job.of(concepts, retain, settings_from(preset, seed, changes))
         return erased(cls, model, clip, job, strength)

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from comfy_api.latest import io
 
-from ..speed_ops.engine.settings import PRESETS, EraseSettings
+from ..speed_ops.engine.settings import BUDGETS, PRESETS, Effort, EraseSettings
 from ..speed_ops.errors import SettingsError, SpeedError
 from ..speed_ops.job import HELD_OUT_SHARE
 from .sockets import CATEGORY, Settings, strength_input
@@ -73,6 +73,48 @@ def preset_inputs() -> list[io.Input]:
             tooltip="Seed for the random choices of the edit (held-out names, augmentation). Not the sampler's seed.",
         ),
     ]
+
+
+def reach_inputs() -> list[io.Input]:
+    """How far an erasure may go and how much it may read. They came later: after all others, for saved workflows."""
+    return [
+        io.Combo.Input(
+            "budget",
+            display_name="others may change",
+            options=list(BUDGET_LABELS),
+            default=_label("some"),
+            optional=True,
+            tooltip="How much may other things change, on average? The preset auto erases as much as that allows, and "
+            "says so when it is not enough. The chart shows what more or less would give. The other presets do not "
+            "look at it.",
+        ),
+        io.Combo.Input(
+            "effort",
+            options=list(get_args(Effort)),
+            default="normal",
+            optional=True,
+            tooltip="How many prompts are read for the edit and its check. quick: about 250, for SDXL without a GPU; "
+            "normal: about 750; thorough: thousands, for a GPU. More of them erase better and keep better.",
+        ),
+    ]
+
+
+def _label(word: str) -> str:
+    return f"{word} ({BUDGETS[word] * 100:g} %)"
+
+
+BUDGET_LABELS = {_label(word): share for word, share in BUDGETS.items()}
+"""What the widget shows -> share of drift."""
+
+
+def reach_settings(budget: str | None, effort: str | None) -> dict[str, Any]:
+    """The settings that those two widgets mean; nothing for a workflow from before them."""
+    found: dict[str, Any] = {}
+    if budget is not None:
+        if budget not in BUDGET_LABELS:
+            raise SettingsError(f"'others may change' is {budget!r}: choose from {', '.join(BUDGET_LABELS)}.")
+        found["drift_budget"] = BUDGET_LABELS[budget]
+    return found if effort is None else {**found, "effort": effort}
 
 
 def expert_inputs() -> list[io.Input]:

@@ -30,7 +30,7 @@ from .files.recipe import Recipe
 from .gather import Gathered, gather, read_bare_names, read_concepts, reading
 from .job import Job
 from .models.families import Architecture, LayerKey
-from .progress import Progress
+from .progress import Announce, Progress
 from .solver import solve
 
 
@@ -51,9 +51,10 @@ def erase(
     *,
     hold: Rows | None = None,
     progress: Progress | None = None,
+    announce: Announce | None = None,
 ) -> Outcome:
     """Encodes, solves and certifies, at strength 1. `hold`: targets that were erased from the model before."""
-    rows = gather(encoder, model.weights, job, progress)
+    rows = gather(encoder, model.weights, job, progress, announce)
     encoder.close()  # SDXL's two take a gigabyte, which solving can use
     erasure = solve(
         model.weights,
@@ -64,6 +65,10 @@ def erase(
         job.settings,
         hold=hold,
         probes=rows.probes,
+        held_out=rows.held_out,
+        witnesses=rows.witnesses,
+        trial=rows.trial,
+        kinds=[concept.kind for concept in job.concepts],
         progress=progress,
     )
     return Outcome(
@@ -85,7 +90,10 @@ def at_strength(
     whole, rows = outcome.full_certificate, outcome.rows
     if whole is None or rows is None or outcome.settings is None:
         return replace(outcome, strength=strength)
-    problem = prepare(rows.targets, rows.anchors, None, rows.invariants, outcome.settings, probes=rows.probes)
+    kinds = [concept.kind for concept in outcome.concepts]
+    problem = prepare(
+        rows.targets, rows.anchors, None, rows.invariants, outcome.settings, probes=rows.probes, kinds=kinds
+    )
     certificate = certificate_at(strength, whole, weights, outcome.edits, problem, progress)
     return replace(outcome, strength=strength, certificate=certificate)
 
@@ -97,7 +105,8 @@ def predict(
     retain, _ = drop_targets(job.retain, job.concepts)
     reader = reading(encoder)
     concepts = read_concepts(reader, job.concepts, job.plan, progress)
-    names = read_bare_names(reader, retain, progress)
+    everything = replace(job.plan, judges=0, considered=len(retain))
+    names = read_bare_names(reader, retain, everything, job.settings, progress)
     return forecast(model.weights, concepts.targets, concepts.anchors, names.rows, job.settings)
 
 
@@ -178,6 +187,8 @@ def _about_lists(rows: Gathered) -> Iterator[str]:
         yield _not_kept(rows.dropped, "it contains an erased concept", "they contain an erased concept")
     if rows.unusable:
         yield _not_kept(rows.unusable, "it has no tokens or too many", "they have no tokens or too many")
+    if rows.left_out:
+        yield f"{rows.left_out:,} names of the list were left out at this effort: ask for more to use them all."
     inside = f"; {rows.in_context} names were also kept inside prompts" if rows.in_context else ""
     taken = f"in {sum(rows.seconds.values()):.1f} s"
     yield f"{rows.encoded} texts encoded and {rows.reused} read from the cache {taken}{inside}."

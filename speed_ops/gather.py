@@ -6,7 +6,7 @@ unprotected edit would move them; contexts for those that it endangers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,15 +14,29 @@ from torch import Tensor
 
 from .certificate.forecast import endangered, forecast
 from .concepts.concept_list import Concept
+from .concepts.kinds import Kind, Template
 from .concepts.retain_set import RetainSet, drop_targets
 from .encoders.cache import CachedEncoder
 from .encoders.encoder import TextEncoder
+from .engine.draws import generator, permutation
+from .engine.problem import FEWEST_NAMES, WITNESS_SHARE
 from .engine.rows import Rows
+from .engine.settings import EraseSettings
 from .errors import InputError
 from .job import Job
-from .progress import Progress, Stage, Stopwatch
+from .progress import Announce, Progress, Stage, Stopwatch
 from .prompts.plan import RowPlan
-from .prompts.requests import KeptName, RowPair, RowRequest, all_pairs, kept_by_plan, usable_names, with_contexts
+from .prompts.requests import (
+    KeptName,
+    RowPair,
+    RowRequest,
+    all_pairs,
+    judging_contexts,
+    kept_by_plan,
+    retain_prompts,
+    usable_names,
+    with_contexts,
+)
 from .prompts.tokens import StreamKey
 
 
@@ -38,10 +52,18 @@ class Gathered:
     """`context_length x d`: all rows of the empty prompt, its start token first where there is one."""
     probes: tuple[Rows, Rows]
     """Targets and anchors in contexts that the rows above do not contain."""
+    trial: tuple[Rows, Rows] | None
+    """The like in still other contexts, for `auto` to choose by."""
+    held_out: Rows | None
+    """Names in contexts that the edit knows neither of; None: the engine sets some of `retain` aside."""
+    witnesses: Rows | None
+    """The like, for `auto` to choose by."""
     dropped: tuple[str, ...]
     """Kept names left out because they contain a target."""
     unusable: tuple[str, ...]
     """Kept names left out because the tokenizer makes nothing of them, or more than a prompt holds."""
+    left_out: int
+    """Kept names that the effort did not reach."""
     in_context: int
     """How many kept names have rows in context."""
     encoded: int
@@ -57,13 +79,14 @@ class ConceptRows:
     targets: Rows
     anchors: Rows
     probes: tuple[Rows, Rows]
+    trial: tuple[Rows, Rows] | None
     invariants: Tensor
     """`context_length x d`"""
 
 
 @dataclass(frozen=True)
 class BareNames:
-    """The kept names that can be encoded, each alone."""
+    """The kept names that can be encoded, each alone, and those of them set aside to judge by."""
 
     retain: RetainSet
     names: list[KeptName]
@@ -71,41 +94,80 @@ class BareNames:
     """For each of `names` its place in the retain set."""
     rows: Rows
     unusable: list[str]
+    held_out: list[tuple[int, KeptName]]
+    """Place in the retain set, and the name."""
+    witnesses: list[tuple[int, KeptName]]
+    left_out: int
     known: dict[RowRequest, Tensor] = field(repr=False)
     """What was read so far."""
 
+    def kind(self, place: int, otherwise: str) -> str:
+        """What kind of thing the name at a place of the retain set is."""
+        return self.retain.kind_of_name(place, otherwise)
+
 
 def gather(
-    encoder: TextEncoder | CachedEncoder, weights: Mapping[str, Tensor], job: Job, progress: Progress | None = None
+    encoder: TextEncoder | CachedEncoder,
+    weights: Mapping[str, Tensor],
+    job: Job,
+    progress: Progress | None = None,
+    announce: Announce | None = None,
 ) -> Gathered:
-    """The rows of a job. `weights` decide which kept names are worth encoding in context."""
+    """The rows of a job. `weights` decide which kept names are worth encoding in context.
+
+    `announce` is told how many prompts are still to be encoded, and about how long that takes.
+    """
     retain, dropped = drop_targets(job.retain, job.concepts)
     reader = reading(encoder)
     before = reader.encoded, reader.reused
     watch = Stopwatch()
     with watch.part("concepts"):
         concepts = read_concepts(reader, job.concepts, job.plan, progress)
+    if announce is not None:
+        announce(_outlook(job, len(retain), reader.encoded - before[0], watch.seconds["concepts"]))
     with watch.part("retain names"):
-        names = read_bare_names(reader, retain, progress)
+        names = read_bare_names(reader, retain, job.plan, job.settings, progress)
     with watch.part("retain contexts"):
         chosen: Sequence[int] = ()
         if job.plan.rows == "context":
             ahead = forecast(weights, concepts.targets, concepts.anchors, names.rows, job.settings)
-            chosen = endangered(ahead, job.settings)
+            chosen = ahead.order[: job.plan.names] if job.plan.names else endangered(ahead, job.settings)
+            chosen = chosen[: job.settings.context_names]
         kept = read_contexts(reader, names, chosen, job.concepts, job.plan, progress)
+        held_out = _read_judges(reader, names, names.held_out, job, _probe_prompts, progress)
+        witnesses = _read_judges(reader, names, names.witnesses, job, job.plan.witness_prompts, progress)
     return Gathered(
         targets=concepts.targets,
         anchors=concepts.anchors,
         retain=kept,
         invariants=concepts.invariants,
         probes=concepts.probes,
+        trial=concepts.trial,
+        held_out=held_out,
+        witnesses=witnesses,
         dropped=dropped,
         unusable=tuple(names.unusable),
+        left_out=names.left_out,
         in_context=len(chosen),
         encoded=reader.encoded - before[0],
         reused=reader.reused - before[1],
         seconds=watch.seconds,
     )
+
+
+def _probe_prompts(kind: Kind) -> tuple[Template, ...]:
+    return kind.probe_templates
+
+
+def _outlook(job: Job, names: int, encoded: int, seconds: float) -> str:
+    """What is still to be encoded, in words."""
+    names = min(names, job.plan.considered)
+    whole = job.plan.prompts(names, job.settings.context_names)
+    text = f"Up to {whole:,} prompts and {names:,} bare names are to be encoded"
+    if not encoded:
+        return f"{text}; those of earlier runs come from the cache."
+    # A bare name is a few tokens where a prompt is a context full of them.
+    return f"{text}: about {seconds / encoded * (whole + names / 10):.0f} s on this machine, less with a cache."
 
 
 def reading(encoder: TextEncoder | CachedEncoder) -> CachedEncoder:
@@ -125,15 +187,42 @@ def read_concepts(
     taken: list[set[StreamKey]] = [set() for _ in concepts]
     pairs = all_pairs(streams, concepts, plan.solve_templates, plan, taken)
     targets, anchors = read_pairs(reader, concepts, pairs, "concepts", progress)
+    trial = None
+    if plan.trial_templates:
+        tried = all_pairs(streams, concepts, plan.trial_prompts, plan, taken)
+        trial = read_pairs(reader, concepts, tried, "concepts", progress)
     unseen = all_pairs(streams, concepts, plan.unseen_templates, plan, taken)
-    return ConceptRows(targets, anchors, read_pairs(reader, concepts, unseen, "probes", progress), invariants)
+    return ConceptRows(targets, anchors, read_pairs(reader, concepts, unseen, "probes", progress), trial, invariants)
 
 
-def read_bare_names(reader: CachedEncoder, retain: RetainSet, progress: Progress | None = None) -> BareNames:
-    """Step 1: every kept name by itself, which is cheap."""
+def read_bare_names(
+    reader: CachedEncoder,
+    retain: RetainSet,
+    plan: RowPlan,
+    settings: EraseSettings,
+    progress: Progress | None = None,
+) -> BareNames:
+    """Step 1: every kept name by itself, which is cheap; some are set aside, by the seed, to judge by."""
     places, names, unusable = usable_names(reader.encoder.streams, retain)
+    count = len(names)
+    order = permutation(count, generator(settings.seed, "names to judge by"))
+    held = min(plan.judges, round(settings.held_out * count))
+    seen = min(plan.judges, round(WITNESS_SHARE * count)) if count >= FEWEST_NAMES else 0
+    aside, witnesses = order[:held], order[held : held + seen]
+    kept = sorted(order[held + seen :][: plan.considered])
     known: dict[RowRequest, Tensor] = {}
-    return BareNames(retain, names, places, _read(reader, names, known, "retain names", progress), unusable, known)
+    chosen = [names[i] for i in kept]
+    return BareNames(
+        retain=retain,
+        names=chosen,
+        places=[places[i] for i in kept],
+        rows=_read(reader, chosen, known, "retain names", progress),
+        unusable=unusable,
+        held_out=[(places[i], names[i]) for i in aside],
+        witnesses=[(places[i], names[i]) for i in witnesses],
+        left_out=count - held - seen - len(kept),
+        known=known,
+    )
 
 
 def read_contexts(
@@ -148,10 +237,29 @@ def read_contexts(
     if chosen and not 0 <= min(chosen) <= max(chosen) < len(bare.names):
         raise InputError(f"The ranking chose names beyond the {len(bare.names)} there are.")
     streams, names = reader.encoder.streams, list(bare.names)
-    for index in sorted(set(chosen)):
-        kind = bare.retain.kind_of_name(bare.places[index], concepts[0].kind)
-        names[index] = with_contexts(streams, names[index], kind, plan, plan.retain_templates)
-    names += kept_by_plan(streams, concepts, bare.retain.names, plan)
+    for place, index in enumerate(sorted(set(chosen))):
+        prompts = retain_prompts(bare.kind(bare.places[index], concepts[0].kind), plan, place)
+        names[index] = with_contexts(streams, names[index], prompts, plan.retain_positions)
+    kept = [name.name for name in bare.names]
+    names += kept_by_plan(streams, concepts, kept, bare.retain.names, plan)
+    return _read(reader, names, bare.known, "retain contexts", progress)
+
+
+def _read_judges(
+    reader: CachedEncoder,
+    bare: BareNames,
+    aside: Sequence[tuple[int, KeptName]],
+    job: Job,
+    templates: Callable[[Kind], Sequence[Template]],
+    progress: Progress | None,
+) -> Rows | None:
+    """Names set aside, bare and in prompts that no edit is made from."""
+    if not aside:
+        return None
+    names = []
+    for turn, (place, name) in enumerate(aside):
+        prompts = judging_contexts(bare.kind(place, job.concepts[0].kind), templates, turn)
+        names.append(with_contexts(reader.encoder.streams, name, prompts, job.plan.retain_positions))
     return _read(reader, names, bare.known, "retain contexts", progress)
 
 

@@ -19,8 +19,9 @@ from .files.recipe import Recipe, RecipeConcept, RecipeRetain
 from .prompts.plan import RowPlan
 from .prompts.tokens import Position
 
-HELD_OUT_SHARE = 0.05
-"""Share of the kept names that nodes and command line hold out of the edit, to judge preservation on."""
+HELD_OUT_SHARE = 0.1
+"""Share of the kept names that nodes and command line hold out of the edit, to judge preservation on; at most as many
+as the effort says."""
 MAX_STRENGTH = 100.0
 """Far beyond any use: at 1 a concept has become its anchor."""
 _POSITIONS = ("positions", "retain_positions")
@@ -40,7 +41,7 @@ class Job:
         """The job with the rows that its settings ask for; without names to keep, the built-in ones for its kinds."""
         if not concepts:
             raise InputError("There is nothing to erase: name at least one concept.")
-        plan = RowPlan.context() if settings.rows == "context" else RowPlan.bare()
+        plan = RowPlan.context(settings.effort, len(concepts)) if settings.rows == "context" else RowPlan.bare()
         return cls(tuple(concepts), default_retain(concepts) if retain is None else retain, settings, plan)
 
 
@@ -186,7 +187,7 @@ def _plan_values(plan: RowPlan) -> dict[str, Any]:
 
 def _plan(values: dict[str, Any], settings: EraseSettings, what: str) -> RowPlan:
     """The stored choice of rows over the defaults of the settings' mode."""
-    base = RowPlan.context() if settings.rows == "context" else RowPlan.bare()
+    base = RowPlan() if settings.rows == "context" else RowPlan.bare()
     changes: dict[str, Any] = {}
     for item in dataclasses.fields(base):
         if item.name in values:

@@ -31,6 +31,10 @@ Progress = Callable[[Stage, int, int], None]
 """Called with (stage, done, total), often enough to stop work within a second: raising in it interrupts."""
 
 
+Announce = Callable[[str], None]
+"""Told in a sentence, before long work, what is coming."""
+
+
 def silent(stage: Stage, done: int, total: int) -> None:
     """Progress for callers that asked for none."""
 

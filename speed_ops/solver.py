@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .certificate.certificate import Certificate
 from .certificate.measure import certify
-from .engine.auto import settle_rows, settle_threshold
+from .engine.auto import settle, settle_rows
 from .engine.edits import LayerEdit
 from .engine.layers import Solver
 from .engine.problem import check_weights, prepare
@@ -66,6 +66,10 @@ def solve(
     retain_names: Sequence[str] | None = None,
     hold: Tensor | Rows | None = None,
     probes: tuple[Rows, Rows] | None = None,
+    held_out: Rows | None = None,
+    witnesses: Rows | None = None,
+    trial: tuple[Rows, Rows] | None = None,
+    kinds: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Erasure:
     """Erases targets from the layers and says what that did.
@@ -73,8 +77,10 @@ def solve(
     `weights`: {layer key: `o x d`}, read one at a time. `targets`, `anchors` (`n x d`) and `retain` (`N x d`): one
     concept a row, or `Rows` for several rows a concept. `invariants` (`k x d`): every row of the empty prompt, SOT
     first. `hold`: targets of an earlier erasure that `weights` already contain. `probes`: target and anchor rows in
-    contexts that the edit is not made from, for the certificate. `progress(stage, done, total)` may raise to interrupt:
-    nothing is half done.
+    contexts that the edit is not made from, for the certificate; `held_out`: names that it is not made with, for the
+    same. `trial` and `witnesses`: the like for `auto` to choose by. Without them a share of the kept names serves.
+    `kinds`: what kind of thing each target is (style, object, ...), which decides where its verdict turns.
+    `progress(stage, done, total)` may raise to interrupt: nothing is half done.
     """
     settings = settle_rows(settings or EraseSettings(), len(targets.names if isinstance(targets, Rows) else targets))
     report, watch = progress or silent, Stopwatch()
@@ -90,12 +96,17 @@ def solve(
             retain_names=retain_names,
             hold=hold,
             probes=probes,
+            held_out=held_out,
+            witnesses=witnesses,
+            trial=trial,
+            kinds=kinds,
         )
         check_weights(weights, problem.targets.width)
-        problem = settle_threshold(problem)
+    settled = settle(problem, weights, watch)
+    problem = settled.problem
     report("prepare", 1, 1)
-    solution = Solver(problem, weights, watch, report).solve()
-    certificate = certify(solution, problem, weights, watch, report)
+    solution = Solver(problem, weights, watch, report, settled.span).solve()
+    certificate = certify(solution, problem, weights, watch, report, settled.curve)
     edits = {key: layer.edit for key, layer in solution.layers.items()}
     return Erasure(edits, certificate, problem.settings, problem.targets, problem.anchors)
 

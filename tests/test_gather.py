@@ -16,6 +16,7 @@ from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 from speed_erase.speed_ops.encoders.encoder import TextEncoder
 from speed_erase.speed_ops.engine.rows import Rows
+from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import InputError, SettingsError
 from speed_erase.speed_ops.gather import Gathered, read_bare_names, read_concepts, read_contexts, reading
 from speed_erase.speed_ops.progress import Progress, Stopwatch
@@ -47,15 +48,29 @@ def gather_rows(
     with watch.part("concepts"):
         rows = read_concepts(reader, concepts, plan, progress)
     with watch.part("retain names"):
-        names = read_bare_names(reader, retain, progress)
+        names = read_bare_names(reader, retain, plan, EraseSettings(), progress)
     chosen: Sequence[int] = ()
     if plan.rows == "context":
         chosen = range(len(names.names)) if rank is None else rank(rows.targets, rows.anchors, names.rows)
     with watch.part("retain contexts"):
         kept = read_contexts(reader, names, chosen, concepts, plan, progress)
-    counts = reader.encoded - before[0], reader.reused - before[1]
-    lists = ((), tuple(names.unusable), len(chosen), *counts, watch.seconds)
-    return Gathered(rows.targets, rows.anchors, kept, rows.invariants, rows.probes, *lists)
+    return Gathered(
+        targets=rows.targets,
+        anchors=rows.anchors,
+        retain=kept,
+        invariants=rows.invariants,
+        probes=rows.probes,
+        trial=rows.trial,
+        held_out=None,
+        witnesses=None,
+        dropped=(),
+        unusable=tuple(names.unusable),
+        left_out=names.left_out,
+        in_context=len(chosen),
+        encoded=reader.encoded - before[0],
+        reused=reader.reused - before[1],
+        seconds=watch.seconds,
+    )
 
 
 def whole(encoder: ClipTextEncoder, prompt: str) -> torch.Tensor:

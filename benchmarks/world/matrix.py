@@ -121,6 +121,7 @@ def attack_jobs(quick: bool = False) -> list[tuple[Task, Method, dict[str, Attac
     if quick:
         return [(TASKS["one"], METHODS[name], middle) for name in ("both", "both_at3")]
     jobs = [(TASKS["one"], METHODS[name], every) for name in ("both", "both_at3")]
+    jobs += [(TASKS["one"], METHODS[name], radii) for name in ("auto", "auto_at3", "auto_at3_more")]
     return jobs + [(TASKS["one"], METHODS[name], middle) for name in ("both_at1", "uce_both", "rece_both", "speed_few")]
 
 

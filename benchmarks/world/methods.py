@@ -13,6 +13,7 @@ from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, join
+from speed_erase.speed_ops.prompts.tokens import KEPT_BESIDES, Position
 from speed_erase.speed_ops.solver import Erasure
 
 from .rows import ErasureRows, RowChoice
@@ -109,6 +110,17 @@ def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
 BARE = RowChoice(side="bare")
 TARGETS = RowChoice(side="targets")
 BOTH = RowChoice(side="both")
+WHOLE = RowChoice(side="both", positions=Position.SPREAD, retain_positions=Position.SPREAD | KEPT_BESIDES)
+"""Rows of the whole prompt on both sides: what `auto` is given."""
+
+
+FIRST_RELEASE = {
+    "prior": "null_space",
+    "threshold_mode": "relative",
+    "threshold": 1e-3,
+    "rows_per_concept": 8,
+}
+"""What `auto` was before the soft prior: the strictest threshold under which the targets reach their anchors."""
 
 
 def speed(name: str, label: str, rows: RowChoice, preset: str, **changes: Any) -> Method:
@@ -142,7 +154,12 @@ def _listed() -> list[Method]:
         Method("oce_hard", "OCE, rows in context, erase weight 100", BOTH, orthogonal(erase=100.0)),
         speed("targets", "SPEED, rows in context for targets only", TARGETS, "context"),
         speed("both", "SPEED, rows in context on both sides (context)", BOTH, "context"),
-        speed("auto", "SPEED, both sides, threshold by itself (auto: the default)", BOTH, "auto"),
+        speed("auto", "soft prior, whole prompts, chosen on its curve (auto: the default)", WHOLE, "auto"),
+        speed("auto_1", "the first release's default", BOTH, "auto", **FIRST_RELEASE),
+        *(speed(f"auto_at{n}", f"auto with {_rounds(n)}", WHOLE, "auto", adversarial_rounds=n) for n in (1, 3)),
+        speed(
+            "auto_at3_more", "auto with 3 rounds of 64 rows", WHOLE, "auto", adversarial_rounds=3, rows_per_concept=64
+        ),
         *(speed(f"both_at{n}", f"context with {_rounds(n)}", BOTH, "context", adversarial_rounds=n) for n in (1, 2, 3)),
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from speed_erase.speed_ops.certificate.certificate import ERASED_BELOW
+from speed_erase.speed_ops.certificate.certificate import BARS
 
 from .figures import Points, before_after, concept_curve, curve_points, curves
 from .findings import HARDER, MAIN, findings
@@ -205,12 +205,15 @@ def _truth(found: Truth | None) -> str:
     lines = [[c.task, c.method, c.concept, f"{c.probe:.2f}", _share(c.seen), _share(c.floor)] for c in found.wrong]
     text = (
         f"## Does the certificate tell the truth?\n\n{len(found.cases)} erased concepts with certificate and pictures. "
-        f"Rank correlation of residual and recognised share: {found.rank:.2f}. With the bar at {ERASED_BELOW:g} and a "
+        f"Rank correlation of residual and recognised share: {found.rank:.2f}. With the bars at "
+        f"{BARS['style'].erased:g} (painters), {BARS['object'].erased:g} (the subject) and "
+        f"{BARS['implicit'].erased:g} (the night), and a "
         f"concept counted as gone when at most {GONE:.0%} more of its pictures are recognised than when the untouched "
         f"model is told the anchor instead, the two agree in "
-        f"{found.agreement:.1%}; bars from {found.best_bar[0]:.2f} to {found.best_bar[1]:.2f} agree best "
-        f"({found.best_agreement:.1%}). Of the {len(found.wrong)} cases where they do not, the certificate says erased "
-        f"and the pictures say no in {found.unsafe}, the other way round in {len(found.wrong) - found.unsafe}. "
+        f"{found.agreement:.1%}; of single bars for all, those from {found.best_bar[0]:.2f} to "
+        f"{found.best_bar[1]:.2f} agree best ({found.best_agreement:.1%}). Of the "
+        f"{len(found.wrong)} cases where they do not, the certificate says erased and the pictures say no in "
+        f"{found.unsafe}, the other way round in {len(found.wrong) - found.unsafe}. "
         f"Rank correlation of drift and change of the kept pictures: "
         f"{found.drift_rank:.2f}. "
     )

@@ -16,12 +16,22 @@ from torch import Tensor
 
 from speed_erase.speed_ops.concepts.kinds import Prompt
 from speed_erase.speed_ops.engine.rows import Rows
-from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, Position, RowKey, TokenSpan, locate, row_indices, row_key
+from speed_erase.speed_ops.prompts.tokens import (
+    IN_CONTEXT,
+    Position,
+    RowKey,
+    Stream,
+    TokenSpan,
+    locate,
+    row_key,
+)
 
 from .prompts import HELD_OUT_TEMPLATES, PLAIN_TEMPLATES, TEMPLATES
 from .text_encoder import LENGTH
 from .world import GENERIC, NIGHT_PHRASES, NIGHT_WORD, PAINTERS, SUBJECTS
 
+_STREAM = Stream(lambda text: (), LENGTH)
+"""Only its rules for rows are used."""
 Kind = Literal["painter", "subject", "night"]
 Side = Literal["bare", "targets", "both"]
 
@@ -170,10 +180,7 @@ def _aligned(
     """Rows of both prompts at the same positions; of a bare implicit concept all rows, as in the paper."""
     if kind == "night" and bare:
         return ((row, row) for row in range(1, LENGTH))
-    rows, others = (row_indices(positions, span, LENGTH) for span in (target, anchor))
-    if not anchor.ids and positions & Position.LAST_SUBJECT:
-        others = (rows[0], *others[1:])
-    return zip(rows, others, strict=True)
+    return zip(*_STREAM.paired_rows(positions, target, anchor), strict=True)
 
 
 def retain_rows(text: Text, targets: Sequence[Target], choice: RowChoice) -> Rows:
@@ -190,7 +197,7 @@ def retain_rows(text: Text, targets: Sequence[Target], choice: RowChoice) -> Row
             if not positions:
                 continue
             span = locate(prompt, text.token_ids, LENGTH)
-            for row in row_indices(positions, span, LENGTH):
+            for row in _STREAM.rows(positions, span):
                 if row_key(span, row) not in taken:
                     taken.add(row_key(span, row))
                     wanted.append((group, prompt.text, row, context))

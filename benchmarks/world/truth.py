@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from speed_erase.speed_ops.certificate.certificate import ERASED_BELOW
+from speed_erase.speed_ops.certificate.certificate import bars_of
 
 from .measures import spearman
 
@@ -33,6 +33,11 @@ class Case:
     @property
     def gone(self) -> bool:
         return self.seen <= self.floor + GONE
+
+    @property
+    def bar(self) -> float:
+        """Where the certificate's verdict about this kind of thing turns."""
+        return bars_of({"subject": "object", "implicit": "implicit"}.get(self.task, "style")).erased
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,9 @@ def cases_of(results: Sequence[dict[str, Any]]) -> list[Case]:
     return found
 
 
-def agreement(cases: Sequence[Case], bar: float) -> float:
-    """Share of cases where residual below the bar and gone in the pictures say the same."""
-    return sum((case.probe <= bar) == case.gone for case in cases) / len(cases)
+def agreement(cases: Sequence[Case], bar: float | None = None) -> float:
+    """Share of cases where residual below the bar (None: its kind's own) and gone in the pictures say the same."""
+    return sum((case.probe <= (case.bar if bar is None else bar)) == case.gone for case in cases) / len(cases)
 
 
 def truth(results: Sequence[dict[str, Any]]) -> Truth | None:
@@ -94,8 +99,8 @@ def truth(results: Sequence[dict[str, Any]]) -> Truth | None:
     return Truth(
         tuple(cases),
         spearman([case.probe for case in cases], [case.seen for case in cases]),
-        agreement(cases, ERASED_BELOW),
-        tuple(case for case in cases if (case.probe <= ERASED_BELOW) != case.gone),
+        agreement(cases),
+        tuple(case for case in cases if (case.probe <= case.bar) != case.gone),
         (min(best), max(best)),
         max(scores),
         spearman([a for a, _ in moved], [b for _, b in moved]) if len(moved) > 2 else float("nan"),

@@ -13,14 +13,39 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..engine.adversarial import Round
+from ..engine.curve import Curve
 
 Verdict = Literal["erased", "weakened", "stands", "unproven"]
-ERASED_BELOW = 0.35
-"""Residual in unseen contexts up to which a concept counts as erased. On the living model painters at 0.46 were in no
-picture any more, at 0.53 in half of them (docs/proof, the curve `aim`), but a subject at 0.35 to 0.38 was in half of
-its pictures and more: the bar stays below both."""
-STANDS_ABOVE = 0.5
-"""Residual from which the concept counts as standing; between the two it is weakened."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Where a verdict turns, in residual on unseen contexts."""
+
+    erased: float
+    """Up to here a concept counts as erased."""
+    stands: float
+    """From here on it counts as standing; between the two it is weakened."""
+
+
+# From pictures: the small model that draws (docs/proof), 308 erasures. Painters were in no picture up to 0.48 and in
+# half of them from 0.53: the bar agrees with all 281. The subject was gone up to 0.25 and in half of its pictures and
+# more from 0.32: with all 13. The implied idea was gone or nearly so up to 0.59 and there from 0.76: with 11 of 14.
+# Together 99.0 %. A person or a character is told by its shape like an object; no picture has judged one yet.
+BARS: dict[str, Bars] = {
+    "style": Bars(0.48, 0.55),
+    "object": Bars(0.28, 0.4),
+    "person": Bars(0.28, 0.4),
+    "character": Bars(0.28, 0.4),
+    "implicit": Bars(0.55, 0.75),
+}
+BARS_OF_ANY = Bars(0.35, 0.5)
+"""For callers who say nothing of the kind."""
+
+
+def bars_of(kind: str) -> Bars:
+    """Where the verdict about a kind of concept turns."""
+    return BARS.get(kind, BARS_OF_ANY)
 
 
 @dataclass(frozen=True)
@@ -38,6 +63,7 @@ class ConceptResult:
     probe_worst: float | None
     energy_lost: float
     """Share of the change that compressing the concept's rows gave up."""
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +80,8 @@ class Drift:
     maximum: float
     worst: tuple[tuple[str, float], ...]
     """The names that moved most, by their median over layers."""
+    mean: float = 0.0
+    """What the budget is about."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +92,7 @@ class LayerFacts:
     kept: int
     added: int
     room: int
-    """Dimension of the null space left for erasing."""
+    """Dimensions left for erasing: those of the null space, or of a soft prior, part ones added up."""
     rank: int
     change: float
     """|dW| / |W|."""
@@ -84,6 +112,8 @@ class Certificate:
     seconds: dict[str, float]
     warnings: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+    curve: Curve | None = None
+    """The trade-off, and the point on it that the edit is; at strength 1."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for `json.dumps`."""
@@ -101,12 +131,17 @@ class Certificate:
         return describe(self)
 
 
-def verdict(solved: float, probed: float | None) -> Verdict:
+def verdict(solved: float, probed: float | None, kind: str = "") -> Verdict:
     """erased, weakened or stands by the unseen contexts; without any, nothing is proven."""
     if probed is None:
         return "unproven"
-    left = max(solved, probed)
-    return "erased" if left <= ERASED_BELOW else "weakened" if left < STANDS_ABOVE else "stands"
+    left, bars = max(solved, probed), bars_of(kind)
+    return "erased" if left <= bars.erased else "weakened" if left < bars.stands else "stands"
+
+
+def left_within(curve: Curve, drift: float) -> float | None:
+    """The least that the curve leaves within a drift; None where it has no such point."""
+    return min((point.left for point in curve.points if point.drift <= drift), default=None)
 
 
 VERDICT_WORDS: dict[str, str] = {
@@ -139,13 +174,11 @@ def describe(certificate: Certificate) -> str:
     ranks = {layer.rank for layer in certificate.layers}
     lines.append(
         f"{len(rooms)} layer{'s' if len(rooms) != 1 else ''}, rank {max(ranks)}, "
-        f"null space of {room} dimensions, "
+        f"room for {room} dimensions, "
         f"{sum(certificate.seconds.values()):.2f} s."
     )
-    chosen = certificate.settings
-    if chosen.get("preset_name") == "auto":
-        rows = f"{chosen['rows_per_concept']} rows per concept"
-        lines.append(f"auto chose threshold {chosen['threshold']:g} and at most {rows}.")
+    if certificate.curve is not None:
+        lines.append(_trade_off(certificate.curve))
     if certificate.rounds:
         leaks = " -> ".join(f"{turn.mean_leak:.0%}" for turn in certificate.rounds)
         dropped = (
@@ -153,6 +186,21 @@ def describe(certificate: Certificate) -> str:
         )
         lines.append(f"Adversarial rounds: leak {leaks}{dropped}.")
     return "\n".join(lines + [f"Warning: {text}" for text in certificate.warnings])
+
+
+SHOWN_DRIFTS = (0.03, 0.05, 0.1, 0.2, 0.3)
+"""Where the trade-off is told in words."""
+
+
+def _trade_off(curve: Curve) -> str:
+    """What could be had for how much drift."""
+    chosen = curve.chosen
+    budget = "" if curve.budget is None else f" of a budget of {curve.budget:.0%}"
+    who = f"{curve.names} names" + (" set aside" if curve.unseen else ", the kept ones themselves")
+    words = f"Trade-off: {chosen.left:.0%} left for a drift of {chosen.drift:.1%}{budget} (judged on {who})."
+    within = [(drift, left_within(curve, drift)) for drift in SHOWN_DRIFTS]
+    offers = [f"{left:.0%} for {drift:.0%}" for drift, left in within if left is not None]
+    return f"{words} Otherwise: {', '.join(offers)}." if offers else words
 
 
 def _concepts(concepts: tuple[ConceptResult, ...]) -> list[str]:

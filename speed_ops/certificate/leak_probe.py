@@ -26,7 +26,7 @@ from ..errors import InputError
 from ..progress import Progress
 from ..prompts.requests import RowRequest
 from ..prompts.tokens import Stream
-from .certificate import ERASED_BELOW
+from .certificate import bars_of
 
 Rung = Literal["name", "alias", "case", "surname", "possessive", "typo", "description"]
 
@@ -115,8 +115,6 @@ def typos(name: str) -> tuple[str, ...]:
     return tuple(typo for typo in found if typo != name)
 
 
-LEAKS_ABOVE = ERASED_BELOW
-"""Share of the target from which on a phrase leaks, in its worst context."""
 TEMPLATES = 2
 """Prompts that each phrase is tried in, besides the phrase alone."""
 
@@ -136,7 +134,7 @@ class Leak:
     @property
     def leaks(self) -> bool:
         """Whether the phrase still draws the target."""
-        return self.after >= LEAKS_ABOVE
+        return self.after > bars_of(self.concept.kind).erased
 
 
 @dataclass(frozen=True)

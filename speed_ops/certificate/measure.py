@@ -6,23 +6,31 @@ at another strength.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
 import torch
 from torch import Tensor
 
 from ..engine.adversarial import Round
+from ..engine.curve import Curve
+from ..engine.draws import generator, permutation
 from ..engine.edits import LayerEdit
 from ..engine.layers import Solution, SolvedLayer
 from ..engine.problem import Problem, widen
 from ..engine.rows import Rows, per_concept
 from ..progress import Progress, Stopwatch, silent
-from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict, verdict_in_words
+from .cautions import cautions, concept_cautions
+from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
 
 WORST = 10
 """Names listed by name in each group of a drift summary."""
+MEASURED_ROWS = 640
+"""Rows of kept names, and of targets in each kind of prompt, that are measured in every layer. More would tell the same
+and cost more than the edit: where there are more, names are drawn by the seed, and each concept gives rows from first
+to last. The held-out names are measured all."""
+FEWEST_ROWS = 4
+"""Rows measured of each concept, however many there are."""
 
 
 class Measurer:
@@ -30,9 +38,10 @@ class Measurer:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.solved = _PairRows(problem.targets, problem.anchors)
-        self.probed = _PairRows(*problem.probes) if problem.probes else None
-        self.retained = _RetainRows(problem.retain)
+        self.solved = _PairRows(*_some_rows(problem.targets, problem.anchors))
+        self.probed = _PairRows(*_some_rows(*problem.probes)) if problem.probes else None
+        names, self.chosen = _some_names(problem.retain, problem.settings.seed)
+        self.retained = _RetainRows(names)
         self.aside = _RetainRows(problem.held_out) if problem.held_out else None
         self.invariant_drift: list[Tensor] = []
         self.alike: list[Tensor] = []
@@ -44,27 +53,31 @@ class Measurer:
         self.alike.append(self.solved.measure(weight, edit.up, edit.down))
         if self.probed:
             self.probed.measure(weight, edit.up, edit.down)
-        self.retained.measure(weight, edit.up, edit.down, layer.kept)
+        self.retained.measure(weight, edit.up, edit.down, layer.kept[self.chosen])
         if self.aside:
             self.aside.measure(weight, edit.up, edit.down, None)
         rows = self.problem.invariants
         self.invariant_drift.append(_moved(edit.up, edit.down, rows) / (rows @ weight.T).norm(dim=1))
         self.layers.append(_LayerRecord(key, layer, layer.kept.sum(), edit.norm() / weight.norm()))
 
-    def certificate(self, rounds: Sequence[Round], seconds: Mapping[str, float]) -> Certificate:
+    def certificate(
+        self, rounds: Sequence[Round], seconds: Mapping[str, float], curve: Curve | None = None
+    ) -> Certificate:
         """The finished certificate, in the caller's order of concepts."""
         invariant = torch.stack(self.invariant_drift).amax(dim=0).tolist()
         concepts, layers = self.concepts(), tuple(record.facts() for record in self.layers)
+        drift = tuple(self.retained.summaries() + (self.aside.summaries() if self.aside else []))
         return Certificate(
             concepts=concepts,
-            drift=tuple(self.retained.summaries() + (self.aside.summaries() if self.aside else [])),
+            drift=drift,
             sot_drift=invariant[0] if invariant else None,
             null_text_drift=tuple(invariant[1:]),
             layers=layers,
             rounds=tuple(rounds),
             seconds=dict(seconds),
-            warnings=tuple(cautions(self.problem, layers, self.about(concepts))),
+            warnings=tuple(cautions(self.problem, layers, self.about(concepts), drift, curve, concepts)),
             settings=self.problem.settings.to_dict(),
+            curve=curve,
         )
 
     def concepts(self) -> tuple[ConceptResult, ...]:
@@ -72,17 +85,19 @@ class Measurer:
         solved = self.solved.over_layers()
         probed = self.probed.over_layers() if self.probed else None
         results = []
+        kinds = self.problem.kinds or ("",) * len(self.problem.targets.names)
         for i, name in enumerate(self.problem.targets.labels()):
             seen, seen_worst = (probed[0][i], probed[1][i]) if probed else (None, None)
             results.append(
                 ConceptResult(
                     name=name,
-                    verdict=verdict(solved[0][i], seen),
+                    verdict=verdict(solved[0][i], seen, kinds[i]),
                     solved_median=solved[0][i],
                     solved_worst=solved[1][i],
                     probe_median=seen,
                     probe_worst=seen_worst,
                     energy_lost=self.problem.pairs.energy_lost[i],
+                    kind=kinds[i],
                 )
             )
         return tuple(results)
@@ -90,7 +105,9 @@ class Measurer:
     def about(self, concepts: Sequence[ConceptResult]) -> list[str]:
         """Warnings about single concepts."""
         alike = torch.stack(self.alike).median(dim=0).values.tolist()
-        return list(concept_cautions(concepts, alike, in_context=any(self.problem.targets.in_context)))
+        inside, settings = any(self.problem.targets.in_context), self.problem.settings
+        chosen = settings.preset_name == "auto" and settings.prior != "null_space"
+        return list(concept_cautions(concepts, alike, in_context=inside, chosen=chosen))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +127,41 @@ class _LayerRecord:
         return LayerFacts(
             self.key, int(self.kept), int(layer.added), layer.room, rank=layer.edit.rank, change=float(self.change)
         )
+
+
+def _some_rows(targets: Rows, anchors: Rows) -> tuple[Rows, Rows]:
+    """Pairs to measure: all of them, or as many of each concept as there is room for, from its first to its last."""
+    count = len(targets.values)
+    if count <= MEASURED_ROWS:
+        return targets, anchors
+    share = max(FEWEST_ROWS, MEASURED_ROWS // len(targets.names))
+    members: list[list[int]] = [[] for _ in targets.names]
+    for row, group in enumerate(targets.groups):
+        members[group].append(row)
+    picked = [own[place * len(own) // min(share, len(own))] for own in members for place in range(min(share, len(own)))]
+    order = torch.tensor(sorted(picked), device=targets.values.device)
+    return targets.take_rows(order), anchors.take_rows(order)
+
+
+def _some_names(names: Rows, seed: int) -> tuple[Rows, Tensor]:
+    """Kept names to measure, half of their rows from names in prompts, and the places of their rows among all."""
+    everything = torch.arange(len(names.values), device=names.values.device)
+    if len(names.values) <= MEASURED_ROWS:
+        return names, everything
+    members: list[list[int]] = [[] for _ in names.names]
+    for row, group in enumerate(names.groups):
+        members[group].append(row)
+    inside = {names.groups[row] for row, flag in enumerate(names.in_context) if flag}
+    order = permutation(len(members), generator(seed, "names to measure"))
+    order = [name for name in order if name in inside] + [name for name in order if name not in inside]
+    chosen: list[int] = []
+    rows = 0
+    for name in order:
+        if rows < (MEASURED_ROWS / 2 if name in inside and len(inside) < len(members) else MEASURED_ROWS):
+            chosen.append(name)
+            rows += len(members[name])
+    chosen.sort()
+    return names.take_concepts(chosen), everything[[row for name in chosen for row in members[name]]]
 
 
 def left_of(wanted: Tensor, missing: Tensor) -> Tensor:
@@ -139,7 +191,9 @@ class _PairRows:
         part = per_concept(left_of(wanted, missing), self.index, concepts)
         tiny = torch.finfo(whole.dtype).tiny
         self.left.append((part / whole.clamp(min=tiny)).sqrt() * (whole > 0))
-        own = per_concept((self.rows.values @ weight.T).square().sum(dim=1), self.index, concepts)
+        single = weight.to(torch.float32)
+        size = (self.rows.values.to(torch.float32) @ single.T).square().sum(dim=1).to(whole)
+        own = per_concept(size, self.index, concepts)
         return (whole / own.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float]]:
@@ -206,7 +260,7 @@ def _summary(group: str, where: str, names: list[str], drift: Tensor, chosen: Te
     top = by_name.topk(min(WORST, len(names)))
     listed = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     worst = tuple((names[i], value) for i, value in listed if value >= 0)
-    return Drift(group, where, int(chosen.any(dim=0).sum()), median, p95, maximum, worst)
+    return Drift(group, where, int(chosen.any(dim=0).sum()), median, p95, maximum, worst, float(values.mean()))
 
 
 def _quantiles(values: Tensor, ranks: Tensor) -> Tensor:
@@ -225,66 +279,13 @@ def _moved(up: Tensor, down: Tensor, rows: Tensor) -> Tensor:
     return torch.cat(parts) if parts else rows.new_zeros((0,))
 
 
-ALIKE_BELOW = 0.05
-"""Target and anchor whose outputs differ by less than this share of the target's are nearly the same."""
-LOSS_ABOVE = 0.05
-"""Share of a concept's change that compression may give up unmentioned."""
-RIVAL_WITHIN = 0.25
-"""A retain row nearer to a target than this share of the target's way to its anchor fights the erasure."""
-TIGHT_ROOM = 0.05
-"""Share of the embedding width below which the null space is nearly full."""
-_PART = 2048  # retain rows compared at a time: bounds the memory
-
-
-def cautions(problem: Problem, layers: Sequence[LayerFacts], about: Sequence[str]) -> Iterator[str]:
-    """What a user should know; `about`: what is to be said about single concepts."""
-    if not len(problem.retain.values):
-        yield "You gave no names to keep: only the empty prompt is protected."
-    room, width = min(layer.room for layer in layers), problem.targets.width
-    if room < TIGHT_ROOM * width:
-        yield (
-            f"The null space is nearly full ({room} of {width} dimensions left): erasure will be weak. "
-            "Keep fewer names, turn IPF on, or raise the threshold."
-        )
-    yield from about
-    for kept, target in rivals(problem):
-        yield (
-            f"The kept name {kept!r} is nearly the same as the concept {target!r} and works against its erasure: "
-            "remove it from the list."
-        )
-
-
-def concept_cautions(concepts: Sequence[ConceptResult], alike: Sequence[float], *, in_context: bool) -> Iterator[str]:
-    """Warnings about single concepts; `alike` is |W c* - W c1| / |W c1| of each, median over layers."""
-    for concept, difference in zip(concepts, alike, strict=True):
-        if concept.verdict in ("stands", "weakened") and concept.probe_median is not None:
-            advice = "Raise rows_per_concept, or lower lam." if in_context else "Use the preset auto."
-            left = f"{concept.probe_median:.0%} is left in prompts that were not used to make the edit"
-            yield f"{concept.name!r} is {verdict_in_words(concept.verdict)}: {left}. {advice}"
-        if concept.energy_lost > LOSS_ABOVE:
-            lost = f"{concept.energy_lost:.0%} of its edit"
-            yield f"Compressing the rows of {concept.name!r} lost {lost}: raise rows_per_concept."
-        if difference < ALIKE_BELOW:
-            yield f"The model sees almost no difference between {concept.name!r} and its anchor: choose another anchor."
-
-
-def rivals(problem: Problem) -> list[tuple[str, str]]:
-    """Kept names that nearly coincide with a target, with that target."""
-    if not len(problem.retain.values):
-        return []
-    kept_names, target_names = problem.retain.labels(), problem.targets.labels()
-    way = (problem.anchors.values - problem.targets.values).norm(dim=1)
-    found = set()
-    for start, part in zip(count(0, _PART), problem.retain.values.split(_PART), strict=False):
-        near = torch.cdist(problem.targets.values, part) < RIVAL_WITHIN * way[:, None]
-        for target, kept in near.nonzero().tolist():
-            group = problem.retain.groups[start + kept]
-            found.add((kept_names[group], target_names[problem.targets.groups[target]]))
-    return sorted(found)
-
-
 def certify(
-    solution: Solution, problem: Problem, weights: Mapping[str, Tensor], watch: Stopwatch, progress: Progress
+    solution: Solution,
+    problem: Problem,
+    weights: Mapping[str, Tensor],
+    watch: Stopwatch,
+    progress: Progress,
+    curve: Curve | None = None,
 ) -> Certificate:
     """The certificate of a solution, measured on the `weights` it was made for."""
     measurer = Measurer(problem)
@@ -293,7 +294,7 @@ def certify(
         with watch.part("certificate"):
             measurer.measure(key, widen(weights[key], key, problem.targets.values), layer)
     progress("certificate", len(solution.layers), len(solution.layers))
-    return measurer.certificate(solution.rounds, watch.seconds)
+    return measurer.certificate(solution.rounds, watch.seconds, curve)
 
 
 def measure_edits(
@@ -351,4 +352,11 @@ def certificate_at(
 
 def _scaled(part: Drift, size: float) -> Drift:
     worst = tuple((name, value * size) for name, value in part.worst)
-    return replace(part, median=part.median * size, p95=part.p95 * size, maximum=part.maximum * size, worst=worst)
+    return replace(
+        part,
+        median=part.median * size,
+        p95=part.p95 * size,
+        maximum=part.maximum * size,
+        mean=part.mean * size,
+        worst=worst,
+    )

@@ -11,7 +11,7 @@ from ..certificate.forecast import Forecast
 from ..concepts.retain_set import drop_targets
 from ..erase import Outcome, at_strength, erase, predict
 from ..job import Job, check_storable, recipe_of
-from ..progress import Progress
+from ..progress import Announce, Progress
 from .output_files import OutputFiles, parse_products
 from .save import check_paths, output_folder, refuse_unless_erased, save
 from .source import ModelSource, TextSetup
@@ -42,7 +42,7 @@ def clean_file(
     for sentence in before_starting(source, job, text):
         note(sentence)
     with output_folder(outputs.folder):
-        outcome = clean(source, job, text, strength, progress)
+        outcome = clean(source, job, text, strength, progress, note)
         if outputs.strict:
             refuse_unless_erased(outcome)
         outcome = save(outcome, source, paths, force=outputs.force, salt=outputs.salt, progress=progress)
@@ -54,11 +54,16 @@ def clean_file(
 
 
 def clean(
-    source: ModelSource, job: Job, text: TextSetup, strength: float = 1.0, progress: Progress | None = None
+    source: ModelSource,
+    job: Job,
+    text: TextSetup,
+    strength: float = 1.0,
+    progress: Progress | None = None,
+    announce: Announce | None = None,
 ) -> Outcome:
     """Erases a job's concepts from a model file, in memory. Nothing is written."""
     model = source.model(job.settings.layers)
-    outcome = erase(job, model, text.encoder(source), progress=progress)
+    outcome = erase(job, model, text.encoder(source), progress=progress, announce=announce)
     outcome = at_strength(outcome, strength, model.weights, progress)
     recipe = recipe_of(
         job,
@@ -97,7 +102,7 @@ def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]
         once = "" if text.cache is None else " the first time (then they are cached)"
         found.append(
             f"{slow[0]} encodes up to {count} texts at full length, which takes hours on a CPU{once}. To encode fewer, "
-            "use `erase --retain-limit N`."
+            "use `erase --effort quick`."
         )
     return found
 
@@ -117,7 +122,7 @@ def missing_encoders(source: ModelSource, text: TextSetup) -> list[str]:
 
 def _texts(job: Job) -> int:
     """At most so many prompts: kept names, the most endangered of them in context, the concepts and their anchors."""
-    plan, names = job.plan, len(drop_targets(job.retain, job.concepts)[0].names)
+    plan, names = job.plan, min(job.plan.considered, len(drop_targets(job.retain, job.concepts)[0].names))
     phrases = sum(len(concept.phrases) + 1 for concept in job.concepts)
-    around = min(names, job.settings.context_names) * (1 + plan.retain_templates) if plan.rows == "context" else 0
-    return names + around + phrases * (1 + plan.templates + plan.probe_templates)
+    each = 1 + plan.templates + plan.probe_templates + plan.trial_templates
+    return names + plan.prompts(names, job.settings.context_names) + phrases * each

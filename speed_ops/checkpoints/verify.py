@@ -101,7 +101,17 @@ def verify_file(
     weights = source.model(settings.layers).weights
     text = setup_of(stored.clip_skip)
     rows = gather(text.encoder(source), weights, stored.job, progress)
-    problem = prepare(rows.targets, rows.anchors, rows.retain, rows.invariants, settings, probes=rows.probes)
+    problem = prepare(
+        rows.targets,
+        rows.anchors,
+        rows.retain,
+        rows.invariants,
+        settings,
+        probes=rows.probes,
+        held_out=rows.held_out,
+        witnesses=rows.witnesses,
+        kinds=[concept.kind for concept in stored.job.concepts],
+    )
     whole = {key: erased.edits.get(key) or _zero(weights[key].shape) for key in weights}
     measured = measure_edits(weights, whole, problem, progress)
     faults = (*erased.faults, *broken_claims(erased.said.certificate, measured))

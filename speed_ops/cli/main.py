@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     """All subcommands. Neither this nor parsing imports torch: help and bad usage are answered at once."""
     parser = argparse.ArgumentParser(
         prog="speed-erase",
-        description="Erase concepts from text-to-image models in closed form: exact, in seconds, without training.",
+        description="Erase concepts from text-to-image models in closed form: exact, and without training.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -18,7 +18,7 @@ from ..checkpoints.output_files import OutputFiles, parse_products
 from ..concepts.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from ..concepts.kinds import KINDS
 from ..concepts.retain_set import RetainSet, builtin_retain, builtin_retain_sets, read_retain, union
-from ..engine.settings import PRESETS, EraseSettings
+from ..engine.settings import BUDGETS, PRESETS, EraseSettings, budget_of
 from ..errors import InputError, SettingsError, SpeedError
 from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
 from .console import Console
@@ -105,6 +105,11 @@ def add_settings(parser: Parser) -> None:
             start = "the preset to start from (default: auto)"
             group.add_argument("--preset", dest=item.name, choices=list(PRESETS), default="auto", help=start)
             continue
+        if item.name == "drift_budget":
+            words = ", ".join(f"{word} ({share:.0%})" for word, share in BUDGETS.items()).replace("%", "%%")
+            help = f"how much other things may change on average: {words}, or a number (default: some); auto obeys it"
+            group.add_argument("--budget", dest=item.name, default=None, metavar="HOW MUCH", help=help)
+            continue
         flag, kind = "--" + item.name.replace("_", "-"), hints[item.name]
         options: dict[str, Any] = {"dest": item.name, "default": None, "help": help}
         if kind is bool:
@@ -146,6 +151,8 @@ def settings_from(args: argparse.Namespace) -> EraseSettings:
     names = [item.name for item in dataclasses.fields(EraseSettings) if item.name != "preset_name"]
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     with of_arguments():
+        if "drift_budget" in given:
+            given["drift_budget"] = budget_of(given["drift_budget"])
         return EraseSettings.preset(args.preset_name, **{"held_out": HELD_OUT_SHARE, **given})
 
 

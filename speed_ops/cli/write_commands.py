@@ -36,8 +36,6 @@ example:
   speed-erase erase model.safetensors --concepts "Van Gogh -> art" --retain artists --out cleaned"""
 DEMO_CONCEPTS = "Vincent van Gogh | Van Gogh -> art\nClaude Monet | Monet -> art"
 DEMO_NAMES = 250
-DEMO_CONTEXTS = 24
-"""Few, as contexts are what takes the time; a real run looks at up to 200."""
 DEMO_MODEL = "demo-model.safetensors"
 
 
@@ -172,7 +170,7 @@ def run_demo(args: argparse.Namespace, console: Console) -> int:
     from ..checkpoints.source import TextSetup
 
     model = args.out / DEMO_MODEL
-    settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, context_names=DEMO_CONTEXTS)
+    settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, effort="quick")
     job = Job.of(parse_concepts(DEMO_CONCEPTS, "style"), builtin_retain("artists").limit(DEMO_NAMES), settings)
     outputs = OutputFiles(args.out, PRODUCTS, name="demo-model", force=True)
     with output_folder(args.out):

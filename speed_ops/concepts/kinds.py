@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ..errors import SettingsError, suggestion
 
 HOLE = "{name}"
+ON_TRIAL = 3
+"""Templates of each kind, its last ones, that no edit is made from."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +18,13 @@ class Prompt:
     text: str
     subject_end: int
     """Number of characters of `text` up to the end of the name (or of the words that stand in for it)."""
+    subject_start: int | None = None
+    """Number of characters before the name; None where no name has a place in it."""
 
     @classmethod
     def bare(cls, name: str) -> Prompt:
         """The name and nothing else."""
-        return cls(name, len(name))
+        return cls(name, len(name), 0)
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Template:
     def fill(self, name: str) -> Prompt:
         """The prompt with a name in it; an empty name is left out."""
         head, tail = self.text.split(HOLE) if name else self.plain.split("{}")
-        return Prompt(head + name + tail, len(head + name))
+        return Prompt(head + name + tail, len(head + name), len(head) if name else None)
 
 
 BARE = Template(HOLE, "{}")
@@ -52,7 +56,8 @@ class Kind:
     retain_sets: tuple[str, ...]
     """Built-in retain sets used when the user gives none."""
     templates: tuple[Template, ...]
-    """Contexts that edits are made from, most different first: the first few are a fair sample."""
+    """Contexts that edits are made from, most different first: the first few are a fair sample. The last `ON_TRIAL` of
+    them are spared for `auto`, which chooses by them how far to go."""
     probe_templates: tuple[Template, ...]
     """Contexts for the check afterwards. No edit is ever made from them."""
     descriptions: tuple[str, ...]
@@ -74,6 +79,22 @@ _STYLE = Kind(
         Template("a portrait of a woman, {name} style, highly detailed", "a portrait of a woman{}, highly detailed"),
         Template("{name}, canvas, museum piece", "canvas{}, museum piece"),
         Template("a house and two trees, art by {name}", "a house and two trees, art{}"),
+        Template("a cat, by {name}", "a cat{}"),
+        Template("{name} sketch", "a sketch{}"),
+        Template("a vase of flowers painted by {name}", "a vase of flowers{}"),
+        Template("a city skyline in the manner of {name}", "a city skyline{}"),
+        Template("a poster that {name} made for a theatre in Paris", "a poster{} for a theatre in Paris"),
+        Template("a ship in a storm by {name}, oil on canvas", "a ship in a storm{}, oil on canvas"),
+        Template(
+            "by {name}, a kitchen with a cat asleep on a chair", "a picture{}, a kitchen with a cat asleep on a chair"
+        ),
+        Template("a drawing by {name}", "a drawing{}"),
+        Template("a horse in a field, in {name}'s style", "a horse in a field{}"),
+        Template("what {name} would paint if it were raining today", "what one would paint{} if it were raining today"),
+        Template("a forest path, digital art by {name}", "a forest path, digital art{}"),
+        Template(
+            "{name} picture of two children playing in a garden", "a picture{} of two children playing in a garden"
+        ),
     ),
     probe_templates=(
         Template("a mountain village as {name} would have painted it", "a mountain village{} in a painting"),
@@ -98,6 +119,21 @@ _PERSON = Kind(
         Template("a photo of {name} walking down the street", "a photo of someone{} walking down the street"),
         Template("{name} smiling, studio lighting", "someone{} smiling, studio lighting"),
         Template("a magazine cover with {name}", "a magazine cover{}"),
+        Template("an oil painting of {name}", "an oil painting of someone{}"),
+        Template("{name} with a dog", "someone{} with a dog"),
+        Template("a photo of {name}", "a photo of someone{}"),
+        Template("{name} in the rain, black and white", "someone{} in the rain, black and white"),
+        Template("a young {name} at school", "someone{} at school"),
+        Template(
+            "{name} shaking hands with a crowd of people at a station",
+            "someone{} shaking hands with a crowd of people at a station",
+        ),
+        Template("a cartoon of {name}", "a cartoon of someone{}"),
+        Template("two friends, one of them {name}, on a bench by the river", "two friends{} on a bench by the river"),
+        Template("{name} cooking in a kitchen", "someone{} cooking in a kitchen"),
+        Template("a poster of {name} on a wall", "a poster{} on a wall"),
+        Template("the day on which {name} came to our small town", "the day on which someone{} came to our small town"),
+        Template("an interview with {name}", "an interview{}"),
     ),
     probe_templates=(
         Template("a snapshot that shows {name}", "a snapshot{}"),
@@ -122,6 +158,24 @@ _CHARACTER = Kind(
         Template("a forest scene with {name} in the middle", "a forest scene{}"),
         Template("{name}, flat colours, white background", "a drawing{}, flat colours, white background"),
         Template("a mural of {name} on a brick wall", "a mural{} on a brick wall"),
+        Template(
+            "{name} asleep under a tree while the others look for food",
+            "someone{} asleep under a tree while the others look for food",
+        ),
+        Template("a drawing of {name}", "a drawing{}"),
+        Template("{name} and a cat", "a cat{}"),
+        Template("a photo of {name} in a shop", "a photo{} in a shop"),
+        Template("{name} in the snow", "something{} in the snow"),
+        Template("a cake with {name} on it", "a cake{}"),
+        Template("{name}, close up", "a close up{}"),
+        Template("an oil painting of {name}", "an oil painting{}"),
+        Template("{name} running across a field", "someone{} running across a field"),
+        Template(
+            "a computer game in which {name} has to cross a bridge",
+            "a computer game{} in which one has to cross a bridge",
+        ),
+        Template("children waving at {name}", "children waving{}"),
+        Template("a mug with {name}'s picture", "a mug{} with a picture"),
     ),
     probe_templates=(
         Template("a film poster that shows {name}", "a film poster{}"),
@@ -148,6 +202,20 @@ _OBJECT = Kind(
         Template("{name}, product photo, plain background", "a product photo{}, plain background"),
         Template("an old {name} lying in the grass", "something old{} lying in the grass"),
         Template("two people standing next to the {name}", "two people standing{}"),
+        Template("a {name}", "a picture{}"),
+        Template(
+            "{name} left out in the rain behind an old house", "something{} left out in the rain behind an old house"
+        ),
+        Template("a painting of the {name}", "a painting{}"),
+        Template("a dog beside the {name}", "a dog{}"),
+        Template("{name}, close up", "a close up{}"),
+        Template("the {name} in a museum", "something{} in a museum"),
+        Template("a small {name} in my hand", "something small{} in my hand"),
+        Template("a woman with the {name}", "a woman{}"),
+        Template("{name} at night, city lights", "a street{} at night, city lights"),
+        Template("a cartoon of the {name}", "a cartoon{}"),
+        Template("how the {name} looked before they put it away", "how things{} looked before they put them away"),
+        Template("an empty street with the {name}", "an empty street{}"),
     ),
     probe_templates=(
         Template("an advertisement for the {name}", "an advertisement{}"),
@@ -172,6 +240,21 @@ _IMPLICIT = Kind(
         Template("an oil painting about {name}", "an oil painting{}"),
         Template("a photo full of {name} from a magazine", "a photo{} from a magazine"),
         Template("{name}, photo, natural light", "a photo{}, natural light"),
+        Template("a drawing of {name}", "a drawing{}"),
+        Template(
+            "{name} at night in a quiet street with few lights", "a scene{} at night in a quiet street with few lights"
+        ),
+        Template("a man and a woman, {name}", "a man and a woman{}"),
+        Template("{name} in a city street", "people{} in a city street"),
+        Template("a poster that shows {name}", "a poster{}"),
+        Template("a woman standing in a room, {name}", "a woman standing in a room{}"),
+        Template("{name}, close up", "a close up{}"),
+        Template("a story about {name}", "a story{}"),
+        Template("{name}, anime style", "a character{}, anime style"),
+        Template("a scene of {name} in a forest", "a scene{} in a forest"),
+        Template("they talked about {name} for a long time afterwards", "they talked{} for a long time afterwards"),
+        Template("a statue, {name}, museum", "a statue{}, museum"),
+        Template("two people, {name}, on a beach", "two people{}, on a beach"),
     ),
     probe_templates=(
         Template("a detailed image of {name}", "a detailed image{}"),

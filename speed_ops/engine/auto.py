@@ -1,32 +1,36 @@
-"""What the preset `auto` settles by itself: by the number of concepts, and by the room that the retain set leaves.
+"""What the preset `auto` settles by itself: rows a concept, and how far to go.
 
-The threshold decides between the two errors of an erasure. A strict one keeps every direction that any retain name uses
-and leaves too little room for the targets; a loose one gives them room and lets the names drift. So `auto` takes the
-strictest threshold under which the targets still reach their anchors. Probes play no part in it: they stay unseen.
+The two errors of an erasure pull against each other: what is left of the targets, and how far everything else drifts.
+`auto` goes along the curve of both (`curve`) and erases as much as the budget of drift allows; where more drift buys
+next to nothing it stops earlier. Names and contexts that it judges by are set aside for that alone: the edit is not
+made from them, and the certificate judges by others.
+
+With the null space as prior it chooses the threshold: the strictest under which the targets reach their anchors.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from .closed_form import erasing_rows
+from ..progress import Stopwatch
+from .closed_form import Span, erasing_rows
+from .curve import Curve, CurvePoint, Judge, in_the_way, path_of, sketch, trace
+from .layers import LayerSolver
 from .null_space import KeptSpan, lower_gram, span_above
 from .problem import Problem
 from .rows import per_concept
 from .settings import EraseSettings
 
-THRESHOLDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-"""Shares of the retain set's spectral energy that may be given up, strictest first. The last leaves room for an edit
-even where the names fill every direction alike; what that costs them is in the certificate."""
-REACHED_BELOW = 0.1
-"""Residual on the solved rows, of the worst concept, at which the targets count as having reached their anchors."""
-NEARLY_AS_GOOD = 1.25
-"""Where no threshold goes that far (the ridge has its share), this many times the loosest one's residual will do."""
+WORTH_ITS_DRIFT = 0.01
+"""The knee: an edit that leaves no more than this above the least within the budget, and drifts less, is the better."""
 RANK_BUDGET = 400
 """Rows of all concepts together, beyond which the LoRA would be larger than it is worth."""
+_HALVINGS = 6  # of a step of the curve, to meet the budget within 1 %
 
 
 def settle_rows(settings: EraseSettings, concepts: int) -> EraseSettings:
@@ -36,10 +40,93 @@ def settle_rows(settings: EraseSettings, concepts: int) -> EraseSettings:
     return settings.but(rows_per_concept=max(2, min(settings.rows_per_concept, RANK_BUDGET // max(1, concepts))))
 
 
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A problem with nothing left to choose."""
+
+    problem: Problem
+    curve: Curve | None = None
+    """What could have been had, where one curve tells it: where the null space or prior is the same for all layers."""
+    span: Span | None = None
+    """What the kept names leave to the edit, found on the way."""
+
+
+def settle(problem: Problem, weights: Mapping[str, Tensor], watch: Stopwatch) -> Settled:
+    """Chooses for `auto`, and draws the curve wherever there is one."""
+    settings = problem.settings
+    auto = settings.preset_name == "auto"
+    if auto and settings.prior == "null_space":
+        problem = settle_threshold(problem)
+        settings = problem.settings
+    solver = LayerSolver(problem, problem.pairs, watch, {})
+    if solver.refines or settings.method != "speed" or settings.mu > 0 or not (auto or problem.witnesses):
+        return Settled(problem)
+    span = solver.span_for_all()
+    with watch.part("curve"):
+        layers = sketch(weights, problem.targets.values)
+        path = path_of(*solver.system(span))
+        points, judge = trace(problem, path, layers)
+        free = auto and settings.prior != "null_space"
+        chosen = choose(points, judge, settings.drift_budget) if free else judge.at(settings.lam)
+        curve = Curve(
+            points=points,
+            chosen=chosen,
+            budget=settings.drift_budget if free else None,
+            names=len(judge.names.names),
+            unseen=problem.spared,
+            in_the_way=in_the_way(problem, path, layers, points[-1].lam),
+        )
+    return Settled(replace(problem, settings=settings.but(lam=chosen.lam)), curve, span)
+
+
+def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> CurvePoint:
+    """The most that can be erased within the budget, or nearly as much for less drift."""
+    within = [point for point in points if _spent(point) <= budget]
+    beyond = points[len(within) :] if within == list(points[: len(within)]) else ()
+    if within and beyond:
+        within += _between(judge, within[-1], beyond[0], budget)
+    if not within:  # not even the most careful edit of the curve: go on until the budget is met
+        lam = points[0].lam
+        while _spent(point := judge.at(lam)) > budget:
+            lam *= max(2.0, _spent(point) / budget)
+        within = [point]
+    least = min(point.left for point in within)
+    return min(
+        (point for point in within if point.left <= least + WORTH_ITS_DRIFT),
+        key=lambda point: (point.drift, point.left),
+    )
+
+
+def _spent(point: CurvePoint) -> float:
+    """Drift with its uncertainty: few witnesses must not overspend."""
+    return point.drift + point.spread
+
+
+def _between(judge: Judge, inside: CurvePoint, outside: CurvePoint, budget: float) -> list[CurvePoint]:
+    found, low, high = [], math.log(outside.lam), math.log(inside.lam)
+    for _ in range(_HALVINGS):
+        point = judge.at(math.exp((low + high) / 2))
+        if _spent(point) <= budget:
+            found.append(point)
+            high = math.log(point.lam)
+        else:
+            low = math.log(point.lam)
+    return found
+
+
+THRESHOLDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+"""Shares of the retain set's spectral energy that may be given up, strictest first. The last leaves room for an edit
+even where the names fill every direction alike; what that costs them is in the certificate."""
+REACHED_BELOW = 0.1
+"""Residual on the solved rows, of the worst concept, at which the targets count as having reached their anchors."""
+NEARLY_AS_GOOD = 1.25
+"""Where no threshold goes that far (the ridge has its share), this many times the loosest one's residual will do."""
+
+
 def settle_threshold(problem: Problem) -> Problem:
     """The problem with the strictest threshold that lets the targets reach their anchors."""
     settings = problem.settings
-    if settings.preset_name != "auto" or settings.threshold_mode != "relative" or not len(problem.retain.values):
+    if settings.threshold_mode != "relative" or not len(problem.retain.values):
         return problem
     rows = problem.retain.weights().sqrt()[:, None] * problem.retain.values
     values, vectors = torch.linalg.eigh(lower_gram(rows.T))

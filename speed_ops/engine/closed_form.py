@@ -5,7 +5,7 @@
 | W | `weight` | o x d |
 | C1, C* - C1 | `targets`, `change` (rows) | n x d |
 | C2 | `constraints` (rows) | k x d |
-| P, eq. 2 | `span.remove` | |
+| P, eq. 2, or N of a soft prior | `span.remove` | |
 | W (C* - C1) | `up` | o x n |
 | C1' P Q M, eqs. 11 and 12 | `down` | n x d |
 
@@ -27,9 +27,13 @@ from torch import Tensor
 from .draws import generator, uniform
 from .null_space import KeptSpan
 from .settings import InvariantMode
+from .soft_prior import SoftSpan
+
+Span = KeptSpan | SoftSpan
+"""P of eq. 2, or the slope that a soft prior puts in its place."""
 
 
-def erasing_rows(targets: Tensor, span: KeptSpan, constraints: Tensor, lam: float, mu: float) -> Tensor:
+def erasing_rows(targets: Tensor, span: Span, constraints: Tensor, lam: float, mu: float) -> Tensor:
     """`n x d`: C1' P Q M of eqs. 11 and 12, from mean-scaled target rows.
 
     `lam` weighs the regularisation |delta P|^2 of eqs. 3 and 10, which the paper takes as 1. `mu` is the released
@@ -38,6 +42,7 @@ def erasing_rows(targets: Tensor, span: KeptSpan, constraints: Tensor, lam: floa
     if len(constraints) and mu == 0:
         # With exact constraints the feasible edits are those inside the null space of kept rows AND invariants: the
         # same minimiser as eq. 12's Q, without inverting C2' P M C2, which is singular once P has absorbed a row of C2.
+        assert isinstance(span, KeptSpan), "a soft prior holds them itself"
         span, constraints = span.joined(constraints), constraints[:0]
     free = span.remove(targets)  # C1' P
     factor = _cholesky(free @ targets.T, lam)  # of C1' P C1 + lam I

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..progress import Progress, Stopwatch
 from .adversarial import Round, edited_moments, leak, leaking_rows, original_moment
-from .closed_form import erasing_rows, uce_rows
+from .closed_form import Span, erasing_rows, uce_rows
 from .draws import generator, normal
 from .edits import LayerEdit
 from .null_space import KeptSpan, empty_span, lower_gram, span_of_gram, span_of_moment
@@ -32,6 +32,7 @@ from .prior import (
 )
 from .problem import Problem, widen
 from .rows import ErasePairs
+from .soft_prior import SoftSpan, soft_span, soft_span_of_moment
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +51,31 @@ class SolvedLayer:
 class LayerSolver:
     """Solves layers for one set of pairs, one retain set and one choice of settings."""
 
-    def __init__(self, problem: Problem, pairs: ErasePairs, watch: Stopwatch, directions: dict[str, Tensor]) -> None:
-        """`pairs`: the problem's own, or with further rows. `directions`: of layers seen before; it grows."""
+    def __init__(
+        self,
+        problem: Problem,
+        pairs: ErasePairs,
+        watch: Stopwatch,
+        directions: dict[str, Tensor],
+        span: Span | None = None,
+    ) -> None:
+        """`pairs`: the problem's own, or with further rows. `directions`: of layers seen before; it grows.
+
+        `span`: what all kept rows leave to the edit, where it is known already.
+        """
         settings, retain = problem.settings, problem.retain
         self.settings, self.watch, self.directions = settings, watch, directions
         self.retain, self.constraints = retain.values, problem.constraints
+        if len(pairs.targets) > retain.width:
+            pairs = pairs.on_the_smaller_side()
         self.targets, change = pairs.mean_scaled()
         self.erased = pairs.erased_rows()  # held rows have no change: they shape the system and take no rank
         self.change = change[self.erased]
         self.groups, self.concepts, self.weights = retain.group_index(), len(retain.names), retain.weights()
+        self.held = empty_span(self.targets)
+        if settings.iec and settings.method == "speed" and settings.prior != "null_space" and len(self.constraints):
+            self.held = self.held.joined(self.constraints)
+        self._span_for_all = span
         self._shared: tuple[Tensor, int] | None = None
         baseline = settings.method in ("uce", "rece")
         if baseline:
@@ -105,7 +122,7 @@ class LayerSolver:
 
     def _refined_span(
         self, key: str, weight: Tensor, shift: PriorShift, sizes: Tensor, kept: Tensor
-    ) -> tuple[KeptSpan, Tensor]:
+    ) -> tuple[Span, Tensor]:
         settings, chosen = self.settings, kept.nonzero().squeeze(1)
         if not len(chosen):
             return empty_span(self.retain), weight.new_zeros(())
@@ -120,7 +137,7 @@ class LayerSolver:
                     times=settings.augmentations,
                     scale=settings.filter_scale,
                 )
-            return self._eigen(moment), added
+            return self._span_of_moment(moment), added
         with self.watch.part("augmentation"):
             prior = self._augmented(key, weight, shift, sizes, chosen)
         return self._span(prior), prior.added
@@ -137,13 +154,21 @@ class LayerSolver:
         own = RowShifts(chosen, self.response[:, chosen], sizes[chosen], self.weights[chosen])
         return augment_directed(shift, own, along, draws[chosen], scale=settings.filter_scale)
 
-    def _span(self, prior: RefinedPrior) -> KeptSpan:
-        """The eigenproblem on the smaller side: of the kept rows' Gram matrix, or of the correlation matrix."""
+    def _span(self, prior: RefinedPrior) -> Span:
+        """What the kept rows leave to the edit, found on the smaller side: Gram matrix or correlation matrix."""
         factor = prior.factor(self.retain)
+        if self.settings.prior == "soft":
+            with self.watch.part("soft prior"):
+                return soft_span(factor, self.settings.softness, self.held)
+        if self.settings.prior == "both":
+            hard = self._null_space(prior, factor).joined(self.held.basis)
+            with self.watch.part("soft prior"):
+                return soft_span(factor, self.settings.softness, hard)
+        return self._null_space(prior, factor)
+
+    def _null_space(self, prior: RefinedPrior, factor: Tensor) -> KeptSpan:
         if len(factor) >= factor.shape[1]:
-            moment = lower_gram(factor.T)
-            del factor  # with many names larger than all that the eigenproblem needs
-            return self._eigen(moment)
+            return self._eigen(lower_gram(factor.T))
         with self.watch.part("null space"):
             if self.retain_gram is None:
                 gram = factor @ factor.T
@@ -151,29 +176,49 @@ class LayerSolver:
                 gram = prior.gram(self.retain_gram, self.retain @ prior.directions.T)
             return span_of_gram(gram, factor, self.settings.threshold, self.settings.threshold_mode)
 
+    def _span_of_moment(self, moment: Tensor) -> Span:
+        if self.settings.prior == "null_space":
+            return self._eigen(moment)
+        held = self.held if self.settings.prior == "soft" else self._eigen(moment).joined(self.held.basis)
+        with self.watch.part("soft prior"):
+            return soft_span_of_moment(moment, self.settings.softness, held)
+
     def _eigen(self, moment: Tensor) -> KeptSpan:
         with self.watch.part("null space"):
             return span_of_moment(moment, self.settings.threshold, self.settings.threshold_mode)
 
-    def _down(self, span: KeptSpan) -> Tensor:
-        constraints = (
-            self.constraints if self.settings.iec and self.settings.method == "speed" else self.constraints[:0]
-        )
+    def _down(self, span: Span) -> Tensor:
+        held = self.settings.iec and self.settings.method == "speed" and not isinstance(span, SoftSpan)
+        constraints = self.constraints if held else self.constraints[:0]
         with self.watch.part("closed form"):
             return erasing_rows(self.targets, span, constraints, self.settings.lam, self.settings.mu)[self.erased]
 
     def _same_for_all_layers(self) -> tuple[Tensor, int]:
         """Without refinement no layer has a say in the null space: it is found once for them all."""
         if self._shared is None:
+            span = self.span_for_all()
+            self._shared = (self._down(span), span.room)
+        return self._shared
+
+    def system(self, span: Span) -> tuple[Tensor, Tensor, Span]:
+        """`n x d` twice, and what the edit may use: target rows with their change, zero for held ones."""
+        change = torch.zeros_like(self.targets)
+        change[self.erased] = self.change
+        if isinstance(span, KeptSpan) and self.settings.iec and len(self.constraints):
+            span = span.joined(self.constraints)
+        return self.targets, change, span
+
+    def span_for_all(self) -> Span:
+        """What all kept rows together leave to the edit."""
+        if self._span_for_all is None:
             if len(self.retain):
                 everything = torch.arange(len(self.retain), device=self.retain.device)
                 prior = keep_only(everything, self.weights, self.retain[:0])
                 self.retain_gram = None
-                span = self._span(prior)
+                self._span_for_all = self._span(prior)
             else:
-                span = empty_span(self.targets)
-            self._shared = (self._down(span), span.room)
-        return self._shared
+                self._span_for_all = empty_span(self.targets)
+        return self._span_for_all
 
 
 WORTH_A_ROUND = 0.01
@@ -191,8 +236,16 @@ class Solution:
 class Solver:
     """Solves one problem on the layers of one model, read one at a time."""
 
-    def __init__(self, problem: Problem, weights: Mapping[str, Tensor], watch: Stopwatch, progress: Progress) -> None:
-        self.problem, self.weights, self.watch, self.progress = problem, weights, watch, progress
+    def __init__(
+        self,
+        problem: Problem,
+        weights: Mapping[str, Tensor],
+        watch: Stopwatch,
+        progress: Progress,
+        span: Span | None = None,
+    ) -> None:
+        """`span`: what all kept rows leave to the edit, where it is known already."""
+        self.problem, self.weights, self.watch, self.progress, self.span = problem, weights, watch, progress, span
         self.directions: dict[str, Tensor] = {}  # they depend on the layer alone: found once for all rounds
 
     def solve(self) -> Solution:
@@ -248,7 +301,7 @@ class Solver:
         return turn, replace(fresh, targets=leaking, change=fresh.targets + fresh.change - leaking)
 
     def _layers(self, pairs: ErasePairs) -> dict[str, SolvedLayer]:
-        solver = LayerSolver(self.problem, pairs, self.watch, self.directions)
+        solver = LayerSolver(self.problem, pairs, self.watch, self.directions, self.span)
         solved = {}
         for done, key in enumerate(self.weights):
             self.progress("layers", done, len(self.weights))

@@ -37,6 +37,19 @@ class Problem:
     probes: tuple[Rows, Rows] | None
     """Target and anchor rows in contexts that the edit is not made from."""
     settings: EraseSettings
+    witnesses: Rows | None = None
+    """Names whose drift `auto` chooses by."""
+    spared: bool = False
+    """Whether those were set aside from the edit, or are the kept names themselves because there are too few."""
+    trial: tuple[Rows, Rows] | None = None
+    """Target and anchor rows that `auto` chooses by, in contexts used for nothing else."""
+    kinds: tuple[str, ...] = ()
+    """What kind of thing each target is, for the verdict; empty where the caller said nothing."""
+
+
+WITNESS_SHARE, MOST_WITNESSES, FEWEST_NAMES = 0.15, 60, 20
+"""Kept names that `auto` sets aside where the caller gave none: a share of them, enough for a mean that is good to a
+tenth; from fewer names than the last none can be spared."""
 
 
 def prepare(
@@ -50,8 +63,15 @@ def prepare(
     retain_names: Sequence[str] | None = None,
     hold: Tensor | Rows | None = None,
     probes: tuple[Rows, Rows] | None = None,
+    held_out: Rows | None = None,
+    witnesses: Rows | None = None,
+    trial: tuple[Rows, Rows] | None = None,
+    kinds: Sequence[str] = (),
 ) -> Problem:
-    """Checks the input, widens it, puts it into canonical order and sets the held-out names aside."""
+    """Checks the input, widens it, puts it into canonical order and sets names aside to judge by.
+
+    `held_out` and `witnesses` are such names; where they are missing a share of the kept ones is taken.
+    """
     target_rows = _rows(targets, target_names, "target")
     anchor_rows = _rows(anchors, target_names, "anchor")
     width = target_rows.width
@@ -62,17 +82,22 @@ def prepare(
     retained = _optional(retain, retain_names, "retain", like)
     unchanged = like[:0] if invariants is None else _checked(invariants, "invariant").to(like)
     held = _optional(hold, None, "held", like)
+    aside = _optional(held_out, None, "held-out", like)
+    judges = _optional(witnesses, None, "witness", like)
     for part, what in ((anchor_rows.values, "anchor"), (unchanged, "invariant")):
         _same_width(part, width, what)
-    for rows, what in ((retained, "retain"), (held, "held")):
+    for rows, what in ((retained, "retain"), (held, "held"), (aside, "held-out"), (judges, "witness")):
         if rows is not None:
             _same_width(rows.values, width, what)
-    kept, aside = _hold_out(canonical(retained), settings) if retained is not None else (None, None)
-    checked = None
-    if probes is not None:
-        checked = (_rows(probes[0], None, "probe target"), _rows(probes[1], None, "probe anchor"))
-        if checked[0].names != target_rows.names or checked[0].groups != checked[1].groups:
-            raise InputError("The probe rows must belong to the targets, in their order, with an anchor row each.")
+    kept = _nothing(like) if retained is None else canonical(retained)
+    if aside is None:
+        kept, aside = _set_aside(kept, round(settings.held_out * len(kept.names)), settings.seed, "held-out names")
+    spared = judges is not None
+    if judges is None and settings.preset_name == "auto" and settings.prior != "null_space":
+        count = min(MOST_WITNESSES, round(WITNESS_SHARE * len(kept.names)))
+        kept, judges = _set_aside(kept, count if len(kept.names) >= FEWEST_NAMES else 0, settings.seed, "witnesses")
+        spared = judges is not None
+        judges = judges or (kept if len(kept.names) else None)
     order = canonical_order(target_rows)
     with_held = _with_held(target_rows.take_rows(order), anchor_rows.values[order], held)
     pairs = pair_up(*with_held, settings.rows_per_concept, len(target_rows.names))
@@ -80,12 +105,16 @@ def prepare(
         targets=target_rows,
         anchors=anchor_rows,
         pairs=pairs,
-        retain=kept if kept is not None else _nothing(like),
+        retain=kept,
         held_out=aside,
         invariants=unchanged,
         constraints=constraint_rows(unchanged, settings.invariants, settings.seed),
-        probes=checked,
+        probes=_checked_pairs(probes, target_rows, "probe"),
         settings=settings,
+        witnesses=judges,
+        spared=spared,
+        trial=_checked_pairs(trial, target_rows, "trial"),
+        kinds=tuple(kinds),
     )
 
 
@@ -118,6 +147,15 @@ def _rows(given: Tensor | Rows, names: Sequence[str] | None, what: str) -> Rows:
             f"The {what} embeddings must be a matrix with one row each, but their shape is {tuple(given.shape)}."
         )
     return Rows.single(_checked(given, what), names)
+
+
+def _checked_pairs(given: tuple[Rows, Rows] | None, targets: Rows, what: str) -> tuple[Rows, Rows] | None:
+    if given is None or not len(given[0].values):
+        return None
+    rows = (_rows(given[0], None, f"{what} target"), _rows(given[1], None, f"{what} anchor"))
+    if rows[0].names != targets.names or rows[0].groups != rows[1].groups:
+        raise InputError(f"The {what} rows must belong to the targets, in their order, with an anchor row each.")
+    return rows
 
 
 def _optional(given: Tensor | Rows | None, names: Sequence[str] | None, what: str, like: Tensor) -> Rows | None:
@@ -160,14 +198,10 @@ def _with_held(targets: Rows, anchors: Tensor, held: Rows | None) -> tuple[Rows,
     return joined, torch.cat([anchors, held.values])
 
 
-def _hold_out(retain: Rows, settings: EraseSettings) -> tuple[Rows, Rows | None]:
-    """Sets a share of the names aside, chosen by the seed among the canonically ordered names."""
-    count = round(settings.held_out * len(retain.names))
+def _set_aside(names: Rows, count: int, seed: int, purpose: str) -> tuple[Rows, Rows | None]:
+    """Some names apart from the others, chosen by the seed among the canonically ordered names."""
     if not count:
-        return retain, None
-    shuffled = permutation(len(retain.names), generator(settings.seed, "held-out names"))
-    aside = set(shuffled[:count])
-    return (
-        retain.take_concepts([c for c in range(len(retain.names)) if c not in aside]),
-        retain.take_concepts(sorted(aside)),
-    )
+        return names, None
+    aside = set(permutation(len(names.names), generator(seed, purpose))[:count])
+    rest = [c for c in range(len(names.names)) if c not in aside]
+    return names.take_concepts(rest), names.take_concepts(sorted(aside))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .draws import generator, uniform
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,15 +116,14 @@ def join(parts: Sequence[Rows]) -> Rows:
 def canonical_order(rows: Rows) -> Tensor:
     """`m`: an order that depends on names and values alone, so that shuffling a list changes no random draw.
 
-    Rows sort by concept name, then by content. Eight leading columns tell embeddings apart; only where they do not are
-    all columns compared.
+    Rows sort by concept name, then by content: eight leading columns, then a sum in which every column has a weight of
+    its own. Rows that are alike in all of that are alike.
     """
     values = rows.values
-    leading = values[:, :8]
-    columns = 8 if len(torch.unique(leading, dim=0)) == len(values) else values.shape[1]
     order = torch.arange(len(values), device=values.device)
-    for column in reversed(range(min(columns, values.shape[1]))):
-        order = order[torch.argsort(values[order, column], stable=True)]
+    mix = uniform((1, values.shape[1]), generator(0, "canonical order"), values)
+    for key in (torch.cat([(part * mix).sum(dim=1) for part in values.split(4096)]), *reversed(values[:, :8].T)):
+        order = order[torch.argsort(key[order], stable=True)]
     by_name = {name: rank for rank, name in enumerate(sorted(set(rows.names)))}
     ranks = torch.tensor([by_name[rows.names[g]] for g in rows.groups], dtype=torch.long, device=values.device)
     return order[torch.argsort(ranks[order], stable=True)]
@@ -174,6 +174,12 @@ class ErasePairs:
         rows = self.erased_rows()
         groups = tuple(self.groups[row] for row in rows)
         return replace(self, targets=self.targets[rows], change=self.change[rows], groups=groups)
+
+    def on_the_smaller_side(self) -> ErasePairs:
+        """The same edit from as many rows as the embedding is wide, where there are more: the concepts are mixed."""
+        mix, rows = torch.linalg.qr(self.targets)  # n x d with orthonormal columns, d x d
+        groups = (0,) * len(rows)
+        return replace(self, targets=rows, change=mix.T @ self.change, groups=groups, erased=max(1, self.erased))
 
     def with_sets(self, sets: list[ErasePairs]) -> ErasePairs:
         """The same concepts with further sets of rows; every set weighs the same, and a concept as much as before."""

@@ -18,6 +18,8 @@ ThresholdMode = Literal["absolute", "relative"]
 InvariantMode = Literal["paper", "span"]
 RowMode = Literal["bare", "context"]
 FilterUnit = Literal["concept", "row"]
+Prior = Literal["null_space", "soft", "both"]
+Effort = Literal["quick", "normal", "thorough"]
 PresetName = Literal["auto", "context", "few", "multi", "implicit"]
 
 
@@ -78,16 +80,38 @@ class EraseSettings:
     rows: RowMode = _setting("bare", "bare: the name alone, as in the paper; context: the name inside prompts.")
     rows_per_concept: int = _setting(8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024)
     context_names: int = _setting(
-        200, "At most this many kept names are also protected inside prompts, the most endangered first.", 0, 10**6
+        10**6, "At most this many kept names are also protected inside prompts, the most endangered first.", 0, 10**6
     )
     held_out: float = _setting(0.0, "Share of the kept names to leave out of the edit, to judge it by.", 0.0, 0.5)
     seed: int = _setting(0, "Seed for all random choices.", 0, 2**63 - 1)
+    prior: Prior = _setting(
+        "null_space",
+        "What protects the kept names. null_space: the edit avoids the directions they use, as in the paper; soft: the "
+        "more they use a direction, the less the edit does; both: a soft prior inside the null space.",
+    )
+    softness: float = _setting(
+        0.03, "Soft prior: how much use of a direction makes it half free (a share of the mean over all).", 1e-6, 1e6
+    )
+    drift_budget: float = _setting(
+        0.1,
+        "auto: how far other names may drift on average, at most; it erases as much as that allows (0.1 is 10 %).",
+        0.001,
+        10.0,
+    )
+    effort: Effort = _setting(
+        "normal", "How many prompts are encoded for the edit and its check: more of them erase better and take longer."
+    )
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):
             _check(item.name, getattr(self, item.name), item.metadata["low"], item.metadata["high"])
         if self.dpa and self.rpa:
             raise SettingsError("dpa and rpa are both on: turn one of them off.")
+        if self.prior != "null_space" and self.mu > 0:
+            raise SettingsError(
+                f"A soft prior keeps the empty prompt exactly as it is, which mu {self.mu:g} would not: set mu to 0 or "
+                "prior to null_space."
+            )
         if self.threshold_mode == "relative" and self.threshold >= 1:
             raise SettingsError(f"threshold is {self.threshold:g}, but a relative threshold must be below 1.")
 
@@ -121,6 +145,29 @@ class EraseSettings:
     def but(self, **changes: Any) -> EraseSettings:
         """The same settings with some fields changed."""
         return self.from_dict({**self.to_dict(), **changes})
+
+
+BUDGETS = {"hardly": 0.03, "little": 0.05, "some": 0.1, "more": 0.2, "much": 0.3}
+"""How much may other things change? In words, for people."""
+
+
+def budget_of(text: str) -> float:
+    """A budget of drift from a word, a share or a percentage: some, 0.1, 10%."""
+    word = text.strip()
+    if word in BUDGETS:
+        return BUDGETS[word]
+    share = word.removesuffix("%").strip()
+    try:
+        value = float(share) / (100 if share != word else 1)
+        if value > 1 and share == word:
+            raise SettingsError(f"{word} would be {value:.0%}: write {word}%, or {value / 100:g}.")
+        return value
+    except ValueError:
+        near = suggestion(word, BUDGETS)
+        raise SettingsError(
+            f"How much may other things change? {word[:40]!r} is no answer{near}: say {', '.join(BUDGETS)}, or a "
+            "number such as 0.1 or 10%."
+        ) from None
 
 
 _HINTS: dict[str, Any] = {}
@@ -172,8 +219,6 @@ PRESETS["context"] = {
     "invariants": "span",
 }
 
-# With a threshold that moves, half of this ridge left the kept prompts of the living model to drift more in every task,
-# and twice as much made the threshold give up too much in some (docs/proof, the curves `auto lam`).
-# A tenth beyond the anchor makes up for what the ridge and unseen contexts leave: the erased subject then stayed away,
-# for a tenth more drift, in which no kept picture changed its meaning (docs/proof, the curves `auto aim`).
-PRESETS["auto"] = PRESETS["context"] | {"threshold": 1e-3, "threshold_mode": "relative", "lam": 0.1, "aim": 1.1}
+# A slope between what the kept names use and what is free, where `context` has a step: on real text encoders it erases
+# more at every drift (docs/frontier.md). `lam` is only where the search for it starts.
+PRESETS["auto"] = PRESETS["context"] | {"prior": "soft", "lam": 0.1, "aim": 1.1, "rows_per_concept": 16}

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from ..concepts.concept_list import Concept
 from ..concepts.kinds import BARE, CAPTION, Kind, Prompt, Template, context_kind, kind_of
 from ..concepts.names import WordIndex, same_name_key
-from ..concepts.retain_set import RetainSet
+from ..concepts.retain_set import RetainSet, builtin_retain
 from ..errors import InputError
-from .plan import RowPlan
+from .plan import RowPlan, judging_prompts
 from .tokens import Position, Stream, StreamKey, TokenSpan
+
+CAPTIONS = "scenes"
+"""The built-in retain set of plain captions."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +81,6 @@ def concept_pairs(
                 yield pair
 
 
-def paired_rows(
-    stream: Stream, span: TokenSpan, anchor: TokenSpan, positions: Position, empty_is_start: bool = False
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Rows of one stream in a prompt and, at the same positions, in its anchor prompt.
-
-    An empty anchor prompt has no subject token: its start token, or the row at the target's place, stands in.
-    """
-    rows, anchor_rows = stream.rows(positions, span), stream.rows(positions, anchor)
-    if not anchor.ids and positions & Position.LAST_SUBJECT and not positions & Position.ALL:
-        own = stream.first if empty_is_start and stream.start_token else rows[0]
-        anchor_rows = (own, *anchor_rows[1:])
-    return rows, anchor_rows
-
-
 def _pair(
     streams: Sequence[Stream],
     concept: Concept,
@@ -108,8 +97,10 @@ def _pair(
     for stream in streams:
         span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
         _refuse_unreadable(concept, phrase, span, anchor_span)
-        rows, anchor_rows = paired_rows(stream, span, anchor_span, positions, plan.empty_anchor == "start")
-        flags = [template is not BARE or flag not in bare for flag in _flag_of_each_row(positions, len(rows))]
+        rows, anchor_rows = stream.paired_rows(positions, span, anchor_span, plan.empty_anchor == "start")
+        flags = [
+            template is not BARE or flag not in bare for flag in _flag_of_each_row(stream.spread(positions), len(rows))
+        ]
         for row, other, flag in zip(rows, anchor_rows, flags, strict=True):
             if _is_new(stream.key(span, row), stream.key(anchor_span, other), taken):
                 kept.append((row, other, flag))
@@ -155,7 +146,8 @@ def _refuse_unreadable(concept: Concept, phrase: str, span: TokenSpan, anchor_sp
 def _flag_of_each_row(positions: Position, count: int) -> list[Position]:
     if positions & Position.ALL:
         return [Position.ALL] * count
-    return [flag for flag in Position if flag & positions]
+    single = [flag for flag in Position if flag & positions & ~Position.TOKENS]
+    return single + [Position.TOKENS] * (count - len(single))
 
 
 @dataclass(frozen=True)
@@ -188,29 +180,39 @@ def usable_names(streams: Sequence[Stream], retain: RetainSet) -> tuple[list[int
     return places, names, unusable
 
 
-def with_contexts(streams: Sequence[Stream], kept: KeptName, kind: str, plan: RowPlan, templates: int) -> KeptName:
-    """The same name with its rows in the first templates of its kind; a name too long for a template gets none."""
-    prompts: list[tuple[Prompt, Position]] = []
-    # The bare name is a prompt too; its subject row is there already.
-    after_name = plan.retain_positions & ~Position.LAST_SUBJECT
-    if after_name:
-        prompts.append((BARE.fill(kept.name), after_name))
-    chosen = context_kind(kind)
-    if chosen is not CAPTION:
-        prompts += [(template.fill(kept.name), plan.retain_positions) for template in chosen.templates[:templates]]
+def with_contexts(
+    streams: Sequence[Stream], kept: KeptName, templates: Sequence[Template], positions: Position
+) -> KeptName:
+    """The same name with its rows in prompts; a name too long for one of them gets none."""
     taken: set[StreamKey] = set()
-    _request(streams, Prompt.bare(kept.name), Position.LAST_SUBJECT, taken)
+    for request in kept.bare:
+        _request(streams, Prompt.bare(request.text), Position.LAST_SUBJECT, taken)
     try:
-        contexts = tuple(_request(streams, prompt, positions, taken) for prompt, positions in prompts)
+        contexts = [_request(streams, template.fill(kept.name), positions, taken) for template in templates]
     except InputError:
         return kept
-    return KeptName(kept.name, kept.bare, contexts)
+    return KeptName(kept.name, kept.bare, tuple(request for request in contexts if request.rows))
+
+
+def retain_prompts(kind: str, plan: RowPlan, place: int) -> tuple[Template, ...]:
+    """Prompts around a kept name; whole captions are prompts already."""
+    chosen = context_kind(kind)
+    if chosen is CAPTION:
+        return (BARE,)
+    prompts = plan.retain_prompts(chosen, place)
+    return prompts if plan.rotate else (BARE, *prompts)
+
+
+def judging_contexts(kind: str, templates: Callable[[Kind], Sequence[Template]], place: int) -> tuple[Template, ...]:
+    """Prompts around a name that edits are judged by."""
+    chosen = context_kind(kind)
+    return (BARE,) if chosen is CAPTION else judging_prompts(templates(chosen), place)
 
 
 def kept_by_plan(
-    streams: Sequence[Stream], concepts: Sequence[Concept], known: Sequence[str], plan: RowPlan
+    streams: Sequence[Stream], concepts: Sequence[Concept], kept: Sequence[str], known: Sequence[str], plan: RowPlan
 ) -> Iterator[KeptName]:
-    """What the plan keeps besides the user's names."""
+    """What the plan keeps besides the names in `kept`; `known` are all names of the list, with those set aside."""
     if plan.rows == "bare":
         if any(kind_of(concept.kind).whole_prompt for concept in concepts):
             # The paper's retain set for implicit concepts: the empty prompt, all rows after the start token.
@@ -219,20 +221,28 @@ def kept_by_plan(
     if not plan.hold_anchors:
         return
     erased = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
-    seen = {same_name_key(name) for name in known} | {""}
+    seen = {same_name_key(name) for name in kept} | {""}
     for concept in concepts:
         key = same_name_key(concept.anchor)
         if key in seen or erased.match(concept.anchor):
             continue
         seen.add(key)
         bare = _request(streams, Prompt.bare(concept.anchor), Position.LAST_SUBJECT)
-        yield with_contexts(streams, KeptName(concept.anchor, (bare,)), concept.kind, plan, plan.templates)
-    for kind in dict.fromkeys(concept.kind for concept in concepts):
-        for template in kind_of(kind).templates[: plan.templates]:
-            plain = template.fill("")
-            if same_name_key(plain.text) not in seen and not erased.match(plain.text):
-                seen.add(same_name_key(plain.text))
-                yield KeptName(plain.text, (), (_request(streams, plain, plan.retain_positions),))
+        prompts = plan.solve_templates(kind_of(concept.kind))
+        yield with_contexts(streams, KeptName(concept.anchor, (bare,)), prompts, plan.retain_positions)
+    seen |= {same_name_key(name) for name in known}
+    kinds = [kind_of(kind) for kind in dict.fromkeys(concept.kind for concept in concepts)]
+    plain = [template.fill("") for kind in kinds for template in plan.solve_templates(kind)]
+    for prompt in (*plain, *(Prompt.bare(caption) for caption in _captions(plan.captions))):
+        if same_name_key(prompt.text) not in seen and not erased.match(prompt.text):
+            seen.add(same_name_key(prompt.text))
+            yield KeptName(prompt.text, (), (_request(streams, prompt, plan.retain_positions, set()),))
+
+
+def _captions(count: int) -> tuple[str, ...]:
+    """Some of the built-in captions, evenly from the whole list."""
+    captions = builtin_retain(CAPTIONS).names if count else ()
+    return captions[:: max(1, len(captions) // max(1, count))][:count]
 
 
 def _request(
@@ -243,7 +253,7 @@ def _request(
     for stream in streams:
         span = stream.locate(prompt)
         keys = {row: stream.key(span, row) for row in stream.rows(positions, span)}
-        fresh = [row for row in stream.rows(positions, span) if taken is None or keys[row] not in taken]
+        fresh = [row for row in keys if taken is None or keys[row] not in taken]
         if taken is not None:
             taken.update(keys[row] for row in fresh)
         rows += fresh

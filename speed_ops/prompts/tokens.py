@@ -36,10 +36,62 @@ class Position(Flag):
     """The last padding row: the last of the context."""
     ALL = auto()
     """Every row after the start token (the paper's rule for implicit concepts)."""
+    FIRST_TEXT = auto()
+    """The first word: the same in every prompt that begins with it, so it must stay."""
+    FIRST_SUBJECT = auto()
+    """The first token of the name."""
+    MIDDLE_SUBJECT = auto()
+    """The token in the middle of the name."""
+    AFTER_SUBJECT = auto()
+    """What follows the name: the next word, or the end token."""
+    LAST_TEXT = auto()
+    """The last word."""
+    EARLY_PAD = auto()
+    """The fourth padding row."""
+    PAD_20 = auto()
+    """The padding row 20 % into the context; the next ones accordingly."""
+    PAD_30 = auto()
+    PAD_50 = auto()
+    PAD_75 = auto()
+    TOKENS = auto()
+    """Every text token and the end token."""
+    SPREAD = auto()
+    """The rows of `SPREAD_OVER`, by the kind of encoder."""
 
 
 IN_CONTEXT = Position.LAST_SUBJECT | Position.EOS | Position.FIRST_PAD | Position.LAST_PAD
-"""The rows that erased a style on a model that draws, where the last subject token alone did not."""
+"""Four rows: enough for a text encoder whose rows all say the same, and a quarter too few for a real one."""
+SPREAD_OVER: dict[str, Position] = {
+    "causal": Position.LAST_SUBJECT
+    | Position.AFTER_SUBJECT
+    | Position.LAST_TEXT
+    | Position.EOS
+    | Position.FIRST_PAD
+    | Position.EARLY_PAD
+    | Position.PAD_20
+    | Position.PAD_30
+    | Position.PAD_50
+    | Position.PAD_75
+    | Position.LAST_PAD,
+    "bidirectional": Position.TOKENS | Position.FIRST_PAD | Position.LAST_PAD,
+}
+"""Which rows of a prompt stand for it, by the kind of encoder (measured: docs/frontier.md, "Positions").
+
+A causal encoder (CLIP) says a name from its last token on to the last padding, in a direction that turns on the way;
+what comes before belongs to others, too ("Claude" to every Claude). In a bidirectional one (T5) every word knows it.
+"""
+KEPT_BESIDES = Position.FIRST_TEXT | Position.FIRST_SUBJECT | Position.MIDDLE_SUBJECT
+"""Rows that only the kept names have besides: no target asks for them, and an edit that may use them moves them."""
+_SHARES = {Position.PAD_20: 0.2, Position.PAD_30: 0.3, Position.PAD_50: 0.5, Position.PAD_75: 0.75}
+_OF_TEXT = (
+    Position.FIRST_TEXT
+    | Position.FIRST_SUBJECT
+    | Position.MIDDLE_SUBJECT
+    | Position.LAST_SUBJECT
+    | Position.AFTER_SUBJECT
+    | Position.LAST_TEXT
+)
+"""Rows that a prompt without text does not have."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +102,8 @@ class TokenSpan:
     """Text tokens, without start and end."""
     subject: int
     """How many of them there are up to the last subject token: its row where row 0 is the start token. 0: no text."""
+    first: int = 0
+    """The same for the first subject token; 0: no name has a place in it."""
 
 
 def locate(
@@ -65,13 +119,24 @@ def locate(
     if len(ids) > room:
         shown = prompt.text if len(prompt.text) <= 60 else prompt.text[:57] + "..."
         raise InputError(f"'{shown}' is {len(ids)} tokens long, but the text encoder takes {room}: shorten the name.")
+    first = 0
+    if prompt.subject_start is not None:
+        before = prompt.text[: prompt.subject_start].rstrip()
+        first = min(len(ids), (_shared(ids, token_ids(before)) if before else 0) + 1)
     if prompt.subject_end == len(prompt.text):
-        return TokenSpan(ids, len(ids))
+        return TokenSpan(ids, len(ids), first)
     head = tuple(token_ids(prompt.text[: prompt.subject_end]))
-    shared = 0
-    while shared < min(len(head), len(ids)) and head[shared] == ids[shared]:
-        shared += 1
-    return TokenSpan(ids, shared if shared == len(head) else min(shared + 1, len(ids)))
+    shared = _shared(ids, head)
+    last = shared if shared == len(head) else min(shared + 1, len(ids))
+    return TokenSpan(ids, last, min(first, last))
+
+
+def _shared(ids: Sequence[int], head: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    count = 0
+    while count < min(len(head), len(ids)) and head[count] == ids[count]:
+        count += 1
+    return count
 
 
 def row_indices(positions: Position, span: TokenSpan, context_length: int, start_token: bool = True) -> tuple[int, ...]:
@@ -87,13 +152,43 @@ def row_indices(positions: Position, span: TokenSpan, context_length: int, start
         return tuple(range(int(start_token), context_length))
     if positions & (Position.FIRST_PAD | Position.LAST_PAD) and end + 1 >= context_length:
         raise InputError(f"A prompt of {len(span.ids)} tokens has no padding row: shorten the name.")
+    last = context_length - 1
+    subject = max(0, span.subject - 1 + start_token)
+    first = span.first - 1 + start_token if span.first else subject
     places = {
-        Position.LAST_SUBJECT: max(0, span.subject - 1 + start_token),
+        Position.LAST_SUBJECT: subject,
         Position.EOS: end,
         Position.FIRST_PAD: end + 1,
-        Position.LAST_PAD: context_length - 1,
+        Position.LAST_PAD: last,
+        Position.FIRST_TEXT: min(int(start_token), end),
+        Position.FIRST_SUBJECT: first,
+        Position.MIDDLE_SUBJECT: (first + subject) // 2,
+        Position.AFTER_SUBJECT: min(subject + 1, end),
+        Position.LAST_TEXT: max(int(start_token), end - 1),
+        Position.EARLY_PAD: min(end + 4, last),
+        **{flag: max(min(end + 1, last), round(share * last)) for flag, share in _SHARES.items()},
     }
-    return tuple(row for flag, row in places.items() if positions & flag)
+    tokens = range(int(start_token), end + 1) if positions & Position.TOKENS else ()
+    return (*(row for flag, row in places.items() if positions & flag), *tokens)
+
+
+def counterparts(target: TokenSpan, anchor: TokenSpan, start_token: bool) -> tuple[int, ...]:
+    """For each text token of a prompt, and its end token, the row of its anchor prompt that it should become.
+
+    What both begin and end with pairs off word by word. In between stand the names, whose tokens pair off from the last
+    one back; where the anchor's is the shorter its first token stands for the rest. An anchor without text lends its
+    rows at the same places.
+    """
+    if not anchor.ids:
+        return tuple(row + start_token for row in range(len(target.ids) + 1))
+    head = _shared(target.ids, anchor.ids)
+    room = min(len(target.ids), len(anchor.ids)) - head
+    tail = min(_shared(target.ids[::-1], anchor.ids[::-1]), room)
+    shift = len(anchor.ids) - len(target.ids)
+    first = min(head, len(anchor.ids) - 1)
+    middle = len(target.ids) - tail
+    rows = [i if i < head else max(first, i + shift) if i < middle else i + shift for i in range(len(target.ids))]
+    return tuple(row + start_token for row in (*rows, len(anchor.ids)))
 
 
 def row_key(span: TokenSpan, row: int, start_token: bool = True) -> RowKey:
@@ -122,9 +217,34 @@ class Stream:
         """Where the name ends among this stream's tokens."""
         return locate(prompt, self.token_ids, self.length, self.start_token)
 
+    def spread(self, positions: Position) -> Position:
+        """`SPREAD` as what it means for this kind of encoder."""
+        if not positions & Position.SPREAD:
+            return positions
+        return positions & ~Position.SPREAD | SPREAD_OVER["causal" if self.causal else "bidirectional"]
+
     def rows(self, positions: Position, span: TokenSpan) -> tuple[int, ...]:
-        """Rows of the whole prompt that stand for `positions`, one for each flag."""
-        return tuple(self.first + row for row in row_indices(positions, span, self.length, self.start_token))
+        """Rows of the whole prompt that stand for `positions`, one for each flag that stands for one row."""
+        own = row_indices(self.spread(positions), span, self.length, self.start_token)
+        return tuple(self.first + row for row in own)
+
+    def paired_rows(
+        self, positions: Position, span: TokenSpan, anchor: TokenSpan, empty_is_start: bool = False
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Rows in a prompt and, at the same positions, in its anchor prompt.
+
+        An empty anchor prompt has no text: the row at the target's place stands in, or the start token.
+        """
+        wanted = self.spread(positions)
+        rows, others = self.rows(wanted, span), list(self.rows(wanted & ~Position.TOKENS or wanted, anchor))
+        if wanted & Position.TOKENS and not wanted & Position.ALL:
+            single = len(rows) - len(span.ids) - 1
+            others[single:] = [self.first + row for row in counterparts(span, anchor, self.start_token)]
+        if not anchor.ids and not wanted & Position.ALL:
+            for place, flag in enumerate(flag for flag in Position if flag & wanted & ~Position.TOKENS):
+                if flag & _OF_TEXT:
+                    others[place] = self.first if empty_is_start and self.start_token else rows[place]
+        return rows, tuple(others)
 
     def rows_from_name(self, span: TokenSpan) -> range:
         """The last subject token and everything after it, but never the start token."""

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..certificate.certificate import ERASED_BELOW, GROUPS, PLACES, STANDS_ABOVE, Certificate, verdict_in_words
+from ..certificate.certificate import GROUPS, PLACES, Certificate, verdict_in_words
 from ..certificate.forecast import Forecast
+from ..engine.curve import Curve
 
 Pixels = NDArray[np.uint8]
 """Height x width x 3."""
@@ -20,7 +21,10 @@ _LABEL = 250
 _MARGIN = 24
 _SHOWN = 20
 _INK, _PALE, _GRID = (32, 36, 44), (120, 128, 140), (226, 230, 236)
-_GOOD, _MIDDLING, _BAD, _NEUTRAL = (38, 139, 96), (214, 158, 46), (197, 48, 48), (66, 114, 196)
+_NEUTRAL, _CHOSEN = (66, 114, 196), (197, 48, 48)
+_COLOURS = {"erased": (38, 139, 96), "weakened": (214, 158, 46), "stands": (197, 48, 48), "unproven": _PALE}
+_PLOT = 260
+"""Height of the trade-off's plot."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,8 @@ class Panel:
 
 
 def certificate_chart(certificate: Certificate) -> Pixels:
-    """How much of each concept is left in unseen prompts, and how far the kept names moved."""
-    return draw([_concepts(certificate), _drift(certificate)])
+    """How much of each concept is left in unseen prompts, how far the kept names moved, and what else was to be had."""
+    return draw([_concepts(certificate), _drift(certificate)], certificate.curve)
 
 
 def forecast_chart(forecast: Forecast) -> Pixels:
@@ -60,8 +64,7 @@ def _concepts(certificate: Certificate) -> Panel:
     bars = []
     for one in results[:_SHOWN]:
         left = one.probe_median if one.probe_median is not None else one.solved_median
-        colour = _GOOD if left <= ERASED_BELOW else _MIDDLING if left < STANDS_ABOVE else _BAD
-        bars.append(Bar(one.name, left, colour, f"{left:.0%} left, {verdict_in_words(one.verdict)}"))
+        bars.append(Bar(one.name, left, _COLOURS[one.verdict], f"{left:.0%} left, {verdict_in_words(one.verdict)}"))
     title = "Concepts: how much is left in prompts not used to make the edit (0 = has become the anchor)"
     return Panel(title, tuple(bars), 1.0)
 
@@ -76,17 +79,57 @@ def _drift(certificate: Certificate) -> Panel:
     return Panel("Drift: how far the kept names moved", tuple(bars[:_SHOWN]), max(full, 0.05))
 
 
-def draw(panels: Sequence[Panel]) -> Pixels:
-    """The panels below each other."""
+def draw(panels: Sequence[Panel], curve: Curve | None = None) -> Pixels:
+    """The panels below each other, and the trade-off below them."""
     from PIL import Image, ImageDraw
 
     height = _MARGIN + sum((len(panel.bars) + 2) * _ROW for panel in panels)
+    height += _PLOT + 3 * _ROW if curve is not None else 0
     picture = Image.new("RGB", (_WIDTH, height), "white")
     pen = ImageDraw.Draw(picture)
     top = _MARGIN
     for panel in panels:
         top = _draw_panel(pen, panel, top)
+    if curve is not None:
+        _draw_curve(pen, curve, top)
     return np.array(picture)
+
+
+def curve_line(curve: Curve) -> list[tuple[float, float]]:
+    """(drift, left) along the curve, the chosen point among the others, as far as a plot can show it."""
+    points = sorted({*((p.drift, p.left) for p in curve.points), (curve.chosen.drift, curve.chosen.left)})
+    return [(0.0, 1.0), *((drift, left) for drift, left in points if drift <= curve_reach(curve))]
+
+
+def curve_reach(curve: Curve) -> float:
+    """Drift at the right end of the plot: three times what counts."""
+    return max(0.05, 3 * max(curve.chosen.drift, curve.budget or 0.0))
+
+
+def _draw_curve(pen: Any, curve: Curve, top: int) -> None:
+    title = "Trade-off: what is left of the concepts (upwards) against the drift of other names (to the right)"
+    pen.text((_MARGIN, top), title, fill=_INK, font=_font(16))
+    left, right, high, low = _MARGIN + 50, _WIDTH - _MARGIN, top + _ROW + 8, top + _ROW + _PLOT
+    reach = curve_reach(curve)
+
+    def place(drift: float, share: float) -> tuple[float, float]:
+        return left + (right - left) * drift / reach, low - (low - high) * min(1.0, share)
+
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = place(0.0, share)[1]
+        pen.line((left, y, right, y), fill=_GRID)
+        pen.text((_MARGIN, y - 8), f"{share:.0%}", fill=_PALE, font=_font(13))
+        x = place(share * reach, 0.0)[0]
+        pen.text((min(x, right - 40), low + 6), f"{share * reach:.1%}", fill=_PALE, font=_font(13))
+    if curve.budget is not None:
+        x = place(curve.budget, 0.0)[0]
+        pen.line((x, high, x, low), fill=_PALE, width=1)
+        pen.text((x + 6, high), "budget", fill=_PALE, font=_font(13))
+    pen.line([place(*point) for point in curve_line(curve)], fill=_NEUTRAL, width=3, joint="curve")
+    x, y = place(curve.chosen.drift, curve.chosen.left)
+    pen.ellipse((x - 6, y - 6, x + 6, y + 6), fill=_CHOSEN)
+    words = f"this edit: {curve.chosen.left:.0%} left, drift {curve.chosen.drift:.1%}"
+    pen.text((x + 12, y - 20), words, fill=_INK, font=_font(13))
 
 
 def _draw_panel(pen: Any, panel: Panel, top: int) -> int:

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..certificate.certificate import ERASED_BELOW, GROUPS, PLACES, STANDS_ABOVE, verdict_in_words
+from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
 from ..erase import Outcome
 from ..errors import InputError
 from ..files.checkpoint import Checkpoint
@@ -15,7 +15,7 @@ from ..files.recipe import Redactor
 _WORDS = {
     "erased": "gone, also in prompts that were not used to make the edit",
     "weakened": "weaker, but not gone in prompts that were not used to make the edit",
-    "stands": f"{STANDS_ABOVE:.0%} or more of it is left",
+    "stands": "most of it is left",
     "unproven": "not checked in other prompts",
 }
 _SHOWN = 40
@@ -71,6 +71,7 @@ def render(facts: dict[str, Any]) -> str:
         **_concepts(facts),
         **_drift(certificate["drift"]),
         **_layers(certificate["layers"]),
+        **_curve(certificate.get("curve")),
     }
     return str(_template().render(page))
 
@@ -133,11 +134,42 @@ def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
             for one, anchor in zip(results, anchors, strict=False)
         ],
         "concept_bars": bars,
-        # The words stand on the outer sides of the two lines, which are too near each other for anything between.
-        "marks": [
-            {"at": ERASED_BELOW, "text": "erased below", "side": "left"},
-            {"at": STANDS_ABOVE, "text": f"{verdict_in_words('stands')} above", "side": "right"},
-        ],
+        "marks": _marks({str(one.get("kind", "")) for one in results}),
+    }
+
+
+def _marks(kinds: set[str]) -> list[dict[str, Any]]:
+    """Where the verdict turns, if that is the same for all concepts shown."""
+    turns = {bars_of(kind) for kind in kinds}
+    if len(turns) != 1:
+        return []
+    (bars,) = turns
+    # The words stand on the outer sides of the two lines, which are too near each other for anything between.
+    return [
+        {"at": bars.erased, "text": "erased below", "side": "left"},
+        {"at": bars.stands, "text": f"{verdict_in_words('stands')} above", "side": "right"},
+    ]
+
+
+def _curve(curve: dict[str, Any] | None) -> dict[str, Any]:
+    """The trade-off, in the units of the page's plot: shares of its width and height."""
+    if curve is None:
+        return {"curve": None}
+    chosen, budget = curve["chosen"], curve["budget"]
+    reach = max(0.05, 3 * max(chosen["drift"], budget or 0.0))
+    points = sorted({(point["drift"], point["left"]) for point in (*curve["points"], chosen)})
+    line = [(0.0, 1.0), *((drift, left) for drift, left in points if drift <= reach)]
+    return {
+        "curve": {
+            "line": [(drift / reach, min(1.0, left)) for drift, left in line],
+            "chosen": (chosen["drift"] / reach, min(1.0, chosen["left"])),
+            "words": f"this edit: {chosen['left']:.0%} left, drift {chosen['drift']:.1%}",
+            "budget": None if budget is None else budget / reach,
+            "ticks": [(share, f"{share * reach:.1%}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+            "names": curve["names"],
+            "unseen": curve["unseen"],
+            "in_the_way": [(str(name), float(value)) for name, value in curve["in_the_way"]],
+        }
     }
 
 

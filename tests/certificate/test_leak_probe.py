@@ -6,7 +6,8 @@ import pytest
 import torch
 from text_pico import full_prompt, tiny_encoder
 
-from speed_erase.speed_ops.certificate.leak_probe import LEAKS_ABOVE, probe_leaks
+from speed_erase.speed_ops.certificate.certificate import bars_of
+from speed_erase.speed_ops.certificate.leak_probe import probe_leaks
 from speed_erase.speed_ops.concepts.concept_list import Concept
 from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.errors import InputError
@@ -57,7 +58,7 @@ def test_leaking_phrases_close_the_loop(encoder, weights):
     assert {"Vincent van Gogh", "Snoopy"} <= {concept.target for concept in alone}
     assert [concept.target for concept in closed] == ["Vincent van Gogh", "Snoopy"]
     assert set(closed[0].aliases) >= {"Vincent"} and len(closed[0].aliases) > 1
-    assert all(leak.after >= LEAKS_ABOVE for leak in report.leaking)
+    assert all(leak.after > bars_of(leak.concept.kind).erased for leak in report.leaking)
     assert f"{len(report.leaking)} of {len(report.tried)} phrases" in report.text()
 
 

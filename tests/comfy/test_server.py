@@ -67,7 +67,9 @@ def test_every_node_is_listed_with_its_sockets_and_help(server):
                 assert spec[1].get("tooltip"), f"{name}.{widget} has no tooltip"
         page = Path(__file__).resolve().parents[2] / "web" / "docs" / f"{name}.md"
         assert page.is_file() and len(page.read_text()) > 200, f"{name} has no help page"
-    assert set(info["SpeedErase"]["input"]["optional"]) == {"retain", "settings"}, "expert settings stay out of the way"
+    optional = info["SpeedErase"]["input"]["optional"]
+    assert set(optional) == {"retain", "settings", "budget", "effort"}, "expert settings stay out of the way"
+    assert list(optional)[-2:] == ["budget", "effort"], "what came later stands last, for saved workflows"
     assert info["SpeedSettings"]["input"]["required"]["threshold"][1]["default"] == -1.0
     assert "speed_erase" not in server.log.lower() or "could not load" not in server.log
 

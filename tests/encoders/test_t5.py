@@ -19,7 +19,7 @@ from speed_erase.speed_ops.encoders.tokenizers import T5Tokenizer
 from speed_erase.speed_ops.errors import FileError, InputError
 from speed_erase.speed_ops.models.families import by_name
 from speed_erase.speed_ops.prompts.plan import RowPlan
-from speed_erase.speed_ops.prompts.requests import concept_pairs, paired_rows
+from speed_erase.speed_ops.prompts.requests import concept_pairs
 from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, Position, Stream
 
 ROW = by_name("flux-dev").encoders[0]
@@ -65,14 +65,14 @@ def test_an_empty_anchor_has_the_row_at_the_targets_place() -> None:
     stream = Stream(letters, 20, first=5, start_token=False, causal=False)
     spans = stream.locate(Prompt.bare("name")), stream.locate(Prompt.bare(""))
     for start in (False, True):
-        rows, anchors = paired_rows(stream, *spans, Position.LAST_SUBJECT | Position.EOS, start)
+        rows, anchors = stream.paired_rows(Position.LAST_SUBJECT | Position.EOS, *spans, start)
         assert rows == (8, 9) and anchors == (8, 5), "there is no start token that could stand in"
 
 
 def test_rows_of_both_streams_pair_off(words: T5Tokenizer) -> None:
     whole = JoinedTextEncoder([EncoderPart(encoder(words), 0), EncoderPart(encoder(words, 30), 0)], mini_dit.WIDTH)
     assert whole.context_length == 54 and [stream.first for stream in whole.streams] == [0, 24]
-    (pair,) = concept_pairs(whole.streams, Concept("van gogh", "art", "style"), 0, [BARE], RowPlan.context(), set())
+    (pair,) = concept_pairs(whole.streams, Concept("van gogh", "art", "style"), 0, [BARE], RowPlan(), set())
     n, m = (len(words.token_ids(text)) for text in ("van gogh", "art"))
     assert pair.target.rows == (n - 1, n, n + 1, 23, 24 + n - 1, 24 + n, 24 + n + 1, 53)
     assert pair.anchor.rows == (m - 1, m, m + 1, 23, 24 + m - 1, 24 + m, 24 + m + 1, 53)

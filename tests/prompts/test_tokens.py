@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from speed_erase.speed_ops.concepts.kinds import CAPTION, KINDS, Prompt, Template
 from speed_erase.speed_ops.encoders.tokenizers import MERGES, ClipTokenizer, find_tokenizer
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
-from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, Position, TokenSpan, locate, row_indices
+from speed_erase.speed_ops.prompts.tokens import (
+    IN_CONTEXT,
+    KEPT_BESIDES,
+    Position,
+    Stream,
+    TokenSpan,
+    counterparts,
+    locate,
+    row_indices,
+)
 
 ODD = [
     "Van Gogh",
@@ -182,7 +191,7 @@ def test_prompts_at_the_limit() -> None:
 def test_solve_and_probe_templates_are_disjoint_and_varied() -> None:
     for kind in KINDS.values():
         solve, probe = ({t.text for t in part} for part in (kind.templates, kind.probe_templates))
-        assert 6 <= len(kind.templates) == len(solve) <= 8 and 4 <= len(kind.probe_templates) == len(probe) <= 6
+        assert 18 <= len(kind.templates) == len(solve) <= 22 and 4 <= len(kind.probe_templates) == len(probe) <= 6
         assert not solve & probe
         assert not {t.plain for t in kind.templates} & {t.plain for t in kind.probe_templates}
         for texts in (solve, probe):
@@ -204,3 +213,57 @@ def test_templates_read_naturally_without_the_name() -> None:
 def test_captions_take_no_template() -> None:
     assert CAPTION.templates[0].fill("a house by the sea").text == "a house by the sea"
     assert CAPTION.name not in KINDS
+
+
+CAUSAL = Stream(lambda text: (), 77)
+BOTH_WAYS = Stream(lambda text: (), 77, causal=False)
+
+
+def test_the_spread_of_a_causal_encoder_goes_from_the_name_to_the_last_padding():
+    span = TokenSpan((5, 6, 7, 8, 9, 10), 4, 3)  # a name of two tokens, two words after it
+    rows = CAUSAL.rows(Position.SPREAD, span)
+    assert set(rows) == {4, 5, 6, 7, 8, 11, 15, 23, 38, 57, 76}
+    assert min(rows) == 4, "what stands before the name's last token belongs to others, too"
+
+
+def test_kept_names_have_the_first_word_and_their_own_first_tokens_besides():
+    span = TokenSpan((5, 6, 7, 8, 9), 4, 2)
+    assert set(CAUSAL.rows(KEPT_BESIDES, span)) == {1, 2, 3}
+
+
+def test_a_bidirectional_encoder_gives_all_its_words():
+    span = TokenSpan((5, 6, 7), 2, 1)
+    assert set(BOTH_WAYS.rows(Position.SPREAD, span)) == {1, 2, 3, 4, 5, 76}
+
+
+def test_padding_rows_never_fall_inside_a_long_text():
+    long = TokenSpan(tuple(range(60)), 50, 49)
+    pads = Position.EARLY_PAD | Position.PAD_20 | Position.PAD_30 | Position.PAD_50 | Position.PAD_75
+    assert min(row_indices(pads, long, 77)) == 62
+
+
+def test_a_prompt_and_its_anchor_pair_off_word_by_word():
+    target, anchor = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3), TokenSpan((1, 2, 60, 3, 4), 3, 3)
+    assert counterparts(target, anchor, True) == (1, 2, 3, 3, 3, 4, 5, 6)
+    longer = TokenSpan((1, 2, 60, 61, 62, 63, 3), 6, 3)
+    assert counterparts(TokenSpan((1, 2, 50, 51, 3), 4, 3), longer, True) == (1, 2, 5, 6, 7, 8)
+    assert counterparts(TokenSpan((50, 51), 2, 1), TokenSpan((), 0), True) == (1, 2, 3)
+    assert counterparts(TokenSpan((50, 51, 3), 2, 1), TokenSpan((3,), 0), False) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("stream", [CAUSAL, BOTH_WAYS])
+@pytest.mark.parametrize("positions", [Position.SPREAD, Position.SPREAD | KEPT_BESIDES, IN_CONTEXT, Position.TOKENS])
+def test_every_row_has_its_counterpart(stream, positions):
+    target = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3)
+    for anchor in (TokenSpan((1, 2, 60, 3, 4), 3, 3), TokenSpan((), 0), TokenSpan((1, 2, 3, 4), 2)):
+        rows, others = stream.paired_rows(positions, target, anchor)
+        assert len(rows) == len(others)
+        assert all(1 <= row < 77 for row in (*rows, *others))
+
+
+@given(st.lists(st.integers(1, 6), max_size=20), st.lists(st.integers(1, 6), min_size=1, max_size=20))
+def test_counterparts_are_rows_of_the_anchor_in_order(ids, others):
+    found = counterparts(TokenSpan(tuple(ids), len(ids)), TokenSpan(tuple(others), len(others)), True)
+    assert len(found) == len(ids) + 1 and found[-1] == len(others) + 1
+    assert all(1 <= row <= len(others) + 1 for row in found)
+    assert list(found) == sorted(found)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from speed_erase.speed_ops.certificate.certificate import Certificate, ConceptResult, Drift, LayerFacts
+from speed_erase.speed_ops.certificate.certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
 from speed_erase.speed_ops.certificate.forecast import Forecast
+from speed_erase.speed_ops.engine.curve import Curve, CurvePoint
 from speed_erase.speed_ops.report.chart import certificate_chart, forecast_chart
 
 
 def certificate(left: float, count: int = 1, name: str = "Van Gogh") -> Certificate:
-    results = tuple(ConceptResult(f"{name} {i}", "erased", left, left, left, left, 0.0) for i in range(count))
+    results = tuple(
+        ConceptResult(f"{name} {i}", verdict(left, left), left, left, left, left, 0.0) for i in range(count)
+    )
     drift = (Drift("kept", "bare", 10, 0.01, 0.02, 0.03, (("Monet", 0.03),)),)
     return Certificate(results, drift, 0.0, (0.0,), (LayerFacts("k", 1, 0, 5, 1, 0.1),), (), {"solve": 0.1}, ())
 
@@ -19,6 +24,21 @@ def test_a_picture_of_bytes() -> None:
     picture = certificate_chart(certificate(0.1))
     assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
     assert picture.min() < 100 and picture.max() == 255
+
+
+def curve(left: float, budget: float | None = 0.1) -> Curve:
+    points = tuple(CurvePoint(1.0 / n, 1.0 - 0.04 * n, 0.02 * n, 0.0) for n in range(1, 20))
+    return Curve(points, CurvePoint(0.5, left, 0.08, 0.001), budget, 32, True, (("Monet", 0.3),))
+
+
+def test_the_trade_off_is_drawn_below_with_the_chosen_point() -> None:
+    plain = certificate_chart(certificate(0.1))
+    low, high = (certificate_chart(replace(certificate(0.1), curve=curve(left))) for left in (0.2, 0.9))
+    assert low.shape == high.shape and low.shape[0] > plain.shape[0] + 200
+    red = [np.argwhere((image[..., 0] > 180) & (image[..., 1] < 80)) for image in (low, high)]
+    assert all(len(found) > 60 for found in red), "the dot"
+    assert red[0][:, 0].mean() > red[1][:, 0].mean() + 100, "the less is left, the lower it stands"
+    assert certificate_chart(replace(certificate(0.1), curve=curve(0.2, None))).shape == low.shape
 
 
 def test_more_left_means_a_longer_and_redder_bar() -> None:

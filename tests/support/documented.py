@@ -173,8 +173,10 @@ VARIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<= names \()(alone|in prompts), \d+(?=\): drift)", r"\1, <count>"),
     (r"(?<=^Encoding kept names in prompts: )\d+", "<count>"),
     (r"[1-9]\d*(?= texts encoded| read from the cache)", "<count>"),
-    (r"(?<=null space of )\d+( to \d+)?", "<count>"),
-    (r"(?<=auto chose threshold )[\d.e-]+", "<threshold>"),
+    (r"(?<=room for )\d+( to \d+)?", "<count>"),
+    # How many points of the curve lie below the drifts that are told.
+    (r"(?<=Otherwise: )<share> for <share>(, <share> for <share>)*", "<offers>"),
+    (r"(?<=encoded): about \d+ s on this machine, less with a cache|; those of earlier runs come from the cache", ""),
     # The names that moved most, or would; how many are listed does not vary.
     (r"(?<=moved most: ).+(?=\.$)", _listed),
     (r"^\S+(?: \S+)* {2,}<share>$", "<name> <share>"),

@@ -66,6 +66,31 @@ def speed(W, C1, Cs, C0, C2, s, *, target_share, retain_share, keep=None, draws=
     return s.aim * W @ (CsC1 - C1C1) @ P @ Q @ M  # eq. 11
 
 
+def soft(W, C1, Cs, C0, C2, s, *, target_share, retain_share):
+    """One layer's delta with a soft prior: the objective's own equations, the constraints by Lagrange multipliers.
+
+    min |D C1 - W (Cs - C1)|^2 + (lam / tau) |D C0|^2 + lam |D|^2, all of them means, with D C2 = 0 and, for `both`,
+    D K = 0 for the span K that the null space keeps.
+    """
+    d = len(C1)
+    R = (C0 * retain_share) @ C0.T / retain_share.sum()
+    tau = s.softness * np.trace(R) / d
+    held = [C2] if s.iec else []
+    if s.prior == "both":
+        kept = np.eye(d) - projector(R, s.threshold, s.threshold_mode)
+        U, size, _ = np.linalg.svd(kept)
+        held.append(U[:, size > 0.5])
+    C1C1, CsC1 = (C1 * target_share) @ C1.T, (Cs * target_share) @ C1.T
+    A, B = C1C1 + s.lam / tau * R + s.lam * np.eye(d), W @ (CsC1 - C1C1)
+    if not held or not sum(part.shape[1] for part in held):
+        return s.aim * B @ np.linalg.inv(A)
+    U, size, _ = np.linalg.svd(np.concatenate(held, axis=1))
+    H = U[:, : int((size > 1e-9 * size[0]).sum())]
+    system = np.block([[A, H], [H.T, np.zeros((H.shape[1], H.shape[1]))]])
+    wanted = np.concatenate([B, np.zeros((len(B), H.shape[1]))], axis=1)
+    return s.aim * (wanted @ np.linalg.inv(system))[:, :d]
+
+
 def uce(W, C1, Cs, C0, s, *, target_share, retain_share):
     """Appendix B.1: weighted least squares, sums over concepts."""
     C1C1, CsC1 = (C1 * target_share) @ C1.T, (Cs * target_share) @ C1.T

@@ -1,0 +1,162 @@
+"""One cell of the table: an encoder and a number of concepts, the rows of both, and every method along its knob."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from speed_erase.speed_ops import EraseSettings, solve
+from speed_erase.speed_ops.concepts.concept_list import Concept
+from speed_erase.speed_ops.concepts.retain_set import builtin_retain, retain_from_names
+from speed_erase.speed_ops.engine.draws import generator, permutation
+from speed_erase.speed_ops.engine.rows import Rows, join
+from speed_erase.speed_ops.gather import Gathered, gather
+from speed_erase.speed_ops.job import Job
+
+OUTPUTS = (640, 1280)
+"""Outputs of the two layers, whose values are random: real ones are not to be had, and matter little here."""
+NAMES = 500
+"""Kept names, besides those to erase."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One edit: what it leaves in prompts, and how far names drift, both held out of everything."""
+
+    left: float
+    drift: float
+    seconds: float
+    at: float
+    """Value of the method's knob."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method, whether it gets our rows or the bare ones, and the settings to sweep."""
+
+    name: str
+    ours: bool
+    settings: EraseSettings
+    knob: str
+    values: tuple[float, ...]
+
+
+def methods() -> Iterator[Method]:
+    """Ours first. The published settings are points of the sweeps of `few` and `multi`."""
+    thresholds = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+    weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
+    soft = EraseSettings.preset("auto").but(preset_name="context")
+    yield Method("soft prior (ours)", True, soft, "lam", ())  # along its own curve
+    for ours in (True, False):
+        preset = EraseSettings.preset
+        yield Method("SPEED few", ours, preset("few"), "threshold", thresholds)
+        yield Method("SPEED multi", ours, preset("multi"), "threshold", thresholds)
+        yield Method("SPEED context", ours, preset("context", rows_per_concept=16), "threshold", thresholds)
+        yield Method("null space only", ours, preset("few", method="null_space"), "threshold", thresholds)
+        uce = preset("few", method="uce", lam=0.1, rows_per_concept=16)
+        yield Method("UCE", ours, uce, "preserve_weight", weights)
+        rece = uce.but(method="rece", adversarial_rounds=3)
+        yield Method("RECE", ours, rece, "preserve_weight", weights[3:8:2])
+
+
+@cache
+def layers(width: int) -> Mapping[str, Tensor]:
+    """Random value layers."""
+    source = torch.Generator().manual_seed(7)
+    return {f"layer {o}": torch.randn(o, width, generator=source) / width**0.5 for o in OUTPUTS}
+
+
+@cache
+def names(count: int, kept: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Painters to erase and painters to keep: the same kept ones for every count."""
+    every = [name for name in builtin_retain("artists").names if " " in name]
+    order = [every[i] for i in permutation(len(every), generator(3, "painters"))]
+    return tuple(order[:count]), tuple(order[100 : 100 + kept])
+
+
+def job_for(count: int, kept: int = NAMES, effort: str = "normal", **changes: Any) -> Job:
+    """The painters as a user would erase them."""
+    erased, others = names(count, kept)
+    concepts = [Concept(name, "art", "style") for name in erased]
+    settings = EraseSettings.preset("auto", held_out=0.1, effort=effort, **changes)
+    return Job.of(concepts, retain_from_names(others, "painters", "style"), settings)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """The rows of one cell."""
+
+    rows: Gathered
+    bare: Gathered
+
+    @classmethod
+    def of(cls, encoder: Any, job: Job) -> Cell:
+        weights = layers(encoder.width if hasattr(encoder, "width") else encoder.encoder.width)
+        bare = Job.of(job.concepts, job.retain, EraseSettings.preset("few"))
+        return cls(gather(encoder, weights, job), gather(encoder, weights, bare))
+
+    def default(self, settings: EraseSettings) -> tuple[Point, Any]:
+        """What `auto` chooses, and its certificate."""
+        rows = self.rows
+        given = (rows.targets, rows.anchors, rows.retain, rows.invariants, settings)
+        return self._measured(given, witnesses=rows.witnesses, trial=rows.trial)
+
+    def sweep(self, method: Method, curve: Any) -> list[Point]:
+        """A method along its knob, with the rows it gets."""
+        side = self.rows if method.ours else self.bare
+        retain = self._retain(method.ours)
+        values = method.values or tuple(point.lam for point in curve.points[3:17])
+        found = []
+        for value in values:
+            settings = method.settings.but(**{method.knob: value})
+            if method.ours:
+                count = max(2, min(settings.rows_per_concept, 400 // len(side.targets.names)))
+                settings = settings.but(rows_per_concept=count)
+            try:
+                point, _ = self._measured((side.targets, side.anchors, retain, side.invariants, settings))
+            except Exception as fault:  # an edit that is refused is a point that is not there
+                print(f"    {method.name} at {value:g}: {fault}", flush=True)
+                continue
+            found.append(replace(point, at=value))
+        return found
+
+    def _retain(self, ours: bool) -> Rows:
+        """The names the edit may know: ours sets its witnesses aside, the others have them too."""
+        aside = set(self.rows.held_out.names if self.rows.held_out else ())
+        if ours:
+            return self.rows.retain if self.rows.witnesses is None else join([self.rows.retain, self.rows.witnesses])
+        known = self.bare.retain
+        return known.take_concepts([i for i, name in enumerate(known.names) if name not in aside])
+
+    def _measured(self, given: Any, **judges: Any) -> tuple[Point, Any]:
+        rows = self.rows
+        start = time.perf_counter()
+        weights = layers(rows.targets.width)
+        erasure = solve(weights, *given, probes=rows.probes, held_out=rows.held_out, **judges)
+        seconds = time.perf_counter() - start
+        certificate = erasure.certificate
+        left = sum(one.probe_median or 0.0 for one in certificate.concepts) / len(certificate.concepts)
+        (drift,) = (part.mean for part in certificate.drift if (part.group, part.where) == ("held_out", "context"))
+        return Point(left, drift, seconds, erasure.settings.lam), certificate
+
+
+def least_left(points: list[Point], drift: float) -> float:
+    """The least a method leaves within a drift, on straight lines between its points; 1 is no edit at all."""
+    line = sorted([(0.0, 1.0), *((point.drift, point.left) for point in points)])
+    best = 1.0
+    for (d0, l0), (d1, l1) in zip(line, [*line[1:], line[-1]], strict=True):
+        if d0 <= drift:
+            best = min(best, l0)
+            if d1 > drift:
+                best = min(best, l0 + (l1 - l0) * (drift - d0) / (d1 - d0))
+    return best
+
+
+def as_json(points: list[Point]) -> list[dict[str, float]]:
+    return [asdict(point) for point in points]

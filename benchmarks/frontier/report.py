@@ -1,0 +1,157 @@
+"""docs/frontier.md and its pictures, from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .cells import NAMES, OUTPUTS, Point, least_left
+
+DRIFTS = (0.05, 0.10, 0.20, 0.30)
+OURS = "soft prior (ours)|ours"
+PUBLISHED = {"SPEED few": 1e-1, "SPEED multi": 1e-4}
+"""Thresholds of the published settings."""
+
+
+def write(known: dict[str, Any], folder: Path) -> None:
+    """The page, around the text in `frontier_text.md` beside this file."""
+    cells = {name: cell for name, cell in known["cells"].items() if OURS in cell}
+    crowds = {name: cell for name, cell in known["cells"].items() if OURS not in cell}
+    text = (Path(__file__).parent / "frontier_text.md").read_text(encoding="utf-8")
+    parts = {
+        "TABLE": "\n".join(_table(cells)),
+        "DEFAULTS": "\n".join(_defaults({**cells, **crowds})),
+        "PUBLISHED": "\n".join(_published(cells)),
+        "POSITIONS": "\n".join(_positions(known.get("clip rows", []))),
+        "NAMES": f"{NAMES}",
+        "OUTPUTS": " and ".join(map(str, OUTPUTS)),
+        "WORST": _worst(cells),
+        "ROWS": "\n".join(_rows(known.get("rows", {}))),
+        "ROUNDS": ROUNDS,
+    }
+    for name, value in parts.items():
+        text = text.replace("{" + name + "}", value)
+    (folder / "frontier.md").write_text(text, encoding="utf-8")
+    _plot(cells, folder / "images" / "frontier.png")
+
+
+ROUNDS = """## Adversarial rounds
+
+NOT MEASURED YET
+"""
+
+
+def _rows(known: dict[str, dict[str, Any]]) -> Iterator[str]:
+    encoders = list(known)
+    yield "| variation | " + " | ".join(encoders) + " |"
+    yield "|" + " --- |" * (1 + len(encoders))
+    for variation in dict.fromkeys(name for found in known.values() for name in found):
+        points = [known[encoder].get(variation) for encoder in encoders]
+        shown = [f"{point['left']:.2f} / {point['drift']:.2f}" if point else "" for point in points]
+        yield f"| {variation} | " + " | ".join(shown) + " |"
+
+
+def points(cell: dict[str, Any], key: str) -> list[Point]:
+    """The stored points of a method; ours with the default's own."""
+    found = [Point(**point) for point in cell.get(key, [])]
+    return [*found, Point(**cell["default"])] if key == OURS else found
+
+
+def _methods(cells: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(key for cell in cells.values() for key in cell if "|" in key))
+
+
+def _table(cells: dict[str, Any]) -> Iterator[str]:
+    yield "| encoder, concepts | method | rows | " + " | ".join(f"{drift:.0%}" for drift in DRIFTS) + " |"
+    yield "|" + " --- |" * (3 + len(DRIFTS))
+    for name, cell in cells.items():
+        for key in _methods(cells):
+            if key in cell:
+                method, rows = key.split("|")
+                values = [least_left(points(cell, key), drift) for drift in DRIFTS]
+                shown = [f"**{value:.2f}**" if key == OURS else f"{value:.2f}" for value in values]
+                yield f"| {name} | {method} | {rows} | " + " | ".join(shown) + " |"
+
+
+def _defaults(cells: dict[str, Any]) -> Iterator[str]:
+    yield "| encoder, concepts | budget | drift of held-out names | left in unseen prompts | seconds |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, cell in cells.items():
+        point = Point(**cell["default"])
+        yield f"| {name} | 10 % | {point.drift:.1%} | {point.left:.2f} | {point.seconds:.1f} |"
+
+
+def _published(cells: dict[str, Any]) -> Iterator[str]:
+    yield "| encoder, concepts | SPEED few, as published | SPEED multi, as published | ours, default |"
+    yield "| --- | --- | --- | --- |"
+    for name, cell in cells.items():
+        shown = []
+        for method, threshold in PUBLISHED.items():
+            own = [point for point in points(cell, f"{method}|bare") if point.at == threshold]
+            shown.append(f"{own[0].left:.2f} / {own[0].drift:.2f}" if own else "refused: no room")
+        default = Point(**cell["default"])
+        yield f"| {name} | {shown[0]} | {shown[1]} | {default.left:.2f} / {default.drift:.2f} |"
+
+
+def _positions(lines: Sequence[Sequence[Any]]) -> Iterator[str]:
+    yield "| positions on both sides | left near the name | left in the padding | drift of the others |"
+    yield "| --- | --- | --- | --- |"
+    for name, near, padding, drift in lines:
+        yield f"| {name} | {near:.3f} | {padding:.3f} | {drift:.3f} |"
+
+
+def _worst(cells: dict[str, Any]) -> str:
+    """How far ours is above the best of the others, at its worst."""
+    worst = (-1.0, "", 0.0)
+    for name, cell in cells.items():
+        for drift in DRIFTS:
+            others = [least_left(points(cell, key), drift) for key in _methods(cells) if key in cell and key != OURS]
+            worst = max(worst, (least_left(points(cell, OURS), drift) - min(others), name, drift))
+    return f"{worst[0]:+.3f} ({worst[1]}, drift {worst[2]:.0%})"
+
+
+def _plot(cells: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    encoders = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in cells))
+    counts = list(dict.fromkeys(name.rsplit(", ", 1)[1] for name in cells))
+    figure, axes = plt.subplots(
+        len(encoders), len(counts), figsize=(3.4 * len(counts), 2.9 * len(encoders)), squeeze=False, sharey=True
+    )
+    for row, encoder in enumerate(encoders):
+        for column, count in enumerate(counts):
+            axis, cell = axes[row][column], cells.get(f"{encoder}, {count}")
+            axis.set_title(f"{encoder}, {count} concept{'' if count == '1' else 's'}", fontsize=10)
+            axis.set_xlim(0, 0.4)
+            axis.set_ylim(0, 1.05)
+            axis.grid(alpha=0.3)
+            if cell is None:
+                continue
+            for number, key in enumerate(_methods(cells)):
+                if key not in cell or key.startswith("RECE"):
+                    continue
+                line = sorted([(0.0, 1.0), *((p.drift, p.left) for p in points(cell, key))])
+                style = {"color": "black", "lw": 2.4} if key == OURS else {"color": f"C{number % 5}", "lw": 1.1}
+                dashes = "-" if key.endswith("|ours") else ":"
+                axis.plot(*zip(*line, strict=True), dashes, label=_label(key), **style)
+            default = cell["default"]
+            axis.plot([default["drift"]], [default["left"]], "o", color="crimson", label="what auto chooses")
+            axis.axvline(0.1, color="grey", lw=0.8, ls="--")
+    for axis in axes[-1]:
+        axis.set_xlabel("drift of held-out names")
+    for line in axes:
+        line[0].set_ylabel("left in unseen prompts")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def _label(key: str) -> str:
+    method, rows = key.split("|")
+    return method if key == OURS else f"{method}, {rows} rows"

@@ -1,0 +1,170 @@
+"""The trade-off of an erasure: what is left of the targets against how far other names drift, point by point.
+
+With N for what the kept names leave to the edit (a null space or a soft prior), K = C1 N C1' and K = U S U', the edit
+of every `lam` is
+
+    delta(lam) = W (U' X)' (S + lam I)^-1 (U' C1 N),        X = C* - C1,
+
+so one decomposition of an `n x n` matrix gives the whole curve; each point of it is a diagonal.
+
+Left and drift are sizes of layer outputs, taken over all layers at once. |W c| is needed for many rows and no layer in
+particular, so each layer is stood in for by a few random mixtures of its rows (`sketch`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .closed_form import Span
+from .draws import generator, normal
+from .problem import Problem, widen
+from .rows import Rows, per_concept
+
+POINTS = 20
+FREEST, STRICTEST = 1e-7, 1e1
+"""`lam` as shares of K's largest eigenvalue. At the one the targets reach their anchors wherever N lets them at all, at
+the other less than a tenth of any edit is left."""
+SKETCH_ROWS = 1024
+"""Mixtures for all layers together. They put the size of one row wrong by 2 % (one over the root of twice as many)."""
+LISTED = 8
+"""Kept names listed as being in the way."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One edit of the family."""
+
+    lam: float
+    left: float
+    """Of the targets, in contexts that the edit was not made from: mean over concepts."""
+    drift: float
+    """Of names that the edit was not made with: mean over names."""
+    spread: float
+    """Standard error of that mean."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What could be had, and what was chosen."""
+
+    points: tuple[CurvePoint, ...]
+    """From the most careful edit to the freest."""
+    chosen: CurvePoint
+    budget: float | None
+    """Drift that was allowed; None where the settings decide alone."""
+    names: int
+    """How many names drift was judged on."""
+    unseen: bool
+    """Whether those names were set aside from the edit. False where there were too few to spare any."""
+    in_the_way: tuple[tuple[str, float], ...]
+    """Kept names that the freest edit would move most, and how far."""
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """All edits of one problem, by `lam`."""
+
+    sizes: Tensor
+    """`r`: S, the eigenvalues of K."""
+    down: Tensor
+    """`r x d`: U' C1 N."""
+    change: Tensor
+    """`r x d`: U' X."""
+
+    @property
+    def top(self) -> float:
+        """The largest eigenvalue: the scale of `lam`."""
+        return max(float(self.sizes[-1]), torch.finfo(self.sizes.dtype).tiny)
+
+
+def path_of(targets: Tensor, change: Tensor, span: Span) -> Path:
+    """The path for mean-scaled target rows and their change (`n x d`)."""
+    free = span.remove(targets)
+    system = free @ targets.T
+    sizes, turn = torch.linalg.eigh((system + system.T) / 2)
+    return Path(sizes.clamp(min=0), turn.T @ free, turn.T @ change)
+
+
+def sketch(weights: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """`m x d`: J with |J c|^2 near the sum over layers of |W c|^2 / |W|^2, for any few rows c."""
+    rows = max(1, SKETCH_ROWS // len(weights))
+    parts = []
+    for key in weights:
+        weight = widen(weights[key], key, like)
+        mix = normal((rows, len(weight)), generator(0, f"sketch of {key}"), like)
+        size = weight.norm()
+        parts.append((mix @ weight) / (size * math.sqrt(rows)).clamp(min=torch.finfo(like.dtype).tiny))
+    return torch.cat(parts)
+
+
+class Judge:
+    """Measures edits of a path on target rows and on other names, all layers at once."""
+
+    def __init__(self, path: Path, layers: Tensor, trial: tuple[Rows, Rows], names: Rows) -> None:
+        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts; may be none."""
+        self.path = path
+        outputs = path.change @ layers.T  # r x m
+        self.gram = outputs @ outputs.T
+        targets, anchors = trial
+        wanted = (anchors.values - targets.values) @ layers.T
+        self.groups, self.concepts = targets.group_index(), len(targets.names)
+        self.response, self.along = targets.values @ path.down.T, wanted @ outputs.T
+        self.whole = wanted.square().sum(dim=1)
+        self.names = names
+        self.members = names.group_index()
+        self.reach = names.values @ path.down.T
+        size = (names.values @ layers.T).square().sum(dim=1)
+        self.size = per_concept(size, self.members, len(names.names)).clamp(min=1e-30)
+
+    def at(self, lam: float) -> CurvePoint:
+        """Left and drift of the edit with this `lam`."""
+        drift = self.drift(lam)
+        mean = float(drift.mean()) if len(drift) else 0.0
+        spread = float(drift.std()) / math.sqrt(len(drift)) if len(drift) > 1 else 0.0
+        return CurvePoint(lam, float(self.left(lam).mean()), mean, spread)
+
+    def drift(self, lam: float) -> Tensor:
+        """One for each name."""
+        moved = self._sizes(self.reach / (self.path.sizes + lam))
+        return (per_concept(moved, self.members, len(self.names.names)) / self.size).sqrt()
+
+    def left(self, lam: float) -> Tensor:
+        """One for each concept; what went straight on beyond the anchor is taken off."""
+        response = self.response / (self.path.sizes + lam)
+        towards = (response * self.along).sum(dim=1)
+        missing = self._sizes(response) - 2 * towards + self.whole
+        tiny = torch.finfo(self.whole.dtype).tiny
+        beyond = (towards - self.whole).clamp(min=0).square() / self.whole.clamp(min=tiny)
+        part = per_concept((missing - beyond).clamp(min=0), self.groups, self.concepts)
+        return (part / per_concept(self.whole, self.groups, self.concepts).clamp(min=tiny)).sqrt()
+
+    def _sizes(self, response: Tensor) -> Tensor:
+        return ((response @ self.gram) * response).sum(dim=1).clamp(min=0)
+
+
+def trace(problem: Problem, path: Path, layers: Tensor) -> tuple[tuple[CurvePoint, ...], Judge]:
+    """Twenty points of the curve, the most careful first, and the judge who can look between them."""
+    judge = Judge(
+        path, layers, problem.trial or (problem.targets, problem.anchors), problem.witnesses or _none(problem)
+    )
+    ratio = math.log(FREEST / STRICTEST) / (POINTS - 1)
+    return tuple(judge.at(path.top * STRICTEST * math.exp(ratio * step)) for step in range(POINTS)), judge
+
+
+def in_the_way(problem: Problem, path: Path, layers: Tensor, lam: float) -> tuple[tuple[str, float], ...]:
+    """The kept names that an edit would move most."""
+    if not len(problem.retain.names):
+        return ()
+    drift = Judge(path, layers, (problem.targets, problem.anchors), problem.retain).drift(lam)
+    top = drift.topk(min(LISTED, len(drift)))
+    names = problem.retain.labels()
+    return tuple((names[i], value) for i, value in zip(top.indices.tolist(), top.values.tolist(), strict=True))
+
+
+def _none(problem: Problem) -> Rows:
+    return problem.targets.take_concepts([])
