@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,18 @@ from text_pico import WIDTH, full_prompt, tiny_encoder
 
 from speed_erase.speed_ops.concepts.concept_list import Concept, parse_concepts
 from speed_erase.speed_ops.concepts.kinds import KINDS
-from speed_erase.speed_ops.concepts.retain_set import RetainSet, parse_retain
+from speed_erase.speed_ops.concepts.retain_set import RetainSet, builtin_retain, parse_retain
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 from speed_erase.speed_ops.encoders.encoder import TextEncoder
 from speed_erase.speed_ops.engine.rows import Rows
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import InputError, SettingsError
-from speed_erase.speed_ops.gather import Gathered, read_bare_names, read_concepts, read_contexts, reading
+from speed_erase.speed_ops.gather import Gathered, gather, read_bare_names, read_concepts, read_contexts, reading
+from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.progress import Progress, Stopwatch
-from speed_erase.speed_ops.prompts.plan import RowPlan
-from speed_erase.speed_ops.prompts.tokens import Position
+from speed_erase.speed_ops.prompts.plan import EFFORTS, RowPlan
+from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, Position
 
 SMALL = RowPlan(templates=2, retain_templates=1, probe_templates=2)
 
@@ -282,3 +284,63 @@ def test_without_a_cache_no_retain_name_is_encoded_twice(encoder: ClipTextEncode
     found = gather_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan, lambda *rows: [])
     # The empty prompt, two prompts and their anchors, one probe and its anchor, three names.
     assert found.encoded == 1 + 4 + 2 + 3
+
+
+def big_job(names: int = 120, **changes: object) -> Job:
+    settings = EraseSettings.preset("auto", held_out=0.1, **{"effort": "quick", **changes})
+    retain = parse_retain("\n".join(f"Painter {i} of Town {i * 7}" for i in range(names)))
+    return Job.of(tuple(parse_concepts("Van Gogh\nClaude Monet", "style")), retain, settings)
+
+
+def layer(encoder: ClipTextEncoder) -> dict[str, torch.Tensor]:
+    return {"a": torch.randn(24, encoder.width, generator=torch.Generator().manual_seed(1))}
+
+
+def test_names_and_prompts_to_judge_by_are_apart_from_the_edit(encoder: ClipTextEncoder) -> None:
+    found = gather(encoder, layer(encoder), big_job())
+    kept, held, seen = (set(rows.names) for rows in (found.retain, found.held_out, found.witnesses))
+    assert len(held) == 12 and len(seen) == 16 and not held & seen and not kept & (held | seen)
+    for rows in (found.held_out, found.witnesses):
+        assert any(rows.in_context) and not all(rows.in_context)
+    assert found.trial is not None and found.trial[0].names == found.targets.names
+    solved = {tuple(row[:6].tolist()) for row in found.targets.values}
+    for rows in (found.trial[0], found.probes[0]):
+        assert not solved & {tuple(row[:6].tolist()) for row in rows.values}
+
+
+def test_captions_and_anchors_are_kept_whatever_the_list(encoder: ClipTextEncoder) -> None:
+    found = gather(encoder, layer(encoder), big_job())
+    captions = set(builtin_retain("scenes").names)
+    assert len(captions & set(found.retain.names)) >= EFFORTS["quick"].captions
+    assert "art" in found.retain.names
+
+
+def test_the_plan_and_so_the_rows_are_the_same_every_time(encoder: ClipTextEncoder) -> None:
+    first, second = (gather(encoder, layer(encoder), big_job()) for _ in range(2))
+    for name in ("targets", "retain", "held_out", "witnesses"):
+        mine, theirs = getattr(first, name), getattr(second, name)
+        assert mine.names == theirs.names and torch.equal(mine.values, theirs.values)
+    assert set(gather(encoder, layer(encoder), big_job(seed=5)).held_out.names) != set(first.held_out.names)
+
+
+def test_what_is_coming_is_said_before_and_what_was_left_out_after(encoder: ClipTextEncoder) -> None:
+    said: list[str] = []
+    found = gather(encoder, layer(encoder), big_job(400), announce=said.append)
+    (text,) = said
+    assert "bare names are to be encoded: about" in text and "on this machine" in text
+    assert found.left_out == 400 - 16 - 16 - EFFORTS["quick"].considered
+    assert gather(encoder, layer(encoder), big_job(120)).left_out == 0
+
+
+def test_a_short_list_spares_no_witnesses(encoder: ClipTextEncoder) -> None:
+    found = gather(encoder, layer(encoder), big_job(12))
+    assert found.witnesses is None and found.held_out is not None and len(found.held_out.names) == 1
+
+
+def test_positions_cost_no_text(encoder: ClipTextEncoder) -> None:
+    """The rows of the whole prompt come from the very prompts that four of its rows came from."""
+    job = big_job()
+    spread = gather(encoder, layer(encoder), job)
+    few = replace(job, plan=replace(job.plan, positions=IN_CONTEXT, retain_positions=IN_CONTEXT))
+    four = gather(encoder, layer(encoder), few)
+    assert spread.encoded == four.encoded and len(spread.retain.values) > 2 * len(four.retain.values)

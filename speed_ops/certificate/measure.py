@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..engine.adversarial import Round
 from ..engine.curve import Curve
-from ..engine.draws import generator, permutation
 from ..engine.edits import LayerEdit
 from ..engine.layers import Solution, SolvedLayer
 from ..engine.problem import Problem, widen
@@ -22,15 +21,10 @@ from ..engine.rows import Rows, per_concept
 from ..progress import Progress, Stopwatch, silent
 from .cautions import cautions, concept_cautions
 from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
+from .samples import some_names, some_rows, thinned
 
 WORST = 10
 """Names listed by name in each group of a drift summary."""
-MEASURED_ROWS = 640
-"""Rows of kept names, and of targets in each kind of prompt, that are measured in every layer. More would tell the same
-and cost more than the edit: where there are more, names are drawn by the seed, and each concept gives rows from first
-to last. The held-out names are measured all."""
-FEWEST_ROWS = 4
-"""Rows measured of each concept, however many there are."""
 
 
 class Measurer:
@@ -38,11 +32,14 @@ class Measurer:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.solved = _PairRows(*_some_rows(problem.targets, problem.anchors))
-        self.probed = _PairRows(*_some_rows(*problem.probes)) if problem.probes else None
-        names, self.chosen = _some_names(problem.retain, problem.settings.seed)
+        self.solved = _PairRows(*some_rows(problem.targets, problem.anchors))
+        self.probed = _PairRows(*some_rows(*problem.probes)) if problem.probes else None
+        names, self.chosen = some_names(problem.retain, problem.settings.seed)
         self.retained = _RetainRows(names)
-        self.aside = _RetainRows(problem.held_out) if problem.held_out else None
+        self.aside = _RetainRows(thinned(problem.held_out)[0]) if problem.held_out else None
+        self.invariant = _Response(problem.invariants)
+        aside = self.aside.rows.values if self.aside else names.values[:0]
+        self.sizes = _Sizes([self.solved.rows.values, names.values, aside, problem.invariants])
         self.invariant_drift: list[Tensor] = []
         self.alike: list[Tensor] = []
         self.layers: list[_LayerRecord] = []
@@ -50,14 +47,15 @@ class Measurer:
     def measure(self, key: str, weight: Tensor, layer: SolvedLayer) -> None:
         """One layer; tensors stay on their device until the certificate is written."""
         edit = layer.edit
-        self.alike.append(self.solved.measure(weight, edit.up, edit.down))
+        inner = edit.up.T @ edit.up
+        targets, retained, aside, invariants = self.sizes.of(weight)
+        self.alike.append(self.solved.measure(weight, edit, targets))
         if self.probed:
-            self.probed.measure(weight, edit.up, edit.down)
-        self.retained.measure(weight, edit.up, edit.down, layer.kept[self.chosen])
+            self.probed.measure(weight, edit)
+        self.retained.measure(retained, edit, inner, layer.kept[self.chosen])
         if self.aside:
-            self.aside.measure(weight, edit.up, edit.down, None)
-        rows = self.problem.invariants
-        self.invariant_drift.append(_moved(edit.up, edit.down, rows) / (rows @ weight.T).norm(dim=1))
+            self.aside.measure(aside, edit, inner, None)
+        self.invariant_drift.append((_moved(self.invariant.to(edit), inner) / invariants).sqrt())
         self.layers.append(_LayerRecord(key, layer, layer.kept.sum(), edit.norm() / weight.norm()))
 
     def certificate(
@@ -129,41 +127,6 @@ class _LayerRecord:
         )
 
 
-def _some_rows(targets: Rows, anchors: Rows) -> tuple[Rows, Rows]:
-    """Pairs to measure: all of them, or as many of each concept as there is room for, from its first to its last."""
-    count = len(targets.values)
-    if count <= MEASURED_ROWS:
-        return targets, anchors
-    share = max(FEWEST_ROWS, MEASURED_ROWS // len(targets.names))
-    members: list[list[int]] = [[] for _ in targets.names]
-    for row, group in enumerate(targets.groups):
-        members[group].append(row)
-    picked = [own[place * len(own) // min(share, len(own))] for own in members for place in range(min(share, len(own)))]
-    order = torch.tensor(sorted(picked), device=targets.values.device)
-    return targets.take_rows(order), anchors.take_rows(order)
-
-
-def _some_names(names: Rows, seed: int) -> tuple[Rows, Tensor]:
-    """Kept names to measure, half of their rows from names in prompts, and the places of their rows among all."""
-    everything = torch.arange(len(names.values), device=names.values.device)
-    if len(names.values) <= MEASURED_ROWS:
-        return names, everything
-    members: list[list[int]] = [[] for _ in names.names]
-    for row, group in enumerate(names.groups):
-        members[group].append(row)
-    inside = {names.groups[row] for row, flag in enumerate(names.in_context) if flag}
-    order = permutation(len(members), generator(seed, "names to measure"))
-    order = [name for name in order if name in inside] + [name for name in order if name not in inside]
-    chosen: list[int] = []
-    rows = 0
-    for name in order:
-        if rows < (MEASURED_ROWS / 2 if name in inside and len(inside) < len(members) else MEASURED_ROWS):
-            chosen.append(name)
-            rows += len(members[name])
-    chosen.sort()
-    return names.take_concepts(chosen), everything[[row for name in chosen for row in members[name]]]
-
-
 def left_of(wanted: Tensor, missing: Tensor) -> Tensor:
     """`m`: squared size of what is left of each row, without what went straight on beyond the anchor.
 
@@ -180,20 +143,19 @@ class _PairRows:
     def __init__(self, targets: Rows, anchors: Rows) -> None:
         self.rows, self.index = targets, targets.group_index()
         self.change = anchors.values - targets.values
+        self.response = _Response(targets.values)
         self.left: list[Tensor] = []
 
-    def measure(self, weight: Tensor, up: Tensor, down: Tensor) -> Tensor:
-        """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept."""
+    def measure(self, weight: Tensor, edit: LayerEdit, size: Tensor | None = None) -> Tensor:
+        """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept, from each row's `size`."""
         concepts = len(self.rows.names)
         wanted = self.change @ weight.T
-        missing = (self.rows.values @ down.T) @ up.T - wanted
+        missing = self.response.to(edit) @ edit.up.T - wanted
         whole = per_concept(wanted.square().sum(dim=1), self.index, concepts)
         part = per_concept(left_of(wanted, missing), self.index, concepts)
         tiny = torch.finfo(whole.dtype).tiny
         self.left.append((part / whole.clamp(min=tiny)).sqrt() * (whole > 0))
-        single = weight.to(torch.float32)
-        size = (self.rows.values.to(torch.float32) @ single.T).square().sum(dim=1).to(whole)
-        own = per_concept(size, self.index, concepts)
+        own = whole if size is None else per_concept(size, self.index, concepts)
         return (whole / own.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float]]:
@@ -207,22 +169,18 @@ class _RetainRows:
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.index = rows, rows.group_index()
+        self.response = _Response(rows.values)
         self.context = torch.tensor(rows.in_context, dtype=torch.bool, device=rows.values.device)
         self.moved: list[Tensor] = []
         self.size: list[Tensor] = []
         self.kept: list[Tensor | None] = []
 
-    def measure(self, weight: Tensor, up: Tensor, down: Tensor, kept: Tensor | None) -> None:
-        """Notes how far each row moves in one layer."""
+    def measure(self, size: Tensor, edit: LayerEdit, inner: Tensor, kept: Tensor | None) -> None:
+        """Notes how far each row moves in one layer; `size` is |W c|^2 of each."""
         if not len(self.rows.values):
             return
-        # The denominators need no more than a report's precision, and single precision halves the cost of the largest
-        # product of the whole certificate. The rows are made single a part at a time: a copy of all is large.
-        single = weight.to(torch.float32)
-        parts = self.rows.values.split(4096)
-        size = torch.cat([(part.to(torch.float32) @ single.T).norm(dim=1) for part in parts])
-        self.moved.append(_moved(up, down, self.rows.values).square())
-        self.size.append(size.to(up.dtype).square())
+        self.moved.append(_moved(self.response.to(edit), inner))
+        self.size.append(size)
         self.kept.append(kept)
 
     def summaries(self) -> list[Drift]:
@@ -269,14 +227,40 @@ def _quantiles(values: Tensor, ranks: Tensor) -> Tensor:
     return ordered[((len(ordered) - 1) * ranks).round().long()]
 
 
-def _moved(up: Tensor, down: Tensor, rows: Tensor) -> Tensor:
-    """`m`: |dW c| for each row c, through the small side of the edit."""
-    inner = up.T @ up
-    parts = []
-    for part in rows.split(4096):
-        response = part @ down.T
-        parts.append(((response @ inner) * response).sum(dim=1).clamp(min=0).sqrt())
-    return torch.cat(parts) if parts else rows.new_zeros((0,))
+class _Sizes:
+    """|W c|^2 of many rows at once, in single precision.
+
+    These are denominators, which need no more than a report's precision; and theirs is the largest product of all.
+    """
+
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        self._counts = [len(part) for part in parts]
+        self._rows = torch.cat([part.to(torch.float32) for part in parts])
+
+    def of(self, weight: Tensor) -> tuple[Tensor, ...]:
+        """For each part its rows' sizes."""
+        sizes = (self._rows @ weight.to(torch.float32).T).square().sum(dim=1)
+        return sizes.to(weight.dtype).split(self._counts)
+
+
+class _Response:
+    """What rows say to the first factor of an edit, which most layers have in common: made once for those."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+        self._down: Tensor | None = None
+        self._known = rows[:, :0]
+
+    def to(self, edit: LayerEdit) -> Tensor:
+        """`m x r`: rows times down'."""
+        if edit.down is not self._down:
+            self._known, self._down = self._rows @ edit.down.T, edit.down
+        return self._known
+
+
+def _moved(response: Tensor, inner: Tensor) -> Tensor:
+    """`m`: |dW c|^2 for each row c, through the small side of the edit: `inner` is up'up."""
+    return ((response @ inner) * response).sum(dim=1).clamp(min=0)
 
 
 def certify(

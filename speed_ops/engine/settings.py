@@ -159,15 +159,15 @@ def budget_of(text: str) -> float:
     share = word.removesuffix("%").strip()
     try:
         value = float(share) / (100 if share != word else 1)
-        if value > 1 and share == word:
-            raise SettingsError(f"{word} would be {value:.0%}: write {word}%, or {value / 100:g}.")
-        return value
     except ValueError:
         near = suggestion(word, BUDGETS)
         raise SettingsError(
             f"How much may other things change? {word[:40]!r} is no answer{near}: say {', '.join(BUDGETS)}, or a "
             "number such as 0.1 or 10%."
         ) from None
+    if value > 1 and share == word:
+        raise SettingsError(f"A budget of {word} would be {value:.0%}: write {word}%, or {value / 100:g}.")
+    return value
 
 
 _HINTS: dict[str, Any] = {}

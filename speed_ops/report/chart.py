@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,22 +95,25 @@ def draw(panels: Sequence[Panel], curve: Curve | None = None) -> Pixels:
     return np.array(picture)
 
 
-def curve_line(curve: Curve) -> list[tuple[float, float]]:
-    """(drift, left) along the curve, the chosen point among the others, as far as a plot can show it."""
-    points = sorted({*((p.drift, p.left) for p in curve.points), (curve.chosen.drift, curve.chosen.left)})
-    return [(0.0, 1.0), *((drift, left) for drift, left in points if drift <= curve_reach(curve))]
+Place = tuple[float, float]
+"""(drift, left)."""
 
 
-def curve_reach(curve: Curve) -> float:
-    """Drift at the right end of the plot: three times what counts."""
-    return max(0.05, 3 * max(curve.chosen.drift, curve.budget or 0.0))
+def plotted(points: Iterable[Place], chosen: Place, budget: float | None) -> tuple[list[Place], float]:
+    """The line of a trade-off, from no edit at all and through the chosen point, and the drift at its right end.
+
+    That is three times what counts: the curve goes on to edits that nobody wants.
+    """
+    reach = max(0.05, 3 * max(chosen[0], budget or 0.0))
+    return [(0.0, 1.0), *(place for place in sorted({*points, chosen}) if place[0] <= reach)], reach
 
 
 def _draw_curve(pen: Any, curve: Curve, top: int) -> None:
     title = "Trade-off: what is left of the concepts (upwards) against the drift of other names (to the right)"
     pen.text((_MARGIN, top), title, fill=_INK, font=_font(16))
     left, right, high, low = _MARGIN + 50, _WIDTH - _MARGIN, top + _ROW + 8, top + _ROW + _PLOT
-    reach = curve_reach(curve)
+    chosen = curve.chosen.drift, curve.chosen.left
+    line, reach = plotted(((point.drift, point.left) for point in curve.points), chosen, curve.budget)
 
     def place(drift: float, share: float) -> tuple[float, float]:
         return left + (right - left) * drift / reach, low - (low - high) * min(1.0, share)
@@ -125,10 +128,10 @@ def _draw_curve(pen: Any, curve: Curve, top: int) -> None:
         x = place(curve.budget, 0.0)[0]
         pen.line((x, high, x, low), fill=_PALE, width=1)
         pen.text((x + 6, high), "budget", fill=_PALE, font=_font(13))
-    pen.line([place(*point) for point in curve_line(curve)], fill=_NEUTRAL, width=3, joint="curve")
-    x, y = place(curve.chosen.drift, curve.chosen.left)
+    pen.line([place(*point) for point in line], fill=_NEUTRAL, width=3, joint="curve")
+    x, y = place(*chosen)
     pen.ellipse((x - 6, y - 6, x + 6, y + 6), fill=_CHOSEN)
-    words = f"this edit: {curve.chosen.left:.0%} left, drift {curve.chosen.drift:.1%}"
+    words = f"this edit: {chosen[1]:.0%} left, drift {chosen[0]:.1%}"
     pen.text((x + 12, y - 20), words, fill=_INK, font=_font(13))
 
 

@@ -11,6 +11,7 @@ from ..erase import Outcome
 from ..errors import InputError
 from ..files.checkpoint import Checkpoint
 from ..files.recipe import Redactor
+from .chart import plotted
 
 _WORDS = {
     "erased": "gone, also in prompts that were not used to make the edit",
@@ -156,9 +157,8 @@ def _curve(curve: dict[str, Any] | None) -> dict[str, Any]:
     if curve is None:
         return {"curve": None}
     chosen, budget = curve["chosen"], curve["budget"]
-    reach = max(0.05, 3 * max(chosen["drift"], budget or 0.0))
-    points = sorted({(point["drift"], point["left"]) for point in (*curve["points"], chosen)})
-    line = [(0.0, 1.0), *((drift, left) for drift, left in points if drift <= reach)]
+    places = [(point["drift"], point["left"]) for point in (*curve["points"], chosen)]
+    line, reach = plotted(places[:-1], places[-1], budget)
     return {
         "curve": {
             "line": [(drift / reach, min(1.0, left)) for drift, left in line],

@@ -19,6 +19,7 @@ from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.cli.main import COMMANDS, build_parser
 from speed_erase.speed_ops.cli.options import settings_from
 from speed_erase.speed_ops.engine.settings import PRESETS, EraseSettings
+from speed_erase.speed_ops.errors import SpeedError
 from speed_erase.speed_ops.job import HELD_OUT_SHARE
 
 ERASE = ["erase", "m.safetensors", "--concepts", "a -> b", "--out", "out"]
@@ -212,3 +213,19 @@ def test_cache_and_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert json.loads(capsys.readouterr().out)["bytes"] == 0
     assert main(["bench", "--concepts", "1", "--retain", "10", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["all"] > 0
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("some", 0.1), ("hardly", 0.03), ("8%", 0.08), ("0.08", 0.08), (" 12.5 % ", 0.125), ("1", 1.0)]
+)
+def test_a_budget_is_a_word_or_a_number(said: str, meant: float) -> None:
+    args = build_parser().parse_args([*ERASE, "--budget", said])
+    assert settings_from(args).drift_budget == pytest.approx(meant)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"), [("8", "write 8%"), ("lots", "say hardly"), ("sme", "did you mean"), ("", "say")]
+)
+def test_another_budget_is_refused_with_the_right_spelling(said: str, why: str) -> None:
+    with pytest.raises(SpeedError, match=why):
+        settings_from(build_parser().parse_args([*ERASE, "--budget", said]))
