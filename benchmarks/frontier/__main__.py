@@ -45,13 +45,13 @@ def _run(options: argparse.Namespace) -> None:
             for method in methods():
                 key = f"{method.name}|{'ours' if method.ours else 'bare'}"
                 if key not in cell:
-                    cell[key] = as_json(rows.sweep(method, certificate.curve))
+                    cell[key] = as_json(rows.sweep(method))
                     save_json(path, known)
                     print(f"  {key}: {json.dumps(cell[key][:2])} ...", flush=True)
             save_json(path, known)
         crowd = f"{name}, 100 of 1,000 kept"
         if crowd not in known["cells"] and not options.concepts:
-            job = job_for(100, 1000)
+            job = job_for(100, 1000, "thorough" if name == "mpnet" else "normal")
             default, _ = Cell.of(CachedEncoder(plain, cache), job).default(job.settings)
             known["cells"][crowd] = {"default": as_json([default])[0]}
             save_json(path, known)

@@ -14,6 +14,7 @@ from torch import Tensor
 from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.concepts.concept_list import Concept
 from speed_erase.speed_ops.concepts.retain_set import builtin_retain, retain_from_names
+from speed_erase.speed_ops.engine.auto import FIRMER
 from speed_erase.speed_ops.engine.draws import generator, permutation
 from speed_erase.speed_ops.engine.rows import Rows, join
 from speed_erase.speed_ops.gather import Gathered, gather
@@ -53,6 +54,7 @@ def methods() -> Iterator[Method]:
     weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
     soft = EraseSettings.preset("auto").but(preset_name="context")
     yield Method("soft prior (ours)", True, soft, "lam", ())  # along its own curve
+    yield Method("firmer prior (ours)", True, soft.but(softness=FIRMER * soft.softness), "lam", ())
     for ours in (True, False):
         preset = EraseSettings.preset
         yield Method("SPEED few", ours, preset("few"), "threshold", thresholds)
@@ -107,11 +109,19 @@ class Cell:
         given = (rows.targets, rows.anchors, rows.retain, rows.invariants, settings)
         return self._measured(given, witnesses=rows.witnesses, trial=rows.trial)
 
-    def sweep(self, method: Method, curve: Any) -> list[Point]:
+    def _along(self, settings: EraseSettings) -> tuple[float, ...]:
+        """Where the curve of a soft prior has its points."""
+        rows = self.rows
+        count = max(2, min(settings.rows_per_concept, 400 // len(rows.targets.names)))
+        given = (rows.targets, rows.anchors, rows.retain, rows.invariants, settings.but(rows_per_concept=count))
+        _, certificate = self._measured(given, witnesses=rows.witnesses, trial=rows.trial)
+        return tuple(point.lam for point in certificate.curve.points[3:17])
+
+    def sweep(self, method: Method) -> list[Point]:
         """A method along its knob, with the rows it gets."""
         side = self.rows if method.ours else self.bare
         retain = self._retain(method.ours)
-        values = method.values or tuple(point.lam for point in curve.points[3:17])
+        values = method.values or self._along(method.settings)
         found = []
         for value in values:
             settings = method.settings.but(**{method.knob: value})

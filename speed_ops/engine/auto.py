@@ -11,7 +11,7 @@ With the null space as prior it chooses the threshold: the strictest under which
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,6 +28,9 @@ from .settings import EraseSettings
 
 WORTH_ITS_DRIFT = 0.01
 """The knee: an edit that leaves no more than this above the least within the budget, and drifts less, is the better."""
+FIRMER = 1 / 30
+"""The second softness that is tried. A tidy text encoder leaves directions that no name uses, and there a prior next to
+a null space erases more; an untidy one leaves none, and there the softer prior does (docs/frontier.md)."""
 RANK_BUDGET = 400
 """Rows of all concepts together, beyond which the LoRA would be larger than it is worth."""
 _HALVINGS = 6  # of a step of the curve, to meet the budget within 1 %
@@ -61,12 +64,25 @@ def settle(problem: Problem, weights: Mapping[str, Tensor], watch: Stopwatch) ->
     solver = LayerSolver(problem, problem.pairs, watch, {})
     if solver.refines or settings.method != "speed" or settings.mu > 0 or not (auto or problem.witnesses):
         return Settled(problem)
-    span = solver.span_for_all()
     with watch.part("curve"):
         layers = sketch(weights, problem.targets.values)
+    if not auto or settings.prior == "null_space":
+        return _traced(problem, solver, layers, watch)
+    found = [_traced(problem, solver, layers, watch)]
+    firmer = replace(problem, settings=settings.but(softness=FIRMER * settings.softness))
+    found.append(_traced(firmer, LayerSolver(firmer, problem.pairs, watch, {}), layers, watch))
+    best = _preferred([one.curve.chosen for one in found if one.curve])
+    return next(one for one in found if one.curve and one.curve.chosen == best)
+
+
+def _traced(problem: Problem, solver: LayerSolver, layers: Tensor, watch: Stopwatch) -> Settled:
+    """One softness: its curve, and the point on it."""
+    settings = problem.settings
+    span = solver.span_for_all()
+    with watch.part("curve"):
         path = path_of(*solver.system(span))
         points, judge = trace(problem, path, layers)
-        free = auto and settings.prior != "null_space"
+        free = settings.preset_name == "auto" and settings.prior != "null_space"
         chosen = choose(points, judge, settings.drift_budget) if free else judge.at(settings.lam)
         curve = Curve(
             points=points,
@@ -90,9 +106,14 @@ def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> Curve
         while _spent(point := judge.at(lam)) > budget:
             lam *= max(2.0, _spent(point) / budget)
         within = [point]
-    least = min(point.left for point in within)
+    return _preferred(within)
+
+
+def _preferred(points: Sequence[CurvePoint]) -> CurvePoint:
+    """The one that leaves least, or nearly as little for less drift."""
+    least = min(point.left for point in points)
     return min(
-        (point for point in within if point.left <= least + WORTH_ITS_DRIFT),
+        (point for point in points if point.left <= least + WORTH_ITS_DRIFT),
         key=lambda point: (point.drift, point.left),
     )
 

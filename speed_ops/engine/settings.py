@@ -68,7 +68,7 @@ class EraseSettings:
     adversarial_rounds: int = _setting(
         0,
         "Rounds of finding and erasing embeddings that still leak; one that does not help enough is dropped (not by "
-        "rece).",
+        "rece). They stopped no attacker who holds the weights (docs/frontier.md).",
         0,
         20,
     )
@@ -90,7 +90,11 @@ class EraseSettings:
         "more they use a direction, the less the edit does; both: a soft prior inside the null space.",
     )
     softness: float = _setting(
-        0.03, "Soft prior: how much use of a direction makes it half free (a share of the mean over all).", 1e-6, 1e6
+        0.03,
+        "Soft prior: how much use of a direction makes it half free (a share of the mean over all). auto also tries a "
+        "thirtieth of it and takes the better.",
+        1e-6,
+        1e6,
     )
     drift_budget: float = _setting(
         0.1,

@@ -11,6 +11,7 @@ from problems import embeddings, make
 
 from speed_erase.speed_ops import EraseSettings, InputError, Rows, solve
 from speed_erase.speed_ops.engine.auto import (
+    FIRMER,
     NEARLY_AS_GOOD,
     RANK_BUDGET,
     REACHED_BELOW,
@@ -53,9 +54,9 @@ def test_the_points_of_the_curve_are_real_edits():
     aside = Rows.single(problem.retain[:50])
     problem = replace(problem, retain=problem.retain[50:])
     auto = EraseSettings.preset("auto", drift_budget=5.0, aim=1.0)
-    curve = run(problem, 2, auto, witnesses=aside).certificate.curve
-    for point in curve.points[::3]:
-        fixed = auto.but(preset_name="context", lam=point.lam)
+    erasure = run(problem, 2, auto, witnesses=aside)
+    for point in erasure.certificate.curve.points[::3]:
+        fixed = erasure.settings.but(preset_name="context", lam=point.lam)
         certificate = run(problem, 2, fixed, held_out=aside).certificate
         left = sum(concept.solved_median for concept in certificate.concepts) / 2
         (drift,) = (part.mean for part in certificate.drift if part.group == "held_out")
@@ -231,3 +232,14 @@ def test_other_presets_are_left_as_they_are():
     for name in ("context", "few", "multi"):
         settings = EraseSettings.preset(name)
         assert run(problem, 2, settings).settings == settings
+
+
+def test_a_tidy_encoder_gets_the_firmer_prior_and_an_untidy_one_the_softer():
+    """Names that leave directions free are best avoided; names that fill the space can only be weighed."""
+    softness = EraseSettings.preset("auto").softness
+    source = torch.Generator().manual_seed(0)
+    tidy = make(96, 4, 200, invariants=3)
+    few = torch.randn(200, 40, generator=source).double() @ torch.randn(40, 96, generator=source).double()
+    tidy = replace(tidy, retain=few)
+    assert run(tidy, 2, EraseSettings.preset("auto")).settings.softness == pytest.approx(FIRMER * softness)
+    assert run(crowded(), 2, EraseSettings.preset("auto")).settings.softness == softness
