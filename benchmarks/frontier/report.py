@@ -27,7 +27,7 @@ def write(known: dict[str, Any], folder: Path) -> None:
         "NAMES": f"{NAMES}",
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
         "WORST": _worst(cells),
-        "ROWS": "\n".join(_rows(known.get("rows", {}))),
+        "TIME": TIME + "\n".join(_rows(known["rows"])) if known.get("rows") else "",
         "ROUNDS": ROUNDS,
     }
     for name, value in parts.items():
@@ -36,6 +36,12 @@ def write(known: dict[str, Any], folder: Path) -> None:
     _plot(cells, folder / "images" / "frontier.png")
 
 
+TIME = """## Where the time goes
+
+Ten concepts at a budget of 10 %, by what is encoded and by how soft the prior is: left / drift
+(`python -m benchmarks.frontier rows`).
+
+"""
 ROUNDS = """## Adversarial rounds
 
 A white-box attacker moves the rows of the prompt by gradient until the model that draws shows the erased painter again
@@ -167,11 +173,11 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
         line[0].set_ylabel("left in unseen prompts")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=8, frameon=False)
-    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    figure.tight_layout(rect=(0, 0.95 / figure.get_figheight(), 1, 1))  # an inch for the legend
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
 def _label(key: str) -> str:
     method, rows = key.split("|")
-    return method if key == OURS else f"{method}, {rows} rows"
+    return method if key == OURS else f"{method}, {'our' if rows == 'ours' else rows} rows"
