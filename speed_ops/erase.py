@@ -56,6 +56,8 @@ def erase(
     """Encodes, solves and certifies, at strength 1. `hold`: targets that were erased from the model before."""
     rows = gather(encoder, model.weights, job, progress, announce)
     encoder.close()  # SDXL's two take a gigabyte, which solving can use
+    further = rows.judges(job.concepts)
+    further["hold"] = hold
     erasure = solve(
         model.weights,
         rows.targets,
@@ -63,13 +65,8 @@ def erase(
         rows.retain,
         rows.invariants,
         job.settings,
-        hold=hold,
-        probes=rows.probes,
-        held_out=rows.held_out,
-        witnesses=rows.witnesses,
-        trial=rows.trial,
-        kinds=[concept.kind for concept in job.concepts],
         progress=progress,
+        **further,
     )
     return Outcome(
         edits=dict(erasure.edits),
@@ -90,10 +87,8 @@ def at_strength(
     whole, rows = outcome.full_certificate, outcome.rows
     if whole is None or rows is None or outcome.settings is None:
         return replace(outcome, strength=strength)
-    kinds = [concept.kind for concept in outcome.concepts]
-    problem = prepare(
-        rows.targets, rows.anchors, None, rows.invariants, outcome.settings, probes=rows.probes, kinds=kinds
-    )
+    judges = rows.judges(outcome.concepts)
+    problem = prepare(rows.targets, rows.anchors, None, rows.invariants, outcome.settings, **judges)
     certificate = certificate_at(strength, whole, weights, outcome.edits, problem, progress)
     return replace(outcome, strength=strength, certificate=certificate)
 

@@ -19,7 +19,7 @@ from .concepts.retain_set import RetainSet, drop_targets
 from .encoders.cache import CachedEncoder
 from .encoders.encoder import TextEncoder
 from .engine.draws import generator, permutation
-from .engine.problem import FEWEST_NAMES, WITNESS_SHARE
+from .engine.problem import FEWEST_NAMES, WITNESS_SHARE, Further
 from .engine.rows import Rows
 from .engine.settings import EraseSettings
 from .errors import InputError
@@ -70,6 +70,16 @@ class Gathered:
     """Texts that were encoded; the others came from the cache."""
     reused: int
     seconds: dict[str, float]
+
+    def judges(self, concepts: Sequence[Concept]) -> Further:
+        """What the edit of these concepts is chosen and judged by."""
+        return {
+            "probes": self.probes,
+            "held_out": self.held_out,
+            "trial": self.trial,
+            "witnesses": self.witnesses,
+            "kinds": [concept.kind for concept in concepts],
+        }
 
 
 @dataclass(frozen=True)

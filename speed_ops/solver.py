@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -13,10 +13,13 @@ from .certificate.measure import certify
 from .engine.auto import settle, settle_rows
 from .engine.edits import LayerEdit
 from .engine.layers import Solver
-from .engine.problem import check_weights, prepare
+from .engine.problem import Further, check_weights, prepare
 from .engine.rows import Rows, join
 from .engine.settings import EraseSettings
 from .progress import Progress, Stopwatch, silent
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,45 +65,21 @@ def solve(
     invariants: Tensor | None = None,
     settings: EraseSettings | None = None,
     *,
-    target_names: Sequence[str] | None = None,
-    retain_names: Sequence[str] | None = None,
-    hold: Tensor | Rows | None = None,
-    probes: tuple[Rows, Rows] | None = None,
-    held_out: Rows | None = None,
-    witnesses: Rows | None = None,
-    trial: tuple[Rows, Rows] | None = None,
-    kinds: Sequence[str] = (),
     progress: Progress | None = None,
+    **further: Unpack[Further],
 ) -> Erasure:
     """Erases targets from the layers and says what that did.
 
     `weights`: {layer key: `o x d`}, read one at a time. `targets`, `anchors` (`n x d`) and `retain` (`N x d`): one
     concept a row, or `Rows` for several rows a concept. `invariants` (`k x d`): every row of the empty prompt, SOT
-    first. `hold`: targets of an earlier erasure that `weights` already contain. `probes`: target and anchor rows in
-    contexts that the edit is not made from, for the certificate; `held_out`: names that it is not made with, for the
-    same. `trial` and `witnesses`: the like for `auto` to choose by. Without them a share of the kept names serves.
-    `kinds`: what kind of thing each target is (style, object, ...), which decides where its verdict turns.
-    `progress(stage, done, total)` may raise to interrupt: nothing is half done.
+    first. `further`: names, rows to judge by and more, see `Further`. `progress(stage, done, total)` may raise to
+    interrupt: nothing is half done.
     """
     settings = settle_rows(settings or EraseSettings(), len(targets.names if isinstance(targets, Rows) else targets))
     report, watch = progress or silent, Stopwatch()
     report("prepare", 0, 1)
     with watch.part("prepare"):
-        problem = prepare(
-            targets,
-            anchors,
-            retain,
-            invariants,
-            settings,
-            target_names=target_names,
-            retain_names=retain_names,
-            hold=hold,
-            probes=probes,
-            held_out=held_out,
-            witnesses=witnesses,
-            trial=trial,
-            kinds=kinds,
-        )
+        problem = prepare(targets, anchors, retain, invariants, settings, **further)
         check_weights(weights, problem.targets.width)
     settled = settle(problem, weights, watch)
     problem = settled.problem
@@ -112,33 +91,22 @@ def solve(
 
 
 def erase_jointly(
-    weights: Mapping[str, Tensor],
-    earlier: Erasure,
-    targets: Rows,
-    anchors: Rows,
-    retain: Tensor | Rows | None,
-    invariants: Tensor | None,
-    settings: EraseSettings,
-    **options: Any,
+    weights: Mapping[str, Tensor], earlier: Erasure, targets: Rows, anchors: Rows, *rest: Any, **options: Any
 ) -> Erasure:
     """Erases the earlier and the new list together; `weights` are the ORIGINAL ones (see `original_weights`).
 
     The alternative is `erase_further`. With the same null space the two give the same model, because the held targets
-    are exactly the quadratic that the first edit left behind.
+    are exactly the quadratic that the first edit left behind. `rest` and `options` as for `solve`.
     """
     both = join([earlier.targets, targets]), join([earlier.anchors, anchors])
-    return solve(weights, *both, retain, invariants, settings, **options)
+    return solve(weights, *both, *rest, **options)
 
 
 def erase_further(
-    weights: Mapping[str, Tensor],
-    earlier: Rows,
-    targets: Rows,
-    anchors: Rows,
-    retain: Tensor | Rows | None,
-    invariants: Tensor | None,
-    settings: EraseSettings,
-    **options: Any,
+    weights: Mapping[str, Tensor], earlier: Rows, targets: Rows, anchors: Rows, *rest: Any, **options: Any
 ) -> Erasure:
-    """Erases the new list alone from EDITED weights, the earlier targets held at their anchors; the edits add up."""
-    return solve(weights, targets, anchors, retain, invariants, settings, hold=earlier, **options)
+    """Erases the new list alone from EDITED weights, the earlier targets held at their anchors; the edits add up.
+
+    `rest` and `options` as for `solve`.
+    """
+    return solve(weights, targets, anchors, *rest, hold=earlier, **options)

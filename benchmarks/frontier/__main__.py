@@ -1,8 +1,9 @@
-"""`python -m benchmarks.frontier run|rows|report`: what is left against what drifts, on encoders nobody here trained.
+"""`python -m benchmarks.frontier run|rows|pictures|report`: what is left against what drifts, on real encoders.
 
 python -m benchmarks.frontier run --mpnet FOLDER        every cell; goes on where it stopped
 python -m benchmarks.frontier report --out docs         docs/frontier.md and its pictures
-    python -m benchmarks.frontier rows --mpnet FOLDER       ten concepts by what is encoded
+python -m benchmarks.frontier rows --mpnet FOLDER       ten concepts by what is encoded
+python -m benchmarks.frontier pictures --world FOLDER   the model that draws: pictures and attacks
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _run(options: argparse.Namespace) -> None:
             save_json(path, known)
         crowd = f"{name}, 100 of 1,000 kept"
         if crowd not in known["cells"] and not options.concepts:
-            job = job_for(100, 1000, "thorough" if name == "mpnet" else "normal")
+            job = job_for(100, 1000, "thorough")
             default, _ = Cell.of(CachedEncoder(plain, cache), job).default(job.settings)
             known["cells"][crowd] = {"default": as_json([default])[0]}
             save_json(path, known)
@@ -100,6 +101,34 @@ def _rows(options: argparse.Namespace) -> None:
             print(f"{name}: {variation} {own[variation]}", flush=True)
 
 
+TASKS, RELEASES = ("one", "three", "half", "subject", "implicit"), ("auto", "auto_1")
+ATTACKED, RADII = ("auto", "auto_at3", "auto_at3_more"), (0.1, 0.2)
+
+
+def _pictures(options: argparse.Namespace) -> None:
+    from ..world.attacks import Attack
+    from ..world.matrix import method_named, task_named
+    from ..world.model import World
+    from ..world.run import Runner, attack_all
+
+    path = options.data / "frontier.json"
+    known = load_json(path) if path.exists() else {}
+    world = World(options.world)
+    runner = Runner(world, 36)
+    found = [runner.run(task_named(task), method_named(method)) for task in TASKS for method in RELEASES]
+    known["pictures"] = [
+        {"task": run["task"], "method": run["method"], "h_o": run["h_o"], "drift": run["values"]["drift"]}
+        for run in found
+    ]
+    radii = {f"{radius:g}": Attack(radius=radius) for radius in RADII}
+    attacks = attack_all(Runner(world, 24), [(task_named("one"), method_named(name), radii) for name in ATTACKED])
+    known["attacks"] = [
+        {"method": run["method"], "success": {radius: hit["after"] for radius, hit in run["attacks"].items()}}
+        for run in attacks
+    ]
+    save_json(path, known)
+
+
 def _report(options: argparse.Namespace) -> None:
     from .report import write
 
@@ -120,6 +149,9 @@ def main() -> None:
     rows = commands.add_parser("rows", help="ten concepts by what is encoded")
     rows.add_argument("--mpnet", type=Path)
     rows.set_defaults(run=_rows)
+    pictures = commands.add_parser("pictures", help="what the model that draws shows: pictures, and attacks on them")
+    pictures.add_argument("--world", type=Path, default=default_folder())
+    pictures.set_defaults(run=_pictures)
     report = commands.add_parser("report", help="tables and pictures of what was measured")
     report.add_argument("--out", type=Path, default=Path("docs"))
     report.set_defaults(run=_report)

@@ -28,7 +28,8 @@ def write(known: dict[str, Any], folder: Path) -> None:
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
         "WORST": _worst(cells),
         "TIME": TIME + "\n".join(_rows(known["rows"])) if known.get("rows") else "",
-        "ROUNDS": ROUNDS,
+        "PICTURES": "\n".join(_pictures(known.get("pictures", []))),
+        "ATTACKS": "\n".join(_attacks(known.get("attacks", []))),
     }
     for name, value in parts.items():
         text = text.replace("{" + name + "}", value)
@@ -42,21 +43,37 @@ Ten concepts at a budget of 10 %, by what is encoded and by how soft the prior i
 (`python -m benchmarks.frontier rows`).
 
 """
-ROUNDS = """## Adversarial rounds
+TASKS = {
+    "one": "one painter",
+    "three": "three painters",
+    "half": "half of the painters",
+    "subject": "a subject",
+    "implicit": "an implied idea",
+}
+ROUNDS = {
+    "auto": "without rounds",
+    "auto_at3": "3 rounds, 16 leaking rows each",
+    "auto_at3_more": "3 rounds, 64 leaking rows each",
+}
 
-A white-box attacker moves the rows of the prompt by gradient until the model that draws shows the erased painter again
-(`python -m benchmarks.world attack --count 24`; one painter, share of pictures in which the painter is back):
 
-| `auto` | rows moved by 0.1 of their length | by 0.2 |
-| --- | --- | --- |
-| without rounds | 17 % | 100 % |
-| 3 rounds, 16 leaking rows each | 17 % | 100 % |
-| 3 rounds, 64 leaking rows each | 17 % | 100 % |
+def _pictures(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "| task | H_o, `auto` | H_o, the first release's `auto` | drift, `auto` | drift, first release |"
+    yield "| --- | --- | --- | --- | --- |"
+    found = {(run["task"], run["method"]): run for run in runs}
+    for task, text in TASKS.items():
+        if (task, "auto") in found:
+            both = [found[task, method] for method in ("auto", "auto_1")]
+            shown = [f"{100 * run['h_o']:.1f}" for run in both] + [f"{run['drift']:.3f}" for run in both]
+            yield f"| {text} | " + " | ".join(shown) + " |"
 
-With the soft prior a round lowers the engine's own measure of the leak by less than a hundredth, so it is dropped and
-the edit stays as it was. More leaking rows a round change nothing. Rounds close the directions they find; a gradient
-has hundreds to choose from. They are no protection against someone who holds the weights.
-"""
+
+def _attacks(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    radii = list(dict.fromkeys(radius for run in runs for radius in run["success"]))
+    yield "| `auto` | " + " | ".join(f"rows moved by {radius} of their length" for radius in radii) + " |"
+    yield "|" + " --- |" * (1 + len(radii))
+    for run in runs:
+        yield f"| {ROUNDS[run['method']]} | " + " | ".join(f"{run['success'][radius]:.0%}" for radius in radii) + " |"
 
 
 def _rows(known: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -107,10 +107,7 @@ def verify_file(
         rows.retain,
         rows.invariants,
         settings,
-        probes=rows.probes,
-        held_out=rows.held_out,
-        witnesses=rows.witnesses,
-        kinds=[concept.kind for concept in stored.job.concepts],
+        **rows.judges(stored.job.concepts),
     )
     whole = {key: erased.edits.get(key) or _zero(weights[key].shape) for key in weights}
     measured = measure_edits(weights, whole, problem, progress)

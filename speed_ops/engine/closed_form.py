@@ -21,6 +21,8 @@ for the empty prompt's rows; `span` takes them all, so that the unconditional br
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -53,6 +55,31 @@ def erasing_rows(targets: Tensor, span: Span, constraints: Tensor, lam: float, m
     softened = (held - (constraints @ free.T) @ down) / lam  # C2' P M
     inner = _cholesky(softened @ constraints.T, mu)  # of C2' P M C2 + mu I
     return down - (down @ constraints.T) @ torch.cholesky_solve(softened, inner)  # times Q
+
+
+@dataclass(frozen=True, eq=False)
+class FreeRows:
+    """The same rows where targets fill the embedding space: solved once without kept names, then held to each layer's.
+
+    Delta K' = 0 is an equality constraint like that of eq. 12, so the kept span K takes the place of C2 there: with
+    B = (C1 C1' + lam I)^-1, C1' B (I - K' (K B K')^-1 K B). It costs a system as large as the span, not as the targets.
+    """
+
+    inverse: Tensor
+    """`d x d`: B."""
+    rows: Tensor
+    """`n x d`: C1' B."""
+
+    @classmethod
+    def of(cls, targets: Tensor, lam: float) -> FreeRows:
+        """From mean-scaled target rows."""
+        inverse = torch.cholesky_inverse(_cholesky(targets.T @ targets, lam))
+        return cls(inverse, targets @ inverse)
+
+    def outside(self, span: Tensor) -> Tensor:
+        """`n x d`: the rows that leave every row of `span` (`q x d`, independent) where it is."""
+        held = span @ self.inverse
+        return self.rows - (self.rows @ span.T) @ torch.cholesky_solve(held, _cholesky(held @ span.T, 0.0))
 
 
 def uce_rows(targets: Tensor, kept: Tensor, *, alpha: float, beta: float, lam: float) -> Tensor:

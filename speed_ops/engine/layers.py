@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..progress import Progress, Stopwatch
 from .adversarial import Round, edited_moments, leak, leaking_rows, original_moment
-from .closed_form import Span, erasing_rows, uce_rows
+from .closed_form import FreeRows, Span, erasing_rows, uce_rows
 from .draws import generator, normal
 from .edits import LayerEdit
 from .null_space import KeptSpan, empty_span, lower_gram, span_of_gram, span_of_moment
@@ -66,7 +66,8 @@ class LayerSolver:
         settings, retain = problem.settings, problem.retain
         self.settings, self.watch, self.directions = settings, watch, directions
         self.retain, self.constraints = retain.values, problem.constraints
-        if len(pairs.targets) > retain.width:
+        many = len(pairs.targets) > retain.width
+        if many:
             pairs = pairs.on_the_smaller_side()
         self.targets, change = pairs.mean_scaled()
         self.erased = pairs.erased_rows()  # held rows have no change: they shape the system and take no rank
@@ -76,6 +77,7 @@ class LayerSolver:
         if settings.iec and settings.method == "speed" and settings.prior != "null_space" and len(self.constraints):
             self.held = self.held.joined(self.constraints)
         self._span_for_all = span
+        self._free = FreeRows.of(self.targets, settings.lam) if many and settings.mu == 0 and settings.lam > 0 else None
         self._shared: tuple[Tensor, int] | None = None
         baseline = settings.method in ("uce", "rece")
         if baseline:
@@ -151,7 +153,7 @@ class LayerSolver:
         along = self.directions[key]
         shape = (len(self.retain), settings.augmentations, len(along))
         draws = normal(shape, generator(settings.seed, f"directed augmentation of {key}"), self.retain)
-        own = RowShifts(chosen, self.response[:, chosen], sizes[chosen], self.weights[chosen])
+        own = RowShifts(chosen, self.response, sizes[chosen], self.weights[chosen])
         return augment_directed(shift, own, along, draws[chosen], scale=settings.filter_scale)
 
     def _span(self, prior: RefinedPrior) -> Span:
@@ -191,6 +193,8 @@ class LayerSolver:
         held = self.settings.iec and self.settings.method == "speed" and not isinstance(span, SoftSpan)
         constraints = self.constraints if held else self.constraints[:0]
         with self.watch.part("closed form"):
+            if self._free and isinstance(span, KeptSpan) and 2 * len(span.basis) < span.basis.shape[1]:
+                return self._free.outside(span.joined(constraints).basis)[self.erased]
             return erasing_rows(self.targets, span, constraints, self.settings.lam, self.settings.mu)[self.erased]
 
     def _same_for_all_layers(self) -> tuple[Tensor, int]:
@@ -313,12 +317,12 @@ class Solver:
 def _check_moved(problem: Problem, solved: Mapping[str, SolvedLayer]) -> None:
     """Refuses to hand out an edit that does nothing although the anchors differ from the targets."""
     for key, layer in solved.items():
-        if not bool(torch.isfinite(layer.edit.up).all() & torch.isfinite(layer.edit.down).all()):
+        if not bool(torch.isfinite(layer.edit.up.sum() + layer.edit.down.sum())):  # NaN and Inf survive a sum
             raise InputError(f"The edit of {key} is not finite: raise lam (now {problem.settings.lam:g}).")
-    wanted = problem.pairs.change.abs().max()
+    wanted, targets = float(problem.pairs.change.abs().max()), problem.pairs.targets.T
     # Below this the target rows lie in the kept span to rounding: any edit would be noise.
-    reach = max(float((layer.edit.down @ problem.pairs.targets.T).abs().max()) for layer in solved.values())
-    if float(wanted) > 0 and reach < 1e-9:
+    reached = any(float((layer.edit.down @ targets).abs().max()) >= 1e-9 for layer in solved.values())
+    if wanted > 0 and not reached:
         raise InputError(
             "The kept names and the empty prompt fill the embedding space: nothing can be erased without touching "
             "them. Keep fewer names, turn IPF on, or raise the threshold."

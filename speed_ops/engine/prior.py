@@ -138,7 +138,7 @@ class RowShifts:
     kept: Tensor
     """`p`: their places among the retain rows."""
     response: Tensor
-    """`n x p`: `gain @ c`."""
+    """`n x N`: `gain @ c` of every retain row."""
     sizes: Tensor
     """`p`: |delta_erase c|."""
     weights: Tensor
@@ -151,7 +151,7 @@ def augment_directed(
     """DPA (eqs. 7-9): `draws` (`p x N_A x r`) along the directions, filtered by IPF with one mean over all of them."""
     own = rows.weights
     moved_along = shift.outputs @ (shift.gain @ directions.T)  # o x r: delta_erase V
-    along = (shift.outputs.T @ moved_along).T @ rows.response  # r x p: V' delta' delta c0
+    along = ((shift.outputs.T @ moved_along).T @ rows.response)[:, rows.kept]  # r x p: V' delta' delta c0
     squares = (
         rows.sizes.square()[:, None]
         + 2 * torch.einsum("par,rp->pa", draws, along)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from .closed_form import constraint_rows
 from .draws import generator, permutation
 from .rows import ErasePairs, Rows, canonical, canonical_order, check_pairs, pair_up
 from .settings import EraseSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 WORK = torch.float64
 """Precision of the computation: float32 inverses would smear the edit's rank over hundreds of directions."""
@@ -47,6 +51,25 @@ class Problem:
     """What kind of thing each target is, for the verdict; empty where the caller said nothing."""
 
 
+class Further(TypedDict, total=False):
+    """What a caller may add to the rows of an erasure. Where names to judge by are missing, some kept ones serve."""
+
+    target_names: Sequence[str] | None
+    retain_names: Sequence[str] | None
+    hold: Tensor | Rows | None
+    """Targets of an earlier erasure that the weights already contain."""
+    probes: tuple[Rows, Rows] | None
+    """Target and anchor rows in contexts that the edit is not made from, for the certificate."""
+    held_out: Rows | None
+    """Names that the edit is not made with, for the certificate."""
+    trial: tuple[Rows, Rows] | None
+    """Like `probes`, for `auto` to choose by."""
+    witnesses: Rows | None
+    """Like `held_out`, for `auto` to choose by."""
+    kinds: Sequence[str]
+    """What kind of thing each target is (style, object, ...), which decides where its verdict turns."""
+
+
 WITNESS_SHARE, MOST_WITNESSES, FEWEST_NAMES = 0.15, 60, 20
 """Kept names that `auto` sets aside where the caller gave none: a share of them, enough for a mean that is good to a
 tenth; from fewer names than the last none can be spared."""
@@ -58,32 +81,21 @@ def prepare(
     retain: Tensor | Rows | None,
     invariants: Tensor | None,
     settings: EraseSettings,
-    *,
-    target_names: Sequence[str] | None = None,
-    retain_names: Sequence[str] | None = None,
-    hold: Tensor | Rows | None = None,
-    probes: tuple[Rows, Rows] | None = None,
-    held_out: Rows | None = None,
-    witnesses: Rows | None = None,
-    trial: tuple[Rows, Rows] | None = None,
-    kinds: Sequence[str] = (),
+    **further: Unpack[Further],
 ) -> Problem:
-    """Checks the input, widens it, puts it into canonical order and sets names aside to judge by.
-
-    `held_out` and `witnesses` are such names; where they are missing a share of the kept ones is taken.
-    """
-    target_rows = _rows(targets, target_names, "target")
-    anchor_rows = _rows(anchors, target_names, "anchor")
+    """Checks the input, widens it, puts it into canonical order and sets names aside to judge by."""
+    target_rows = _rows(targets, further.get("target_names"), "target")
+    anchor_rows = _rows(anchors, further.get("target_names"), "anchor")
     width = target_rows.width
     if not isinstance(targets, Rows) and isinstance(anchors, Rows):
         raise InputError("Anchors come as grouped rows, so targets must too.")
     check_pairs(target_rows, anchor_rows)
     like = target_rows.values
-    retained = _optional(retain, retain_names, "retain", like)
+    retained = _optional(retain, further.get("retain_names"), "retain", like)
     unchanged = like[:0] if invariants is None else _checked(invariants, "invariant").to(like)
-    held = _optional(hold, None, "held", like)
-    aside = _optional(held_out, None, "held-out", like)
-    judges = _optional(witnesses, None, "witness", like)
+    held = _optional(further.get("hold"), None, "held", like)
+    aside = _optional(further.get("held_out"), None, "held-out", like)
+    judges = _optional(further.get("witnesses"), None, "witness", like)
     for part, what in ((anchor_rows.values, "anchor"), (unchanged, "invariant")):
         _same_width(part, width, what)
     for rows, what in ((retained, "retain"), (held, "held"), (aside, "held-out"), (judges, "witness")):
@@ -109,12 +121,12 @@ def prepare(
         held_out=aside,
         invariants=unchanged,
         constraints=constraint_rows(unchanged, settings.invariants, settings.seed),
-        probes=_checked_pairs(probes, target_rows, "probe"),
+        probes=_checked_pairs(further.get("probes"), target_rows, "probe"),
         settings=settings,
         witnesses=judges,
         spared=spared,
-        trial=_checked_pairs(trial, target_rows, "trial"),
-        kinds=tuple(kinds),
+        trial=_checked_pairs(further.get("trial"), target_rows, "trial"),
+        kinds=tuple(further.get("kinds", ())),
     )
 
 

@@ -5,6 +5,7 @@ First `Rows`, then the pairs of targets and anchors that the closed form takes: 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -67,6 +68,13 @@ class Rows:
             torch.ones(len(index), dtype=self.values.dtype, device=index.device), index, len(self.names)
         )
         return 1.0 / counts[index]
+
+    def by_concept(self, values: Tensor) -> tuple[Tensor, ...]:
+        """`values` (`m x ...`, a row of it for each row here) apart for each concept."""
+        counts = Counter(self.groups)
+        order = sorted(range(len(self.groups)), key=self.groups.__getitem__)
+        sizes = [counts[concept] for concept in range(len(self.names))]
+        return values[torch.tensor(order, dtype=torch.long, device=values.device)].split(sizes)
 
     def with_values(self, values: Tensor) -> Rows:
         """The same grouping over other values."""
@@ -198,12 +206,10 @@ def pair_up(targets: Rows, anchors: Tensor, limit: int, erased: int) -> ErasePai
 
     The first `erased` concepts are to be erased, the others are held.
     """
-    change = anchors - targets.values
-    index = targets.group_index()
+    change = targets.by_concept(anchors - targets.values)
     kept_targets, kept_change, groups, lost = [], [], [], []
-    for concept in range(len(targets.names)):
-        member = index == concept
-        rows, moves, share = _compress(targets.values[member], change[member], limit)
+    for concept, own in enumerate(targets.by_concept(targets.values)):
+        rows, moves, share = _compress(own, change[concept], limit)
         kept_targets.append(rows)
         kept_change.append(moves)
         groups += [concept] * len(rows)
@@ -240,22 +246,24 @@ def check_pairs(targets: Rows, anchors: Rows) -> None:
             "every target row needs an anchor row at the same position."
         )
     first: dict[object, int] = {}
+    own_anchors = anchors.by_concept(anchors.values)
     for concept, key in enumerate(_identities(targets)):
         other = first.setdefault(key, concept)
         if other == concept:
             continue
         name = targets.names[concept] or f"row {concept + 1}"
-        mine, theirs = (_members(anchors, c) for c in (concept, other))
+        mine, theirs = own_anchors[concept], own_anchors[other]
         if mine.shape == theirs.shape and torch.equal(mine, theirs):
             raise InputError(f"The target {name!r} is listed twice: remove one of the two.")
         raise InputError(f"The target {name!r} is listed twice with different anchors: keep one of them.")
 
 
-def _members(rows: Rows, concept: int) -> Tensor:
-    return rows.values[rows.group_index() == concept]
-
-
 def _identities(rows: Rows) -> list[object]:
     """What makes two concepts the same target: their name where there is one, else their rows."""
     names = [" ".join(name.casefold().split()) for name in rows.names]
-    return [name or tuple(map(tuple, _members(rows, concept).tolist())) for concept, name in enumerate(names)]
+    if all(names):
+        return list(names)
+    members: list[list[object]] = [[] for _ in names]
+    for concept, row in zip(rows.groups, rows.values.tolist(), strict=True):
+        members[concept].append(tuple(row))
+    return [name or tuple(members[concept]) for concept, name in enumerate(names)]
