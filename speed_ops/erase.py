@@ -50,26 +50,31 @@ def erase(
     encoder: TextEncoder | CachedEncoder,
     *,
     hold: Rows | None = None,
+    device: str | None = None,
     progress: Progress | None = None,
     announce: Announce | None = None,
 ) -> Outcome:
-    """Encodes, solves and certifies, at strength 1. `hold`: targets that were erased from the model before."""
+    """Encodes, solves and certifies, at strength 1. `hold`: targets that were erased from the model before.
+
+    `device`: where the edit is computed, and then handed back from to the CPU; None: where the rows are.
+    """
     rows = gather(encoder, model.weights, job, progress, announce)
     encoder.close()  # SDXL's two take a gigabyte, which solving can use
-    further = rows.judges(job.concepts)
+    placed = rows if device is None else rows.to(device)
+    further = placed.judges(job.concepts)
     further["hold"] = hold
     erasure = solve(
         model.weights,
-        rows.targets,
-        rows.anchors,
-        rows.retain,
-        rows.invariants,
+        placed.targets,
+        placed.anchors,
+        placed.retain,
+        placed.invariants,
         job.settings,
         progress=progress,
         **further,
     )
     return Outcome(
-        edits=dict(erasure.edits),
+        edits={key: edit if device is None else edit.to("cpu") for key, edit in erasure.edits.items()},
         architecture=model.architecture,
         layers=model.layers,
         concepts=job.concepts,

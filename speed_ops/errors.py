@@ -1,29 +1,126 @@
-"""The one family of exceptions, and the nearest known name for a message about one that is not known."""
+"""The one family of exceptions, a fault in one sentence and one word, and the nearest known name to an unknown one."""
 
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
 class SpeedError(Exception):
     """Base of everything this package raises on purpose."""
 
+    code = "unexpected"
+    """What kind of fault it is, for programs: see `error_code`."""
+
 
 class SettingsError(SpeedError, ValueError):
     """A setting is out of its range, or two settings contradict each other."""
+
+    code = "settings"
 
 
 class InputError(SpeedError, ValueError):
     """Embeddings, weights or names cannot be used as they are."""
 
+    code = "input"
+
 
 class FileError(SpeedError):
     """A file cannot be read, is not what it claims to be, or cannot be written."""
 
+    code = "file"
+
+
+class ExistsError(FileError):
+    """A file is in the way, and nobody said that it may be replaced."""
+
+    code = "exists"
+
+
+class NotFoundError(FileError):
+    """There is no such file."""
+
+    code = "not-found"
+
+
+class NoSpaceError(FileError):
+    """The disk has no room for what is to be written."""
+
+    code = "no-space"
+
 
 class UnsupportedModelError(SpeedError):
     """The model has no layer that this package knows how to edit."""
+
+    code = "unsupported-model"
+
+
+class UsageError(SpeedError):
+    """The command line, or a job file, makes no sense."""
+
+    code = "usage"
+
+
+class OutputError(SpeedError):
+    """Nobody can read the result: its reader has gone, or the disk behind it is full."""
+
+    code = "output"
+
+
+_OF_SYSTEM = {
+    errno.ENOENT: "not-found",
+    errno.ENOSPC: "no-space",
+    errno.EDQUOT: "no-space",
+    errno.EACCES: "permission",
+    errno.EPERM: "permission",
+    errno.EROFS: "permission",
+}
+_OF_OTHERS: tuple[tuple[type[BaseException], str], ...] = (
+    (KeyboardInterrupt, "interrupted"),
+    (MemoryError, "memory"),
+    (ImportError, "missing-package"),
+)
+ERROR_CODES = (
+    *("usage", "settings", "input", "file", "exists", "not-found", "no-space", "permission"),
+    *("unsupported-model", "missing-package", "memory", "output", "interrupted", "unexpected"),
+)
+"""All that `error_code` can say. Programs rely on them: a code may be added, but none changes its meaning."""
+
+
+def error_code(fault: BaseException) -> str:
+    """One word for a fault, for programs."""
+    if isinstance(fault, FileError) and fault.code == FileError.code:
+        return _code_of_cause(fault)
+    if isinstance(fault, SpeedError):
+        return fault.code
+    return next((code for kind, code in _OF_OTHERS if isinstance(fault, kind)), SpeedError.code)
+
+
+def _code_of_cause(fault: FileError) -> str:
+    """What the operating system said tells a full disk from a wrong path."""
+    cause = fault.__cause__
+    while isinstance(cause, FileError):
+        if cause.code != FileError.code:
+            return cause.code
+        cause = cause.__cause__
+    number = cause.errno if isinstance(cause, OSError) else None
+    return _OF_SYSTEM.get(number or 0, FileError.code)
+
+
+def sentence_of(fault: BaseException) -> str:
+    """A fault in one sentence for people, whatever it is."""
+    said = " ".join(str(fault).split())
+    if isinstance(fault, SpeedError):
+        return said
+    if isinstance(fault, KeyboardInterrupt):
+        return "Interrupted: nothing unfinished was left behind."
+    if isinstance(fault, MemoryError):
+        return "Out of memory: close other programs, or keep fewer names."
+    if isinstance(fault, ImportError):
+        return f"A package is missing ({said}): install with `pip install 'speed-erase[cli]'`."
+    reason = said[:300] or type(fault).__name__
+    return f"Unexpected error ({type(fault).__name__}: {reason}): run again with --debug and report what it shows."
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ unprotected edit would move them; contexts for those that it endangers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -70,6 +70,24 @@ class Gathered:
     """Texts that were encoded; the others came from the cache."""
     reused: int
     seconds: dict[str, float]
+
+    def to(self, device: torch.device | str) -> Gathered:
+        """The same rows on another device: an edit is computed where its rows are."""
+
+        def moved(rows: Rows) -> Rows:
+            return rows.with_values(rows.values.to(device))
+
+        return replace(
+            self,
+            targets=moved(self.targets),
+            anchors=moved(self.anchors),
+            retain=moved(self.retain),
+            invariants=self.invariants.to(device),
+            probes=(moved(self.probes[0]), moved(self.probes[1])),
+            trial=None if self.trial is None else (moved(self.trial[0]), moved(self.trial[1])),
+            held_out=None if self.held_out is None else moved(self.held_out),
+            witnesses=None if self.witnesses is None else moved(self.witnesses),
+        )
 
     def judges(self, concepts: Sequence[Concept]) -> Further:
         """What the edit of these concepts is chosen and judged by."""

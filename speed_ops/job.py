@@ -9,12 +9,19 @@ from typing import Any
 
 from .concepts.concept_list import Concept, ConceptList
 from .concepts.kinds import kind_of
-from .concepts.names import clean_name
-from .concepts.retain_set import RetainSet, builtin_retain, builtin_retain_sets, retain_from_names, union
+from .concepts.names import clean_name, fold, has_invisible, invisible_note, quoted
+from .concepts.retain_set import (
+    RetainSet,
+    builtin_retain,
+    builtin_retain_sets,
+    retain_from_names,
+    retain_from_texts,
+    union,
+)
 from .engine.settings import EraseSettings
 from .errors import FileError, InputError, SettingsError
 from .files.header import MAX_HEADER_BYTES
-from .files.metadata import MAX_CERTIFICATE_BYTES, package_version
+from .files.metadata import LISTED_NAMES, header_size, package_version, widest_certificate
 from .files.recipe import Recipe, RecipeConcept, RecipeRetain
 from .prompts.plan import RowPlan
 from .prompts.tokens import Position
@@ -24,6 +31,8 @@ HELD_OUT_SHARE = 0.1
 as the effort says."""
 MAX_STRENGTH = 100.0
 """Far beyond any use: at 1 a concept has become its anchor."""
+OWN_HEADER = 1_000_000
+"""Bytes of a header that are left to a model whose own header is not known; none has needed half of it."""
 _POSITIONS = ("positions", "retain_positions")
 
 
@@ -79,8 +88,9 @@ def recipe_of(
     family: str = "",
     base_hash: str = "",
     encoder_hash: str = "",
+    history: Sequence[Recipe] = (),
 ) -> Recipe:
-    """Everything that decides the edit, and which model it was made for."""
+    """Everything that decides the edit, and which model it was made for. `history`: what was erased from it before."""
     concepts = tuple(RecipeConcept(one.target, one.anchor, one.kind, one.aliases) for one in job.concepts)
     kinds = dict.fromkeys(one.kind for one in job.concepts)
     templates = [template.text for kind in kinds for template in job.plan.solve_templates(kind_of(kind))]
@@ -95,6 +105,7 @@ def recipe_of(
         package_version=package_version(),
         base_hash=base_hash,
         encoder_hash=encoder_hash,
+        history=tuple(history),
     )
 
 
@@ -103,9 +114,12 @@ def job_of(recipe: Recipe, what: str = "The recipe") -> StoredJob:
     if recipe.redacted:
         raise FileError(f"{what} is redacted: it has hashes instead of names, so it cannot be repeated.")
     notes: list[str] = [f"{what} has an unknown field {name!r}, which is ignored." for name in recipe.unknown]
+    notes += _about_history(recipe, what)
     concepts = ConceptList(tuple(_concept(one, n, what) for n, one in enumerate(recipe.concepts, 1)))
     settings = _settings(recipe.settings, what, notes)
     retain = _retain(recipe.retain, what, notes)
+    cleaned = [name for concept in concepts for name in concept.cleaned]
+    notes += [*([invisible_note(cleaned)] if cleaned else ()), *retain.notes]
     job = dataclasses.replace(Job.of(tuple(concepts), retain, settings), plan=_plan(recipe.rows, settings, what))
     rebuilt = recipe_of(job)
     if recipe.contexts and recipe.contexts != rebuilt.contexts:
@@ -113,12 +127,37 @@ def job_of(recipe: Recipe, what: str = "The recipe") -> StoredJob:
     return StoredJob(job, _strength(recipe.rows, what), _clip_skip(recipe.rows, what), tuple(notes))
 
 
-def check_storable(job: Job) -> None:
-    """Refuses before the work lists so long that no file could hold the recipe after it."""
-    size = len(recipe_of(job).to_json())
-    if size > MAX_HEADER_BYTES - MAX_CERTIFICATE_BYTES:
+def _about_history(recipe: Recipe, what: str) -> list[str]:
+    count = sum(len(earlier.concepts) for earlier in recipe.history)
+    if not count:
+        return []
+    others = "another concept" if count == 1 else f"{count:,} other concepts"
+    those = "that recipe" if len(recipe.history) == 1 else f"those {len(recipe.history)} recipes"
+    return [
+        f"{what} was made on a model from which {others} had been erased before: for the same result, apply {those} "
+        "first."
+    ]
+
+
+def check_storable(
+    job: Job, *, history: Sequence[Recipe] = (), salt: str | None = None, beside: int = OWN_HEADER
+) -> None:
+    """Refuses before the work lists so long that no file could hold what is known after it.
+
+    `history` as for `recipe_of`. `salt`: names will be hashes, which may be longer. `beside`: bytes of the header that
+    the source has of its own.
+    """
+    recipe = recipe_of(job, history=history)
+    concepts, kept = [(one.target, one.kind) for one in job.concepts], job.retain.names
+    if salt is not None:
+        recipe = recipe.redacted_with(salt)
+        concepts = [(stored.target, stored.kind) for stored in recipe.concepts]
+        kept = (*kept, *[recipe.concepts[0].target] * LISTED_NAMES)
+    size = header_size(recipe, widest_certificate(concepts, kept, job.settings.to_dict()))
+    if size > MAX_HEADER_BYTES - beside:
         raise FileError(
-            f"With these lists the recipe is {size / 1e6:.0f} MB, too long for a file header: shorten them."
+            f"With these lists the recipe and the certificate are {size / 1e6:.1f} MB, too long for a file header: "
+            "shorten them."
         )
 
 
@@ -128,14 +167,16 @@ def same_work(first: Recipe, second: Recipe) -> bool:
 
 
 def _work_alone(recipe: Recipe) -> Recipe:
-    return dataclasses.replace(recipe, family="", package_version="", base_hash="", encoder_hash="")
+    return dataclasses.replace(recipe, family="", package_version="", base_hash="", encoder_hash="", history=())
 
 
 def _concept(stored: RecipeConcept, number: int, what: str) -> Concept:
     where = f"{what}, concept {number}"
     kind_of(stored.kind)
-    names = [clean_name(name, where) for name in (stored.target, stored.anchor, *stored.aliases)]
-    return Concept(names[0], names[1], stored.kind, tuple(filter(None, names[2:])), number, what)
+    written = (stored.target, stored.anchor, *stored.aliases)
+    names = [clean_name(name, where) for name in written]
+    cleaned = tuple(fold(name) for name in written if has_invisible(name))
+    return Concept(names[0], names[1], stored.kind, tuple(filter(None, names[2:])), number, what, cleaned)
 
 
 def _settings(values: dict[str, Any], what: str, notes: list[str]) -> EraseSettings:
@@ -169,12 +210,12 @@ def _retain(stored: tuple[RecipeRetain, ...], what: str, notes: list[str]) -> Re
     parts = []
     for one in stored:
         if one.names is not None:
-            names = filter(None, (clean_name(name, f"{what}, retain list {one.label!r}") for name in one.names))
-            parts.append(retain_from_names(names, one.label, one.kind))
+            where = f"{what}, retain list {quoted(one.label)}"
+            parts.append(retain_from_texts(((where, name) for name in one.names), one.label, one.kind))
             continue
         parts.append(builtin_retain(one.label))
         if one.sha256 and parts[-1].sources[0].sha256 != one.sha256:
-            notes.append(f"The built-in list {one.label!r} has changed since {what} was written.")
+            notes.append(f"The built-in list {quoted(one.label)} has changed since {what} was written.")
     return union(parts)
 
 

@@ -34,7 +34,7 @@ def test_the_page_shows_what_the_commands_say(page: str, runs: list[Run]) -> Non
 def test_what_fails_is_what_the_page_says_fails(page: str, runs: list[Run]) -> None:
     failed = [run.command for run in runs if run.code]
     assert failed == [block.command for block in blocks(page) if block.code]
-    assert [command.split()[1] for command in failed] == ["verify", "batch", "probe", "erase"]
+    assert [command.split()[1] for command in failed] == ["verify", "batch", "probe", "erase", "erase"]
     refused = [run.command for run in runs if any(line.startswith("speed-erase: ") for line in run.said)]
     assert refused == [command for command in failed if "old-model.ckpt" in command]
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = {"comfy", "comfy_extras", "folder_paths", "nodes", "server", "execution"}
-MOST_MODULES = 99
+MOST_MODULES = 105
 MOST_LINES = 400
 
 # From the ground up: a room may use those before it, never those after it.

@@ -192,7 +192,7 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
     figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=8, frameon=False)
     figure.tight_layout(rect=(0, 0.95 / figure.get_figheight(), 1, 1))  # an inch for the legend
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
 
 
 def _label(key: str) -> str:

@@ -7,9 +7,10 @@ from itertools import count
 
 import torch
 
+from ..concepts.names import quoted
 from ..engine.curve import Curve
 from ..engine.problem import Problem
-from .certificate import ConceptResult, Drift, LayerFacts, left_within, verdict_in_words
+from .certificate import VERDICT_WORDS, ConceptResult, Drift, LayerFacts, left_within, verdict_in_words
 
 ALIKE_BELOW = 0.05
 """Target and anchor whose outputs differ by less than this share of the target's are nearly the same."""
@@ -48,8 +49,8 @@ def cautions(
     yield from about
     for kept, target in rivals(problem):
         yield (
-            f"The kept name {kept!r} is nearly the same as the concept {target!r} and works against its erasure: "
-            "remove it from the list."
+            f"The kept name {quoted(kept)} is nearly the same as the concept {quoted(target)} and works against its "
+            "erasure: remove it from the list."
         )
 
 
@@ -67,13 +68,13 @@ def _about_budget(
     if not weak:
         return
     more = left_within(curve, 2 * budget)
-    what = repr(weak[0]) if len(weak) == 1 else f"{len(weak)} of {len(concepts)} concepts"
+    what = quoted(weak[0]) if len(weak) == 1 else f"{len(weak)} of {len(concepts)} concepts"
     text = f"A drift of {budget:.0%}, the budget, does not allow all of the erasure of {what}."
     if more is not None and more < curve.chosen.left - 0.02:
         text += f" With {2 * budget:.0%}, {more:.0%} would be left on average instead of {curve.chosen.left:.0%}."
     else:
         text += " More drift would hardly help."
-    names = ", ".join(name for name, _ in curve.in_the_way[:NAMED])
+    names = ", ".join(quoted(name) for name, _ in curve.in_the_way[:NAMED])
     helps = "another anchor, one nearer to the concept; thorough instead of quick or normal; more strength"
     yield (
         text
@@ -95,12 +96,21 @@ def concept_cautions(
                 "" if chosen else " Raise rows_per_concept, or lower lam." if in_context else " Use the preset auto."
             )
             left = f"{concept.probe_median:.0%} is left in prompts that were not used to make the edit"
-            yield f"{concept.name!r} is {verdict_in_words(concept.verdict)}: {left}.{advice}"
+            yield f"{quoted(concept.name)} is {verdict_in_words(concept.verdict)}: {left}.{advice}"
         if concept.energy_lost > LOSS_ABOVE:
             lost = f"{concept.energy_lost:.0%} of its edit"
-            yield f"Compressing the rows of {concept.name!r} lost {lost}: raise rows_per_concept."
+            yield f"Compressing the rows of {quoted(concept.name)} lost {lost}: raise rows_per_concept."
         if difference < ALIKE_BELOW:
-            yield f"The model sees almost no difference between {concept.name!r} and its anchor: choose another anchor."
+            yield (
+                f"The model sees almost no difference between {quoted(concept.name)} and its anchor: choose another "
+                "anchor."
+            )
+
+
+def fixed_text() -> str:
+    """Everything that the sentences above say besides names and numbers: words that no redaction takes for a name."""
+    parts = [part for one in (cautions, _about_budget, concept_cautions) for part in one.__code__.co_consts]
+    return " ".join([*(part for part in parts if isinstance(part, str)), *VERDICT_WORDS.values()])
 
 
 def rivals(problem: Problem) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ..engine.adversarial import Round
 from ..engine.curve import Curve
+from ..files.metadata import HEADER_WARNINGS
 
 Verdict = Literal["erased", "weakened", "stands", "unproven"]
 
@@ -120,8 +121,11 @@ class Certificate:
         return asdict(self)
 
     def short(self) -> dict[str, Any]:
-        """What goes into a file's header: no per-layer and no per-token lists."""
+        """What goes into a file's header: no per-layer and no per-token lists, and not more warnings than it has room
+        for."""
         whole = self.to_json()
+        if (more := len(self.warnings) - HEADER_WARNINGS) > 0:
+            whole["warnings"] = [*self.warnings[:HEADER_WARNINGS], f"And {more:,} more warnings."]
         whole["null_text_drift"] = max(self.null_text_drift, default=None)
         whole["layers"] = len(self.layers)
         return whole

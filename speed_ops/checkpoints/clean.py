@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from ..certificate.forecast import Forecast
 from ..concepts.retain_set import drop_targets
 from ..erase import Outcome, at_strength, erase, predict
-from ..job import Job, check_storable, recipe_of
+from ..errors import SpeedError
+from ..files.checkpoint import Checkpoint
+from ..files.metadata import history_of, read_provenance
+from ..files.recipe import Recipe
+from ..files.results import one_at_a_time
+from ..job import Job, check_storable, recipe_of, same_work
 from ..progress import Announce, Progress
-from .output_files import OutputFiles, parse_products
+from .output_files import OutputFiles, Product, parse_products
 from .save import check_paths, output_folder, refuse_unless_erased, save
 from .source import ModelSource, TextSetup
 
@@ -31,26 +37,71 @@ def clean_file(
     note: Note,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Opens, checks, erases, saves. Everything that can be refused is refused before the long work."""
+    """Opens, checks, erases, saves."""
     started = time.perf_counter()
-    source = ModelSource.open(path)
-    outputs = possible_outputs(source, job, outputs, note)
-    is_folder = source.checkpoint.is_folder
-    paths = outputs.paths(path, is_folder=is_folder)
-    check_paths(paths, path, is_folder=is_folder, force=outputs.force)
-    check_storable(job)
-    for sentence in before_starting(source, job, text):
-        note(sentence)
-    with output_folder(outputs.folder):
+    source, paths, may_replace = checked(path, job, text, outputs, strength, note)
+    with output_folder(outputs.folder), one_at_a_time(outputs.folder, outputs.stem(path)):
+        check_paths(paths, source.checkpoint, may_replace)  # another run may have finished meanwhile
         outcome = clean(source, job, text, strength, progress, note)
         if outputs.strict:
             refuse_unless_erased(outcome)
-        outcome = save(outcome, source, paths, force=outputs.force, salt=outputs.salt, progress=progress)
+        outcome = save(outcome, source, paths, may_replace=may_replace, salt=outputs.salt, progress=progress)
     for sentence in outcome.notes:
         note(sentence)
     if text.cache is not None and text.cache.problem:
         note(text.cache.problem)
     return replace(outcome, seconds=time.perf_counter() - started)
+
+
+def checked(
+    path: Path, job: Job, text: TextSetup, outputs: OutputFiles, strength: float, note: Note
+) -> tuple[ModelSource, dict[Product, Path], Callable[[Path], bool]]:
+    """The model, where its results go and which of them may exist. Refuses all that can be refused before the work."""
+    source = ModelSource.open(path)
+    outputs = possible_outputs(source, job, outputs, note)
+    paths = outputs.paths(path, is_folder=source.checkpoint.is_folder)
+    recipe = recipe_of(job, strength=strength, clip_skip=text.clip_skip)
+    may_replace = _replaceable(source, paths, recipe, outputs, note)
+    check_paths(paths, source.checkpoint, may_replace)
+    check_storable(job)
+    for sentence in before_starting(source, job, text):
+        note(sentence)
+    return source, paths, may_replace
+
+
+def _replaceable(
+    source: ModelSource, paths: Mapping[Product, Path], recipe: Recipe, outputs: OutputFiles, note: Note
+) -> Callable[[Path], bool]:
+    """Which results may exist already: any with `force`, else those that this very job has left incomplete."""
+    if outputs.force:
+        return lambda path: True
+    there = [path for path in paths.values() if os.path.lexists(path)]
+    if not there or len(there) == len(paths):
+        return lambda path: False
+    ours = made_by(recipe, source, there, outputs.salt)
+    if ours:
+        note("an earlier run of this job was cut short while it saved: its results are completed now.")
+    return lambda path: path in ours
+
+
+def made_by(recipe: Recipe, source: ModelSource, paths: Iterable[Path], salt: str | None) -> set[Path]:
+    """Those of the files that say they were made by this recipe from this very model; reports say nothing."""
+    wanted = recipe.redacted_with(salt) if salt else recipe
+    said = {path: found for path in paths if (found := _recipe_in(path)) is not None and same_work(wanted, found)}
+    digest = source.base_hash() if said else ""
+    return {path for path, found in said.items() if found.base_hash == digest}
+
+
+def _recipe_in(path: Path) -> Recipe | None:
+    try:
+        if path.suffix == ".json":
+            return Recipe.read(path)
+        if path.suffix not in (".safetensors", "") and not path.is_dir():
+            return None
+        said = read_provenance(Checkpoint.open(path).metadata, str(path))
+    except SpeedError:
+        return None
+    return said.recipe if said else None
 
 
 def clean(
@@ -63,7 +114,7 @@ def clean(
 ) -> Outcome:
     """Erases a job's concepts from a model file, in memory. Nothing is written."""
     model = source.model(job.settings.layers)
-    outcome = erase(job, model, text.encoder(source), progress=progress, announce=announce)
+    outcome = erase(job, model, text.encoder(source), device=text.device, progress=progress, announce=announce)
     outcome = at_strength(outcome, strength, model.weights, progress)
     recipe = recipe_of(
         job,
@@ -72,6 +123,7 @@ def clean(
         family=source.architecture.name,
         base_hash=source.base_hash(progress),
         encoder_hash=text.encoder_hash(source),
+        history=history_of(source.checkpoint.metadata),
     )
     return replace(outcome, recipe=recipe, source=str(source.checkpoint.path))
 

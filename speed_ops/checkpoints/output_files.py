@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +35,18 @@ class OutputFiles:
     """Given: hashes stand in the place of names."""
 
     def __post_init__(self) -> None:
-        _check_stem(self.name)
+        check_name(self.name)
+
+    def stem(self, model: Path) -> str:
+        """What the results of a model are called, without their endings."""
+        stem = self.name or (model.resolve().name if model.is_dir() else model.stem)
+        if Path(stem).name != stem or stem in ("", ".", ".."):
+            raise SettingsError(f"{stem!r} is not a file name: give one without folders.")
+        return stem
 
     def paths(self, model: Path, *, is_folder: bool = False) -> dict[Product, Path]:
         """Where each product of one model goes."""
-        stem = self.name or (model.resolve().name if is_folder else model.stem)
-        _check_stem(stem)
+        stem = self.stem(model)
         paths = {product: self.folder / (stem + _ENDINGS[product]) for product in self.products}
         if is_folder and "checkpoint" in paths:
             paths["checkpoint"] = self.folder / f"{stem}-erased"
@@ -58,6 +65,15 @@ def parse_products(names: Sequence[str]) -> tuple[Product, ...]:
     return tuple(product for product in PRODUCTS if product in names)
 
 
-def _check_stem(stem: str) -> None:
-    if Path(stem).name != stem or stem in (".", ".."):
-        raise SettingsError(f"{stem!r} is not a file name: give one without folders.")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]$')
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that would be a path, or that Windows cannot store: results are passed on."""
+    if not name:
+        return
+    if Path(name).name != name or name in (".", "..") or "/" in name or "\\" in name:
+        raise SettingsError(f"{name!r} is not a file name: give one without folders.")
+    if _RESERVED.fullmatch(name) or _NOT_PORTABLE.search(name):
+        raise SettingsError(f"Windows cannot store a file called {name!r}: choose another name.")

@@ -15,19 +15,38 @@ from ..engine.edits import LayerEdit
 from ..erase import Outcome
 from ..errors import FileError
 from ..files.atomic import check_target, write_bytes, write_error
+from ..files.checkpoint import Checkpoint
 from ..files.lora import write_lora
 from ..files.metadata import build_metadata
-from ..files.rewrite import write_edited
+from ..files.results import all_or_none
+from ..files.rewrite import check_folder, check_space, folder_files, write_edited
 from ..progress import Progress
 from ..report.html import render, report_facts
 from .output_files import Product
 from .source import ModelSource
 
+LORA_SPACE = 100_000_000
+"""Room asked for besides a checkpoint; LoRAs of a hundred concepts are smaller."""
 
-def check_paths(paths: Mapping[Product, Path], source: Path, *, is_folder: bool, force: bool) -> None:
-    """Refuses before any work what would be refused after it."""
+
+def check_paths(
+    paths: Mapping[Product, Path], source: Checkpoint, replace: Callable[[Path], bool] = lambda path: False
+) -> None:
+    """Refuses before any work what would be refused after it. `replace`: whether a file may exist already."""
     for product, path in paths.items():
-        check_target(path, force=force, sources=[source], folder=is_folder and product == "checkpoint")
+        folder = source.is_folder and product == "checkpoint"
+        if len(os.fsencode(path.name)) > _NAME_BYTES:
+            raise FileError(f"Cannot write {path}: the name is too long for this file system; choose a shorter one.")
+        check_target(path, force=replace(path), sources=[source.path], folder=folder)
+        if folder:
+            check_folder(source.path, path)
+            folder_files(source)
+        if product == "checkpoint":
+            check_space(path, source.size + LORA_SPACE)
+
+
+_NAME_BYTES = 255
+"""Longest name on every file system in use."""
 
 
 @contextmanager
@@ -53,48 +72,42 @@ def save(
     source: ModelSource,
     paths: Mapping[Product, Path],
     *,
-    force: bool = False,
+    may_replace: Callable[[Path], bool] = lambda path: False,
     salt: str | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Writes the products, the largest first. If one fails, those that this call has newly made are taken back."""
-    fresh = [path for path in paths.values() if not os.path.lexists(path)]
-    try:
-        return _save(
-            replace(outcome, files={str(product): path for product, path in paths.items()}),
-            source,
-            force,
-            salt,
-            progress,
-        )
-    except BaseException:
-        for path in fresh:
-            if path.is_file():
-                path.unlink()
-        raise
+    """Writes the products, the largest first; they get their names together at the end, or none does."""
+    outcome = replace(outcome, files={str(product): path for product, path in paths.items()})
+    with all_or_none(list(paths.values()), replace=may_replace, sources=[source.checkpoint.path]) as place:
+        outcome = _save(outcome, source, {product: place(path) for product, path in paths.items()}, salt, progress)
+        source.checkpoint.refuse_changed()
+    return outcome
 
 
-def _save(outcome: Outcome, source: ModelSource, force: bool, salt: str | None, progress: Progress | None) -> Outcome:
-    paths = outcome.files
+def _save(
+    outcome: Outcome,
+    source: ModelSource,
+    paths: Mapping[Product, Path],
+    salt: str | None,
+    progress: Progress | None,
+) -> Outcome:
     if "checkpoint" in paths:
-        outcome = _save_checkpoint(outcome, source, force, salt, progress)
+        outcome = _save_checkpoint(outcome, source, paths["checkpoint"], salt, progress)
     if "lora" in paths:
         metadata = _metadata(outcome, source, "lora", salt)
-        error = write_lora(
-            paths["lora"], outcome.applied, outcome.layers, outcome.architecture, metadata=metadata, force=force
-        )
+        error = write_lora(paths["lora"], outcome.applied, outcome.layers, outcome.architecture, metadata=metadata)
         outcome = replace(outcome, lora_error=error)
     if "recipe" in paths and outcome.recipe is not None:
         recipe = outcome.recipe.redacted_with(salt) if salt else outcome.recipe
-        recipe.write(paths["recipe"], force=force)
+        recipe.write(paths["recipe"])
     if "report" in paths:
         page = render(report_facts(outcome, source.checkpoint, salt))
-        write_bytes(paths["report"], page.encode(), force=force)
+        write_bytes(paths["report"], page.encode("utf-8", "replace"))  # paths need not be text
     return outcome
 
 
 def _save_checkpoint(
-    outcome: Outcome, source: ModelSource, force: bool, salt: str | None, progress: Progress | None
+    outcome: Outcome, source: ModelSource, path: Path, salt: str | None, progress: Progress | None
 ) -> Outcome:
     keys = {layer.canonical: layer.file_key for layer in outcome.layers}
     replacements = {keys[key]: _adder(edit) for key, edit in outcome.applied.items()}
@@ -102,11 +115,10 @@ def _save_checkpoint(
     metadata = _metadata(outcome, source, "checkpoint" if source.has_encoders else "diffusion_model", salt)
     written = write_edited(
         source.checkpoint,
-        outcome.files["checkpoint"],
+        path,
         replacements,
         metadata,
         drop=averaged,
-        force=force,
         progress=progress,
     )
     notes = list(outcome.notes)
@@ -117,7 +129,8 @@ def _save_checkpoint(
         )
     if written.left_out:
         count = len(written.left_out)
-        notes.append(f"{count} more weight files in the folder were left out, because they are not edited.")
+        were = "file in the folder was" if count == 1 else "files in the folder were"
+        notes.append(f"{count} {were} left out: only the parts of the model that are known here are copied.")
     lost = sum(value**2 for value in written.rounding.values()) ** 0.5
     size = sum(float(edit.norm()) ** 2 for edit in outcome.applied.values()) ** 0.5
     return replace(outcome, notes=tuple(notes), rounding=lost / size if size else 0.0)
@@ -135,7 +148,7 @@ def _metadata(
 ) -> dict[str, str]:
     assert outcome.recipe is not None and outcome.certificate is not None
     own = source.checkpoint.metadata
-    title = own.get("modelspec.title") or source.checkpoint.path.stem
+    title = own.get("modelspec.title") or _as_text(source.checkpoint.path.stem)
     certificate = outcome.certificate.short()
     certificate.pop("seconds")  # the same run gives the same bytes
     return build_metadata(
@@ -147,6 +160,11 @@ def _metadata(
         existing={} if content == "lora" else own,
         salt=salt,
     )
+
+
+def _as_text(name: str) -> str:
+    """A file's name for a header, which holds nothing but text; names on a disk need not be text."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def refuse_unless_erased(outcome: Outcome) -> None:

@@ -195,6 +195,8 @@ class TextSetup:
     text_encoders: tuple[Path, ...] = ()
     """Other files that hold text encoders; what they do not hold is looked for in the model's own."""
     cache: EmbeddingCache | None = None
+    device: str = "cpu"
+    """Where text is encoded and the edit is computed, as torch calls it."""
 
     def encoder(self, source: ModelSource) -> CachedEncoder:
         """The encoder of a model, read in this way."""
@@ -209,11 +211,12 @@ class TextSetup:
         parts: list[EncoderPart] = []
         beside = [row for row in files.found if row.placed == "beside"]
         if beside:
-            clip = ClipTextEncoder(files, beside, clip_words(self.tokenizer, files.holders), self.clip_skip)
+            words = clip_words(self.tokenizer, files.holders)
+            clip = ClipTextEncoder(files, beside, words, self.clip_skip, self.device)
             parts.append(EncoderPart(clip, family.columns(beside[0].name).start))
         for row in files.found:
             if row.placed == "below":
-                t5 = T5TextEncoder(files, row, t5_words(self.tokenizer, files.holders), self.clip_skip)
+                t5 = T5TextEncoder(files, row, t5_words(self.tokenizer, files.holders), self.clip_skip, self.device)
                 parts.append(EncoderPart(t5))
         if family.entry is None or family.encoders == files.found[:1]:
             return parts[0].encoder

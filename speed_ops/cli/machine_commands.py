@@ -1,4 +1,4 @@
-"""The commands about this machine: `cache` and `bench`."""
+"""The commands about this machine: `cache`, `bench` and `completion`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import time
 from typing import Any
 
-from ..engine.settings import EraseSettings
-from ..errors import SettingsError
+from ..engine.settings import PRESETS, EraseSettings
+from ..errors import SettingsError, UsageError
 from .console import Console
-from .options import UsageError, command
+from .options import command, offer
 
 
 def add_cache(commands: Any) -> None:
@@ -44,9 +44,10 @@ def add_bench(commands: Any) -> None:
     """Declares the command."""
     help = "Time the edit on random weights and embeddings with the shapes of Stable Diffusion 1.x. Nothing is written."
     parser = command(commands, "bench", run_bench, help)
-    parser.add_argument("--concepts", default="1,10", metavar="LIST", help="how many to erase (default: 1,10)")
-    parser.add_argument("--retain", type=int, default=1000, metavar="N", help="how many to keep (default: 1000)")
-    parser.add_argument("--preset", default="few", metavar="NAME", help="settings to time (default: few)")
+    offer(parser.add_argument("--concepts", default="1,10", metavar="LIST", help="how many to erase (default: 1,10)"))
+    offer(parser.add_argument("--retain", type=int, default=1000, metavar="N", help="how many to keep (default: 1000)"))
+    preset = parser.add_argument("--preset", default="few", metavar="NAME", help="settings to time (default: few)")
+    offer(preset, *PRESETS)
 
 
 def run_bench(args: argparse.Namespace, console: Console) -> int:
@@ -94,3 +95,29 @@ def _time(count: int, retain: int, settings: EraseSettings) -> dict[str, Any]:
     whole = time.perf_counter() - started
     measured = erasure.certificate.seconds.get("certificate", 0.0)
     return {"concepts": count, "retain": retain, "solve": whole - measured, "certificate": measured, "all": whole}
+
+
+def add_completion(commands: Any) -> None:
+    """Declares the command."""
+    help = "Print a script that makes a shell complete commands, flags, files and names of built-in lists."
+    parser = command(commands, "completion", run_completion, help, _COMPLETION)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that is to run the script")
+
+
+_COMPLETION = """\
+use it:
+  bash  eval "$(speed-erase completion bash)" in ~/.bashrc
+  zsh   eval "$(speed-erase completion zsh)" in ~/.zshrc, after compinit
+  fish  speed-erase completion fish > ~/.config/fish/completions/speed-erase.fish"""
+
+
+def run_completion(args: argparse.Namespace, console: Console) -> int:
+    """The shell asks us for completions when it needs them, so the script never gets old."""
+    try:
+        from argcomplete import shellcode
+    except ImportError as error:
+        raise ImportError("argcomplete", name="argcomplete") from error
+    script = shellcode(["speed-erase"], shell=args.shell).strip()
+    console.page(script)
+    console.result({"shell": args.shell, "script": script})
+    return 0

@@ -1,116 +1,137 @@
-"""Parses the command line, runs one subcommand, and turns every fault into one sentence and an exit code."""
+"""The entry point: runs one command, stops when asked to, and turns every fault into one sentence and an exit code.
+
+Only the standard library is imported before `main` runs, so that Ctrl-C during the slow imports is answered like any
+other.
+"""
 
 from __future__ import annotations
 
-import argparse
-import ctypes
 import os
 import signal
 import sys
 import threading
-import traceback
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
-from ..errors import SpeedError
-from ..files.metadata import package_version
-from . import machine_commands, read_commands, write_commands
-from .console import Console
-from .options import UsageError
+if TYPE_CHECKING:
+    from .parser import Parser
 
-OK, REFUSED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
-
-COMMANDS = (
-    write_commands.add_erase,
-    write_commands.add_apply,
-    write_commands.add_batch,
-    read_commands.add_inspect,
-    read_commands.add_verify,
-    read_commands.add_forecast,
-    read_commands.add_probe,
-    machine_commands.add_cache,
-    machine_commands.add_bench,
-    write_commands.add_demo,
-)
-
-_EPILOG = """\
-examples:
-  speed-erase demo
-  speed-erase erase model.safetensors --concepts "Van Gogh -> art" --retain artists --out cleaned
-  speed-erase verify cleaned/model-erased.safetensors --base model.safetensors
-
-exit codes: 0 done; 1 a check refused it, or it failed; 2 bad usage."""
+OK, REFUSED, BAD_USAGE, BY_SIGNAL = 0, 1, 2, 128
+"""Exit codes; of a run that a signal ended, the last plus the signal's number, as shells say it."""
+_BROKEN_PIPE = BY_SIGNAL + 13
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code and lets nothing but that out."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        args = build_parser().parse_args(arguments)
-    except SystemExit as end:  # argparse has said what is wrong
-        return int(end.code or 0)
-    return_large_blocks()
-    debug = getattr(args, "debug", False)
-    with Console(quiet=getattr(args, "quiet", False), machine=getattr(args, "json", False)) as console, _stoppable():
+    _fill_closed_streams()
+    with _stoppable():
         try:
-            return int(args.run(args, console))
-        except KeyboardInterrupt:
-            console.error("Interrupted: nothing unfinished was left behind.")
-            return INTERRUPTED
-        except BrokenPipeError:
-            # Who reads us has gone; what is left in the buffer must not raise again at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return REFUSED
-        except Exception as fault:
-            if debug:
-                console.error(traceback.format_exc().rstrip())
-            console.error(_sentence(fault))
-            return BAD_USAGE if isinstance(fault, UsageError) else REFUSED
+            return _run(arguments)
+        except SystemExit as end:  # --help and --version have been answered
+            return int(end.code or 0)
+        except BaseException as fault:
+            return _answer(fault, arguments)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def _run(arguments: Sequence[str]) -> int:
+    from .console import Console
+    from .parser import complete
+
+    parser = build_parser()
+    complete(parser)
+    args = parser.parse_args(arguments)
+    return_large_blocks()
+    lines = getattr(args, "json_lines", False)
+    with Console(quiet=args.quiet, machine=args.json, lines=lines) as console:
+        return int(args.run(args, console))
+
+
+def _answer(fault: BaseException, arguments: Sequence[str]) -> int:
+    """Says what went wrong, to people and to machines; returns the exit code."""
+    from ..errors import OutputError, UsageError, error_code, sentence_of
+    from .console import Console
+
+    given = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    gone = isinstance(fault, OutputError)
+    console = Console(machine="--json" in given and not gone, lines="--json-lines" in given and not gone)
+    if gone and isinstance(fault.__cause__, BrokenPipeError):
+        return _BROKEN_PIPE
+    if "--debug" in given and not isinstance(fault, KeyboardInterrupt):
+        import traceback
+
+        console.error("".join(traceback.format_exception(fault)).rstrip())
+    with suppress(OutputError):
+        console.fault(error_code(fault), sentence_of(fault))
+    if isinstance(fault, KeyboardInterrupt):
+        return BY_SIGNAL + int(getattr(fault, "number", signal.SIGINT))
+    return BAD_USAGE if isinstance(fault, UsageError) else REFUSED
+
+
+def build_parser() -> Parser:
     """All subcommands. Neither this nor parsing imports torch: help and bad usage are answered at once."""
-    parser = argparse.ArgumentParser(
-        prog="speed-erase",
-        description="Erase concepts from text-to-image models in closed form: exact, and without training.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"speed-erase {package_version() or '(not installed)'}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in COMMANDS:
-        add(commands)
-    return parser
+    from .parser import build_parser as build
+
+    return build()
 
 
-def _sentence(fault: Exception) -> str:
-    if isinstance(fault, SpeedError):
-        return " ".join(str(fault).split())
-    if isinstance(fault, MemoryError):
-        return "Out of memory: close other programs, or keep fewer names."
-    if isinstance(fault, ImportError):
-        return f"A package is missing ({fault}): install with `pip install 'speed-erase[cli]'`."
-    reason = " ".join(str(fault).split())[:300] or type(fault).__name__
-    return f"Unexpected error ({type(fault).__name__}: {reason}): run again with --debug and report what it shows."
+class Stopped(KeyboardInterrupt):
+    """A signal asked us to end. Like Ctrl-C, it takes unfinished files with it on its way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+_STOPPING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+"""Each where the system has it: Windows has no SIGHUP, others no SIGBREAK."""
+_PATIENCE = 1.0
+"""Seconds in which a second request counts as the first: some programs that start others pass Ctrl-C on to them."""
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """A request to terminate ends like Ctrl-C, so that temporary files go with us."""
+    """The first request to stop raises `Stopped`; a later one ends the process at once, whatever it is busy with."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    asked: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        if not asked:
+            asked.append(time.monotonic())
+            raise Stopped(number)
+        if time.monotonic() - asked[0] > _PATIENCE:
+            _end(number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {}
+    for number in (getattr(signal, name) for name in _STOPPING if hasattr(signal, name)):
+        # Under `nohup` a signal is ignored, and a program that calls us may have its own way to stop.
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            before[number] = signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int) -> NoReturn:
+    os._exit(BY_SIGNAL + number)
+
+
+def _fill_closed_streams() -> None:
+    """Keeps the numbers 0 to 2 from the files that are opened next: where one is closed, that file would get its
+    number, and with it whatever a library prints."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            with suppress(OSError):
+                os.open(os.devnull, os.O_RDWR)
 
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
@@ -125,6 +146,8 @@ def return_large_blocks() -> bool:
     """
     if not sys.platform.startswith("linux"):
         return False
+    import ctypes
+
     try:
         return bool(ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE))
     except (OSError, AttributeError):  # another C library

@@ -12,7 +12,8 @@ from ..files.metadata import Provenance, load_recipe, read_provenance
 from ..files.recipe import Recipe
 from ..models.detect import detect, is_lora, layers
 from .console import Console
-from .options import add_job, add_text_setup, command, job_from, text_setup_from
+from .options import add_job, add_text_setup, command, job_from, offer, text_setup_from
+from .salt import add_salt, salt_from
 
 if TYPE_CHECKING:
     from ..certificate.leak_probe import LeakReport
@@ -105,11 +106,26 @@ def _say_recipe(recipe: Recipe, console: Console) -> None:
     console.say(
         f"Keeps {kept or 'nothing'}. Settings: {chosen or 'none stated'}; strength {recipe.rows.get('strength', 1.0)}."
     )
+    _say_history(recipe, console)
+
+
+def _say_history(recipe: Recipe, console: Console) -> None:
+    """What had been erased from the model before, the oldest first."""
+    earlier = recipe.history
+    for number, one in enumerate(earlier[:_LISTED], 1):
+        names = ", ".join(concept.target for concept in one.concepts[:_LISTED])
+        more = len(one.concepts) - _LISTED
+        names += f" and {more} more" if more > 0 else ""
+        made_from = one.base_hash or "(not stated)"
+        console.say(f"Erased before this ({number}): {names}, from a file whose sha256 is {made_from}.")
+    if len(earlier) > _LISTED:
+        console.say(f"... and {len(earlier) - _LISTED} more erasures")
 
 
 def _plain_recipe(recipe: Recipe) -> dict[str, Any]:
     plain = vars(recipe) | {"concepts": [vars(one) for one in recipe.concepts]}
-    return plain | {"retain": [vars(part) for part in recipe.retain]}
+    plain |= {"retain": [vars(part) for part in recipe.retain]}
+    return plain | {"history": [_plain_recipe(one) for one in recipe.history]}
 
 
 def _provenance(said: Provenance | None) -> dict[str, Any]:
@@ -126,7 +142,7 @@ def add_verify(commands: Any) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="an erased checkpoint, diffusers folder or eraser LoRA")
     parser.add_argument("--base", type=Path, required=True, metavar="BASE", help="the model that it was made from")
     parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file")
-    parser.add_argument("--salt", metavar="TEXT", help="the salt of a redacted file")
+    add_salt(parser, "the salt of a redacted file")
     add_text_setup(parser)
 
 
@@ -140,7 +156,7 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
         args.base,
         lambda clip_skip: text_setup_from(args, clip_skip),
         recipe=recipe,
-        salt=args.salt,
+        salt=salt_from(args),
         progress=console.progress,
     )
     for text in found.notes:
@@ -197,15 +213,11 @@ def add_probe(commands: Any) -> None:
     parser = command(commands, "probe", run_probe, help)
     parser.add_argument("file", type=Path, metavar="FILE", help="an erased checkpoint, diffusers folder or eraser LoRA")
     parser.add_argument("--base", type=Path, required=True, metavar="BASE", help="the model that it was made from")
-    parser.add_argument("--templates", type=int, metavar="N", help="prompts to try besides the phrase alone")
-    parser.add_argument(
-        "--describe",
-        default="",
-        metavar="TEXT",
-        help="your own description of the concept, tried instead of the standard ones",
-    )
+    offer(parser.add_argument("--templates", type=int, metavar="N", help="prompts to try besides the phrase alone"))
+    describe = "your own description of the concept, tried instead of the standard ones"
+    offer(parser.add_argument("--describe", default="", metavar="TEXT", help=describe))
     parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file")
-    parser.add_argument("--salt", metavar="TEXT", help="the salt of a redacted file")
+    add_salt(parser, "the salt of a redacted file")
     add_text_setup(parser)
 
 
@@ -216,7 +228,7 @@ def run_probe(args: argparse.Namespace, console: Console) -> int:
     from ..checkpoints.clean import missing_encoders
     from ..checkpoints.verify import open_erased
 
-    erased = open_erased(args.file, args.base, recipe=recipe, salt=args.salt, progress=console.progress)
+    erased = open_erased(args.file, args.base, recipe=recipe, salt=salt_from(args), progress=console.progress)
     text = text_setup_from(args, erased.stored.clip_skip)
     report = probe_leaks(
         text.encoder(erased.source),
@@ -229,7 +241,7 @@ def run_probe(args: argparse.Namespace, console: Console) -> int:
     )
     for sentence in (*erased.stored.notes, *missing_encoders(erased.source, text)):
         console.note(sentence)
-    console.say(report.text())
+    console.page(report.text())
     if report.leaking:
         console.say("To erase these as well, run `erase` on the base model with:")
         for concept in report.closed():
@@ -259,14 +271,14 @@ def add_forecast(commands: Any) -> None:
     help = "Show which names an erasure would move if nothing protected them, and how far. Nothing is written."
     parser = command(commands, "forecast", run_forecast, help)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
-    parser.add_argument("--top", type=int, default=20, metavar="N", help="names to show (default: 20)")
+    offer(parser.add_argument("--top", type=int, default=20, metavar="N", help="names to show (default: 20)"))
     add_text_setup(parser)
     add_job(parser)
 
 
 def run_forecast(args: argparse.Namespace, console: Console) -> int:
     """Prints the most endangered names."""
-    job = job_from(args)
+    job = job_from(args, console.note)
     from ..checkpoints.clean import before_starting, foresee
     from ..checkpoints.source import ModelSource
 

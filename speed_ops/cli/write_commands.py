@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,23 +12,26 @@ from ..checkpoints.output_files import PRODUCTS, OutputFiles
 from ..concepts.concept_list import parse_concepts
 from ..concepts.retain_set import builtin_retain
 from ..engine.settings import EraseSettings
+from ..errors import UsageError
 from ..files.metadata import load_recipe
-from ..job import HELD_OUT_SHARE, Job, job_of
+from ..job import HELD_OUT_SHARE, Job, StoredJob, job_of
 from .console import Console
 from .options import (
-    UsageError,
     add_job,
     add_outputs,
     add_text_setup,
     command,
     job_from,
+    offer,
     outputs_from,
     strength_from,
     text_setup_from,
 )
 
 if TYPE_CHECKING:
-    from ..checkpoints.batch import Done
+    from ..checkpoints.batch import Candidate, Done
+    from ..checkpoints.plan import Plan
+    from ..checkpoints.source import TextSetup
     from ..erase import Outcome
 
 _ERASE_EXAMPLE = """\
@@ -45,50 +48,42 @@ def add_erase(commands: Any) -> None:
     parser = command(commands, "erase", run_erase, help, _ERASE_EXAMPLE)
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
     add_outputs(parser)
+    _add_name(parser)
+    strength = "scale of the edit (default: 1)"
+    offer(parser.add_argument("--strength", type=float, default=1.0, metavar="X", help=strength))
     parser.add_argument(
-        "--name", default="", metavar="NAME", help="base name of the results (default: the model's name)"
+        "--print-job", action="store_true", help="print the job file that says the same, for `run`, and do no more"
     )
-    parser.add_argument("--strength", type=float, default=1.0, metavar="X", help="scale of the edit (default: 1)")
     add_text_setup(parser)
     add_job(parser)
 
 
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    help = "base name of the results (default: the model's name)"
+    offer(parser.add_argument("--name", default="", metavar="NAME", help=help))
+
+
 def run_erase(args: argparse.Namespace, console: Console) -> int:
     """Erases and saves."""
-    strength, job = strength_from(args), job_from(args)
-    outputs = outputs_from(args, console, args.name)
-    from ..checkpoints.clean import clean_file
+    strength, job = strength_from(args), job_from(args, console.note)
+    if args.print_job:
+        from .job_file import print_job
 
-    text = text_setup_from(args)
-    outcome = clean_file(
-        args.checkpoint, job, text, outputs, strength=strength, note=console.note, progress=console.progress
-    )
-    show(outcome, console)
-    return 0
+        return print_job(args, console)
+    outputs = outputs_from(args, console.note, args.name)
+    return _erase_one(args, StoredJob(job, strength, None, ()), outputs, console)
 
 
-def add_apply(commands: Any) -> None:
-    """Declares `apply`."""
-    help = "Repeat a recipe on a model: same concepts, settings and lists, with an edit made for this model."
-    parser = command(commands, "apply", run_apply, help)
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe, or a file with one in its header")
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
-    add_outputs(parser)
-    parser.add_argument(
-        "--name", default="", metavar="NAME", help="base name of the results (default: the model's name)"
-    )
-    add_text_setup(parser)
-
-
-def run_apply(args: argparse.Namespace, console: Console) -> int:
-    """Reads the recipe, then does what `erase` does."""
-    stored = job_of(load_recipe(args.recipe), str(args.recipe))
-    for sentence in stored.notes:
-        console.note(sentence)
-    outputs = outputs_from(args, console, args.name)
-    from ..checkpoints.clean import clean_file
-
+def _erase_one(args: argparse.Namespace, stored: StoredJob, outputs: OutputFiles, console: Console) -> int:
+    """One model, or what would be done to it."""
     text = text_setup_from(args, stored.clip_skip)
+    if args.dry_run:
+        from ..checkpoints.plan import plan_file
+
+        show_plan(plan_file(args.checkpoint, stored.job, text, outputs, stored.strength), console)
+        return 0
+    from ..checkpoints.clean import clean_file
+
     outcome = clean_file(
         args.checkpoint,
         stored.job,
@@ -102,6 +97,30 @@ def run_apply(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def add_apply(commands: Any) -> None:
+    """Declares `apply`."""
+    help = "Repeat a recipe on a model: same concepts, settings and lists, with an edit made for this model."
+    parser = command(commands, "apply", run_apply, help)
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe, or a file with one in its header")
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
+    add_outputs(parser)
+    _add_name(parser)
+    add_text_setup(parser)
+
+
+def run_apply(args: argparse.Namespace, console: Console) -> int:
+    """Reads the recipe, then does what `erase` does."""
+    stored = _stored(args, console)
+    return _erase_one(args, stored, outputs_from(args, console.note, args.name), console)
+
+
+def _stored(args: argparse.Namespace, console: Console) -> StoredJob:
+    stored = job_of(load_recipe(args.recipe), str(args.recipe))
+    for sentence in stored.notes:
+        console.note(sentence)
+    return stored
+
+
 def add_batch(commands: Any) -> None:
     """Declares `batch`."""
     help = "Apply a recipe to every checkpoint in a folder. Run it again to resume: finished models are skipped."
@@ -110,49 +129,95 @@ def add_batch(commands: Any) -> None:
         "--recipe", type=Path, required=True, metavar="RECIPE", help="recipe, or a file with one in its header"
     )
     parser.add_argument("--in", dest="folder", type=Path, required=True, metavar="DIR", help="folder with the models")
+    parser.add_argument(
+        "--recursive", action="store_true", help="also the folders below it; the results mirror those folders"
+    )
+    for flag, what in (("--include", "only the models that match"), ("--exclude", "not the models that match")):
+        help = f"{what}: a pattern such as 'sdxl/*', on the path below DIR; repeatable"
+        offer(parser.add_argument(flag, action="append", default=[], metavar="GLOB", help=help))
     add_outputs(parser)
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="models at a time (default: 1)")
+    offer(parser.add_argument("--jobs", type=int, default=1, metavar="N", help="models at a time (default: 1)"))
+    add_lines(parser)
     add_text_setup(parser)
+
+
+def add_lines(parser: argparse.ArgumentParser) -> None:
+    """For commands that come to several models."""
+    parser.add_argument(
+        "--json-lines", action="store_true", help="one JSON object a line: for each model when it is done, then for all"
+    )
 
 
 def run_batch(args: argparse.Namespace, console: Console) -> int:
     """All models, then a table; exit code 1 when any has failed."""
     if not 1 <= args.jobs <= 64:
         raise UsageError(f"--jobs is {args.jobs}: choose from 1 to 64.")
-    stored = job_of(load_recipe(args.recipe), str(args.recipe))
-    for sentence in stored.notes:
-        console.note(sentence)
-    outputs = outputs_from(args, console)
-    from ..checkpoints.batch import clean_one, find_models
+    stored = _stored(args, console)
+    outputs = outputs_from(args, console.note)
+    from ..checkpoints.batch import find_models
 
-    models = find_models(args.folder, args.out)
+    found = find_models(args.folder, outputs, recursive=args.recursive, include=args.include, exclude=args.exclude)
+    return clean_many(args, found, stored, console, args.jobs)
+
+
+def clean_many(
+    args: argparse.Namespace, found: Sequence[Candidate], stored: StoredJob, console: Console, jobs: int = 1
+) -> int:
+    """One job on many models, or what would be done to them."""
+    from ..checkpoints.batch import clean_one, for_each, sort_out
+
     text = text_setup_from(args, stored.clip_skip)
-    stopping = threading.Event()
+    models = sort_out(found, stored, text.clip_skip)
 
-    def one(model: Path) -> Done:
-        done = clean_one(model, stored, text, outputs, console.note, stopping)
-        console.say(f"{model.name}: {done.status}. {done.detail}")
-        return done
+    def clean(one: Candidate, stopping: threading.Event) -> Done:
+        return clean_one(one, stored, text, lambda sentence: console.note(f"{one.name}: {sentence}"), stopping)
 
-    with ThreadPoolExecutor(args.jobs) as pool:
-        try:
-            results = list(pool.map(one, models))
-        except BaseException:
-            stopping.set()
-            pool.shutdown(cancel_futures=True)
-            raise
-    _batch_summary(results, console)
-    return 1 if any(done.status == "failed" for done in results) else 0
+    def told(count: int, one: Candidate, done: Done) -> None:
+        console.say(f"[{count}/{len(models)}] {one.name}: {done.status}. {done.detail}")
+        console.part(_plain_done(done))
 
-
-def _batch_summary(results: list[Done], console: Console) -> None:
+    work = _planner(stored, text) if args.dry_run else clean
+    results = for_each(models, work, told, 1 if args.dry_run else jobs)
     console.say()
-    rows = [(done.model.name, done.status, f"{done.seconds:.1f} s") for done in results]
+    rows = [(one.name, done.status, f"{done.seconds:.1f} s") for one, done in zip(models, results, strict=True)]
     console.table(("Model", "status", "time"), rows)
-    counts = {status: sum(done.status == status for done in results) for status in ("cleaned", "skipped", "failed")}
+    counts = {
+        status: sum(done.status == status for done in results)
+        for status in ("ready" if args.dry_run else "cleaned", "skipped", "failed")
+    }
     console.say(", ".join(f"{count} {status}" for status, count in counts.items()) + ".")
-    models = [{"model": str(d.model), "status": d.status, "detail": d.detail, "seconds": d.seconds} for d in results]
-    console.result({"models": models, **counts})
+    console.result(counts if console.lines else {"models": [_plain_done(done) for done in results], **counts})
+    return 1 if counts["failed"] else 0
+
+
+def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:
+    """In the place of the work: what would be done. The disk must hold the results of all of them."""
+    from ..checkpoints.batch import Done, finished
+    from ..checkpoints.plan import plan_file, refuse_without_space
+
+    plans: list[Plan] = []
+
+    def look(one: Candidate, stopping: threading.Event) -> Done:
+        if one.known is not None:
+            return one.known
+        try:
+            if finished(one, stored, text.clip_skip):
+                return Done(one.path, "skipped", "Already done.")
+            plans.append(plan_file(one.path, stored.job, text, one.outputs, stored.strength))
+            refuse_without_space(plans)
+        except Exception as fault:
+            return one.failed(fault)
+        plan = plans[-1]
+        what = f"{plan.family}, {layers_in_words(plan)}; it would write about {size_in_words(plan.size)}."
+        return Done(one.path, "ready", what, facts=plan.to_json())
+
+    return look
+
+
+def _plain_done(done: Done) -> dict[str, Any]:
+    plain = {"model": str(done.model), "status": done.status, "detail": done.detail, "seconds": round(done.seconds, 3)}
+    failed = {"error": {"code": done.code, "message": done.detail}} if done.code else {}
+    return {**(done.facts or {}), **plain, **failed}
 
 
 def add_demo(commands: Any) -> None:
@@ -188,9 +253,10 @@ def run_demo(args: argparse.Namespace, console: Console) -> int:
 def show(outcome: Outcome, console: Console) -> None:
     """The outcome for people, or for machines."""
     console.result(_plain(outcome))
-    console.say(outcome.text())
+    console.page(outcome.text())
     for product, path in outcome.files.items():
-        console.say(f"{product:<10}  {path}{_size(path)}")
+        size = f"  ({size_in_words(path.stat().st_size)})" if path.is_file() else ""
+        console.say(f"{product:<10}  {path}{size}")
     if outcome.rounding is not None:
         console.say(f"Rounding to the file's own precision loses {outcome.rounding:.2%} of the edit.")
     console.say(f"Done in {outcome.seconds:.1f} s.")
@@ -216,8 +282,30 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _size(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    size = path.stat().st_size
-    return f"  ({size / 1e6:.1f} MB)" if size >= 1e5 else f"  ({size / 1e3:.1f} kB)"
+def show_plan(plan: Plan, console: Console) -> None:
+    """What would be done, for people or for machines."""
+    for sentence in plan.notes:
+        console.note(sentence)
+    console.result({"dry_run": True, **plan.to_json()})
+    console.say(f"{plan.model}: a {plan.family} model; {layers_in_words(plan)} would be edited.")
+    for file, size in plan.reads.items():
+        console.say(f"reads       {file}  ({size_in_words(size)})")
+    cached = "" if plan.cached is None else f", at least {plan.cached} of them from the cache"
+    taken = "an unknown time" if plan.seconds is None else f"about {plan.seconds:.0f} s"
+    console.say(f"encodes     up to {plan.texts} texts{cached}; the rest takes {taken}")
+    for product, (path, size) in plan.writes.items():
+        console.say(f"{product:<10}  {path}  (about {size_in_words(size)})")
+    console.say(f"{size_in_words(plan.free)} are free there. Nothing was written.")
+
+
+def layers_in_words(plan: Plan) -> str:
+    """How many layers would be edited."""
+    return f"{plan.layers} layer{'' if plan.layers == 1 else 's'}"
+
+
+def size_in_words(size: float) -> str:
+    """A size in the unit that suits it."""
+    for limit, unit in ((1e9, "GB"), (1e5, "MB")):
+        if size >= limit:
+            return f"{size / (1e9 if unit == 'GB' else 1e6):.1f} {unit}"
+    return f"{size / 1e3:.1f} kB"

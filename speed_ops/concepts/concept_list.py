@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
 from ..errors import InputError
 from .kinds import kind_of
 from .names import (
+    INVISIBLE,
     MAX_ALIASES,
     MAX_CONCEPTS,
     WordIndex,
@@ -19,14 +21,35 @@ from .names import (
     content_lines,
     find_column,
     fold,
+    has_invisible,
+    invisible_note,
+    list_label,
+    list_suffix,
+    quoted,
     read_text_file,
     refuse_control,
     same_name_key,
     table_rows,
 )
 
-_ARROW = re.compile(r"->|→")
+_ARROW = re.compile(rf"-{INVISIBLE.pattern}*>|→")
+_SHAFTS = "-‐‑‒–—―−⁃˗﹘﹣－=＝~～"
+_DRAWN_ARROW = re.compile(rf"<?[{_SHAFTS}]+\s*[>＞]+")
+"""What people type for an arrow: `->`, which is one, and `=>`, `-->`, `—>`, `- >` and the like, which are not."""
+_OTHER_ARROWS = "".join(
+    chr(code)
+    for first, last in ((0x2190, 0x21FF), (0x2794, 0x27FF), (0x2900, 0x297F), (0x2B00, 0x2BFF), (0x1F800, 0x1F8FF))
+    for code in range(first, last + 1)
+    if "RIGHTWARDS" in unicodedata.name(chr(code), "") and chr(code) != "→"
+)
+_OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}￫])")
+"""Arrows to the right after a name; one that ends an emoji (a runner to the right) is none."""
+_FILE_NAME = re.compile(
+    r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)|[.~]{0,2}[/\\].*)",
+    re.IGNORECASE,
+)
 TARGET_COLUMNS = ("target", "concept", "name")
+LIST_SUFFIXES = (".txt", ".csv", ".tsv")
 
 
 @dataclass(frozen=True)
@@ -42,6 +65,8 @@ class Concept:
     line: int = 0
     source: str = ""
     """File or list the line stands in; empty for typed text."""
+    cleaned: tuple[str, ...] = field(default=(), compare=False)
+    """Those of its names that invisible characters were removed from."""
 
     @property
     def phrases(self) -> tuple[str, ...]:
@@ -70,7 +95,7 @@ class ConceptList(Sequence[Concept]):
         for concept in self.concepts:
             if len(concept.aliases) > MAX_ALIASES:
                 count = f"{len(concept.aliases)} aliases; the limit is {MAX_ALIASES}"
-                raise InputError(f"{concept.where}: '{concept.target}' has {count}.")
+                raise InputError(f"{concept.where}: {quoted(concept.target)} has {count}.")
         _refuse_clashes(self.concepts)
 
     def __len__(self) -> int:
@@ -100,24 +125,26 @@ class ConceptList(Sequence[Concept]):
         return tuple(_notes(self.concepts))
 
 
-def parse_concepts(text: str, kind: str, source: str = "") -> ConceptList:
+def parse_concepts(text: str, kind: str, source: str = "", *, comments: bool = True) -> ConceptList:
     """Parses typed text: `target`, `target -> anchor`, `target | alias -> anchor`; `target ->` leaves the name out.
 
-    Commas, parentheses and braces are part of a name. `#` at the start of a line or after a space opens a comment.
+    Commas, parentheses and braces are part of a name. `#` at the start of a line or after a space opens a comment,
+    unless there are no `comments`.
     """
     default = kind_of(kind).anchor
     found: list[Concept] = []
-    for number, line in content_lines(text):
+    for number, line in content_lines(text, comments):
         where = _place(source, number)
-        refuse_control(fold(line), where)
+        _refuse_look_alikes(fold(line), where)
         parts = _ARROW.split(line)
         if len(parts) > 2:
             raise InputError(f"{where}: there is more than one arrow; write one concept per line, as 'name -> anchor'.")
-        target, aliases = _phrases(parts[0].split("|"), where)
+        names = parts[0].split("|")
+        target, aliases = _phrases(names, where)
         anchor = clean_name(parts[1], where) if len(parts) == 2 else default
         if "|" in anchor:
             raise InputError(f"{where}: put aliases before the arrow; the anchor is a single phrase.")
-        found.append(Concept(target, anchor, kind, aliases, number, source))
+        found.append(Concept(target, anchor, kind, aliases, number, source, _cleaned([*names, *parts[1:]])))
     return ConceptList(tuple(found))
 
 
@@ -135,17 +162,39 @@ def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
         where = _place(source, number)
         row_kind = cell(row, optional["kind"]).strip().casefold() or kind
         names = [cell(row, target_column), *filter(str.strip, cell(row, optional["aliases"]).split("|"))]
+        for one in names:
+            _refuse_look_alikes(fold(one), where)
         target, aliases = _phrases(names, where)
-        anchor = clean_name(cell(row, optional["anchor"]), where) or kind_of(row_kind).anchor
-        found.append(Concept(target, anchor, row_kind, aliases, number, source))
+        own_anchor = cell(row, optional["anchor"])
+        anchor = clean_name(own_anchor, where) or kind_of(row_kind).anchor
+        found.append(Concept(target, anchor, row_kind, aliases, number, source, _cleaned([*names, own_anchor])))
     return ConceptList(tuple(found))
 
 
 def read_concepts(path: str | Path, kind: str) -> ConceptList:
-    """Reads a list file: a table if its name ends in `.csv`, else one concept a line."""
+    """Reads a list: a table where its name ends in `.csv` or `.tsv`, else one concept a line. `-`: standard input."""
     file = Path(path)
-    parse = parse_concept_table if file.suffix.lower() == ".csv" else parse_concepts
-    return parse(read_text_file(file), kind, file.name)
+    parse = parse_concepts if list_suffix(file, LIST_SUFFIXES) == ".txt" else parse_concept_table
+    return parse(read_text_file(file), kind, list_label(file))
+
+
+def _cleaned(raw: Sequence[str]) -> tuple[str, ...]:
+    """Names that stand for something else than what was written, as far as one could not see it."""
+    return tuple(name for text in raw if has_invisible(text) and (name := fold(text)))
+
+
+def _refuse_look_alikes(line: str, where: str) -> None:
+    """What was meant as an arrow or as a file would otherwise be taken for a part of a name."""
+    refuse_control(line, where)
+    if _FILE_NAME.fullmatch(line):
+        raise InputError(
+            f"{where}: {quoted(line)} looks like a file: give it with --concepts-file on the command line, or as the "
+            "node's file."
+        )
+    drawn = [found.group() for found in _DRAWN_ARROW.finditer(line) if found.group() != "->"]
+    drawn += [found.group(1) for found in _OTHER_ARROW.finditer(line)]
+    if drawn:
+        raise InputError(f"{where}: {quoted(drawn[0])} is not an arrow here; write '->', as in 'name -> anchor'.")
 
 
 def _place(source: str, line: int) -> str:
@@ -160,7 +209,7 @@ def _phrases(parts: Sequence[str], where: str) -> tuple[str, tuple[str, ...]]:
         raise InputError(f"{where}: an alias is empty; remove the extra '|'.")
     for name in names:
         if "|" in name or _ARROW.search(name):
-            raise InputError(f"{where}: '{name}' contains '|' or an arrow, which cannot be part of a name.")
+            raise InputError(f"{where}: {quoted(name)} contains '|' or an arrow, which cannot be part of a name.")
     return names[0], tuple(names[1:])
 
 
@@ -172,17 +221,18 @@ def _refuse_clashes(concepts: Sequence[Concept]) -> None:
             if key in owner:
                 _refuse_repeat(phrase, concept, owner[key])
             if key == same_name_key(concept.anchor):
-                raise InputError(f"{concept.where}: '{phrase}' would become itself; choose another anchor.")
+                raise InputError(f"{concept.where}: {quoted(phrase)} would become itself; choose another anchor.")
             owner[key] = concept
 
 
 def _refuse_repeat(phrase: str, concept: Concept, earlier: Concept) -> None:
+    place = _lower(earlier.where)
     if same_name_key(concept.anchor) != same_name_key(earlier.anchor):
         raise InputError(
-            f"{concept.where}: '{phrase}' should become '{concept.anchor}', but {_lower(earlier.where)} says "
-            f"'{earlier.anchor}'; keep one of the two lines."
+            f"{concept.where}: {quoted(phrase)} should become {quoted(concept.anchor)}, but {place} says "
+            f"{quoted(earlier.anchor)}; keep one of the two lines."
         )
-    raise InputError(f"{concept.where}: '{phrase}' is already in {_lower(earlier.where)}; remove one of the two.")
+    raise InputError(f"{concept.where}: {quoted(phrase)} is already in {place}; remove one of the two.")
 
 
 def _lower(where: str) -> str:
@@ -190,14 +240,16 @@ def _lower(where: str) -> str:
 
 
 def _notes(concepts: Sequence[Concept]) -> Iterator[str]:
+    if cleaned := [name for concept in concepts for name in concept.cleaned]:
+        yield invisible_note(cleaned)
     erased = {same_name_key(phrase): concept for concept in concepts for phrase in concept.phrases}
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
     for concept in concepts:
-        other = erased.get(same_name_key(concept.anchor))
+        anchor, other = quoted(concept.anchor), erased.get(same_name_key(concept.anchor))
         if other is not None:
             yield (
-                f"{concept.where}: the anchor '{concept.anchor}' is also erased, in {_lower(other.where)}; "
-                f"'{concept.target}' becomes what '{concept.anchor}' was before."
+                f"{concept.where}: the anchor {anchor} is also erased, in {_lower(other.where)}; "
+                f"{quoted(concept.target)} becomes what {anchor} was before."
             )
         elif found := index.match(concept.anchor):
-            yield f"{concept.where}: the anchor '{concept.anchor}' contains '{found}', which is erased."
+            yield f"{concept.where}: the anchor {anchor} contains {quoted(found)}, which is erased."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import FileError, InputError, SettingsError
@@ -19,11 +19,17 @@ from .names import (
     clean_name,
     content_lines,
     find_column,
+    has_invisible,
+    list_label,
+    list_suffix,
+    plain_label,
+    quoted,
     read_text_file,
     same_name_key,
     table_rows,
 )
 
+LIST_SUFFIXES = (".txt", ".csv", ".tsv", ".json")
 BUILTIN_FOLDER = Path(__file__).resolve().parent / "retain_sets"
 NAME_COLUMNS = ("name", "concept", "target", "text", "artist", "title")
 
@@ -48,6 +54,8 @@ class RetainSet:
     origins: tuple[int, ...] = ()
     """For each name the index of its source."""
     sources: tuple[RetainSource, ...] = ()
+    cleaned: int = field(default=0, compare=False)
+    """How many names invisible characters were removed from."""
 
     def __post_init__(self) -> None:
         if len(self.names) > MAX_NAMES:
@@ -69,7 +77,16 @@ class RetainSet:
             self.names + tuple(other.names[i] for i in extra),
             self.origins + tuple(other.origins[i] + shift for i in extra),
             self.sources + other.sources,
+            self.cleaned + other.cleaned,
         )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is worth knowing, one sentence each."""
+        if not self.cleaned:
+            return ()
+        names = "1 name" if self.cleaned == 1 else f"{self.cleaned:,} names"
+        return (f"Invisible characters were removed from {names} to keep.",)
 
     @property
     def sha256(self) -> str:
@@ -107,20 +124,33 @@ def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> Retai
         if len(unique) > MAX_NAMES:
             raise InputError(f"{label} has more than {MAX_NAMES:,} names: keep only those that matter.")
     kept = tuple(unique.values())
-    return RetainSet(kept, (0,) * len(kept), (RetainSource(label, kind, len(kept), _digest(kept)),))
+    return RetainSet(kept, (0,) * len(kept), (RetainSource(plain_label(label), kind, len(kept), _digest(kept)),))
+
+
+def retain_from_texts(texts: Iterable[tuple[str, str]], label: str, kind: str = "") -> RetainSet:
+    """A set from names as they were written, each with its place for messages; empty ones are passed over."""
+    cleaned = 0
+
+    def names() -> Iterator[str]:
+        nonlocal cleaned
+        for where, text in texts:
+            cleaned += has_invisible(text)
+            if name := clean_name(text, where):
+                yield name
+
+    return replace(retain_from_names(names(), label, kind), cleaned=cleaned)
 
 
 def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
     """One name a line, `#` comments."""
-    return retain_from_names((clean_name(line, f"{label}, line {n}") for n, line in content_lines(text)), label, kind)
+    return retain_from_texts(((f"{label}, line {n}", line) for n, line in content_lines(text)), label, kind)
 
 
 def parse_retain_table(text: str, label: str = "table", column: str = "", kind: str = "") -> RetainSet:
     """One column of a csv, by its name; without one, `name` or `concept` and the like."""
     header, rows = table_rows(text, label)
     index = find_column(header, (column,) if column else NAME_COLUMNS, label)
-    names = (clean_name(cell(row, index), f"{label}, line {n}") for n, row in rows)
-    return retain_from_names(filter(None, names), label, kind)
+    return retain_from_texts(((f"{label}, line {n}", cell(row, index)) for n, row in rows), label, kind)
 
 
 def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainSet:
@@ -132,19 +162,17 @@ def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainS
     names = data.get("names") if isinstance(data, dict) else data
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f'{label} must be a list of strings, or {{"names": [a list of strings]}}.')
-    cleaned = (clean_name(name, f"{label}, entry {n}") for n, name in enumerate(names, start=1))
-    return retain_from_names(filter(None, cleaned), label, kind)
+    return retain_from_texts(((f"{label}, entry {n}", name) for n, name in enumerate(names, start=1)), label, kind)
 
 
 def read_retain(path: str | Path, column: str = "", kind: str = "") -> RetainSet:
-    """Reads a user's list: `.csv` by column, `.json`, anything else one name a line."""
+    """Reads a user's list: `.csv` and `.tsv` by column, `.json`, else one name a line. `-`: standard input."""
     file = Path(path)
+    suffix, label = list_suffix(file, LIST_SUFFIXES), list_label(file)
     text = read_text_file(file)
-    if file.suffix.lower() == ".csv":
-        return parse_retain_table(text, file.name, column, kind)
-    if file.suffix.lower() == ".json":
-        return parse_retain_json(text, file.name, kind)
-    return parse_retain(text, file.name, kind)
+    if suffix == ".json":
+        return parse_retain_json(text, label, kind)
+    return parse_retain(text, label, kind) if suffix == ".txt" else parse_retain_table(text, label, column, kind)
 
 
 def builtin_retain_sets() -> tuple[str, ...]:
@@ -156,7 +184,7 @@ def builtin_retain(name: str) -> RetainSet:
     """One set that comes with the package."""
     known = builtin_retain_sets()
     if name not in known:
-        raise FileError(f"There is no built-in retain set '{name}': choose one of {', '.join(known) or 'none'}.")
+        raise FileError(f"There is no built-in retain set {quoted(name)}: choose one of {', '.join(known) or 'none'}.")
     return parse_retain(read_text_file(BUILTIN_FOLDER / f"{name}.txt"), name, BUILTIN_KINDS.get(name, ""))
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -34,7 +35,7 @@ StoredRow = tuple[str, int]
 """Text and row index."""
 ENVIRONMENT = "SPEED_ERASE_CACHE"
 DEFAULT_LIMIT = 2 * 2**30
-_FORMAT = "speed-erase embeddings 1"
+_FORMAT = "speed-erase embeddings 2"
 _KEY_BYTES = 18
 _SMALL_SHARD = 16 * 2**20
 _MERGE_AT = 12
@@ -134,7 +135,8 @@ class EmbeddingCache:
 
     def _write_shard(self, fingerprint: str, keys: Tensor, values: Tensor, age: str = "") -> bool:
         """`age`: the first part of an older shard's name, so that what replaces it is read as early."""
-        sums = torch.tensor([zlib.crc32(row.tobytes()) for row in values.numpy()], dtype=torch.int64)
+        pairs = zip(keys.numpy(), values.numpy(), strict=True)
+        sums = torch.tensor([_checksum(fingerprint, key.tobytes(), row) for key, row in pairs], dtype=torch.int64)
         metadata = {"format": _FORMAT, "fingerprint": fingerprint}
         tensors = {"keys": keys, "sums": sums, "rows": values}
         home = self._home(fingerprint)
@@ -179,6 +181,11 @@ def _row_digest(key: StoredRow) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest() + row.to_bytes(2, "little")
 
 
+def _checksum(fingerprint: str, key: bytes, row: NDArray[np.float32]) -> int:
+    """Of everything that is believed about a row: whose it is, of which text, and its values."""
+    return zlib.crc32(row.tobytes(), zlib.crc32(key, zlib.crc32(fingerprint.encode())))
+
+
 def _read_shard(path: Path, fingerprint: str, width: int, wanted: Iterable[bytes] | None) -> dict[bytes, Tensor]:
     """Rows of one shard by key; all of them if `wanted` is None. A damaged shard is removed and gives nothing."""
     try:
@@ -194,7 +201,7 @@ def _read_shard(path: Path, fingerprint: str, width: int, wanted: Iterable[bytes
         places = {joined[i * _KEY_BYTES : (i + 1) * _KEY_BYTES]: i for i in range(len(sums))}
         chosen = places if wanted is None else {key: places[key] for key in wanted if key in places}
         found = {key: rows[i].clone() for key, i in chosen.items()}
-        if any(zlib.crc32(found[key].numpy().tobytes()) != sums[i].item() for key, i in chosen.items()):
+        if any(_checksum(fingerprint, key, found[key].numpy()) != sums[i].item() for key, i in chosen.items()):
             raise ValueError("a row fails its checksum")
     except (OSError, SafetensorError, ValueError, RuntimeError, TypeError, KeyError, AttributeError):
         if path.exists():

@@ -59,9 +59,9 @@ class LayerEdit:
         total = energy.sum()
         return edit, float((energy[count:].sum() / total).sqrt()) if float(total) > 0 else 0.0
 
-    def to(self, dtype: torch.dtype) -> LayerEdit:
-        """The factors in another precision."""
-        return LayerEdit(self.up.to(dtype), self.down.to(dtype))
+    def to(self, where: torch.dtype | str) -> LayerEdit:
+        """The factors in another precision or on another device."""
+        return LayerEdit(self.up.to(where), self.down.to(where))
 
 
 def merge(first: Mapping[str, LayerEdit], second: Mapping[str, LayerEdit]) -> dict[str, LayerEdit]:

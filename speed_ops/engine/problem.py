@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
@@ -146,8 +147,11 @@ def widen(weight: Tensor, key: str, like: Tensor) -> Tensor:
     """One layer's weight in working precision beside the embeddings."""
     wide = weight.to(like)
     # One NaN or Inf anywhere makes the sum NaN or Inf, and no sum of half or single precision values overflows here.
-    if not bool(torch.isfinite(wide.sum())):
+    size = float(torch.linalg.vector_norm(wide, 1))
+    if not math.isfinite(size):
         raise InputError(f"The layer {key} contains NaN or Inf: the model file is damaged. Use an intact copy.")
+    if size == 0:
+        raise InputError(f"The layer {key} contains only zeros: the model file is damaged. Use an intact copy.")
     return wide
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import FileError, suggestion
 from ..progress import Progress
-from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header
+from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header, stamp_of
 from .tensors import EDITABLE, from_bytes
 from .untrusted import load_json
 
@@ -156,6 +156,19 @@ class Checkpoint:
         if count != len(content):
             raise FileError(f"{part.file} became shorter while it was read.")
         return from_bytes(content, entry.dtype, entry.shape, key)
+
+    def refuse_changed(self) -> None:
+        """Raises where a file is no longer the one whose header was read: what was made of it is worth nothing."""
+        for part in self.parts:
+            try:
+                same = stamp_of(part.file.stat()) == part.header.stamp
+            except OSError:
+                same = False
+            if not same:
+                raise FileError(
+                    f"{part.file} was changed or replaced while it was read, so nothing was written: run again when "
+                    "nothing else writes to it."
+                )
 
     def part_of(self, key: str) -> WeightFile:
         """The file that holds `key`."""

@@ -12,10 +12,10 @@ import math
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import FileError
+from ..errors import FileError, NotFoundError
 
 MAX_TENSORS = 200_000
 _MAX_RANK = 16
@@ -208,6 +208,8 @@ class Header:
     metadata: dict[str, str]
     data_start: int
     """Offset of the first tensor byte in the file."""
+    stamp: tuple[int, ...] = ()
+    """Identity, size and time of the file when it was read; empty where there is none."""
 
     @property
     def data_size(self) -> int:
@@ -223,7 +225,8 @@ def read_header(path: Path | str) -> Header:
     """Read and check the header of a file that anybody may have written."""
     path = Path(path)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise FileError(f"{path} is not a file.")
         with path.open("rb") as handle:
             size = os.fstat(handle.fileno()).st_size
@@ -242,12 +245,17 @@ def read_header(path: Path | str) -> Header:
                 raise _broken(path, f"its header of {length} bytes is larger than any model needs")
             raw = handle.read(length)
     except FileNotFoundError:
-        raise FileError(f"There is no file {path}.") from None
+        raise NotFoundError(f"There is no file {path}.") from None
     except (OSError, ValueError) as error:
         raise FileError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
     if len(raw) != length:
         raise _broken(path, "it became shorter while it was read")
-    return parse_header(raw, size - 8 - length, path)
+    return replace(parse_header(raw, size - 8 - length, path), stamp=stamp_of(status))
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def parse_header(raw: bytes, data_size: int, path: Path) -> Header:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import FileError
-from ..models.families import Architecture
+from ..models.families import ARCHITECTURES, Architecture
 from .header import read_header
-from .recipe import Recipe, Redactor
+from .recipe import MAX_HISTORY, Recipe
+from .redaction import Redactor, blanked, refuse_leaks
 from .untrusted import Fields, check_version, dump_json, load_json
 
 VERSION = "1.0"
-MAX_CERTIFICATE_BYTES = 2_000_000
+MAX_CERTIFICATE_BYTES = 8_000_000
+"""Room for the most concepts that one list may have."""
+HEADER_WARNINGS = 100
+"""Warnings that a header holds; the report has them all."""
+LISTED_NAMES = 10
+"""Kept names that any part of a certificate lists."""
 
 
 @dataclass(frozen=True)
@@ -39,26 +47,69 @@ def build_metadata(
     *,
     title: str = "",
     existing: Mapping[str, str] | None = None,
+    others: Sequence[Mapping[str, str]] = (),
     salt: bytes | str | None = None,
+    fixed: str = "",
 ) -> dict[str, str]:
     """The header's strings for a file we write. Hashes are the recipe's.
 
-    `existing`: the source's metadata, whose own `modelspec.*` statements stay. `salt`: names become salted hashes.
+    `existing`: the source's metadata, whose own `modelspec.*` statements stay; `others`: that of the further files of a
+    folder. `salt`: names become salted hashes, also in what the copy carries on of these. `fixed`: what the sentences
+    of the certificate say besides names.
     """
-    facts = dict(certificate)
+    facts, hidden, names = dict(certificate), recipe, recipe.names
+    known = _modelspec(architecture, content, title, existing or {})
     if salt is not None:
-        plain = {"settings": facts["settings"]} if "settings" in facts else {}  # choices, which may look like names
-        facts = Redactor(salt).everywhere(facts, recipe.names) | plain
-        recipe = recipe.redacted_with(salt)
+        redactor = Redactor(salt)
+        facts, hidden = redactor.certificate(facts, names, fixed), recipe.redacted_with(salt)
+        known = _redacted_statements(known, [existing or {}, *others], redactor, names)
     proof = dump_json(facts, "The certificate", MAX_CERTIFICATE_BYTES)
+    if salt is not None:
+        refuse_leaks(proof, names, "The certificate in the header", f"{fixed} {blanked(certificate)}")
     ours = {
         "speed.version": VERSION,
-        "speed.recipe": recipe.to_json(),
+        "speed.recipe": hidden.to_json(),
         "speed.certificate": proof,
         "speed.base_hash": recipe.base_hash,
         "speed.encoder_hash": recipe.encoder_hash,
     }
-    return _modelspec(architecture, content, title, existing or {}) | ours
+    return known | ours
+
+
+_MACHINE_KEYS = re.compile(r"(modelspec|ss|sshs|speed)[._]\w+|format|prompt|workflow")
+"""Names of metadata that programs give; any other may be somebody's words."""
+_MACHINE_VALUES = {"pt", "sgm", "1.0.0", *(row.modelspec + end for row in ARCHITECTURES for end in ("", "/lora"))}
+
+
+def _redacted_statements(
+    known: Mapping[str, str], carried: Sequence[Mapping[str, str]], redactor: Redactor, names: tuple[str, ...]
+) -> dict[str, str]:
+    """Our statements and, in the place of what the source's own would give away, their redacted form."""
+    found = dict(known)
+    for values in (*carried, known):
+        for name, value in values.items():
+            replaced = name in known and values is not known
+            if replaced or name.startswith("speed.") or value in _MACHINE_VALUES:
+                continue
+            if (hidden := redactor.text(value, names)) != value:
+                found[name] = hidden
+            refuse_leaks("" if _MACHINE_KEYS.fullmatch(name) else name, names, "The name of an entry in the header")
+            refuse_leaks(hidden, names, f"The entry {name} in the header")
+    return found
+
+
+def history_of(metadata: Mapping[str, str]) -> tuple[Recipe, ...]:
+    """The earlier recipes of what is made from a source with this metadata: the source's own history, and its recipe.
+
+    A header that cannot be read is no history; that must not keep anybody from erasing more.
+    """
+    try:
+        said = read_provenance(metadata)
+    except FileError:
+        return ()
+    if said is None or said.recipe is None:
+        return ()
+    return (*said.recipe.history, said.recipe.as_earlier())[-MAX_HISTORY:]
 
 
 def _modelspec(architecture: Architecture, content: str, title: str, existing: Mapping[str, str]) -> dict[str, str]:
@@ -69,6 +120,57 @@ def _modelspec(architecture: Architecture, content: str, title: str, existing: M
         values["modelspec.implementation"] = "sgm"
     values = {name: existing.get(name, value) for name, value in values.items()}
     return values | ({"modelspec.title": title} if title else {})
+
+
+def header_size(recipe: Recipe, certificate: Mapping[str, Any]) -> int:
+    """Bytes that the two take in a file's header, where text in quotes is quoted once more."""
+    proof = dump_json(certificate, "The certificate", MAX_CERTIFICATE_BYTES)
+    return len(json.dumps([recipe.to_json(), proof]))
+
+
+def widest_certificate(
+    concepts: Sequence[tuple[str, str]], kept: Sequence[str], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A certificate as long as that of an erasure can become. `concepts`: name and kind; `kept`: names to keep."""
+    widest = -1.2345678901234567e-100  # no number has a longer text
+    names = sorted(kept, key=_stored_size, reverse=True)[:LISTED_NAMES]
+    longest = max((name for name, _ in concepts), key=_stored_size, default="")
+    numbers = ("solved_median", "solved_worst", "probe_median", "probe_worst", "energy_lost")
+    listed = [[name, widest] for name in names]
+    drift = {
+        "group": "held_out",
+        "where": "context",
+        "names": 10**6,
+        "worst": listed,
+        **dict.fromkeys(("median", "p95", "maximum", "mean"), widest),
+    }
+    point = dict.fromkeys(("lam", "left", "drift", "spread"), widest)
+    return {
+        "concepts": [
+            {"name": name, "kind": kind, "verdict": "unproven"} | dict.fromkeys(numbers, widest)
+            for name, kind in concepts
+        ],
+        "drift": [drift] * 6,
+        "sot_drift": widest,
+        "null_text_drift": widest,
+        "layers": 10**6,
+        "rounds": [{"number": 20, "mean_leak": widest, "worst_leak": widest, "kept": False}] * 21,
+        "seconds": {f"part {number} of the work": widest for number in range(20)},
+        "warnings": [" ".join(["a sentence" * 50, longest, *names[:3]])] * (HEADER_WARNINGS + 1),
+        "settings": {name: widest if isinstance(value, float) else value for name, value in settings.items()},
+        "curve": {
+            "points": [point] * 20,
+            "chosen": point,
+            "budget": widest,
+            "names": 10**6,
+            "unseen": False,
+            "in_the_way": listed,
+        },
+    }
+
+
+def _stored_size(name: str) -> int:
+    return len(json.dumps(name))
 
 
 def read_provenance(metadata: Mapping[str, str], what: str = "The header") -> Provenance | None:

@@ -5,85 +5,28 @@ With a salt, names become hashes: such a recipe documents an erasure without say
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..concepts.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAMES
-from ..errors import FileError, SettingsError
+from ..concepts.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAMES, fold
+from ..errors import FileError
 from .atomic import write_bytes
+from .redaction import Redactor, is_hash, refuse_leaks
 from .untrusted import Fields, check_version, dump_json, load_json
-
-_MARK = "redacted:"
-
-
-class Redactor:
-    """Replaces names under one salt; the same name gives the same hash, whatever its case and spacing."""
-
-    def __init__(self, salt: bytes | str) -> None:
-        self._salt = salt.encode() if isinstance(salt, str) else bytes(salt)
-        if not self._salt:
-            raise SettingsError(
-                "The salt is empty: give some secret text, or names could be guessed from their hashes."
-            )
-
-    def __call__(self, name: str) -> str:
-        """The hash that stands for `name`; the empty name and hashes stay as they are."""
-        if not name or name.startswith(_MARK):
-            return name
-        folded = " ".join(name.casefold().split())
-        return _MARK + hmac.new(self._salt, folded.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:32]
-
-    def everywhere(self, value: Any, names: Iterable[str]) -> Any:
-        """A JSON value with `names` replaced wherever they stand in its texts (not in keys): certificates name them."""
-        text = json.dumps(value, ensure_ascii=False, default=str).lower()
-        # Only the names that occur: a retain list of 100,000 would make a pattern that takes minutes.
-        ordered = sorted({name for name in names if name and _quoted(name) in text}, key=len, reverse=True)
-        if not ordered:
-            return value
-        pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, ordered))})(?!\w)", re.IGNORECASE)
-        return self._replace(value, pattern)
-
-    def _replace(self, value: Any, pattern: re.Pattern[str]) -> Any:
-        if isinstance(value, str):
-            return pattern.sub(lambda match: self(match[0]), value)
-        if isinstance(value, dict):
-            return {key: self._replace(item, pattern) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._replace(item, pattern) for item in value]
-        return value
-
-
-def _quoted(name: str) -> str:
-    """A name as it stands in lowered JSON text."""
-    return json.dumps(name, ensure_ascii=False)[1:-1].lower()
-
 
 SCHEMA = "speed.recipe"
 VERSION = "1.0"
 MAX_BYTES = 16_000_000
 _MAX_CONTEXTS = 1_000
 """Templates; a job has a few dozen."""
+MAX_HISTORY = 50
+"""Most earlier recipes that a recipe remembers."""
 
-_KNOWN = (
-    "schema",
-    "version",
-    "concepts",
-    "contexts",
-    "rows",
-    "retain",
-    "settings",
-    "seed",
-    "package_version",
-    "family",
-)
-
-_KNOWN_HASHES = ("base_hash", "encoder_hash", "redacted")
+_PLAIN = ("settings", "contexts", "rows", "family", "package_version", "base_hash", "encoder_hash")
+_KNOWN = ("schema", "version", "concepts", "retain", "seed", "redacted", "history", *_PLAIN)
 
 
 @dataclass(frozen=True)
@@ -106,7 +49,8 @@ class RecipeRetain:
     """Of its names: tells whether the list is still the one that was used."""
     kind: str = ""
     names: tuple[str, ...] | None = None
-    """The names themselves for a user's list, which nobody else has; None for a built-in one."""
+    """The names themselves for a user's list, which nobody else has; None for a built-in one. Earlier recipes have no
+    names here: the hash tells which list it was."""
 
 
 @dataclass(frozen=True)
@@ -128,19 +72,26 @@ class Recipe:
     encoder_hash: str = ""
     redacted: bool = False
     """True when names are salted hashes: the recipe documents an erasure and cannot repeat it."""
+    history: tuple[Recipe, ...] = ()
+    """What had been erased from the model before, the oldest first: see `as_earlier`."""
     unknown: tuple[str, ...] = field(default=(), compare=False)
     """Fields of a newer version that were not understood; a caller should mention them."""
 
     def to_json(self) -> str:
-        """One line of ASCII with sorted keys: equal recipes give equal text."""
-        content: dict[str, Any] = {"schema": SCHEMA, "version": VERSION, "redacted": self.redacted, "seed": self.seed}
+        """One line of ASCII with sorted keys: equal recipes give equal text. What could not be read back is refused."""
+        text = dump_json(self._content() | {"schema": SCHEMA, "version": VERSION}, "The recipe", MAX_BYTES)
+        Recipe.from_json(text)
+        return text
+
+    def _content(self) -> dict[str, Any]:
+        content: dict[str, Any] = {"redacted": self.redacted, "seed": self.seed}
         content["concepts"] = [vars(concept) for concept in self.concepts]
         content["retain"] = [
             {name: value for name, value in vars(part).items() if value is not None} for part in self.retain
         ]
-        for name in ("settings", "contexts", "rows", "family", "package_version", "base_hash", "encoder_hash"):
-            content[name] = getattr(self, name)
-        return dump_json(content, "The recipe", MAX_BYTES)
+        if self.history:
+            content["history"] = [earlier._content() for earlier in self.history]
+        return content | {name: getattr(self, name) for name in _PLAIN}
 
     @classmethod
     def from_json(cls, content: str | bytes, what: str = "The recipe") -> Recipe:
@@ -149,9 +100,15 @@ class Recipe:
         if fields.values.get("schema") != SCHEMA:
             raise FileError(f"{what} is not a recipe: its `schema` is not {SCHEMA!r}.")
         check_version(fields.values.get("version"), VERSION, what)
+        history = tuple(cls._of(item) for item in fields.objects("history", MAX_HISTORY))
+        return replace(cls._of(fields), history=history, unknown=fields.unknown(_KNOWN))
+
+    @classmethod
+    def _of(cls, fields: Fields) -> Recipe:
+        """One recipe, later or earlier, without its history."""
         concepts = tuple(_concept(item) for item in fields.objects("concepts", MAX_CONCEPTS))
         if not concepts:
-            raise FileError(f"{what} names no concept to erase.")
+            raise FileError(f"{fields.what} names no concept to erase.")
         return cls(
             concepts=concepts,
             settings=fields.plain("settings"),
@@ -164,7 +121,6 @@ class Recipe:
             base_hash=fields.text("base_hash", ""),
             encoder_hash=fields.text("encoder_hash", ""),
             redacted=fields.flag("redacted"),
-            unknown=fields.unknown((*_KNOWN, *_KNOWN_HASHES)),
         )
 
     @classmethod
@@ -184,12 +140,27 @@ class Recipe:
     @property
     def names(self) -> tuple[str, ...]:
         """Every name that a redacted file must not show: targets, aliases, anchors, and users' own kept names."""
-        of_concepts = [name for concept in self.concepts for name in (concept.target, concept.anchor, *concept.aliases)]
-        return tuple(dict.fromkeys([*of_concepts, *(name for part in self.retain for name in part.names or ())]))
+        found: dict[str, None] = {}
+        for recipe in (self, *self.history):
+            for one in recipe.concepts:
+                found.update(dict.fromkeys((one.target, one.anchor, *one.aliases)))
+            for part in recipe.retain:
+                found.update(dict.fromkeys(part.names or ()))
+        return tuple(name for name in found if name and not is_hash(name))
+
+    def as_earlier(self) -> Recipe:
+        """This recipe in a later one's history: without the names of users' lists, which their hashes stand for."""
+        retain = tuple(part if part.names is None else replace(part, names=()) for part in self.retain)
+        return replace(self, retain=retain, contexts=(), history=(), unknown=())
 
     def redacted_with(self, salt: bytes | str) -> Recipe:
         """The recipe with salted hashes for names. The salt is not stored: who has it can check a name, nobody else."""
         redact = Redactor(salt)
+        hidden = replace(self._redacted(redact), history=tuple(one._redacted(redact) for one in self.history))
+        refuse_leaks(hidden.to_json(), self.names, "The redacted recipe", self._without_names())
+        return hidden
+
+    def _redacted(self, redact: Redactor) -> Recipe:
         concepts = tuple(
             RecipeConcept(redact(one.target), redact(one.anchor), one.kind, tuple(map(redact, one.aliases)))
             for one in self.concepts
@@ -204,10 +175,23 @@ class Recipe:
         )
         return replace(self, concepts=concepts, retain=retain, redacted=True)
 
+    def _without_names(self) -> str:
+        """The words of ours that stand in the recipe's text: kinds, settings, templates, built-in lists."""
+        plain = [
+            replace(
+                recipe,
+                concepts=tuple(RecipeConcept("", "", one.kind) for one in recipe.concepts),
+                retain=tuple(p if p.names is None else RecipeRetain("", "", p.kind, ()) for p in recipe.retain),
+                history=(),
+            )._content()
+            for recipe in (self, *self.history)
+        ]
+        return json.dumps({"schema": SCHEMA, "version": VERSION, "history": plain})
+
 
 def _concept(fields: Fields) -> RecipeConcept:
     target = fields.text("target")
-    if not target.strip():
+    if not fold(target):
         raise FileError(f"{fields.what} has an empty target.")
     return RecipeConcept(
         target, fields.text("anchor", ""), fields.text("kind", ""), fields.texts("aliases", MAX_ALIASES)

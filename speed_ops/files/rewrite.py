@@ -5,7 +5,9 @@ A diffusers folder is copied as a folder, without second copies of the unedited 
 
 from __future__ import annotations
 
+import filecmp
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +16,10 @@ from typing import BinaryIO
 
 from torch import Tensor
 
-from ..errors import FileError, suggestion
+from ..errors import FileError, NoSpaceError, suggestion
 from ..progress import Progress
 from .atomic import atomic_folder, atomic_write, check_target
-from .checkpoint import Checkpoint, WeightFile
+from .checkpoint import COMPONENTS, Checkpoint, WeightFile
 from .header import TensorEntry, encode_header
 from .tensors import EDITABLE, TORCH_DTYPES, from_bytes, narrow, placed, to_bytes
 
@@ -52,26 +54,28 @@ def write_edited(
     job = Rewriting(replacements, dict(metadata or {}), frozenset(drop), progress, total=source.size)
     job.check(source)
     check_target(target, force=force, sources=[source.path], folder=source.is_folder)
-    _check_space(target, source.size)
+    check_space(target, source.size)
     if source.is_folder:
         left_out = copy_folder(source, target, job, force)
     else:
         left_out = []
         with atomic_write(target, force=force, sources=[source.path]) as handle:
             job.rewrite(source.parts[0], handle)
+            source.refuse_changed()
     if progress:
         progress("write", source.size, source.size)
     return Rewritten(target, job.rounding, tuple(left_out))
 
 
-def _check_space(target: Path, needed: int) -> None:
-    """Fail before the first byte where the disk cannot hold the copy."""
+def check_space(target: Path, needed: int) -> None:
+    """Fail before the work, and before the first byte, where the disk cannot hold what is to be written."""
+    there = next((folder for folder in target.absolute().parents if folder.exists()), target.parent)
     try:
-        free = shutil.disk_usage(target.parent).free
+        free = shutil.disk_usage(there).free
     except OSError:
         return  # the write itself will say what is wrong with the folder
     if free < needed:
-        raise FileError(
+        raise NoSpaceError(
             f"Cannot write {target}: it needs {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free;"
             " choose another folder."
         )
@@ -180,30 +184,26 @@ def _chunks(source: BinaryIO, size: int, file: Path) -> Iterator[bytes]:
 
 _WEIGHTS = (
     *(".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".msgpack", ".h5", ".gguf"),
-    *(".onnx", ".onnx_data", ".pb", ".xml", ".index.json"),
+    *(".onnx", ".onnx_data", ".pb", ".xml", ".index.json", ".npz", ".npy", ".pkl", ".tar", ".zip"),
 )
-_MAX_DEPTH = 6
+_WITH_WEIGHTS = ("vae", "image_encoder", "safety_checker")
+"""Components that carry weights, which no erasure reads or edits."""
+_COMPONENTS = (
+    *COMPONENTS,
+    *_WITH_WEIGHTS,
+    *("tokenizer", "tokenizer_2", "tokenizer_3", "scheduler", "feature_extractor"),
+)
+_USUAL_WEIGHTS = re.compile(r"(diffusion_pytorch_model|model|pytorch_model)\b[\w.-]*")
 
 
 def copy_folder(source: Checkpoint, target: Path, job: Rewriting, force: bool) -> list[Path]:
-    """Write the folder; returns the files that were left out, relative to it.
-
-    Left out: other weight files of an edited component (`.fp16` variants, pickles) and whole checkpoints beside the
-    component folders, because both would still know what was erased; for the same reason hidden ones (caches).
-    """
-    _check_places(source.path, target)
+    """Write the folder; returns the files that were left out, relative to it."""
+    check_folder(source.path, target)
+    chosen, left_out = folder_files(source)
     parts = {part.file.relative_to(source.path): part for part in source.parts}
-    indices = {part.index.relative_to(source.path) for part in source.parts if part.index}
-    edited = {relative.parent for relative, part in parts.items() if job.touches(part)}
-    left_out = []
     with atomic_folder(target, force=force, sources=[source.path]) as temporary:
-        for relative in _visible_files(source.path):
+        for relative in chosen:
             part = parts.get(relative)
-            weights = relative.name.lower().endswith(_WEIGHTS) and part is None and relative not in indices
-            beside = len(relative.parts) == 1 or relative.parts[0].startswith("unet_ema")
-            if weights and (relative.parent in edited or beside):
-                left_out.append(relative)
-                continue
             copy = temporary / relative
             copy.parent.mkdir(parents=True, exist_ok=True)
             with copy.open("xb") as handle:
@@ -213,10 +213,64 @@ def copy_folder(source: Checkpoint, target: Path, job: Rewriting, force: bool) -
                     job.copy(source.path / relative, handle)
                 handle.flush()
                 os.fsync(handle.fileno())
+        source.refuse_changed()
     return left_out
 
 
-def _check_places(source: Path, target: Path) -> None:
+def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
+    """Files of a folder that belong into a copy, and those that are left out, relative to it.
+
+    Only the components that a pipeline of ours can have are copied, and of their weights only those that were read:
+    variants (`.fp16`), pickles, whole checkpoints beside the components and further U-Nets would still know what was
+    erased. Hidden files (caches) are not looked at.
+    """
+    read = {part.file.relative_to(source.path) for part in source.parts}
+    read |= {part.index.relative_to(source.path) for part in source.parts if part.index}
+    chosen, left_out = [], []
+    for relative in _visible_files(source.path):
+        weights = relative.name.lower().endswith(_WEIGHTS) and relative not in read
+        component = relative.parts[0] if len(relative.parts) > 1 else ""
+        usual = component in _WITH_WEIGHTS and _USUAL_WEIGHTS.fullmatch(relative.name)
+        known = len(relative.parts) == 1 or (component in _COMPONENTS and len(relative.parts) == 2)
+        if known and (not weights or usual):
+            _refuse_leaving(source.path, relative)
+            chosen.append(relative)
+        else:
+            left_out.append(relative)
+    return chosen, left_out
+
+
+def strange_files(source: Checkpoint, copy: Path) -> list[str]:
+    """One sentence for each kind of file in a copied folder that copying would not have put there as it is."""
+    if not source.is_folder or not copy.is_dir():
+        return []
+    chosen, _ = folder_files(source)
+    read = {part.file.relative_to(source.path) for part in source.parts}
+    there = list(_visible_files(copy, all_of_it=True))
+    extra = [str(file) for file in there if file not in chosen]
+    changed = [
+        str(file)
+        for file in there
+        if file in chosen and file not in read and not filecmp.cmp(source.path / file, copy / file, shallow=False)
+    ]
+    found = (("is no part of the model it was made from", extra), ("differs from the base", changed))
+    return [f"The file {', '.join(files[:5])} {what}." for what, files in found if files]
+
+
+def _refuse_leaving(folder: Path, relative: Path) -> None:
+    """A link leads to a file beside it, or to the blobs of the hub cache around the folder: else it is refused."""
+    place, root = (folder / relative).resolve(), folder.resolve()
+    if place.parent == (root / relative).parent:
+        return
+    snapshots = next((parent for parent in root.parents if parent.name == "snapshots"), None)
+    if snapshots is None or place.parent != snapshots.parent / "blobs":
+        raise FileError(
+            f"{folder / relative} is a link to {place}, which is no part of this component and is not copied: put the "
+            "file itself there, or remove the link."
+        )
+
+
+def check_folder(source: Path, target: Path) -> None:
     """Neither folder inside the other, and nothing but a model is ever replaced."""
     ours, theirs = source.resolve(), target.resolve()
     if ours in theirs.parents or theirs in ours.parents:
@@ -228,13 +282,25 @@ def _check_places(source: Path, target: Path) -> None:
         raise FileError(f"{target} exists and is not a diffusers folder, so it is not replaced: choose another name.")
 
 
-def _visible_files(root: Path, below: Path = Path(), depth: int = 0) -> Iterator[Path]:
-    """All visible files, relative to `root`; links are followed, to a depth that ends circles."""
-    for entry in sorted((root / below).iterdir()):
+_MAX_DEPTH = 2
+
+
+def _visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False) -> Iterator[Path]:
+    """Visible files, relative to `root`: no deeper than what is copied or has to be called left out.
+
+    `all_of_it`: hidden ones, too, and to the bottom. Linked folders are entered only at the top, so there is no circle.
+    """
+    try:
+        entries = sorted((root / below).iterdir())
+    except OSError as error:
+        raise FileError(f"Cannot read the folder {root / below}: {error.strerror or error}.") from error
+    for entry in entries:
         relative = below / entry.name
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") and not all_of_it:
             continue
-        if entry.is_dir() and depth < _MAX_DEPTH:
-            yield from _visible_files(root, relative, depth + 1)
+        if entry.is_dir():
+            deep = len(relative.parts) > _MAX_DEPTH and not all_of_it
+            if not deep and not (entry.is_symlink() and below.parts):
+                yield from _visible_files(root, relative, all_of_it=all_of_it)
         elif entry.is_file():
             yield relative

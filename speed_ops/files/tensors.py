@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
@@ -66,17 +67,70 @@ def narrow(value: Tensor, dtype: torch.dtype, what: str) -> Tensor:
 
 _SCALES = ("scale_weight", "weight_scale")
 """What the scale is called in the place of `weight`: the older name and ComfyUI's newer one."""
+_SHIFTS = ("weight_zero_point", "zero_point", "weight_offset")
+_NOTE = "comfy_quant"
+_PLAIN_NOTE = {"format", "group_size", "block_size", "per_row", "full_precision_matrix_mult"}
+"""What ComfyUI notes beside a quantised layer if its numbers are only scaled, and not turned or packed as well."""
+_INSTEAD = "use the fp16, bf16, fp32 or fp8 file, make the LoRA with it, and load the LoRA on this model"
 
 
 def read_scaled(read: Callable[[str], Tensor], present: Container[str], key: str) -> tuple[Tensor, bool]:
-    """A tensor as it is stored, or in float32 with its scale multiplied in (then True) where it is fp8 and has one."""
-    value = read(key)
-    if value.element_size() == 1 and value.dtype.is_floating_point:
-        for name in _SCALES:
-            scale = key.removesuffix("weight") + name
-            if scale in present:
-                return value.to(torch.float32) * read(scale).to(torch.float32), True
-    return value, False
+    """A weight as it is stored, or in float32 with its scale multiplied in (then True) where it has 8 bits and a scale.
+
+    Integers mean nothing without their scale, and packed ones nothing at all here: those are refused.
+    """
+    value, start = read(key), key.removesuffix("weight")
+    if value.element_size() > 1 and value.dtype.is_floating_point:
+        return value, False
+    beside = [start + name for name in (*_SCALES, *_SHIFTS, _NOTE) if start + name in present]
+    scale = beside[0] if beside and beside[0].endswith(_SCALES) else None
+    if not value.dtype.is_floating_point:
+        _refuse_packed(value, key, scale is not None)
+        if any(name.endswith(_SHIFTS) for name in beside) or not _is_plain(read, start + _NOTE, beside):
+            raise FileError(f"Tensor {key} holds integers that are not only scaled, but changed otherwise: {_INSTEAD}.")
+    if scale is None:
+        return value, False
+    return value.to(torch.float32) * _spread(read(scale), value, scale), True
+
+
+def _refuse_packed(value: Tensor, key: str, has_scale: bool) -> None:
+    """Of integers only signed bytes with a scale can be read."""
+    if value.dtype != torch.int8 or value.dim() < 2:
+        kind = DTYPE_NAMES.get(value.dtype, str(value.dtype))
+        raise FileError(f"Tensor {key} holds packed numbers ({kind}), which cannot be read here: {_INSTEAD}.")
+    if not has_scale:
+        raise FileError(f"Tensor {key} holds 8-bit integers without their scale: {_INSTEAD}.")
+
+
+def _is_plain(read: Callable[[str], Tensor], note: str, present: Container[str]) -> bool:
+    """Whether ComfyUI's note about a layer, if there is one, says nothing but how it is scaled."""
+    if note not in present:
+        return True
+    try:
+        said = json.loads(bytes(read(note).reshape(-1)[:_LONGEST_NOTE].tolist()))
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return isinstance(said, dict) and str(said.get("format")).startswith("int8") and said.keys() <= _PLAIN_NOTE
+
+
+_LONGEST_NOTE = 2_000
+
+
+def _spread(scale: Tensor, value: Tensor, key: str) -> Tensor:
+    """A scale as it multiplies the weight: one for all, one for each output, or one for each block of an output."""
+    if not scale.dtype.is_floating_point:
+        raise FileError(f"Tensor {key} is a scale that is not a number of its own: {_INSTEAD}.")
+    scale = scale.to(torch.float32)
+    if scale.numel() == 1:
+        return scale.reshape(())
+    outputs, inputs = (*value.shape, 0, 0)[:2]
+    if value.dim() == 2 and tuple(scale.shape) in ((outputs,), (outputs, 1)):
+        return scale.reshape(outputs, 1)
+    blocks = scale.shape[1] if scale.dim() == 2 else 0
+    if value.dim() == 2 and blocks and scale.shape[0] == outputs and inputs % blocks == 0:
+        return scale.repeat_interleave(inputs // blocks, dim=1)
+    shapes = f"{tuple(scale.shape)} for a weight of {tuple(value.shape)}"
+    raise FileError(f"Tensor {key} is a scale of an unknown form, {shapes}: {_INSTEAD}.")
 
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...]]]

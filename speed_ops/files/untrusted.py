@@ -45,14 +45,15 @@ def load_json(content: str | bytes, what: str, limit: int) -> Any:
 def dump_json(value: Any, what: str, limit: int) -> str:
     """Compact and stable text: sorted keys, no NaN, ASCII only so that any header can hold it.
 
-    What `load_json` would refuse for its size is refused here, too.
+    What `load_json` would refuse is refused here, too: what is written can be read.
     """
     try:
         text = json.dumps(value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise FileError(f"{what} cannot be stored: {error}. Its values must be plain and finite.") from error
     if too_large := _excess(text, limit, len(text)):
         raise FileError(f"{what} {too_large}, so it is too long to be stored: shorten its lists.")
+    load_json(text, what, limit)
     return text
 
 

@@ -6,11 +6,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..certificate.cautions import fixed_text
 from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
 from ..erase import Outcome
 from ..errors import InputError
 from ..files.checkpoint import Checkpoint
-from ..files.recipe import Redactor
+from ..files.redaction import Redactor, blanked, refuse_leaks
 from .chart import plotted
 
 _WORDS = {
@@ -23,12 +24,20 @@ _SHOWN = 40
 _WORST_SHOWN = 8
 
 
+def report_page(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = None) -> str:
+    """The page for a file; with a salt, one that certainly shows none of the names."""
+    page = render(report_facts(outcome, checkpoint, salt))
+    if salt is not None and outcome.recipe is not None:
+        ours = render(_without_names(report_facts(outcome, checkpoint)))
+        refuse_leaks(page, outcome.recipe.names, "The report", f"{ours} {fixed_text()}")
+    return page
+
+
 def report_facts(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = None) -> dict[str, Any]:
     """Plain values for the report; with a salt, hashes in the place of names."""
     if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
         raise InputError("An erasure from a file has no certificate for this model, so there is nothing to report.")
     recipe, rows = outcome.recipe, outcome.rows
-    certificate = outcome.certificate.to_json()
     facts: dict[str, Any] = {
         "model": checkpoint.path.name or str(checkpoint.path),
         "family": outcome.architecture.title,
@@ -39,21 +48,47 @@ def report_facts(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = No
         "strength": outcome.strength,
         "clip_skip": recipe.rows.get("clip_skip"),
         "concepts": [vars(concept) for concept in recipe.concepts],
-        "retain": [{"label": part.label, "names": len(part.names or ()) or None} for part in recipe.retain],
+        "retain": [
+            {"label": part.label, "own": part.names is not None, "names": len(part.names or ()) or None}
+            for part in recipe.retain
+        ],
         "retain_count": len(rows.retain.names),
         "in_context": rows.in_context,
         "dropped": list(rows.dropped),
         "unusable": list(rows.unusable),
         "files": {product: path.name for product, path in outcome.files.items()},
-        "certificate": certificate,
+        "certificate": outcome.certificate.to_json(),
     }
-    if salt is None:
-        return facts
-    settings = certificate.pop("settings")
-    names = (*recipe.names, *rows.dropped, *(part.label for part in recipe.retain if part.names))
-    hidden: dict[str, Any] = Redactor(salt).everywhere(facts, names)
-    hidden["certificate"]["settings"] = settings
-    return hidden
+    return facts if salt is None else redacted_facts(facts, recipe.names, Redactor(salt))
+
+
+def redacted_facts(facts: dict[str, Any], names: tuple[str, ...], redact: Redactor) -> dict[str, Any]:
+    """The values with hashes in the place of `names`, hidden where they stand and not in the finished text."""
+    return facts | {
+        "model": redact.text(facts["model"], names),
+        "concepts": [
+            one | {"target": redact(one["target"]), "anchor": redact(one["anchor"]), "aliases": ()}
+            for one in facts["concepts"]
+        ],
+        "retain": [one | {"label": redact(one["label"]) if one["own"] else one["label"]} for one in facts["retain"]],
+        "dropped": [redact(name) for name in facts["dropped"]],
+        "unusable": [redact.listed(name, names) for name in facts["unusable"]],
+        "files": {product: redact.text(name, names) for product, name in facts["files"].items()},
+        "certificate": redact.certificate(facts["certificate"], names, fixed_text()),
+    }
+
+
+def _without_names(facts: dict[str, Any]) -> dict[str, Any]:
+    """The values of a page that shows our own words alone."""
+    return facts | {
+        "model": "",
+        "concepts": [one | {"target": "", "anchor": "", "aliases": ()} for one in facts["concepts"]],
+        "retain": [one | {"label": "" if one["own"] else one["label"]} for one in facts["retain"]],
+        "dropped": [""] * len(facts["dropped"]),
+        "unusable": [""] * len(facts["unusable"]),
+        "files": dict.fromkeys(facts["files"], ""),
+        "certificate": blanked(facts["certificate"]),
+    }
 
 
 def render(facts: dict[str, Any]) -> str:

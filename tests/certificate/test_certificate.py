@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import oracle
@@ -11,8 +13,11 @@ import torch
 from problems import embeddings
 
 from speed_erase.speed_ops import EraseSettings, Rows, solve
+from speed_erase.speed_ops.certificate import measure
 from speed_erase.speed_ops.certificate.certificate import verdict
 from speed_erase.speed_ops.certificate.forecast import forecast
+from speed_erase.speed_ops.engine import curve
+from speed_erase.speed_ops.files.metadata import HEADER_WARNINGS, LISTED_NAMES, widest_certificate
 
 WIDTH, TEMPLATES, NAMES = 256, 6, 30
 
@@ -211,6 +216,38 @@ def test_it_serialises(world):
     short = json.dumps(certificate.short())
     assert json.loads(short)["layers"] == 2 and len(short) < len(json.dumps(whole))
     assert len(certificate.text().splitlines()) < 20
+
+
+def test_a_header_has_room_for_any_certificate(world):
+    """What is checked before the work is as long as what comes out of it, field by field."""
+    settings = EraseSettings(rows="context", held_out=0.2, ipf=False, dpa=False, adversarial_rounds=2)
+    retain = world["context"][2]
+    for certificate in (
+        run(world, "context", settings).certificate,
+        run(world, "context", EraseSettings.preset("auto", held_out=0.2)).certificate,
+    ):
+        short = json.loads(json.dumps(certificate.short()))
+        names = [(one["name"], "character") for one in short["concepts"]]
+        widest = json.loads(json.dumps(widest_certificate(names, retain.names, EraseSettings().to_dict())))
+        for name, value in short.items():
+            assert len(json.dumps(value)) <= len(json.dumps(widest[name])), name
+        for part in ("concepts", "drift", "rounds"):
+            assert all(one.keys() == widest[part][0].keys() for one in short[part])
+        assert len(short["drift"]) <= len(widest["drift"])
+        if short["curve"]:
+            assert short["curve"].keys() == widest["curve"].keys()
+            assert short["curve"]["chosen"].keys() == widest["curve"]["chosen"].keys()
+    assert max(measure.WORST, curve.LISTED) <= LISTED_NAMES and len(widest["curve"]["points"]) >= curve.POINTS
+    limits = {item.name: item.metadata["high"] for item in dataclasses.fields(EraseSettings)}
+    assert limits["adversarial_rounds"] < len(widest["rounds"])
+
+
+def test_a_header_holds_so_many_warnings_and_counts_the_rest(world):
+    certificate = run(world, "bare", PAPER).certificate
+    many = replace(certificate, warnings=tuple(f"warning {i}" for i in range(HEADER_WARNINGS + 7)))
+    short = many.short()["warnings"]
+    assert len(short) == HEADER_WARNINGS + 1 and short[-1] == "And 7 more warnings." and len(many.warnings) == 107
+    assert certificate.short()["warnings"] == certificate.warnings
 
 
 def test_bare_and_context_rows_of_one_name_are_reported_apart(world):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import mini
 import pytest
@@ -12,7 +15,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from speed_erase.speed_ops.certificate.certificate import BARS, Certificate, ConceptResult, verdict
+from speed_erase.speed_ops.checkpoints.verify import LEFT_TOLERANCE, broken_claims
 from speed_erase.speed_ops.cli import main as main
+from speed_erase.speed_ops.files.metadata import Provenance
+from speed_erase.speed_ops.files.recipe import Recipe, RecipeConcept
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -119,6 +126,147 @@ def test_tampering_is_found(
     assert "Fault:" in out.out and "FAILED" in out.out and "Traceback" not in out.err
 
 
+def forged(**changes: Any) -> Callable[[dict, dict, dict], None]:
+    """A header with fields of its certificate changed; a function changes what it is given."""
+
+    def change(content: dict, base: dict, header: dict) -> None:
+        facts = json.loads(header["speed.certificate"])
+        for name, value in changes.items():
+            facts[name] = value(facts[name]) if callable(value) else value
+        header["speed.certificate"] = json.dumps(facts)
+
+    return change
+
+
+def every(**fields: Any) -> Callable[[list[dict]], list[dict]]:
+    """Each of a list of objects with these fields."""
+    return lambda items: [one | fields for one in items]
+
+
+def without(*fields: str) -> Callable[[list[dict]], list[dict]]:
+    return lambda items: [{name: value for name, value in one.items() if name not in fields} for one in items]
+
+
+def with_settings(**fields: Any) -> Callable[[dict], dict]:
+    return lambda settings: settings | fields
+
+
+def in_recipe(**changes: Any) -> Callable[[dict, dict, dict], None]:
+    def change(content: dict, base: dict, header: dict) -> None:
+        recipe = json.loads(header["speed.recipe"])
+        for name, value in changes.items():
+            recipe[name] = value(recipe.get(name)) if callable(value) else value
+        header["speed.recipe"] = json.dumps(recipe)
+
+    return change
+
+
+def no_base(content: dict, base: dict, header: dict) -> None:
+    header["speed.base_hash"] = ""
+
+
+FORGED = {
+    "no such verdict": (forged(concepts=every(verdict="perfect")), "calls 'Van Gogh' perfect"),
+    "no verdict": (forged(concepts=without("verdict")), "calls 'Van Gogh' None"),
+    "verdict of a list": (forged(concepts=every(verdict=["erased"])), "calls 'Van Gogh'"),
+    "left in unseen prompts": (forged(concepts=every(probe_median=0.0)), "is left in unseen prompts; the .* says 0%"),
+    "left not said": (forged(concepts=without("probe_median")), "the certificate does not say"),
+    "left no number": (forged(concepts=every(solved_median="0")), "the certificate does not say"),
+    "left in the worst layer": (forged(concepts=every(probe_worst=0.0)), "in the worst layer; the certificate says 0%"),
+    "another name": (forged(concepts=every(name="Picasso")), "speaks of another concept in the place of 'Van Gogh'"),
+    "another kind": (forged(concepts=every(kind="implicit")), "another kind of concept"),
+    "more concepts": (forged(concepts=lambda items: items * 2), "covers 2 concepts, the recipe 1"),
+    "no concepts": (forged(concepts=[]), "covers 0 concepts, the recipe 1"),
+    "kind in the recipe": (in_recipe(concepts=every(kind="implicit")), "another kind of concept"),
+    "no names": (forged(drift=[]), "says nothing about the kept names"),
+    "drift": (forged(drift=every(median=0.0, p95=0.0, maximum=0.0, mean=0.0)), "maximum drift of the kept names"),
+    "largest drift": (forged(drift=every(maximum=0.0)), "maximum drift of the kept names .* says 0.0%"),
+    "drift no number": (forged(drift=every(maximum=None)), "maximum drift of the kept names"),
+    "drift by name": (forged(drift=every(worst=[["Monet", 0.0]])), "lists none that far"),
+    "how many names": (forged(drift=every(names=10**6)), "more names than there are"),
+    "other names": (
+        forged(drift=lambda items: [*items, items[0] | {"group": "held_out", "where": "context", "maximum": 0.0}]),
+        "names that the recipe does not give",
+    ),
+    "the same names twice": (
+        forged(drift=lambda items: [items[0] | {"maximum": 0.0}, *items]),
+        "or twice of the same",
+    ),
+    "a group of no kind": (forged(drift=lambda items: [*items, {"group": [1], "where": {}}]), "does not give"),
+    "layers": (forged(layers=1000), "is about 1000 layers, the recipe about"),
+    "settings": (forged(settings=with_settings(method="uce")), "made with method uce, the recipe says speed"),
+    "budget": (forged(settings=with_settings(drift_budget=0.001)), "made with drift_budget 0.001, the recipe says"),
+    "budget of the curve": (forged(curve={"budget": 0.001}), "names a budget of 0.001, the recipe"),
+    "base": (no_base, "does not say which file it was made from"),
+    "base in the recipe": (in_recipe(base_hash="00" * 32), "name different files"),
+    "history": (
+        in_recipe(history=[{"concepts": [{"target": "Picasso", "kind": "style"}]}]),
+        "earlier erasures that are not those of the base",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_claim_is_found(
+    pair: tuple[Path, Path], tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, words = FORGED[what]
+    assert verify(tampered(pair, tmp_path / "t.safetensors", change), pair[0]) == 1
+    out = capsys.readouterr()
+    assert re.search(rf"Fault: .*{words}", out.out), out.out
+    assert "Traceback" not in out.err
+
+
+@pytest.fixture(scope="module")
+def weak(pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(base, folder with a LoRA that erases only a little)."""
+    folder = tmp_path_factory.mktemp("weak")
+    what = ["erase", str(pair[0]), "--concepts", mini.CONCEPTS, *mini.QUICK, "--strength", "0.3"]
+    assert main([*what, "--save", "lora", "--out", str(folder), "--quiet"]) == 0
+    return pair[0], folder
+
+
+def test_a_better_verdict_than_the_measured_one_is_found(
+    weak: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(weak[1] / "m-eraser-lora.safetensors", weak[0]) == 0
+    for number, said in enumerate(("erased", "weakened")):
+        change = forged(concepts=every(verdict=said))
+        file = tampered(weak, tmp_path / f"{number}.safetensors", change, "eraser-lora")
+        capsys.readouterr()
+        assert verify(file, weak[0]) == 1
+        assert f"The certificate calls 'Van Gogh' {said}, but it is still there." in capsys.readouterr().out
+
+
+def claim(kind: str, left: float, said: str, **changes: Any) -> list[str]:
+    """Faults of a header that says this verdict, for a concept of which `left` is left."""
+    concept = ConceptResult("Van Gogh", verdict(left, left, kind), left, left, left, left, 0.0, kind)
+    measured = Certificate((concept,), (), 0.0, (), (), (), {}, ())
+    recipe = Recipe((RecipeConcept("Van Gogh", "art", kind),), {})
+    facts = json.loads(json.dumps(measured.short()))
+    facts["concepts"][0] |= {"verdict": said} | changes
+    return broken_claims(Provenance("1.0", recipe, facts, "", ""), measured)
+
+
+@pytest.mark.parametrize("kind", BARS)
+def test_no_verdict_is_better_than_the_measurement(kind: str) -> None:
+    bars, order = BARS[kind], ("erased", "weakened", "stands")
+    for left in (0.0, bars.erased, bars.erased + 0.01, bars.stands - 0.01, bars.stands, 0.99):
+        for said in order:
+            better = order.index(said) < order.index(verdict(left, left, kind))
+            assert bool(claim(kind, left, said)) == better, (left, said)
+    # Numbers may be off by as much as half precision costs, and a verdict with them, but not by more.
+    near, far = bars.erased + LEFT_TOLERANCE - 0.01, bars.erased + LEFT_TOLERANCE + 0.01
+    numbers = {name: bars.erased for name in ("solved_median", "probe_median", "solved_worst", "probe_worst")}
+    assert not claim(kind, near, "erased", **numbers)
+    assert claim(kind, far, "erased", **numbers)
+
+
+def test_without_unseen_prompts_nothing_counts_as_proven() -> None:
+    assert not claim("style", 0.1, "erased") and claim("style", 0.1, "erased", probe_median=None)
+    assert not claim("style", 0.9, "unproven"), "who claims nothing is not wrong"
+
+
 def test_weakened_lora_is_found(pair: tuple[Path, Path], tmp_path: Path) -> None:
     def halve(content: dict, base: dict, header: dict) -> None:
         content.update({key: value * 0.5 for key, value in content.items() if key.endswith("lora_up.weight")})
@@ -180,6 +328,40 @@ def test_redacted_files_name_nobody_and_verify_with_the_salt(
         == 1
     )
     assert not (tmp_path / "x").exists()
+
+
+ODD = ("O'Brien", 'Say "hi" Fritz', "back\\slash Otto", "Zoë", "Ægir", "吉卜力", "Über & <b>", "Fuchs 🦊", "Otto")
+KEPT = ("Tante Käthe", 'Onkel "Os"wald', "Vetter\\It", "猫の恩返し")
+
+
+def test_no_redacted_file_shows_an_odd_name(tmp_path: Path) -> None:
+    base, out = tmp_path / "zoë.safetensors", tmp_path / "out"
+    own = {"modelspec.title": f"A model of {ODD[0]}", "tags": json.dumps(ODD), "note": " / ".join(KEPT), "kind": "toy"}
+    save_file(mini.write_model(base), base, metadata=own)
+    (tmp_path / "what.txt").write_text("\n".join(f"{name} -> thing" for name in ODD), "utf-8")
+    (tmp_path / "kept.txt").write_text("\n".join(KEPT), "utf-8")
+    common = ["erase", str(base), "--concepts-file", str(tmp_path / "what.txt"), "--preset", "few", "--quiet"]
+    common += ["--retain-file", str(tmp_path / "kept.txt")]
+    assert main([*common, "--name", "m", "--out", str(out), "--redact", "--salt", SALT]) == 0
+    assert len(list(out.iterdir())) == 4
+    for file in out.iterdir():
+        content = file.read_bytes()
+        if file.suffix == ".safetensors":
+            with safe_open(file, "pt") as opened:
+                header = opened.metadata()
+            assert "kind" not in header or header["kind"] == "toy"
+            content = json.dumps(header, ensure_ascii=False).encode()
+        text = content.decode()
+        for _ in range(4):  # JSON in JSON in a header
+            text = html.unescape(text).encode("utf-8", "backslashreplace").decode("utf-8")
+            text = re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), text)
+            text = re.sub(r"\\(.)", r"\1", text)
+            for name in (*ODD, *KEPT, "thing"):
+                spelled = re.escape(re.sub(r"\\(.)", r"\1", name))
+                assert not re.search(rf"(?<!\w){spelled}(?!\w)", text, re.IGNORECASE), (file.name, name)
+    assert main([*common, "--out", str(tmp_path / "c"), "--save", "recipe"]) == 0
+    recipe = str(next((tmp_path / "c").iterdir()))
+    assert verify(out / "m-erased.safetensors", base, "--recipe", recipe, "--salt", SALT, "--quiet") == 0
 
 
 def test_probe_tries_the_ladder(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

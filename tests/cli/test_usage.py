@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
+import io
 import json
+import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mini
@@ -15,11 +19,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from speed_erase.speed_ops.cli import machine_commands
 from speed_erase.speed_ops.cli import main as main
-from speed_erase.speed_ops.cli.main import COMMANDS, build_parser
-from speed_erase.speed_ops.cli.options import settings_from
+from speed_erase.speed_ops.cli.main import build_parser
+from speed_erase.speed_ops.cli.options import job_from, settings_from, text_setup_from
+from speed_erase.speed_ops.cli.parser import COMMANDS
 from speed_erase.speed_ops.engine.settings import PRESETS, EraseSettings
-from speed_erase.speed_ops.errors import SpeedError
+from speed_erase.speed_ops.errors import (
+    ERROR_CODES,
+    ExistsError,
+    FileError,
+    InputError,
+    SpeedError,
+    error_code,
+)
 from speed_erase.speed_ops.job import HELD_OUT_SHARE
 
 ERASE = ["erase", "m.safetensors", "--concepts", "a -> b", "--out", "out"]
@@ -106,6 +119,11 @@ def test_help_and_bad_usage_do_not_wait_for_torch() -> None:
         [*ERASE, "--save", "checkpont"],
         [*ERASE, "--save", ""],
         [*ERASE, "--salt", "x"],
+        [*ERASE, "--salt-file", "x"],
+        [*ERASE, "--redact"],
+        [*ERASE, "--redact", "--salt", ""],
+        [*ERASE, "--redact", "--salt", "x", "--salt-file", "y"],
+        [*ERASE, "--redact", "--salt", "\udcff"],
         [*ERASE, "--clip-skip", "0"],
         [*ERASE, "--strength", "nan"],
         ["erase", "m.safetensors", "--concepts", "a -> b -> c", "--out", "out"],
@@ -229,3 +247,186 @@ def test_a_budget_is_a_word_or_a_number(said: str, meant: float) -> None:
 def test_another_budget_is_refused_with_the_right_spelling(said: str, why: str) -> None:
     with pytest.raises(SpeedError, match=why):
         settings_from(build_parser().parse_args([*ERASE, "--budget", said]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["ersae"], "'erase'"),
+        (["--versoin"], "'--version'"),
+        (["erase", "m.safetensors", "--concpets", "a -> b", "--out", "out"], "'--concepts'"),
+        (["erase", "m.safetensors", "--concepts", "a -> b", "--otu", "out"], "'--out'"),
+        (["erase", "m.safetensors", "--concepts=a -> b", "--otu=out"], "'--out'"),
+        ([*ERASE, "--preset", "implict"], "'implicit'"),
+        ([*ERASE, "--kind", "stile"], "'style'"),
+        ([*ERASE, "--retain", "artist"], "'artists'"),
+        ([*ERASE, "--device", "cdua"], "'cuda'"),
+    ],
+)
+def test_the_nearest_name_is_offered(
+    arguments: list[str], near: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert f"did you mean {near}?" in said and len(said.splitlines()) == 1
+
+
+def test_what_is_like_no_name_is_offered_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xyzzy"]) == 2
+    assert "There is no command 'xyzzy': choose from erase," in capsys.readouterr().err
+
+
+def test_a_value_that_looks_like_a_flag_is_a_value() -> None:
+    args = build_parser().parse_args([*ERASE, "--concepts", "--verso in the style"])
+    assert [part.text for part in args.concepts] == ["a -> b", "--verso in the style"]
+
+
+WRONG = {
+    "usage": ["erase", "m.safetensors"],
+    "unsupported-model": ["erase", "lora.safetensors", "--concepts", "a -> b", "--out", "out"],
+    "not-found": ["run", "missing.yaml"],
+    "file": ["inspect", "empty.safetensors"],
+    "settings": ["apply", "high.json", "m.safetensors", "--out", "out"],
+    "input": ["erase", "m.safetensors", "--concepts-file", "bad.txt", "--out", "out"],
+}
+
+
+@pytest.mark.parametrize("code", WRONG)
+@pytest.mark.parametrize("where", ["", "first"])
+def test_errors_are_json_for_programs(
+    code: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _lora(Path("lora.safetensors"))
+    Path("empty.safetensors").write_bytes(b"")
+    Path("bad.txt").write_text("a -> b -> c")
+    recipe = {"schema": "speed.recipe", "version": "1.0", "seed": 0, "concepts": [{"target": "a", "kind": "style"}]}
+    Path("high.json").write_text(json.dumps(recipe | {"settings": {"threshold": "high"}}))
+    arguments = [WRONG[code][0], "--json", *WRONG[code][1:]] if where else [*WRONG[code], "--json"]
+    exit_code = main(arguments)
+    out = capsys.readouterr()
+    said = json.loads(out.out)
+    assert said.keys() == {"error"} and said["error"].keys() == {"code", "message"}
+    assert said["error"]["code"] == code and exit_code == (2 if code == "usage" else 1)
+    assert out.err == f"speed-erase: {said['error']['message']}\n"
+
+
+def _fault(kind: type[SpeedError], cause: BaseException | None) -> SpeedError:
+    fault = kind("It failed.")
+    fault.__cause__ = cause
+    return fault
+
+
+def test_what_the_system_says_tells_files_apart() -> None:
+    assert error_code(_fault(FileError, OSError(errno.ENOSPC, "full"))) == "no-space"
+    assert error_code(_fault(FileError, _fault(FileError, OSError(errno.ENOSPC, "full")))) == "no-space"
+    assert error_code(_fault(FileError, _fault(ExistsError, None))) == "exists"
+    assert error_code(_fault(FileError, PermissionError(errno.EACCES, "no"))) == "permission"
+    assert error_code(_fault(FileError, ValueError("no number"))) == "file"
+    assert error_code(_fault(InputError, OSError(errno.ENOSPC, "full"))) == "input"
+
+
+def _kinds(base: type[SpeedError]) -> set[type[SpeedError]]:
+    return {base}.union(*(_kinds(kind) for kind in base.__subclasses__()))
+
+
+def test_the_page_lists_every_code_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = page.partition("| code |")[2].partition("\n\n")[0]
+    listed = re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE)
+    assert sorted(listed) == sorted(ERROR_CODES)
+    others = (KeyboardInterrupt(), MemoryError(), ImportError(), RuntimeError())
+    said = {kind.code for kind in _kinds(SpeedError)} | {error_code(fault) for fault in others}
+    said |= {error_code(_fault(FileError, OSError(number, ""))) for number in errno.errorcode}
+    assert said == set(ERROR_CODES)
+
+
+def test_memory_and_missing_packages_have_codes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for fault, code in (
+        (MemoryError(), "memory"),
+        (ImportError("no rich"), "missing-package"),
+        (OSError(), "unexpected"),
+    ):
+
+        def fail(*_: object, fault: Exception = fault) -> None:
+            raise fault
+
+        monkeypatch.setattr(machine_commands, "run_cache", fail)
+        assert main(["cache", "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+def test_a_hash_is_part_of_a_typed_name() -> None:
+    args = build_parser().parse_args(["erase", "m.safetensors", "--concepts", "artist #7 -> art", "--out", "out"])
+    assert [one.target for one in job_from(args, print).concepts] == ["artist #7"]
+
+
+@pytest.mark.parametrize("said", ["@list.txt", "@./concepts"])
+def test_a_file_is_not_taken_for_a_name(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["erase", "m.safetensors", "--concepts", said, "--out", "out"]) == 2
+    assert "--concepts-file" in capsys.readouterr().err
+
+
+def test_lists_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Typed:
+        buffer = io.BytesIO(b"Van Gogh -> art\nClaude Monet")
+
+    monkeypatch.setattr(sys, "stdin", Typed)
+    args = build_parser().parse_args(["erase", "m.safetensors", "--concepts-file", "-", "--out", "out"])
+    assert [one.target for one in job_from(args, print).concepts] == ["Van Gogh", "Claude Monet"]
+
+
+def test_standard_input_is_read_once(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["erase", "m.safetensors", "--concepts-file", "-", "--retain-file", "-", "--out", "out"]
+    assert main(arguments) == 2 and "only once" in capsys.readouterr().err
+
+
+def test_what_is_odd_about_the_lists_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "keep.txt").write_text("Claude\u200b Monet", encoding="utf-8")
+    arguments = ["erase", str(tmp_path / "m.safetensors"), "--concepts", "Van\u200b Gogh -> art"]
+    assert main([*arguments, "--retain-file", str(tmp_path / "keep.txt"), "--out", str(tmp_path / "out")]) == 1
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Note: ")]
+    assert len(notes) == 2 and all("nvisible" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "word"),
+    [
+        (["--device", "mps"], 2, "double precision"),
+        (["--device", "cuda:99"], 1, "CUDA"),
+        (["--device", "tpu"], 2, "no device"),
+        (["--threads", "0"], 2, "--threads is 0"),
+        (["--threads", "100000"], 2, "cores of this machine"),
+    ],
+)
+def test_a_machine_without_it_is_one_sentence(
+    more: list[str], code: int, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pico.write_checkpoint(tmp_path / "m.safetensors")
+    arguments = ["erase", str(tmp_path / "m.safetensors"), "--concepts", "a -> b", "--out", str(tmp_path / "out")]
+    assert main([*arguments, *more]) == code
+    said = capsys.readouterr().err
+    assert word in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["erase", "apply", "batch", "forecast", "verify", "probe", "run"])
+def test_every_long_command_takes_a_device_and_threads(name: str) -> None:
+    flags = {flag for action in subparsers()[name]._actions for flag in action.option_strings}
+    assert {"--device", "--threads"} <= flags
+
+
+def test_threads_are_used_by_every_thread_that_starts_later() -> None:
+    before = torch.get_num_threads()
+    try:
+        args = build_parser().parse_args([*ERASE, "--threads", "1", "--device", "cpu"])
+        text_setup_from(args)
+        with ThreadPoolExecutor(1) as pool:
+            assert torch.get_num_threads() == pool.submit(torch.get_num_threads).result() == 1
+    finally:
+        torch.set_num_threads(before)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speed_erase.speed_ops.concepts import concept_list
 from speed_erase.speed_ops.concepts.concept_list import (
     Concept,
     ConceptList,
@@ -74,6 +75,51 @@ def test_marks_inside_names_are_literal(name: str) -> None:
 def test_refusals_name_the_line(text: str, line: int, words: str) -> None:
     with pytest.raises(InputError, match=f"(?i)line {line}: .*{words}"):
         parse_concepts(text, "style")
+
+
+ARROWS = (
+    *("=>", "==>", "-->", "--->", "–>", "—>", "−>", "‐>", "‑>", "－>", "->>", "~>", "~~>", "<->", "<=>", "-＞", "＝＞"),
+    *("- >", "— >", "⇒", "⟶", "⟹", "➔", "➜", "➝", "➞", "➡", "➡️", "➤", "⇨", "↦", "⇾", "↠", "⮕", "🠖", "￫"),
+)
+
+
+@pytest.mark.parametrize("arrow", ARROWS)
+def test_what_looks_like_an_arrow_is_answered_with_the_right_one(arrow: str) -> None:
+    for text in (
+        f"Monet\nVan Gogh {arrow} art",
+        f"Monet\nVan Gogh{arrow}art",
+        f"Monet\nVan Gogh | Vincent {arrow} art",
+    ):
+        with pytest.raises(InputError, match=r"^Line 2: .* is not an arrow here; write '->'"):
+            parse_concepts(text, "style")
+    with pytest.raises(InputError, match=r"^t\.csv, line 2: .*write '->'"):
+        parse_concept_table(f"name\nVan Gogh {arrow} art", "style", "t.csv")
+
+
+SIGNS = (
+    *("Spider-Man", "O'Neill - Smith", "Jean-Michel Basquiat", "a-b--c", "-", "--", "3-", "5 > 4", "> art <", ">_<"),
+    *("a = b", "x >= y", "E=mc2", "=)", "~", "a~b", "🏃‍➡️", "➡️", "⇒", "↔", "🔜", "@beeple", "@user.name", "a@x.txt"),
+)
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_other_dashes_and_signs_are_part_of_a_name(name: str) -> None:
+    for written in (name, f"{name} -> thing", f"{name} → thing"):
+        assert parse_concepts(written, "object")[0].target == name
+
+
+@pytest.mark.parametrize(
+    "name", ["@names.txt", "@my list.CSV", "@./names", "@~/lists/a", "@/tmp/x", "@C.xlsx", "@..\\a"]
+)
+def test_a_file_in_the_place_of_a_name_is_answered_with_the_way_to_give_one(name: str) -> None:
+    with pytest.raises(InputError, match=r"^Line 1: .* looks like a file: give it with --concepts-file"):
+        parse_concepts(name, "style")
+
+
+def test_without_comments_a_hash_is_part_of_the_name() -> None:
+    for text in ("C #1", "#hashtag", "# 7"):
+        assert parse_concepts(text, "style", comments=False)[0].target == text
+    assert len(parse_concepts("#hashtag", "style")) == 0 and parse_concepts("C #1", "style")[0].target == "C"
 
 
 def test_default_anchor_clashes_with_itself() -> None:
@@ -149,7 +195,7 @@ def test_files(tmp_path: Path) -> None:
     for bad, words in (
         ("latin.txt", "UTF-8"),
         ("none.txt", "no list file"),
-        (".", "no list file"),
+        (".", "is a folder"),
         ("\0", "no list|read"),
     ):
         with pytest.raises(FileError, match=words):
@@ -157,10 +203,10 @@ def test_files(tmp_path: Path) -> None:
 
 
 plain = st.text(
-    st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="|→#"), min_size=1, max_size=20
-).filter(
-    lambda text: "->" not in text and fold(text) and not fold(text).endswith("-") and not fold(text).startswith(">")
-)
+    st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="|→#>＞￫@" + concept_list._OTHER_ARROWS),
+    min_size=1,
+    max_size=20,
+).filter(fold)
 
 
 @given(st.lists(st.tuples(plain, st.lists(plain, max_size=2), plain), max_size=4))

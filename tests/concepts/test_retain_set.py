@@ -99,6 +99,11 @@ def test_word_search_equals_brute_force(phrases: list[list[str]], data: st.DataO
     assert (found is not None) == expected
 
 
+def test_an_underscore_parts_words() -> None:
+    assert WordIndex(["van gogh"]).match("van_gogh_style") == "van gogh"
+    assert WordIndex(["gogh"]).match("vangogh_style") is None
+
+
 def test_an_emoji_is_found_as_it_stands() -> None:
     assert WordIndex(["🤖"]).match("robot🤖s") == "🤖"
     assert WordIndex(["🤖", ""]).match("robots") is None
@@ -125,7 +130,7 @@ def test_huge_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "huge.txt"
     with file.open("wb") as handle:
         handle.truncate(17 * 2**20)
-    with pytest.raises(FileError, match=r"is 17 MB, .* the limit is 16 MB"):
+    with pytest.raises(FileError, match=r"too large for a list of names: the limit is 16 MB"):
         read_retain(file)
 
 

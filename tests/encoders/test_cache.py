@@ -7,11 +7,15 @@ import random
 import subprocess
 import sys
 import time
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pico
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from text_pico import tiny_encoder
 
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache, default_folder
@@ -123,6 +127,49 @@ def test_a_shard_of_another_encoder_is_not_believed(tmp_path: Path) -> None:
     first, second = (next(iter(cache._shards(name))) for name in "AB")
     first.write_bytes(second.read_bytes())
     assert cache.read("A", 8, stored) == {}
+
+
+def rewritten(path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], None]) -> None:
+    """A shard with some of it changed, and sound as a file."""
+    with safe_open(path, "pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
+    change(tensors, metadata)
+    save_file(tensors, path, metadata)
+
+
+def test_rows_under_the_wrong_key_are_not_believed(tmp_path: Path) -> None:
+    cache, stored = EmbeddingCache(tmp_path), random_rows(["Monet", "Manet"])
+    cache.write("encoder", stored)
+
+    def swap(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+        tensors["keys"] = tensors["keys"].flip(0).contiguous()
+
+    rewritten(shards(tmp_path)[0], swap)
+    assert cache.read("encoder", 8, stored) == {} and not shards(tmp_path)
+
+
+def test_rows_of_another_encoder_under_this_ones_name_are_not_believed(tmp_path: Path) -> None:
+    cache, stored = EmbeddingCache(tmp_path), random_rows(["Monet"])
+    cache.write("A", stored)
+    (shard,) = shards(tmp_path)
+    home = cache._home("B")
+    home.mkdir(parents=True)
+    (home / shard.name).write_bytes(shard.read_bytes())
+    rewritten(home / shard.name, lambda tensors, metadata: metadata.update(fingerprint="B"))
+    assert cache.read("B", 8, stored) == {} and same(cache.read("A", 8, stored), stored)
+
+
+def test_shards_of_the_older_form_count_as_absent(tmp_path: Path) -> None:
+    cache, stored = EmbeddingCache(tmp_path), random_rows(["Monet"])
+    cache.write("encoder", stored)
+
+    def older(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+        sums = [zlib.crc32(row.tobytes()) for row in tensors["rows"].numpy()]
+        tensors["sums"] = torch.tensor(sums, dtype=torch.int64)
+        metadata["format"] = "speed-erase embeddings 1"
+
+    rewritten(shards(tmp_path)[0], older)
+    assert cache.read("encoder", 8, stored) == {}
 
 
 def test_size_stays_below_the_limit_and_the_oldest_go_first(tmp_path: Path) -> None:

@@ -44,6 +44,13 @@ def test_weights_that_are_not_finite():
         run(problem, weights=weights)
 
 
+def test_a_layer_of_zeros():
+    problem = make(16, 2, 4)
+    weights = {**problem.weights, "layer1": torch.zeros_like(problem.weights["layer1"])}
+    with pytest.raises(InputError, match="layer1 contains only zeros"):
+        run(problem, weights=weights)
+
+
 def test_a_layer_of_another_width():
     problem = make()
     with pytest.raises(InputError, match="text encoder does not belong to this model"):

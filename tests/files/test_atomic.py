@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pico
 import pytest
 
 from speed_erase.speed_ops.errors import FileError
-from speed_erase.speed_ops.files.atomic import atomic_folder, atomic_write, write_bytes
+from speed_erase.speed_ops.files.atomic import atomic_folder, atomic_write, temporary_name, write_bytes
 
 
 def names(folder: Path) -> list[str]:
@@ -115,12 +116,22 @@ def test_new_files_obey_the_umask(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_killed_writers_are_swept(tmp_path: Path) -> None:
-    old, fresh = tmp_path / ".a.bin.0011.speed-tmp", tmp_path / ".a.bin.2233.speed-tmp"
-    for leftover in (old, fresh):
-        leftover.write_bytes(b"half")
-    os.utime(old, (time.time() - 7200,) * 2)
+    """Whatever they were writing; a living writer's files stay, and another machine's for a day."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = temporary_name(tmp_path / "other.bin").name
+    kept = [here, re.sub(r"\.\w{8}-", ".00000000-", here), ".no.owner.speed-tmp"]
+    swept = [
+        here.replace(f"-{os.getpid()}.", f"-{gone.pid}."),
+        re.sub(r"\.\w{8}-", ".11111111-", here),
+        ".old.speed-tmp",
+    ]
+    for leftover in (*kept, *swept):
+        (tmp_path / leftover).write_bytes(b"half")
+    for leftover in swept[1:]:
+        os.utime(tmp_path / leftover, (time.time() - 25 * 3600,) * 2)
     write_bytes(tmp_path / "a.bin", b"x")
-    assert names(tmp_path) == [fresh.name, "a.bin"]  # a fresh one may belong to a living writer
+    assert names(tmp_path) == sorted([*kept, "a.bin"])
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

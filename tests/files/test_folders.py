@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pico
@@ -12,7 +14,7 @@ from safetensors import safe_open
 
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
-from speed_erase.speed_ops.files.rewrite import write_edited
+from speed_erase.speed_ops.files.rewrite import strange_files, write_edited
 from speed_erase.speed_ops.models.detect import detect
 
 
@@ -108,3 +110,95 @@ def test_a_folder_of_pickles_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"PK")
     with pytest.raises(FileError, match="pickle"):
         Checkpoint.open(tmp_path)
+
+
+def test_only_what_belongs_to_the_model_is_copied(tmp_path: Path) -> None:
+    """A second U-Net, wherever it lies, would still know everything."""
+    pico.write_folder(tmp_path / "model")
+    unet = (tmp_path / "model/unet/diffusion_pytorch_model.safetensors").read_bytes()
+    for extra in (
+        "unet_2/diffusion_pytorch_model.safetensors",
+        "unet/old/diffusion_pytorch_model.safetensors",
+        "backup/unet/diffusion_pytorch_model.safetensors",
+        "scheduler/unet.safetensors",
+        "text_encoder/unet.safetensors",
+        "vae/unet.safetensors",
+        "tokenizer/unet.npz",
+    ):
+        (tmp_path / "model" / extra).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "model" / extra).write_bytes(unet)
+    (tmp_path / "model/README.md").write_text("about")
+    source = Checkpoint.open(tmp_path / "model")
+    write_edited(source, tmp_path / "clean", pico.random_edits(source.shapes))
+    copies = [path for path in (tmp_path / "clean").rglob("*") if path.is_file() and path.read_bytes() == unet]
+    assert copies == [] and (tmp_path / "clean/README.md").read_text() == "about"
+    assert strange_files(source, tmp_path / "clean") == []
+
+
+@pytest.mark.parametrize("link", ["unet/notes.json", "notes.json", "vae", "scheduler/deep.json"])
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, link: str) -> None:
+    pico.write_folder(tmp_path / "model")
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "diary.json").write_text("dear")
+    place = tmp_path / "model" / link
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(private if link == "vae" else private / "diary.json")
+    with pytest.raises(FileError, match="is a link to"):
+        write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
+    assert not (tmp_path / "clean").exists()
+
+
+def test_an_unedited_component_cannot_pose_as_another(tmp_path: Path) -> None:
+    pico.write_folder(tmp_path / "model")
+    shutil.rmtree(tmp_path / "model" / "vae", ignore_errors=True)
+    (tmp_path / "model" / "vae").symlink_to(tmp_path / "model" / "unet")
+    with pytest.raises(FileError, match="no part of this component"):
+        write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
+
+
+def test_circles_of_links_end(tmp_path: Path) -> None:
+    pico.write_folder(tmp_path / "model")
+    for place in ("loop", "unet/loop", "scheduler"):
+        shutil.rmtree(tmp_path / "model" / place, ignore_errors=True)
+        (tmp_path / "model" / place).symlink_to(tmp_path / "model")
+    with pytest.raises(FileError, match="no part of this component"):  # the scheduler leads to another place
+        write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
+    (tmp_path / "model" / "scheduler").unlink()
+    write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
+    assert not list((tmp_path / "clean").rglob("loop"))
+
+
+def test_links_into_the_blobs_of_a_hub_cache_are_fine(tmp_path: Path) -> None:
+    original = pico.write_folder(tmp_path / "download")
+    hub = tmp_path / "models--someone--something"
+    snapshot = hub / "snapshots" / "0123abcd"
+    (hub / "blobs").mkdir(parents=True)
+    for number, file in enumerate(sorted(path for path in (tmp_path / "download").rglob("*") if path.is_file())):
+        link = snapshot / file.relative_to(tmp_path / "download")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(hub / "blobs" / f"{number:064x}")
+        link.symlink_to(os.path.relpath(hub / "blobs" / f"{number:064x}", link.parent))
+    write_edited(Checkpoint.open(snapshot), tmp_path / "clean", {})
+    copy = Checkpoint.open(tmp_path / "clean")
+    assert all(torch.equal(copy.read(key), original[key]) for key in copy.shapes)
+    assert not any(path.is_symlink() for path in (tmp_path / "clean").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "name", ["unet_2/model.safetensors", ".hidden/unet.bin", "unet/deep/er/x.safetensors", "x.ckpt"]
+)
+def test_what_was_added_to_a_copy_is_found(tmp_path: Path, name: str) -> None:
+    pico.write_folder(tmp_path / "model")
+    source = Checkpoint.open(tmp_path / "model")
+    write_edited(source, tmp_path / "clean", {})
+    (tmp_path / "clean" / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "clean" / name).write_bytes(b"knows everything")
+    (fault,) = strange_files(source, tmp_path / "clean")
+    assert name in fault
+    (tmp_path / "clean" / name).unlink()
+    (tmp_path / "clean/model_index.json").write_text("{}")
+    (fault,) = strange_files(source, tmp_path / "clean")
+    assert "model_index.json differs" in fault

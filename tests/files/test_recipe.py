@@ -9,19 +9,29 @@ from pathlib import Path
 
 import pico
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from speed_erase.speed_ops.checkpoints.source import encoder_hash
 from speed_erase.speed_ops.concepts.concept_list import parse_concepts
-from speed_erase.speed_ops.concepts.names import MAX_ALIASES, MAX_LISTS, MAX_NAME
+from speed_erase.speed_ops.concepts.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAME
 from speed_erase.speed_ops.concepts.retain_set import RetainSet, parse_retain, retain_from_names, union
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
+from speed_erase.speed_ops.errors import FileError, InputError, SettingsError, SpeedError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint, checkpoint_hash, file_hash
-from speed_erase.speed_ops.files.metadata import build_metadata, read_provenance
-from speed_erase.speed_ops.files.recipe import Recipe, RecipeConcept, RecipeRetain, Redactor
+from speed_erase.speed_ops.files.header import MAX_HEADER_BYTES, encode_header, parse_header
+from speed_erase.speed_ops.files.metadata import (
+    MAX_CERTIFICATE_BYTES,
+    build_metadata,
+    history_of,
+    read_provenance,
+    widest_certificate,
+)
+from speed_erase.speed_ops.files.recipe import MAX_HISTORY, Recipe, RecipeConcept, RecipeRetain
+from speed_erase.speed_ops.files.redaction import Redactor
 from speed_erase.speed_ops.files.tensors import tensors_hash
-from speed_erase.speed_ops.job import Job, check_storable, job_of, recipe_of
+from speed_erase.speed_ops.job import Job, check_storable, job_of, recipe_of, same_work
 from speed_erase.speed_ops.models.detect import detect, layers
 from speed_erase.speed_ops.models.families import LayerKey, by_name
 
@@ -197,7 +207,8 @@ def test_redacted_headers_hide_names_in_the_certificate_too() -> None:
         ({"speed.version": "one"}, "no usable version"),
         ({"speed.recipe": "{"}, "not valid JSON"),
         ({"speed.certificate": "[]"}, "must be an object"),
-        ({"speed.certificate": "[" * 3_000_000}, "over the limit"),
+        ({"speed.certificate": "[" * (MAX_CERTIFICATE_BYTES + 1)}, "over the limit"),
+        ({"speed.certificate": "[" * 3_000_000}, "too many lists"),
         ({"speed.base_hash": "a" * 5000}, "at most 2000"),
     ],
 )
@@ -209,7 +220,15 @@ def test_bad_headers_are_sentences(change: dict[str, str], reason: str) -> None:
 
 
 def test_impossible_certificates_are_refused() -> None:
-    for certificate, reason in (({"a": float("nan")}, "cannot be stored"), ({"a": "x" * 3_000_000}, "too long")):
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for certificate, reason in (
+        ({"a": float("nan")}, "cannot be stored"),
+        ({"a": "x" * MAX_CERTIFICATE_BYTES}, "too long"),
+        ({"a": 10**50}, "a number of 51 digits"),
+        ({"a": deep}, "cannot be stored|too many|too deeply"),
+    ):
         with pytest.raises(FileError, match=reason):
             build_metadata(by_name("sd1"), "lora", RECIPE, certificate)
 
@@ -256,10 +275,98 @@ def test_what_can_be_asked_for_can_be_stored_and_read_back() -> None:
         _job(retain=lists),
         _job(f"Van Gogh | {aliases} -> art"),
         _job(f"{long} -> {long[1:]}x"),
+        _job("\n".join(f"Painter {i} of the school of Barbizon -> art {i}" for i in range(MAX_CONCEPTS))),
     ):
-        check_storable(job)
+        for salt in (None, "pepper") if len(job.retain.names) < 1000 else (None,):
+            check_storable(job, salt=salt)
         stored = recipe_of(job)
         assert recipe_of(job_of(Recipe.from_json(stored.to_json())).job) == stored
+        assert_header_can_be_read(job)
+
+
+def assert_header_can_be_read(job: Job, salt: str | None = None) -> None:
+    """What was found storable is written with the longest certificate that it may get, and read back."""
+    recipe = recipe_of(job)
+    proof = widest_certificate([(c.target, c.kind) for c in job.concepts], job.retain.names, job.settings.to_dict())
+    metadata = build_metadata(by_name("sd1"), "lora", recipe, proof, salt=salt, fixed="a sentence")
+    raw = encode_header({}, metadata)
+    header = parse_header(raw[8:], 0, Path("m.safetensors"))
+    found = read_provenance(header.metadata)
+    assert found is not None and found.recipe == (recipe if salt is None else recipe.redacted_with(salt))
+    assert len(found.certificate["concepts"]) == len(job.concepts)
+
+
+@pytest.mark.parametrize(("letter", "count"), [('"', 185_000), ("é", 106_000)])
+def test_what_a_header_escapes_once_more_counts_as_often(letter: str, count: int) -> None:
+    """The recipe's own quotes and backslashes are escaped in a header: it takes more room than the recipe's file."""
+    names = [f"{letter * 20} {i}" for i in range(count)]
+    job = _job(retain=retain_from_names(names, "long"))
+    assert len(recipe_of(job).to_json()) < MAX_HEADER_BYTES - 2_000_000, "alone it would fit"
+    with pytest.raises(FileError, match="too long for a file header"):
+        check_storable(job)
+    fewer = _job(retain=retain_from_names(names[: count // 4 * 3], "long"))
+    check_storable(fewer)
+    assert_header_can_be_read(fewer)
+
+
+def test_hashes_are_longer_than_the_names_they_stand_for() -> None:
+    job = _job(retain=retain_from_names((f"{i:x}" for i in range(330_000)), "short"))
+    check_storable(job)
+    with pytest.raises(FileError, match="too long"):
+        check_storable(job, salt="pepper")
+
+
+def test_the_sources_own_header_counts() -> None:
+    job = _job(retain=retain_from_names((f"name {i}" for i in range(250_000)), "long"))
+    check_storable(job, beside=5_000_000)
+    with pytest.raises(FileError, match="too long for a file header"):
+        check_storable(job, beside=13_000_000)
+
+
+names = st.text(st.characters(exclude_categories=("Cs",)), max_size=MAX_NAME + 5)
+
+
+@given(
+    st.lists(st.tuples(names, names, st.lists(names, max_size=3)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.text(max_size=40), st.lists(names, max_size=4)), max_size=3),
+    st.integers(0, 2**63 - 1),
+)
+def test_whatever_is_accepted_comes_back(entries: list, lists: list, seed: int) -> None:
+    """Any text at all as name, alias, anchor or label of a list: refused at once, or stored and read back the same."""
+    lines = [
+        f"{target} | {' | '.join(aliases)} -> {anchor}" if aliases else f"{target} -> {anchor}"
+        for target, anchor, aliases in entries
+    ]
+    try:
+        concepts = parse_concepts("\n".join(lines), "person", comments=False)
+        retain = union(parse_retain("\n".join(kept), label) for label, kept in lists)
+        job = Job.of(concepts, retain, EraseSettings.preset("few", seed=seed))
+    except SpeedError:
+        return
+    check_storable(job)
+    stored = recipe_of(job, strength=-100.0, clip_skip=-100)
+    back = Recipe.from_json(stored.to_json())
+    again = job_of(back)
+    assert back == stored and recipe_of(again.job, strength=again.strength, clip_skip=again.clip_skip) == stored
+    hidden = stored.redacted_with("pepper")
+    assert Recipe.from_json(hidden.to_json()) == hidden
+
+
+def test_what_a_reader_would_refuse_is_not_written(tmp_path: Path) -> None:
+    for recipe, reason in (
+        (replace(RECIPE, contexts=("x",) * 1001), "at most 1000 entries"),
+        (replace(RECIPE, settings={"a": list(range(3000))}), "plain values"),
+        (replace(RECIPE, settings={"a": 10**50}), "a number of 51 digits"),
+        (replace(RECIPE, seed=-1), "whole number"),
+        (replace(RECIPE, family="two\nlines"), "one line"),
+        (replace(RECIPE, concepts=()), "no concept"),
+        (replace(RECIPE, history=(RECIPE.as_earlier(),) * (MAX_HISTORY + 1)), "at most 50"),
+    ):
+        with pytest.raises(FileError, match=reason):
+            recipe.write(tmp_path / "r.json")
+        with pytest.raises(FileError, match=reason):
+            build_metadata(by_name("sd1"), "lora", recipe, {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_stored_is_refused_before_the_work() -> None:
@@ -272,3 +379,58 @@ def test_what_cannot_be_stored_is_refused_before_the_work() -> None:
         check_storable(_job(retain=retain_from_names((f"{'é' * 40} {i}" for i in range(60_000)), "wide")))
     with pytest.raises(FileError, match="too long to be stored"):
         check_storable(_job(retain=retain_from_names((f"[{i}" for i in range(200_001)), "brackets")))
+
+
+def test_a_recipe_remembers_what_was_erased_before() -> None:
+    first = build_metadata(by_name("sd1"), "checkpoint", RECIPE, {})
+    history = history_of(first)
+    (earlier,) = history
+    assert earlier.concepts == RECIPE.concepts and earlier.settings == RECIPE.settings and earlier.rows == RECIPE.rows
+    assert (earlier.base_hash, earlier.package_version) == (RECIPE.base_hash, RECIPE.package_version)
+    assert earlier.retain == (RECIPE.retain[0], replace(RECIPE.retain[1], names=())), "the hash stands for the names"
+
+    second = recipe_of(_job("Snoopy -> dog"), history=history, base_hash="56" * 32)
+    assert Recipe.from_json(second.to_json()) == second and same_work(second, recipe_of(_job("Snoopy -> dog")))
+    third = history_of(build_metadata(by_name("sd1"), "checkpoint", second, {}))
+    assert [one.concepts[0].target for one in third] == ["Van Gogh", "Snoopy"], "flat, the oldest first"
+    assert all(one.history == () for one in third)
+    notes = job_of(second, "r.json").notes
+    assert notes == (
+        "r.json was made on a model from which 2 other concepts had been erased before: for the same result, apply "
+        "that recipe first.",
+    )
+    assert not job_of(recipe_of(_job())).notes
+
+
+def test_a_history_is_redacted_with_its_recipe() -> None:
+    recipe = recipe_of(_job("Snoopy -> dog"), history=history_of(build_metadata(by_name("sd1"), "lora", RECIPE, {})))
+    assert {"Van Gogh", "Vincent van Gogh", "Snoopy", "dog"} <= set(recipe.names) and "Monet" not in recipe.names
+    metadata = build_metadata(by_name("sd1"), "lora", recipe, {}, salt="pepper")
+    content = json.dumps(metadata).lower()
+    assert not [name for name in ("van gogh", "snoopy", "mine.txt", "cd" * 32) if name in content]
+    found = read_provenance(metadata)
+    assert found is not None and found.recipe is not None and found.recipe.history[0].redacted
+    # A redacted file erased further: its hashes are carried on as they are, and are no names to hide.
+    later = recipe_of(_job("Klee -> art"), history=history_of(metadata))
+    assert later.history[0].concepts == found.recipe.history[0].concepts and len(later.history) == 2
+    assert set(later.names) == {"Klee", "art"}
+    assert later.redacted_with("other salt").history == later.history
+
+
+def test_a_history_is_bounded_and_old_or_odd_headers_have_none() -> None:
+    recipe = replace(RECIPE, history=(RECIPE.as_earlier(),) * MAX_HISTORY)
+    assert len(history_of(build_metadata(by_name("sd1"), "lora", recipe, {}))) == MAX_HISTORY
+    assert history_of({}) == history_of({"modelspec.title": "x"}) == ()
+    metadata = build_metadata(by_name("sd1"), "lora", RECIPE, {})
+    assert history_of(metadata | {"speed.recipe": "{"}) == history_of(metadata | {"speed.version": "9.0"}) == ()
+    assert Recipe.from_json(changed()).history == () and "history" not in RECIPE.to_json()
+    for history, reason in (("x", "a list"), ([1], "history 1 must be an object"), ([{"concepts": []}], "no concept")):
+        with pytest.raises(FileError, match=reason):
+            Recipe.from_json(changed(history=history))
+
+
+def test_a_long_history_is_refused_before_the_work() -> None:
+    long = replace(RECIPE, concepts=tuple(RecipeConcept(f"{'x' * 290} {i}", "", "style") for i in range(MAX_CONCEPTS)))
+    check_storable(_job(), history=[long.as_earlier()] * 2)
+    with pytest.raises(FileError, match="too long"):
+        check_storable(_job(), history=[long.as_earlier()] * 5)

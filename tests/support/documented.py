@@ -145,6 +145,12 @@ def _remove_broken() -> None:
     Path("models/broken.safetensors").unlink()
 
 
+def _write_job() -> None:
+    """The job file that the page shows."""
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    Path("job.yaml").write_text(shown, encoding="utf-8")
+
+
 def _write_pickle() -> None:
     Path("old-model.ckpt").write_bytes(b"\x80\x02}.")
 
@@ -154,6 +160,7 @@ _BEFORE: tuple[tuple[str, Callable[[], None]], ...] = (
     ("speed-erase verify touched.safetensors", _touch_a_tensor),
     ("speed-erase batch", _fill_models),
     ("speed-erase batch", _remove_broken),
+    ("speed-erase run", _write_job),
     ("speed-erase erase old-model.ckpt", _write_pickle),
 )
 """What happens before a command, each once and in this order."""
@@ -168,7 +175,9 @@ VARIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\d+\.\d+ s\b", "<seconds>"),
     (r"-?\d+(\.\d+)?%", "<share>"),
     (r"\d\.\de[+-]\d\d\b", "<drift>"),
-    (r"(?<![\d.])(?!0\.0 )\d+(\.\d)? (MB|kB)\b", r"<size> \2"),
+    (r"(?<![\d.])(?!0\.0 )\d+(\.\d)? (GB|MB|kB)\b", r"<size> \2"),
+    (r"<size> [GM]B(?= are free)", "<size>"),
+    (r"(?<=the rest takes about )\d+ s\b", "<seconds>"),
     # Measured values decide these: which names are filtered out, which are worth encoding in prompts, what is left.
     (r"(?<= names \()(alone|in prompts), \d+(?=\): drift)", r"\1, <count>"),
     (r"(?<=^Encoding kept names in prompts: )\d+", "<count>"),

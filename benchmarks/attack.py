@@ -1,0 +1,77 @@
+"""The long version of the attacks that the suite runs a few of.
+
+python -m benchmarks.attack kills --count 500      erase, a folder and batch, killed at random moments
+python -m benchmarks.attack fuzz --count 10000     broken headers, recipes, lists and job files
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+
+KINDS = ("erase", "folder", "batch")
+
+
+def kills(count: int, folder: Path) -> None:
+    """As many kills of each kind, then an undisturbed run that must find nothing lost and leave nothing behind."""
+    import mini
+    from attack import Killer, Workshop
+
+    workshop = Workshop(folder / "workshop")
+    nursery = mini.Nursery(SPEED_ERASE_CACHE=str(workshop.cache))
+    for kind in KINDS:
+        killer = Killer(workshop, nursery, kind, folder / kind)
+        each = -(-count // len(KINDS))
+        caught = sum(killer.strike() for _ in range(each))
+        killer.finish()
+        print(f"{kind}: {each} kills, {caught} of them at work; nothing lost, nothing left", flush=True)
+    nursery.close()
+
+
+def fuzz(count: int, folder: Path, seconds: float = 60.0) -> None:
+    """Runs with broken input; none may end with a traceback, an unexpected error or in more than `seconds`."""
+    from attack import Fuzzer, Workshop
+
+    from speed_erase.speed_ops.cli import main
+
+    codes: dict[int, int] = {}
+
+    def survives(arguments: list[str]) -> None:
+        out, err = io.StringIO(), io.StringIO()
+        started = time.monotonic()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(arguments)
+        said = err.getvalue()
+        if code not in (0, 1, 2) or "Traceback" in said or "Unexpected error" in said:
+            raise SystemExit(f"{arguments} ended with {code}:\n{said}")
+        if time.monotonic() - started > seconds:
+            raise SystemExit(f"{arguments} took {time.monotonic() - started:.0f} s")
+        codes[code] = codes.get(code, 0) + 1
+
+    (folder / "place").mkdir(parents=True)
+    fuzzer = Fuzzer(Workshop(folder / "workshop"), folder / "place", survives)
+    for number in range(-(-count // 4)):
+        fuzzer(number)
+        if number % 250 == 249:
+            print(f"{4 * (number + 1)} inputs, exit codes {codes}", flush=True)
+    print(f"{4 * -(-count // 4)} inputs in {sum(codes.values())} runs, exit codes {codes}: no traceback")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("attack", choices=("kills", "fuzz"))
+    parser.add_argument("--count", type=int, default=500)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        {"kills": kills, "fuzz": fuzz}[chosen.attack](chosen.count, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

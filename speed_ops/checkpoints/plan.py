@@ -1,0 +1,190 @@
+"""What a run would read, encode and write. Everything is checked that can be checked, and nothing is written."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..concepts.retain_set import drop_targets
+from ..encoders.cache import CachedEncoder
+from ..encoders.encoder import TextEncoder
+from ..errors import FileError, NoSpaceError
+from ..job import Job, recipe_of
+from ..models.families import LayerKey
+from ..prompts.requests import RowRequest, all_pairs, usable_names
+from ..prompts.tokens import Stream, StreamKey
+from .clean import checked
+from .output_files import OutputFiles, Product
+from .source import EncoderFiles, ModelSource, TextSetup
+
+QUICK_PARAMETERS = 10**9
+"""Encoders up to this size, SDXL's two among them, are tried in seconds: their speed and their cache are looked at."""
+_REPORT_BYTES = 30_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run would do."""
+
+    model: Path
+    family: str
+    """The family's title."""
+    layers: int
+    reads: dict[str, int]
+    """{file or folder: bytes}"""
+    texts: int
+    """At most so many are needed."""
+    cached: int | None
+    """At least so many of them are in the cache; None: not looked, as that would take long."""
+    seconds: float | None
+    """About so long takes the encoding of the others; None: not known."""
+    writes: dict[Product, tuple[Path, int]]
+    """Where each result goes, and about its size in bytes."""
+    free: int
+    """Bytes free on the disk that they go to."""
+    notes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all results."""
+        return sum(size for _, size in self.writes.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        writes = {product: {"path": str(path), "bytes": size} for product, (path, size) in self.writes.items()}
+        return vars(self) | {"model": str(self.model), "writes": writes, "notes": list(self.notes)}
+
+
+def plan_file(path: Path, job: Job, text: TextSetup, outputs: OutputFiles, strength: float = 1.0) -> Plan:
+    """What `clean_file` would do with the same arguments; refuses what it would refuse."""
+    notes: list[str] = []
+    source, paths, _ = checked(path, job, text, outputs, strength, notes.append)
+    encoder, files = text.encoder(source), source.encoder_files(text.text_encoders)
+    needed = _Texts.of(encoder.encoder.streams, encoder.encoder.context_length, job)
+    quick = sum(math.prod(shape) for shape in files.shapes.values()) <= QUICK_PARAMETERS
+    cached = _cached(encoder, needed.requests, quick)
+    layers = source.layers(job.settings.layers)
+    sizes: dict[Product, int] = {
+        "checkpoint": source.checkpoint.size,
+        "lora": _lora_bytes(layers, min(needed.target_rows, job.settings.rows_per_concept * len(job.concepts))),
+        "recipe": len(recipe_of(job, strength=strength, clip_skip=text.clip_skip).to_json()),
+        "report": _REPORT_BYTES,
+    }
+    plan = Plan(
+        model=path,
+        family=source.architecture.title,
+        layers=len(layers),
+        reads=_reads(source, files),
+        texts=needed.count,
+        cached=cached,
+        seconds=_seconds(encoder.encoder, needed, cached or 0) if quick else None,
+        writes={product: (path, sizes[product]) for product, path in paths.items()},
+        free=free_space(outputs.folder),
+        notes=tuple(notes),
+    )
+    refuse_without_space([plan])
+    return plan
+
+
+def refuse_without_space(plans: Iterable[Plan]) -> None:
+    """Refuses results that the disk cannot hold, all of them together."""
+    needed: dict[int, int] = {}
+    for plan in plans:
+        folder = next(iter(plan.writes.values()))[0].parent
+        disk = os.stat(_existing(folder)).st_dev
+        needed[disk] = needed.get(disk, 0) + plan.size
+        if needed[disk] > plan.free:
+            raise NoSpaceError(
+                f"The results need about {needed[disk] / 1e9:.2f} GB, but the disk of {folder} has "
+                f"{plan.free / 1e9:.2f} GB free: free some space or choose another folder."
+            )
+
+
+def free_space(folder: Path) -> int:
+    """Bytes free where a folder is, or would be made; refuses a place that cannot be written to."""
+    there = _existing(folder)
+    if not there.is_dir():
+        raise FileError(f"Cannot write to {folder}: {there} is a file, not a folder; choose another path.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise FileError(f"Cannot write to {folder}: you do not have permission; choose another folder.")
+    return shutil.disk_usage(there).free
+
+
+def _existing(folder: Path) -> Path:
+    return next((place for place in (folder, *folder.absolute().parents) if place.exists()), Path())
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """The texts that a job needs."""
+
+    requests: list[RowRequest]
+    """The empty prompt, the concepts and their anchors, and the kept names alone: known beforehand."""
+    names: int
+    """How many of those are kept names alone."""
+    prompts: int
+    """At most so many prompts around kept names: which, the weights decide."""
+    target_rows: int
+
+    @classmethod
+    def of(cls, streams: Sequence[Stream], length: int, job: Job) -> _Texts:
+        plan, taken = job.plan, [set[StreamKey]() for _ in job.concepts]
+        solved = all_pairs(streams, job.concepts, plan.solve_templates, plan, taken)
+        tried = all_pairs(streams, job.concepts, plan.trial_prompts, plan, taken) if plan.trial_templates else []
+        unseen = all_pairs(streams, job.concepts, plan.unseen_templates, plan, taken)
+        pairs = [request for pair in (*solved, *tried, *unseen) for request in (pair.target, pair.anchor)]
+        usable = usable_names(streams, drop_targets(job.retain, job.concepts)[0])[1]
+        bare = [request for name in usable[: plan.considered + 2 * plan.judges] for request in name.bare]
+        return cls(
+            requests=[RowRequest("", tuple(range(length))), *pairs, *bare],
+            names=len(bare),
+            prompts=plan.prompts(len(bare), job.settings.context_names),
+            target_rows=sum(len(pair.target.rows) for pair in solved),
+        )
+
+    @property
+    def count(self) -> int:
+        """All texts, at most."""
+        return len({request.text for request in self.requests}) + self.prompts
+
+
+def _cached(encoder: CachedEncoder, requests: Sequence[RowRequest], quick: bool) -> int | None:
+    """How many of the texts are stored with all the rows that are asked for."""
+    if encoder.cache is None or not encoder.cache.info().files:
+        return 0
+    if not quick:
+        return None
+    rows: dict[str, set[int]] = {}
+    for request in requests:
+        rows.setdefault(request.text, set()).update(request.rows)
+    wanted = [(text, row) for text in rows for row in rows[text]]
+    known = encoder.cache.read(encoder.encoder.fingerprint, encoder.encoder.width, wanted)
+    return sum(all((text, row) in known for row in rows[text]) for text in rows)
+
+
+def _seconds(encoder: TextEncoder, needed: _Texts, cached: int) -> float:
+    """From the time of one whole prompt; a bare name is a few tokens where a prompt is a context full of them."""
+    whole = [encoder.context_length]
+    encoder.encode([""], whole)  # reads the weights
+    started = time.perf_counter()
+    encoder.encode(["a picture"], whole)
+    each = time.perf_counter() - started
+    encoder.close()
+    prompts = needed.count - needed.names
+    missing = (needed.count - cached) / needed.count
+    return each * missing * (prompts + needed.names / 10)
+
+
+def _lora_bytes(layers: Sequence[LayerKey], rank: int) -> int:
+    """Two factors a layer in half precision, at most."""
+    return sum(2 * min(rank, *layer.shape) * sum(layer.shape) for layer in layers)
+
+
+def _reads(source: ModelSource, files: EncoderFiles) -> dict[str, int]:
+    return {str(holder.path): holder.size for holder in (source.checkpoint, *files.holders)}

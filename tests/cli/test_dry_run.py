@@ -1,0 +1,212 @@
+"""A dry run says what would be read, encoded and written, refuses what would be refused, and writes nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mini
+import pico
+import pytest
+
+from speed_erase.speed_ops.checkpoints import plan as plans
+from speed_erase.speed_ops.cli import main as main
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models and a recipe."""
+    folder = tmp_path_factory.mktemp("studio")
+    (folder / "in").mkdir()
+    mini.write_model(folder / "in" / "a.safetensors")
+    shutil.copyfile(folder / "in" / "a.safetensors", folder / "in" / "b.safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPEED_ERASE_CACHE", str(folder / "cache"))
+        common = ["erase", str(folder / "in" / "a.safetensors"), "--concepts", mini.CONCEPTS, *mini.QUICK, "--quiet"]
+        assert main([*common, "--save", "recipe", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cold_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path / "cache"))
+
+
+def erase(studio: Path, out: Path, *more: str) -> list[str]:
+    common = ["erase", str(studio / "in" / "a.safetensors"), "--concepts", mini.CONCEPTS, *mini.QUICK]
+    return [*common, "--out", str(out), *more]
+
+
+def apply(studio: Path, out: Path, *more: str) -> list[str]:
+    return ["apply", str(studio / "a-recipe.json"), str(studio / "in" / "a.safetensors"), "--out", str(out), *more]
+
+
+def batch(studio: Path, out: Path, *more: str) -> list[str]:
+    return ["batch", "--recipe", str(studio / "a-recipe.json"), "--in", str(studio / "in"), "--out", str(out), *more]
+
+
+def run(studio: Path, out: Path, *more: str) -> list[str]:
+    job = {
+        "model": str(studio / "in" / "a.safetensors"),
+        "concepts": [mini.CONCEPTS],
+        "keep": {"lists": ["artists"], "limit": 12},
+        "settings": {"preset": "few"},
+        "output": {"folder": str(out)},
+    }
+    (out.parent / "job.yaml").write_text(json.dumps(job))
+    return ["run", str(out.parent / "job.yaml"), *more]
+
+
+def tree(*folders: Path) -> dict[str, tuple[int, int]]:
+    """Every file with its size and its time."""
+    files = [path for folder in folders for path in sorted(folder.rglob("*"))]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+
+
+def machine(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", [erase, apply, batch, run])
+def test_nothing_is_written(command: Any, studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = command(studio, tmp_path / "out", "--dry-run")
+    before = tree(studio, tmp_path)
+    for more in ([], ["--json"], ["--quiet"]):
+        assert main([*arguments, *more]) == 0
+        assert tree(studio, tmp_path) == before
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [erase, apply, run])
+def test_what_it_says_is_what_happens(
+    command: Any, studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = command(studio, tmp_path / "out", "--json")
+    assert main([*arguments, "--dry-run"]) == 0
+    said = machine(capsys)
+    assert said["dry_run"] is True and said["family"] == "Stable Diffusion 1.x"
+    assert said["reads"] == {str(studio / "in" / "a.safetensors"): (studio / "in" / "a.safetensors").stat().st_size}
+    assert said["cached"] == 0 and said["seconds"] > 0
+    assert main(arguments) == 0
+    done = machine(capsys)
+    assert {product: entry["path"] for product, entry in said["writes"].items()} == done["files"]
+    assert done["encoded"] <= said["texts"] <= done["encoded"] + 5
+    assert said["layers"] == len(done["certificate"]["layers"])
+    for product, entry in said["writes"].items():
+        size = Path(entry["path"]).stat().st_size
+        assert 0.3 * size <= entry["bytes"] + 20_000 and entry["bytes"] <= 3 * size + 20_000, product
+    again = command(studio, tmp_path / "again", "--json", "--dry-run")
+    assert main(again) == 0
+    assert machine(capsys)["cached"] >= done["encoded"] - 2
+
+
+def test_people_read_the_same(studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(erase(studio, tmp_path / "out", "--dry-run", "--save", "checkpoint,lora")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    starts = [line.split()[0] for line in lines[1:-1]]
+    assert "a Stable Diffusion 1.x model" in lines[0] and starts == ["reads", "encodes", "checkpoint", "lora"]
+    assert lines[-1].endswith("Nothing was written.")
+
+
+def test_without_a_cache_nothing_counts_as_cached(
+    studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPEED_ERASE_CACHE", str(studio / "cache"))
+    for more, some in (([], True), (["--no-cache"], False)):
+        assert main(erase(studio, tmp_path / "out", "--dry-run", "--json", *more)) == 0
+        assert (machine(capsys)["cached"] > 0) is some
+
+
+def test_a_large_encoder_is_not_tried(
+    studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plans, "QUICK_PARAMETERS", 10)
+    monkeypatch.setenv("SPEED_ERASE_CACHE", str(studio / "cache"))
+    assert main(erase(studio, tmp_path / "out", "--dry-run", "--json")) == 0
+    said = machine(capsys)
+    assert said["cached"] is None and said["seconds"] is None and said["texts"] > 0
+    assert main(erase(studio, tmp_path / "out", "--dry-run")) == 0
+    assert "the rest takes an unknown time" in capsys.readouterr().out
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_a_disk_without_room_is_refused(
+    studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(10**9, 10**9 - 1000, 1000))
+    for command in (erase, apply, run):
+        assert main(command(studio, tmp_path / "out", "--dry-run", "--json")) == 1
+        assert "GB free" in machine(capsys)["error"]["message"]
+    # A LoRA and a recipe, which nothing else looks at before the work.
+    assert main(erase(studio, tmp_path / "out", "--dry-run", "--json", "--save", "lora,recipe")) == 1
+    assert machine(capsys)["error"]["code"] == "no-space"
+
+
+def test_a_batch_must_fit_as_a_whole(
+    studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(batch(studio, tmp_path / "out", "--dry-run", "--json", "--save", "lora")) == 0
+    said = machine(capsys)
+    assert (said["ready"], said["failed"]) == (2, 0)
+    room = int(1.5 * said["models"][0]["writes"]["lora"]["bytes"])
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(10**9, 10**9 - room, room))
+    assert main(batch(studio, tmp_path / "out", "--dry-run", "--json", "--save", "lora")) == 1
+    said = machine(capsys)
+    assert [one["status"] for one in said["models"]] == ["ready", "failed"]
+    assert said["models"][1]["error"]["code"] == "no-space"
+
+
+def _unet_alone(folder: Path) -> Path:
+    from safetensors.torch import save_file
+
+    save_file(mini.unet_tensors("sd1"), folder / "unet.safetensors")
+    return folder / "unet.safetensors"
+
+
+def test_what_would_be_refused_is_refused(studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "a-recipe.json").write_text("mine")
+    (tmp_path / "file").write_text("not a folder")
+    pico.write_checkpoint(tmp_path / "pico.safetensors")
+    model, out = str(studio / "in" / "a.safetensors"), str(tmp_path / "out")
+    concepts = ["--concepts", mini.CONCEPTS, *mini.QUICK]
+    wrong = {
+        "already exists": ["erase", model, *concepts, "--out", str(tmp_path / "taken")],
+        "not a folder": ["erase", model, *concepts, "--out", str(tmp_path / "file" / "out")],
+        "no text encoder": ["erase", str(_unet_alone(tmp_path)), *concepts, "--out", out],
+        "no file": ["erase", str(tmp_path / "missing.safetensors"), *concepts, "--out", out],
+        "tokens": ["erase", model, "--concepts", " ".join("abcdefgh" * 12), *mini.QUICK, "--out", out],
+        "vocab.json": ["erase", model, *concepts, "--out", out, "--tokenizer", str(tmp_path)],
+        "clip skip": ["erase", model, *concepts, "--out", out, "--clip-skip", "40"],
+    }
+    for words, arguments in wrong.items():
+        before = tree(tmp_path)
+        found = main([*arguments, "--dry-run"])
+        said = capsys.readouterr()
+        assert tree(tmp_path) == before
+        assert found == 1 and words in said.err, (words, said.err)
+        assert main(arguments) == 1 and words in capsys.readouterr().err
+
+
+def test_a_batch_tells_each_model_apart(studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        shutil.copyfile(studio / "in" / "a.safetensors", tmp_path / "in" / f"{name}.safetensors")
+    (tmp_path / "in" / "broken.safetensors").write_bytes(b"")
+    arguments = ["batch", "--recipe", str(studio / "a-recipe.json"), "--in", str(tmp_path / "in"), "--save", "lora"]
+    arguments += ["--out", str(tmp_path / "out")]
+    assert main([*arguments, "--include", "a.*", "--quiet"]) == 0
+    before = tree(tmp_path / "in", tmp_path / "out")
+    assert main([*arguments, "--dry-run"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("[1/3] a.safetensors: skipped. Already done.")
+    assert lines[1].startswith("[2/3] b.safetensors: ready. Stable Diffusion 1.x, ")
+    assert lines[2].startswith("[3/3] broken.safetensors: failed.") and lines[-1] == "1 ready, 1 skipped, 1 failed."
+    assert tree(tmp_path / "in", tmp_path / "out") == before
