@@ -44,7 +44,7 @@ class ConceptListNode(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "file",
-                    options=list_names(".txt", ".csv"),
+                    options=list_names(".txt", ".csv", ".tsv"),
                     default=NONE,
                     tooltip="A list in ComfyUI's input folder, added to the text: .txt as above, .csv with a column "
                     "'target' and optionally 'anchor', 'aliases' and 'kind'.",

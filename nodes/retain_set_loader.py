@@ -72,7 +72,7 @@ def _name_inputs() -> list[io.Input]:
         ),
         io.Combo.Input(
             "file",
-            options=list_names(".txt", ".csv", ".json"),
+            options=list_names(".txt", ".csv", ".tsv", ".json"),
             default=NONE,
             tooltip="A list in ComfyUI's input folder: .txt with one name per line, .csv (see column) or .json with "
             "a list.",
@@ -122,7 +122,7 @@ def describe(retain: RetainSet) -> str:
     """`1750 names: artists 1393, typed 2`."""
     counts = [retain.origins.count(index) for index in range(len(retain.sources))]
     listed = ", ".join(f"{source.label} {count}" for source, count in zip(retain.sources, counts, strict=True))
-    return f"{len(retain)} names" + (f": {listed}" if listed else "")
+    return "\n".join([f"{len(retain)} names" + (f": {listed}" if listed else ""), *retain.notes])
 
 
 def _builtin_names(choice: str) -> tuple[str, ...]:

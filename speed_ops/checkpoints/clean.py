@@ -63,7 +63,8 @@ def checked(
     recipe = recipe_of(job, strength=strength, clip_skip=text.clip_skip)
     may_replace = _replaceable(source, paths, recipe, outputs, note)
     check_paths(paths, source.checkpoint, may_replace)
-    check_storable(job)
+    own = max(part.header.data_start for part in source.checkpoint.parts)
+    check_storable(job, history=history_of(source.checkpoint.metadata), salt=outputs.salt, beside=own)
     for sentence in before_starting(source, job, text):
         note(sentence)
     return source, paths, may_replace

@@ -11,6 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from ..certificate.cautions import fixed_text
 from ..engine.edits import LayerEdit
 from ..erase import Outcome
 from ..errors import FileError
@@ -21,7 +22,7 @@ from ..files.metadata import build_metadata
 from ..files.results import all_or_none
 from ..files.rewrite import check_folder, check_space, folder_files, write_edited
 from ..progress import Progress
-from ..report.html import render, report_facts
+from ..report.html import report_page
 from .output_files import Product
 from .source import ModelSource
 
@@ -101,7 +102,7 @@ def _save(
         recipe = outcome.recipe.redacted_with(salt) if salt else outcome.recipe
         recipe.write(paths["recipe"])
     if "report" in paths:
-        page = render(report_facts(outcome, source.checkpoint, salt))
+        page = report_page(outcome, source.checkpoint, salt)
         write_bytes(paths["report"], page.encode("utf-8", "replace"))  # paths need not be text
     return outcome
 
@@ -158,7 +159,9 @@ def _metadata(
         certificate,
         title=f"{title} (erased)" if content != "lora" else f"Eraser for {title}",
         existing={} if content == "lora" else own,
+        others=[] if content == "lora" else [part.header.metadata for part in source.checkpoint.parts[1:]],
         salt=salt,
+        fixed=fixed_text(),
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import FileError
+from ..files.tensors import read_scaled
 from ..models.families import FamilyEncoder
 from ..prompts.tokens import Stream
 from .encoder import TowerEncoder
@@ -83,7 +84,7 @@ class ClipWeights(EncoderWeights):
         return f"transformer.resblocks.{layer}.{_BLOCK['.'.join(module)]}.{leaf}"
 
     def _read(self, name: str) -> Tensor:
-        return self._tensors[self._key(name)].to(STORED)
+        return read_scaled(self._tensors.__getitem__, set(self._tensors.keys()), self._key(name))[0].to(STORED)
 
 
 HEAD_WIDTH = 64

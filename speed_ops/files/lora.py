@@ -157,6 +157,8 @@ def _read_edit(file: Checkpoint, base: str, layer: LayerKey) -> LayerEdit:
             "made for another model."
         )
     up, down = file.read(up_key).double() * _scale(file, base, up_shape[1]), file.read(down_key).double()
+    if not all(file.dtypes[key].startswith(("F", "BF")) for key in (up_key, down_key)):
+        raise FileError(f"{file.path} stores {base!r} as packed numbers: use the fp16, bf16 or fp32 LoRA.")
     if not bool(torch.isfinite(up).all() and torch.isfinite(down).all()):
         raise FileError(f"{file.path} contains NaN or infinite values for {base!r}: it is damaged.")
     return LayerEdit(up, down)

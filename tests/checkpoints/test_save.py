@@ -115,7 +115,7 @@ def test_a_failure_at_the_last_file_takes_all_back(
     def fail(*arguments: object) -> str:
         raise FileError("no report today")
 
-    monkeypatch.setattr(saving, "render", fail)
+    monkeypatch.setattr(saving, "report_page", fail)
     with pytest.raises(FileError, match="no report today"):
         run(workshop / model, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from speed_erase.speed_ops.checkpoints.source import ModelSource
+from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.tensors import read_scaled
 
@@ -123,3 +123,22 @@ def test_layers_of_a_model_file_are_read_so(tmp_path: Path) -> None:
     save_file(content | {LAYER: stored}, path)
     with pytest.raises(FileError, match="without their scale"):
         ModelSource.open(path).model("V").weights[key]
+
+
+def test_text_encoders_are_read_so(tmp_path: Path) -> None:
+    path, key = tmp_path / "m.safetensors", "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight"
+    content = mini.write_model(path)
+    weight = content[key].float()
+    scale = weight.abs().amax(dim=1, keepdim=True) / 127
+    stored = {key: (weight / scale).round().to(torch.int8)}
+
+    def rows() -> torch.Tensor:
+        encoder = TextSetup().encoder(ModelSource.open(path)).encoder
+        return encoder.encode(["a house"], [5])[0]
+
+    plain = rows()
+    save_file(content | stored | {key.removesuffix("weight") + "weight_scale": scale}, path)
+    assert (rows() - plain).norm() < 0.02 * plain.norm()
+    save_file(content | stored, path)
+    with pytest.raises(FileError, match="without their scale"):
+        rows()
