@@ -17,7 +17,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -254,12 +254,27 @@ def _put_back(temporary: Path, folder: Path) -> None:
 
 def remove(path: Path) -> None:
     """A file of ours, if it is still there; one that Windows holds open is left to the next sweep."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+
+    def unlink() -> None:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+    to_the_end(unlink)
 
 
 def _remove_folder(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    to_the_end(lambda: shutil.rmtree(path, ignore_errors=True))
+
+
+def to_the_end(tidy: Callable[[], object]) -> None:
+    """Tidies up even if we are asked to stop just then, and stops afterwards. What was done once may be done again."""
+    try:
+        tidy()
+    except Exception:
+        raise
+    except BaseException:
+        tidy()
+        raise
 
 
 def sync_folder(folder: Path) -> None:

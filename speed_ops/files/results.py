@@ -9,10 +9,11 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from ..errors import FileError
-from .atomic import check_target, move_in, sync_folder, temporary_folder, write_error
+from .atomic import check_target, move_in, remove, sync_folder, temporary_folder, to_the_end, write_error
 
 try:
     import fcntl
@@ -92,12 +93,10 @@ def _is_still(path: Path, handle: int) -> bool:
 
 def _give_back(path: Path, handle: int) -> None:
     if os.name != "nt":
-        with suppress(OSError):
-            path.unlink()  # while it is still ours: who opens it now finds out
+        remove(path)  # while it is still ours: who opens it now finds out
     os.close(handle)
     if os.name == "nt":  # which removes no open file; another run may have it already
-        with suppress(OSError):
-            path.unlink()
+        remove(path)
 
 
 def _sweep_locks(folder: Path, ours: Path) -> None:
@@ -148,7 +147,7 @@ def _commit(targets: list[Path], temporary: Path, replace: Callable[[Path], bool
         sync_folder(targets[0].parent)
     except BaseException:
         for target, existed, old in reversed(done):
-            _undo(target, existed, old)
+            to_the_end(partial(_undo, target, existed, old))
         raise
 
 

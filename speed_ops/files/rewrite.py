@@ -247,9 +247,9 @@ def strange_files(source: Checkpoint, copy: Path) -> list[str]:
     chosen, _ = folder_files(source)
     read = {part.file.relative_to(source.path) for part in source.parts}
     there = list(_visible_files(copy, all_of_it=True))
-    extra = [str(file) for file in there if file not in chosen]
+    extra = [file.as_posix() for file in there if file not in chosen]
     changed = [
-        str(file)
+        file.as_posix()
         for file in there
         if file in chosen and file not in read and not filecmp.cmp(source.path / file, copy / file, shallow=False)
     ]

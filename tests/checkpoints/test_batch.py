@@ -175,6 +175,7 @@ def test_results_of_this_recipe_are_known_wherever_they_are(tmp_path: Path) -> N
     assert models["same/m-erased.safetensors"].known.detail == "This recipe has been applied to it before."
 
 
+@pico.posix
 def test_folders_are_mirrored_and_some_are_not_searched(tmp_path: Path) -> None:
     names = ("a.safetensors", "x/a.safetensors", "x/y/b.SAFETENSORS", ".hidden/c.safetensors", "out/d.safetensors")
     for name in (*names, "x/.e.safetensors"):

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import mini
+import pico
 import pytest
 import windows
 
@@ -171,6 +172,7 @@ def test_a_full_disk_is_known_before_the_work(
         run(workshop / "m.safetensors", tmp_path / "out", progress=never)
 
 
+@pico.linux
 def test_a_file_name_that_is_not_text_is_no_obstacle(workshop: Path, tmp_path: Path, run) -> None:
     model = tmp_path / os.fsdecode(b"caf\xe9.safetensors")
     shutil.copy(workshop / "m.safetensors", model)

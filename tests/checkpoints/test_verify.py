@@ -377,3 +377,15 @@ def test_forecast_ranks_the_retain_names(pair: tuple[Path, Path], capsys: pytest
     assert main(["forecast", str(pair[0]), "--concepts", mini.CONCEPTS, *mini.QUICK, "--json"]) == 0
     shifts = [one["shift"] for one in json.loads(capsys.readouterr().out)["names"]]
     assert len(shifts) >= 11 and shifts == sorted(shifts, reverse=True)
+
+
+def test_what_was_added_to_a_folder_is_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, copy = tmp_path / "pipeline", tmp_path / "out" / "pipeline-erased"
+    mini.write_folder(base)
+    arguments = ["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, "--save", "checkpoint", "--quiet"]
+    assert main([*arguments, "--out", str(copy.parent)]) == 0
+    assert verify(copy, base) == 0
+    (copy / "unet_2").mkdir()
+    (copy / "unet_2" / "x.safetensors").write_bytes(next((base / "unet").glob("*.safetensors")).read_bytes())
+    assert verify(copy, base) == 1
+    assert "unet_2/x.safetensors is no part of the model" in capsys.readouterr().out

@@ -16,6 +16,7 @@ import pytest
 from speed_erase.speed_ops.cli import main as main
 
 argcomplete = pytest.importorskip("argcomplete")
+pytestmark = pico.posix  # the shells that are completed for
 
 _PROGRAM = """
 import atexit, os

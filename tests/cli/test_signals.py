@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,17 @@ from speed_erase.speed_ops.checkpoints import batch
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.cli.console import Console
 
+pytestmark = pico.posix  # Windows knows no signal from outside but Ctrl-C
 NAMES = [name for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGBREAK": 149}
+
+
+@pytest.fixture(autouse=True)
+def not_under_nohup() -> Iterator[None]:
+    """What starts the tests may ignore SIGHUP, which their children would inherit and the program respects."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="module")

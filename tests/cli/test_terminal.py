@@ -171,6 +171,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 QUIET = ("Traceback", "Exception ignored", "Errno")
 
 
+@pico.linux
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -194,6 +195,7 @@ def test_a_stream_that_takes_nothing(plain: Path, line: str, code: int, more: li
         assert done.stderr == "speed-erase: Cannot write the result to standard output: No space left on device.\n"
 
 
+@pico.linux
 @pytest.mark.parametrize("line", ["COMMAND >&-", "COMMAND 2>&-", "COMMAND 2>/dev/full", "COMMAND >/dev/full"])
 def test_errors_keep_their_code_on_a_dead_stream(plain: Path, line: str) -> None:
     for arguments, code in (([plain.parent / "no.json", "--json"], 1), (["--frobnicate", "--json"], 2)):
@@ -201,6 +203,7 @@ def test_errors_keep_their_code_on_a_dead_stream(plain: Path, line: str) -> None
         assert done.returncode == code and not any(word in done.stderr for word in QUIET)
 
 
+@pico.posix
 def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     """Else what a library prints to stdout would end up in it."""
     script = pico.standalone(

@@ -153,6 +153,7 @@ def test_names_in_sentences_are_as_they_are() -> None:
         assert quoted(name) in note
 
 
+@pico.posix
 def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -176,6 +177,7 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     writer.join()
 
 
+@pico.posix
 def test_process_substitution_and_devices(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"Monet\nManet\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -61,6 +60,7 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
     assert names(tmp_path) == ["a.bin"]
 
 
+@pico.posix
 def test_the_input_is_never_the_output(tmp_path: Path) -> None:
     source = tmp_path / "a.bin"
     source.write_bytes(b"model")
@@ -72,6 +72,7 @@ def test_the_input_is_never_the_output(tmp_path: Path) -> None:
     assert source.read_bytes() == b"model"
 
 
+@pico.linux
 def test_disk_full_is_a_sentence(tmp_path: Path) -> None:
     with (
         pytest.raises(FileError, match="disk is full"),
@@ -82,6 +83,7 @@ def test_disk_full_is_a_sentence(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pico.linux
 def test_a_read_only_folder_is_a_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     folder.mkdir()
@@ -109,6 +111,7 @@ def test_a_folder_takes_no_file_and_a_file_no_folder(tmp_path: Path) -> None:
         pass
 
 
+@pico.posix
 def test_new_files_obey_the_umask(tmp_path: Path) -> None:
     write_bytes(tmp_path / "ours", b"x")
     (tmp_path / "plain").write_bytes(b"x")
@@ -169,7 +172,7 @@ def kill_a_writer(target: Path, wait: float, *, until_changed: bool = False) -> 
         time.sleep(wait)
         while until_changed and target.read_bytes() == before:
             time.sleep(0.01)
-        writer.send_signal(signal.SIGKILL)
+        writer.kill()
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])

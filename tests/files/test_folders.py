@@ -135,6 +135,7 @@ def test_only_what_belongs_to_the_model_is_copied(tmp_path: Path) -> None:
     assert strange_files(source, tmp_path / "clean") == []
 
 
+@pico.posix
 @pytest.mark.parametrize("link", ["unet/notes.json", "notes.json", "vae", "scheduler/deep.json"])
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, link: str) -> None:
     pico.write_folder(tmp_path / "model")
@@ -151,6 +152,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, link: str) -> None:
     assert not (tmp_path / "clean").exists()
 
 
+@pico.posix
 def test_an_unedited_component_cannot_pose_as_another(tmp_path: Path) -> None:
     pico.write_folder(tmp_path / "model")
     shutil.rmtree(tmp_path / "model" / "vae", ignore_errors=True)
@@ -159,6 +161,7 @@ def test_an_unedited_component_cannot_pose_as_another(tmp_path: Path) -> None:
         write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
 
 
+@pico.posix
 def test_circles_of_links_end(tmp_path: Path) -> None:
     pico.write_folder(tmp_path / "model")
     for place in ("loop", "unet/loop", "scheduler"):
@@ -171,6 +174,7 @@ def test_circles_of_links_end(tmp_path: Path) -> None:
     assert not list((tmp_path / "clean").rglob("loop"))
 
 
+@pico.posix
 def test_links_into_the_blobs_of_a_hub_cache_are_fine(tmp_path: Path) -> None:
     original = pico.write_folder(tmp_path / "download")
     hub = tmp_path / "models--someone--something"

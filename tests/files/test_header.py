@@ -146,6 +146,7 @@ def test_lengths_that_look_like_other_formats_are_lengths(tmp_path: Path, length
     assert Checkpoint.open(path).shapes == {}
 
 
+@pico.posix
 def test_what_is_not_a_file_does_not_hang(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.safetensors")
     with pytest.raises(FileError, match="is not a file"):

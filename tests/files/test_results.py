@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -115,10 +113,27 @@ def test_a_killed_run_locks_nobody_out_and_is_swept(tmp_path: Path, moved: bool)
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     with pytest.raises(FileError, match="Another run"), one_at_a_time(tmp_path, "model"):
         pass
-    os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.wait()
     process.stdout.close()
     with one_at_a_time(tmp_path, "another"), all_or_none([tmp_path / "c"]) as place:
         write(place(tmp_path / "c"), b"new")
     assert names(tmp_path) == ["a-folder", "c"]
     assert (tmp_path / "a-folder" / "inside").read_bytes() == b"old"
+
+
+def test_asked_to_stop_while_it_tidies_up_it_tidies_up_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shutil
+
+    remove, calls = shutil.rmtree, []
+
+    def interrupted(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(*arguments, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), all_or_none([tmp_path / "a"]) as place:
+        write(place(tmp_path / "a"), b"new")
+    assert names(tmp_path) == ["a"]

@@ -19,6 +19,7 @@ import mini
 
 from speed_erase.speed_ops.cli import main
 
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has but one way
 HIDDEN = (".speed-tmp", ".speed-lock")
 """Endings of what a killed run may leave for the next one to sweep."""
 
@@ -102,7 +103,7 @@ class Killer:
         self.nursery.start(self.arguments)
         assert self.nursery.wait() == 0
 
-    def strike(self, how: int = signal.SIGKILL) -> bool:
+    def strike(self, how: int = KILL) -> bool:
         """One run, killed; whether it was caught at work. Every name must hold the old content or the new one."""
         before = set(leftovers(self.out))
         process = self.nursery.start(self.arguments)
@@ -115,7 +116,7 @@ class Killer:
             assert content in (self.old.get(name), self.new.get(name)), f"{name} is neither old nor new"
         lost = [name for name in self.old if name not in found and not self._aside(name)]
         assert not lost, f"{lost} are gone"
-        if how != signal.SIGKILL:
+        if how != KILL:
             assert set(leftovers(self.out)) <= before, "a run that could clean up did not"
         if self.kind == "batch" and not self.dice.randrange(3):
             shutil.rmtree(self.out, ignore_errors=True)  # begin anew now and then: else all is done and skipped

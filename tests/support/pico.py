@@ -7,6 +7,8 @@ the package's own mapping and not a copy of it.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,6 +72,8 @@ def peak():
     import re
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read()).group(1))
 """
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals, links, pipes or modes")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has such files and file names")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 
 
