@@ -53,8 +53,7 @@ def methods() -> Iterator[Method]:
     """Ours first. The published settings are points of the sweeps of `few` and `multi`."""
     thresholds = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
-    # Without what the default adds for the sake of pictures, which the others could add as well: aiming further.
-    soft = EraseSettings.preset("auto").but(preset_name="context", aim=1.0)
+    soft = EraseSettings.preset("auto").but(preset_name="context")
     yield Method("soft prior (ours)", True, soft, "lam", ())  # along its own curve
     yield Method("firmer prior (ours)", True, soft.but(softness=FIRMER * soft.softness), "lam", ())
     for ours in (True, False):
