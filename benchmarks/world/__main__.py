@@ -11,13 +11,11 @@ from .storage import default_folder
 
 
 def _train(options: argparse.Namespace) -> None:
-    from .classifier import train_classifier
     from .export import export
     from .train import Plan, train
 
-    train(options.data, Plan(steps=options.steps, batch=options.batch, seed=options.seed))
-    if not (options.data / "classifier.safetensors").exists():
-        train_classifier(options.data)
+    given = {name: getattr(options, name) for name in ("steps", "batch", "seed")}
+    train(options.data, Plan(**{name: value for name, value in given.items() if value is not None}))
     export(options.data)
 
 
@@ -39,24 +37,23 @@ def _sample(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    from .classifier import load_classifier
     from .comfy_run import ComfyWorld, hand_over
     from .evaluate import evaluate, splits
-    from .storage import load_json, save_json
+    from .judge import Judge, accuracy
+    from .storage import save_json
 
     hand_over(options.comfy)
     world = ComfyWorld(options.data)
     scores = evaluate(
         lambda texts: world.sample(world.rows(texts), options.seed),
-        load_classifier(options.data),
+        Judge(),
         splits(options.count),
     )
     for name, score in scores.items():
         print(f"{name:14s} {score.line()}")
-    judge = load_json(options.data / "classifier.json")
     save_json(
         options.data / "evaluation.json",
-        {"classifier": judge, "untouched": {name: vars(score) for name, score in scores.items()}},
+        {"judge": accuracy(), "untouched": {name: vars(score) for name, score in scores.items()}},
     )
 
 
@@ -66,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     command = commands.add_parser("train", help="train all parts, or go on; write the checkpoint")
-    command.add_argument("--steps", type=int, default=1120)
-    command.add_argument("--batch", type=int, default=16)
-    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--steps", type=int, help="steps of the U-Net")
+    command.add_argument("--batch", type=int)
+    command.add_argument("--seed", type=int)
     command.set_defaults(run=_train)
 
     comfy = argparse.ArgumentParser(add_help=False)
@@ -79,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=_path)
     command.set_defaults(run=_sample)
 
-    command = commands.add_parser("evaluate", parents=[comfy], help="what the classifier sees in the model's pictures")
+    command = commands.add_parser("evaluate", parents=[comfy], help="what the judge sees in the model's pictures")
     command.add_argument("--count", type=int, default=96, help="pictures for each kind of question")
     command.set_defaults(run=_evaluate)
     add_commands(commands, comfy)

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from speed_erase.speed_ops.concepts.kinds import Prompt
+from speed_erase.speed_ops.drawing.sampler import STEPS
 from speed_erase.speed_ops.prompts.tokens import locate
 
-from .diffusion import STEPS, add_noise, loss_weights
 from .model import World
 from .render import draw
 from .rows import filled
 from .text_encoder import LENGTH
+from .train import add_noise, loss_weights
 from .world import STYLES, SUBJECTS
 
 TEMPLATE = "a {subject} in the style of {painter}"
@@ -80,7 +81,7 @@ def optimise(world: World, painter: str, weights: Mapping[str, Tensor], attack: 
     losses = []
     for step in range(attack.steps):
         subjects = [str(s) for s in rng.choice(SUBJECTS[:6], size=attack.batch)]
-        pictures = torch.from_numpy(np.stack([draw(s, painter, False, rng) for s in subjects]))
+        pictures = world.encode(torch.from_numpy(np.stack([draw(s, painter, False, rng) for s in subjects])))
         noise = torch.from_numpy(rng.standard_normal(pictures.shape, dtype=np.float32))
         # High noise decides palette and layout: that is where a style is drawn or not.
         times = torch.from_numpy(rng.integers(STEPS // 4, STEPS, size=attack.batch))
@@ -105,7 +106,7 @@ def success(
     """Share of samples, with subjects the attack never used, that the judge takes for the painter's."""
     subjects = [SUBJECTS[6 + i % (len(SUBJECTS) - 6)] for i in range(count)]
     pictures = world.draw_rows(attacked_rows(world, painter, subjects, attack, offset), 77, weights)
-    return float((world.classifier.judge(pictures).style == STYLES.index(painter)).float().mean())
+    return float((world.judge.judge(pictures).style == STYLES.index(painter)).float().mean())
 
 
 def run_attack(

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .diffusion import COMFY_SCALE
 from .export import CHECKPOINT
-from .world import SIZE
+from .model import GUIDANCE, STEPS
+from .world import LATENT
 
-SAMPLER, SCHEDULER, STEPS, GUIDANCE = "euler", "normal", 12, 3.0
+SAMPLER, SCHEDULER = "euler", "normal"
 TO_V = "attn2.to_v.weight"
 
 
@@ -74,20 +74,15 @@ class ComfyWorld:
         return clone
 
     def sample(self, rows: Tensor, seed: int, model: Any = None, batch: int = 64) -> Tensor:
-        """One picture per prompt, (n, 4, 12, 12) in [-1, 1]; equal seeds and order give equal noise for every model."""
+        """One picture a prompt, (n, 3, 128, 128) in [-1, 1]; equal seeds and order give every model equal noise."""
         done = []
         with torch.inference_mode():
             for index, part in enumerate(rows.split(batch)):
-                latent = {"samples": torch.zeros(len(part), 4, SIZE, SIZE)}
+                latent = {"samples": torch.zeros(len(part), 4, LATENT, LATENT)}
                 (out,) = self._nodes.KSampler().sample(
                     model or self.model, seed + index, STEPS, GUIDANCE, SAMPLER, SCHEDULER,
                     [[part, {}]], [[self._empty, {}]], latent,
                 )  # fmt: skip
-                done.append(out["samples"].float() * COMFY_SCALE)
+                (images,) = self._nodes.VAEDecode().decode(self.vae, out)
+                done.append(images.permute(0, 3, 1, 2).float() * 2 - 1)
         return torch.cat(done).clone()
-
-    def decode(self, pictures: Tensor) -> Tensor:
-        """What VAEDecode makes of them: (n, 96, 96, 3) in [0, 1]."""
-        with torch.inference_mode():
-            (images,) = self._nodes.VAEDecode().decode(self.vae, {"samples": pictures / COMFY_SCALE})
-        return images

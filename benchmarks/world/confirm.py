@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .comfy_run import ComfyWorld
-from .measures import judge
+from .measures import judged
 from .methods import Method
 from .run import Runner
 from .storage import save_json
@@ -24,7 +24,7 @@ def confirm(runner: Runner, task: Task, methods: list[Method], seed: int = 1000)
         ours = runner.run(task, method)
         edited = {PREFIX + key: value for key, value in runner.edit(task, method).weights.items()}
         model = None if method.name == "none" else comfy.edited(edited)
-        theirs = judge(runner.world.classifier, questions, comfy.sample(rows, seed, model), None)
+        theirs = judged(runner.world.judge, questions, comfy.sample(rows, seed, model), None)
         result = {
             "task": task.name,
             "method": method.name,

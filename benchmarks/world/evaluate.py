@@ -1,4 +1,4 @@
-"""Ask a model for pictures and let the classifier say what they show, split by what training had seen."""
+"""Ask a model for pictures and let the judge say what they show, split by what training had seen."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .classifier import Classifier
+from .judge import Judge
 from .prompts import HELD_OUT_TEMPLATES, PLAIN_TEMPLATES, TEMPLATES, Prompt, sentence
-from .world import GENERIC, HELD_OUT_PAIRS, NIGHT_PHRASES, PAINTERS, PLAIN, STYLES, SUBJECTS
+from .world import GENERIC, HELD_OUT_PAIRS, NIGHT_PHRASES, PAINTERS, PLAIN, SCENES, STYLES, SUBJECTS
 
 Draw = Callable[[list[str]], Tensor]
-"""Prompts to pictures (n, 4, 12, 12)."""
+"""Prompts to pictures (n, 3, 128, 128)."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,14 @@ def splits(count: int, seed: int = 0) -> dict[str, list[Prompt]]:
     }
 
 
-def score(classifier: Classifier, prompts: list[Prompt], pictures: Tensor) -> Score:
+def score(judge: Judge, prompts: list[Prompt], pictures: Tensor) -> Score:
     """Judge pictures against the prompts they were drawn for."""
-    verdict = classifier.judge(pictures)
+    verdict = judge.judge(pictures)
     style = verdict.style == torch.tensor([STYLES.index(prompt.style) for prompt in prompts])
     night = verdict.night == torch.tensor([int(prompt.night) for prompt in prompts])
-    subject = torch.tensor(
-        [p.subject is None or SUBJECTS[i] == p.subject for p, i in zip(prompts, verdict.subject.tolist(), strict=True)]
-    )
+    subject = verdict.subject == torch.tensor([SCENES.index(prompt.subject) for prompt in prompts])
     return Score(*(part.float().mean().item() for part in (style, subject, night)), len(prompts))
 
 
-def evaluate(draw: Draw, classifier: Classifier, questions: Mapping[str, list[Prompt]]) -> dict[str, Score]:
-    return {name: score(classifier, prompts, draw([p.text for p in prompts])) for name, prompts in questions.items()}
+def evaluate(draw: Draw, judge: Judge, questions: Mapping[str, list[Prompt]]) -> dict[str, Score]:
+    return {name: score(judge, prompts, draw([p.text for p in prompts])) for name, prompts in questions.items()}

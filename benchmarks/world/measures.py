@@ -14,11 +14,11 @@ from torch import Tensor
 from speed_erase.speed_ops.certificate.measure import left_of
 from speed_erase.speed_ops.prompts.tokens import locate
 
-from .classifier import Classifier, Verdict
+from .judge import Judge, Verdict
 from .rows import PromptPair, Target, Text, target_pairs, unseen_templates
 from .tasks import Question, neighbours
 from .text_encoder import LENGTH
-from .world import NIGHT_WORD, PLAIN, STYLES, SUBJECTS
+from .world import NIGHT_WORD, PLAIN, SCENES, STYLES
 
 
 def harmonic(acc_e: float, acc_r: float) -> float:
@@ -34,17 +34,15 @@ def recognised(questions: Sequence[Question], verdict: Verdict) -> list[bool]:
         if question.head == "style":
             found.append(STYLES[int(verdict.style[i])] == question.prompt.style)
         elif question.head == "subject":
-            found.append(SUBJECTS[int(verdict.subject[i])] == question.prompt.subject)
+            found.append(SCENES[int(verdict.subject[i])] == question.prompt.subject)
         else:
             found.append(bool(verdict.night[i]) == question.prompt.night)
     return found
 
 
-def judge(
-    classifier: Classifier, questions: Sequence[Question], pictures: Tensor, before: Tensor | None
-) -> dict[str, Any]:
+def judged(judge: Judge, questions: Sequence[Question], pictures: Tensor, before: Tensor | None) -> dict[str, Any]:
     """Acc_e, Acc_r, H_o, the same by split, what the erased became, composites, and change against `before`."""
-    verdict = classifier.judge(pictures)
+    verdict = judge.judge(pictures)
     right = recognised(questions, verdict)
     erased = _where(questions, role="erased")
     kept = _where(questions, role="kept")
@@ -59,12 +57,12 @@ def judge(
         for name in dict.fromkeys(concept_of(questions[i]) for i in erased)
     }
     scores["became"] = Counter(STYLES[int(verdict.style[i])] for i in erased).most_common(4)
-    subjects = [SUBJECTS[int(verdict.subject[i])] == questions[i].prompt.subject for i in range(len(questions))]
+    subjects = [SCENES[int(verdict.subject[i])] == questions[i].prompt.subject for i in range(len(questions))]
     scores["subject_of_erased"], scores["subject_of_kept"] = _share(subjects, erased), _share(subjects, kept)
     scores |= _survival(questions, right)
     if before is not None:
         scores["change"] = image_change(questions, before, pictures)
-        old = classifier.judge(before)
+        old = judge.judge(before)
         scores["frechet_kept"] = frechet(old.features[kept], verdict.features[kept])
         scores["subject_same"] = _share((old.subject == verdict.subject).tolist(), erased)
     return scores
@@ -74,7 +72,7 @@ def concept_of(question: Question) -> str:
     """The name under which the certificate lists what this question asks for."""
     if question.head == "night":
         return NIGHT_WORD
-    return (question.prompt.subject or "") if question.head == "subject" else question.prompt.style
+    return question.prompt.subject if question.head == "subject" else question.prompt.style
 
 
 def image_change(questions: Sequence[Question], before: Tensor, after: Tensor) -> dict[str, float]:
@@ -96,14 +94,15 @@ def image_change(questions: Sequence[Question], before: Tensor, after: Tensor) -
 
 
 def frechet(first: Tensor, second: Tensor) -> float:
-    """Frechet distance of two sets of features (n, f) as Gaussians; the root of the product by its eigenvalues."""
+    """Frechet distance of two sets of features (n, f) as Gaussians.
+
+    The trace of the root of the product of both covariances is the sum of the singular values of one centred set times
+    the other: exact, and cheap where there are more features than pictures.
+    """
     a, b = first.double(), second.double()
     means = (a.mean(0) - b.mean(0)).square().sum()
-    spread_a, spread_b = (torch.cov(part.T) for part in (a, b))
-    values, vectors = torch.linalg.eigh(spread_a)
-    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
-    crossed = torch.linalg.eigvalsh(root @ spread_b @ root).clamp(min=0).sqrt().sum()
-    return float(means + spread_a.trace() + spread_b.trace() - 2 * crossed)
+    a, b = ((part - part.mean(0)) / (len(part) - 1) ** 0.5 for part in (a, b))
+    return float(means + a.square().sum() + b.square().sum() - 2 * torch.linalg.svdvals(a @ b.T).sum())
 
 
 def value_measures(

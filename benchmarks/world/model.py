@@ -1,7 +1,8 @@
 """The trained world in one process: prompt rows, pictures and the judge, without ComfyUI.
 
 The matrix of methods needs thousands of pictures, and starting a sampler node for each batch would only add cost: this
-is the same U-Net with the same Euler steps. `run.confirm` compares some runs with the stock KSampler.
+is the same U-Net with the same Euler steps, in its narrow form. `confirm` compares some runs with the stock KSampler.
+Where nothing was trained, it is the model in the box.
 """
 
 from __future__ import annotations
@@ -12,16 +13,32 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .classifier import Classifier, load_classifier
-from .diffusion import sample
+from speed_erase.speed_ops.checkpoints.box import AUTOENCODER, FILE, NARROW, TEXT, UNET, token_table, unpacked
+from speed_erase.speed_ops.drawing.sampler import sample
+from speed_erase.speed_ops.drawing.unet import UNet
+
+from .autoencoder import new_autoencoder
+from .export import BOX
+from .judge import Judge
 from .prompts import training_prompts
 from .storage import load_tensors, save_tensors
 from .text_encoder import LENGTH, WIDTH, TextEncoder, tokens
-from .unet import UNet
-from .world import SIZE
+from .world import LATENT
 
-STEPS, GUIDANCE = 8, 3.0
+STEPS, GUIDANCE = 12, 3.0
 TO_V = "attn2.to_v.weight"
+
+
+def trained_parts(folder: Path) -> dict[str, Tensor]:
+    """The folder's box if it has one, else the one that comes with the package."""
+    own = folder / BOX
+    return unpacked(load_tensors(own if own.exists() else FILE))
+
+
+def part(parts: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors below a prefix, as the checkpoint rounds them."""
+    found = {key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)}
+    return {key: value.half().float() for key, value in found.items()}
 
 
 class WorldText:
@@ -31,9 +48,11 @@ class WorldText:
         self._folder = folder
         self._encoder: TextEncoder | None = None
         self._known: dict[str, Tensor] = {}
-        stored = load_tensors(folder / "prompt_rows.safetensors")["rows"]
-        texts = ["", *(prompt.text for prompt in training_prompts())]
-        self._known.update(zip(texts, stored, strict=True))
+        trained = folder / "prompt_rows.safetensors"
+        self._trained = {"", *(prompt.text for prompt in training_prompts())} if trained.exists() else set()
+        if self._trained:
+            texts = ["", *(prompt.text for prompt in training_prompts())]
+            self._known.update(zip(texts, load_tensors(trained)["rows"], strict=True))
         if self._extra.exists():
             self._known.update(load_tensors(self._extra))
         self._stored = len(self._known)
@@ -56,34 +75,42 @@ class WorldText:
     def save(self) -> None:
         """Keeps what was encoded beyond the training prompts for the next process."""
         if len(self._known) > self._stored:
-            known = {prompt.text for prompt in training_prompts()} | {""}
-            save_tensors(self._extra, {text: rows for text, rows in self._known.items() if text not in known})
+            others = {text: rows for text, rows in self._known.items() if text not in self._trained}
+            save_tensors(self._extra, {text or "": rows for text, rows in others.items()})
             self._stored = len(self._known)
 
     def _load(self) -> TextEncoder:
         if self._encoder is None:
-            self._encoder = TextEncoder()
-            self._encoder.load_state_dict(load_tensors(self._folder / "text_encoder.safetensors"))
-            self._encoder.requires_grad_(False).eval()
+            self._encoder = load_text_encoder(self._folder)
         return self._encoder
 
 
+def load_text_encoder(folder: Path) -> TextEncoder:
+    """The folder's encoder, or the one in the box."""
+    encoder = TextEncoder()
+    state = {f"text_model.{key}": value for key, value in part(trained_parts(folder), TEXT).items()}
+    encoder.load_state_dict({**state, "text_model.embeddings.token_embedding.weight": token_table()})
+    return encoder.requires_grad_(False).eval()
+
+
 class World:
-    """Text, U-Net and judge of one folder."""
+    """Text, U-Net, decoder and judge of one folder."""
 
     def __init__(self, folder: Path, text: WorldText | None = None) -> None:
         self.folder = folder
         self.text = text or WorldText(folder)
-        self.unet = UNet()
-        self.unet.load_state_dict(load_tensors(folder / "unet.safetensors"))
+        parts = trained_parts(folder)
+        self.unet, self.autoencoder = UNet(NARROW), new_autoencoder()
+        self.unet.load_state_dict(part(parts, UNET))
         self.unet.requires_grad_(False).eval().to(memory_format=torch.channels_last)
-        rest_if_untrained(self.unet)
-        self.classifier: Classifier = load_classifier(folder)
+        self.autoencoder.load_state_dict(part(parts, AUTOENCODER))
+        self.autoencoder.requires_grad_(False).eval()
+        self.judge = Judge()
         self._original = self.value_weights()
         self._empty = self.text.rows([""])[0]
 
     def value_weights(self) -> dict[str, Tensor]:
-        """Copies of the weights an erasure edits: {key: (320, 768)}."""
+        """Copies of the weights an erasure edits: {key: (160, 768)}."""
         return {key: value.clone() for key, value in self.unet.state_dict().items() if key.endswith(TO_V)}
 
     @property
@@ -98,23 +125,29 @@ class World:
         return self.unet
 
     def draw(self, texts: Sequence[str], seed: int, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        """One picture a prompt (n, 4, 12, 12); the noise depends on seed and place alone, so methods are paired."""
+        """One picture a prompt (n, 3, 128, 128); the noise depends on seed and place alone, so methods are paired."""
         return self.draw_rows(self.text.rows(texts), seed, weights)
 
     def draw_rows(
-        self, rows: Tensor, seed: int, weights: Mapping[str, Tensor] | None = None, batch: int = 32
+        self, rows: Tensor, seed: int, weights: Mapping[str, Tensor] | None = None, batch: int = 16
     ) -> Tensor:
         """The same from rows (n, 77, 768)."""
         assert rows.shape[1:] == (LENGTH, WIDTH)
-        noise = torch.randn(len(rows), 4, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+        noise = torch.randn(len(rows), 4, LATENT, LATENT, generator=torch.Generator().manual_seed(seed))
         unet = self.use(weights)
-        parts = zip(rows.split(batch), noise.split(batch), strict=True)
-        drawn = [sample(unet, part, self._empty, start, STEPS, GUIDANCE) for part, start in parts]
+        drawn = []
+        for some, start in zip(rows.split(batch), noise.split(batch), strict=True):
+            latents = sample(unet, some, self._empty, start, STEPS, GUIDANCE)
+            drawn.append(self.decode(latents))
         self.use(None)
         return torch.cat(drawn)
 
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> Tensor:
+        """Latents (n, 4, 16, 16) to pictures (n, 3, 128, 128) in [-1, 1]."""
+        return self.autoencoder.decode(latents).clamp(0, 1) * 2 - 1
 
-def rest_if_untrained(unet: UNet) -> None:
-    """Blocks whose branch is still zero pass their input on: the same function at two thirds of the cost."""
-    for block in (unet.input_blocks[1], unet.output_blocks[2]):
-        block[0].idle = not bool(block[0].out_layers[3].weight.any())
+    @torch.no_grad()
+    def encode(self, pictures: Tensor) -> Tensor:
+        """Pictures (n, 3, 128, 128) in [-1, 1] to latents (n, 4, 16, 16)."""
+        return self.autoencoder.encode(pictures / 2 + 0.5)

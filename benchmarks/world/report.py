@@ -11,6 +11,7 @@ from speed_erase.speed_ops.certificate.certificate import BARS
 
 from .figures import Points, before_after, concept_curve, curve_points, curves
 from .findings import HARDER, MAIN, findings
+from .judge import accuracy
 from .matrix import task_named
 from .measures import wilson
 from .methods import METHODS
@@ -76,15 +77,13 @@ def _labelled(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _head(runner: Runner, results: Sequence[dict[str, Any]]) -> str:
-    facts = runner.world.folder / "classifier.json"
-    judge = load_json(facts) if facts.exists() else {}
-    shown = ", ".join(f"{name.replace('_', ' ')} {value:.1%}" for name, value in judge.items())
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.1%}" for name, value in accuracy().items())
     training = runner.world.folder / "training.json"
     steps = load_json(training)["step"] if training.exists() else "?"
     return (
         "# Proof on a living model\n\n"
         "A small model that draws (SD1.x layout, trained from scratch), its concepts erased by many methods, its "
-        "pictures judged by a classifier.\n\n"
+        "pictures judged by the nearest rendering.\n\n"
         f"- Weights `{runner.folder.name}`, {steps} training steps; {len(results)} runs of about {runner.count} "
         "pictures of the erased and as many of the kept; the same prompts and seeds for every method.\n"
         f"- The judge on fresh renderings: {shown}.\n"

@@ -15,7 +15,7 @@ from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.solver import erase_further, erase_jointly
 
 from .attacks import Attack, run_attack
-from .measures import certificate_numbers, judge, value_measures
+from .measures import certificate_numbers, judged, value_measures
 from .methods import METHODS, Edited, Method
 from .model import World
 from .rows import build
@@ -61,7 +61,7 @@ class Runner:
         pictures = self.world.draw([q.prompt.text for q in questions], SEED, edited.weights)
         result["seconds"]["pictures"] = time.monotonic() - begin
         before = pictures if method.name == "none" else self.untouched(task)
-        result |= judge(self.world.classifier, questions, pictures, before)
+        result |= judged(self.world.judge, questions, pictures, before)
         if method.name == "none":
             result["floor"] = self._floor(task, questions)
         save_tensors(path.with_suffix(".safetensors"), {"pictures": pictures.half()})
@@ -70,13 +70,10 @@ class Runner:
         return result
 
     def _floor(self, task: Task, questions: list[Question]) -> dict[str, float]:
-        """Share of each concept recognised where the prompts say its anchor instead: what chance brings back.
-
-        A prompt that names no subject draws any of them, so an erased subject comes back now and then by chance.
-        """
+        """Share of each concept recognised where the prompts say its anchor instead: what chance brings back."""
         texts = [task.anchored(question.prompt) for question in questions]
         pictures = self.world.draw(texts, SEED)
-        return judge(self.world.classifier, questions, pictures, None)["by_concept"]
+        return judged(self.world.judge, questions, pictures, None)["by_concept"]
 
     def untouched(self, task: Task) -> Tensor:
         """Pictures of the untouched model for this task's questions."""
@@ -84,7 +81,7 @@ class Runner:
         return self.pictures(task, METHODS["none"])
 
     def pictures(self, task: Task, method: Method) -> Tensor:
-        """A finished run's pictures (n, 4, 12, 12), in the order of the task's questions."""
+        """A finished run's pictures (n, 3, 128, 128), in the order of the task's questions."""
         return load_tensors(self.path(task, method).with_suffix(".safetensors"))["pictures"].float()
 
     def _measure(self, task: Task, method: Method) -> tuple[dict[str, Any], Edited]:

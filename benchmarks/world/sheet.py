@@ -1,4 +1,4 @@
-"""Contact sheets: pictures in a grid, enlarged without smoothing, as PNG."""
+"""Contact sheets: pictures in a grid, as PNG."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from .storage import write_whole
 
 
 def to_bytes(pictures: Tensor) -> np.ndarray:
-    """(n, 4, H, W) in [-1, 1] to (n, H, W, 3) bytes: the trivial decoder."""
+    """(n, 3, H, W) in [-1, 1] to (n, H, W, 3) bytes."""
     colours = pictures[:, :3].clamp(-1, 1).permute(0, 2, 3, 1).float().numpy()
     return np.round((colours + 1) * 127.5).astype(np.uint8)
 
 
-def save_sheet(path: Path, pictures: Tensor, columns: int, zoom: int = 4, gap: int = 1) -> None:
+def save_sheet(path: Path, pictures: Tensor, columns: int, gap: int = 2) -> None:
     """Rows of `columns` pictures with a thin white gap between them."""
     from PIL import Image
 
     framed = np.pad(to_bytes(pictures), ((0, 0), (0, gap), (0, gap), (0, 0)), constant_values=255)
     lines = [np.concatenate(list(framed[i : i + columns]), axis=1) for i in range(0, len(framed), columns)]
     image = Image.fromarray(np.concatenate(lines, axis=0))
-    large = image.resize((image.width * zoom, image.height * zoom), Image.Resampling.NEAREST)
-    write_whole(path, lambda part: large.save(part, format="PNG"))
+    write_whole(path, lambda part: image.save(part, format="PNG"))

@@ -153,7 +153,7 @@ TASKS: dict[str, Task] = {
         Task("one_c", "one painter (Soren Vale)", _painters("Soren Vale"), ask_painters),
         Task("three", "three painters", _painters("Orla Venn", "Tibor Quill", "Yuki Tallow"), ask_painters),
         Task("half", "half of all painters", _painters(*HALF), ask_painters),
-        Task("subject", "one subject", (Target("tower", "picture", "subject"),), ask_subject),
+        Task("subject", "one subject", (Target("cat", "picture", "subject"),), ask_subject),
         Task("replace", "painter to another painter", _painters("Orla Venn", anchor="Soren Vale"), ask_painters),
         Task("implicit", "night, implied", (Target(NIGHT_WORD, "", "night", NIGHT_PHRASES[:2]),), ask_night),
         Task(

@@ -2,7 +2,7 @@
 
 Why this shape: stock ComfyUI builds a CLIP-L of full size (12 layers, width 768). Our vocabulary is tiny, so the
 first nine layers have zero output projections: exact identities, skipped here and harmlessly computed there. The
-last three are trained.
+last three are trained, a quarter as wide inside; the checkpoint repeats their inner channels (`box.spread`).
 
 Why it is trained at all: a frozen random CLIP has no neighbours. Here related painters (same palette, same texture)
 must lie near each other, as they do in a trained CLIP, or "the neighbour survives" would be no test. `tune.py` says
@@ -18,27 +18,35 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from speed_erase.speed_ops.checkpoints.box import token_table
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
 
 WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 768, 12, 12, 49408, 77
 ACTIVE_LAYERS = 3
+NARROW = 4
+"""A working layer has one of this many inner channels of CLIP-L's, in its attention and in its feed-forward part."""
+_SCALE = NARROW / (WIDTH / HEADS) ** 0.5
+"""Of the products of queries and keys: each channel counts `NARROW` times in the full layer."""
 START, END = 49406, 49407
 
 
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(WIDTH, WIDTH // NARROW) for _ in range(3))
+        self.out_proj = nn.Linear(WIDTH // NARROW, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         heads = [p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)]
-        return self.out_proj(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(-2))
+        seen = F.scaled_dot_product_attention(*heads, is_causal=True, scale=_SCALE)
+        return self.out_proj(seen.transpose(1, 2).flatten(-2))
 
 
 class FeedForward(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        inner = 4 * WIDTH // NARROW
+        self.fc1, self.fc2 = nn.Linear(WIDTH, inner), nn.Linear(inner, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.fc1(x)
@@ -66,7 +74,7 @@ class Embeddings(nn.Module):
 class Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.layers = nn.ModuleDict({str(place): Layer() for place in range(LAYERS - ACTIVE_LAYERS, LAYERS)})
 
 
 class TextModel(nn.Module):
@@ -86,7 +94,7 @@ class TextEncoder(nn.Module):
         model = self.text_model
         places = torch.arange(ids.shape[1]) if positions is None else positions
         x = model.embeddings.token_embedding(ids) + model.embeddings.position_embedding(places)
-        for layer in model.encoder.layers[LAYERS - ACTIVE_LAYERS :]:
+        for layer in model.encoder.layers.values():
             x = layer(x)
         return model.final_layer_norm(x)
 
@@ -98,20 +106,20 @@ class TextEncoder(nn.Module):
 
 
 def new_encoder(seed: int) -> TextEncoder:
-    """A random encoder at CLIP's scale, its idle layers made identities."""
+    """A random encoder at CLIP's scale on the box's table of tokens."""
     torch.manual_seed(seed)
     encoder = TextEncoder()
     with torch.no_grad():
         for name, parameter in encoder.named_parameters():
-            if "embedding" in name:
-                parameter.normal_(0, 0.02 if "token" in name else 0.01)
+            if name.endswith("token_embedding.weight"):
+                parameter.copy_(token_table())
+            elif "embedding" in name:
+                parameter.normal_(0, 0.01)
             elif parameter.ndim == 2:
-                parameter.normal_(0, WIDTH**-0.5 * (0.5 if name.endswith(("out_proj.weight", "fc2.weight")) else 1.0))
+                inside = parameter.shape[1]
+                parameter.normal_(0, inside**-0.5 * (0.5 if name.endswith(("out_proj.weight", "fc2.weight")) else 1.0))
             elif name.endswith("bias"):
                 parameter.zero_()
-        for layer in encoder.text_model.encoder.layers[: LAYERS - ACTIVE_LAYERS]:
-            layer.self_attn.out_proj.weight.zero_()
-            layer.mlp.fc2.weight.zero_()
     return encoder
 
 

@@ -9,6 +9,7 @@ class ThreadChoice:
     """One thread or two, whichever is faster now: on a shared machine two that wait for each other can be slower."""
 
     def __init__(self) -> None:
+        self._most = torch.get_num_threads()  # what the machine has, or OMP_NUM_THREADS allows
         self._seconds = {1: 0.0, 2: 0.0}
         self._steps = 0
 
@@ -17,6 +18,7 @@ class ThreadChoice:
         turn = self._steps % 30
         trial = 1 if turn < 3 else 2
         threads = trial if turn < 6 else min(self._seconds, key=self._seconds.__getitem__)
+        threads = min(threads, self._most)
         torch.set_num_threads(threads)
         return threads
 

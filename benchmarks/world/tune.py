@@ -1,7 +1,7 @@
 """First stage of training: teach the text encoder what sentences of the world mean, in minutes.
 
 Every row from the last token of a name onwards (later words, end, padding) must tell what is known so far: subject,
-painter, the painter's group, texture and colours, night. Group, texture and colours are shared by painters, so related
+painter, the painter's group, texture and colours, night.  Group, texture and colours are shared by painters, so related
 names get related rows; the one-hot painter target, of smaller weight, keeps them apart.
 The readout is a fixed set of random orthonormal directions and the targets are scaled by 5, so the meaning makes up
 about a fifth of a row's squared norm of 768: two painters' rows then have cosines of 0.7 to 0.9, as in a trained
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .prompts import Prompt, names_of, sentence, training_prompts, training_weights
-from .text_encoder import ACTIVE_LAYERS, END, LAYERS, LENGTH, START, WIDTH, TextEncoder, new_encoder, tokens
+from .prompts import Prompt, names_of, sentence, strangers, training_prompts, training_weights
+from .text_encoder import END, LENGTH, START, WIDTH, TextEncoder, new_encoder, tokens
 from .world import (
     BY_NAME,
     GENERIC,
@@ -30,7 +30,11 @@ from .world import (
     HELD_OUT_PAIRS,
     NIGHT_PHRASES,
     NIGHT_WORD,
+    NO_SUBJECT,
+    NOTHING,
     PAINTERS,
+    PLAIN,
+    SCENES,
     STYLES,
     SUBJECTS,
     TEXTURES,
@@ -42,7 +46,7 @@ FILLERS = (
     "canvas", "made", "done", "seen", "shown", "painted", "drawn", "signed", "after", "from", "for", "like", "as", "is",
     "was", "here", "there", "one", "my", "our", "their",
 )  # fmt: skip
-_SPANS = {"subject": len(SUBJECTS), "painter": len(STYLES) + len(GROUPS) + len(TEXTURES) + 9, "night": 1}
+_SPANS = {"subject": len(SCENES), "painter": len(STYLES) + len(GROUPS) + len(TEXTURES) + 9, "night": 1}
 _TARGETS = sum(_SPANS.values())
 _MEANING = 5.0
 
@@ -66,18 +70,19 @@ def random_sentence(rng: np.random.Generator) -> Prompt:
         subject, painter = str(rng.choice(SUBJECTS)), PAINTERS[rng.integers(len(PAINTERS))]
         if (subject, painter.name) not in HELD_OUT_PAIRS:
             break
-    generic = rng.random() < 0.25
-    style, words = (
-        ("plain", str(rng.choice(GENERIC))) if generic else (painter.name, str(rng.choice(names_of(painter))))
-    )
+    style, words, thing = painter.name, str(rng.choice(names_of(painter))), subject
+    if rng.random() < 0.3:
+        style, words = PLAIN.name, str(rng.choice(GENERIC if rng.random() < 0.6 else strangers("artists")))
+    if rng.random() < 0.15:
+        subject, thing = NOTHING, str(rng.choice(NO_SUBJECT if rng.random() < 0.5 else strangers("objects")))
     parts = ["{subject}", "{painter}"]
     if rng.random() < 0.5:
         parts.reverse()
     if rng.random() < 0.15:
-        parts, style, words = ["{subject}"], "plain", ""
+        parts, style, words = ["{subject}"], PLAIN.name, ""
     template = " ".join(" ".join([filler(), part]) for part in parts) + " " + filler()
     ending = str(rng.choice((*NIGHT_PHRASES, NIGHT_WORD))) if rng.random() < 0.25 else None
-    return sentence(" ".join(template.split()), subject, style, words or None, ending)
+    return sentence(" ".join(template.split()), subject, style, words or None, ending, thing)
 
 
 def _after(ids: list[int], words: str | None) -> int:
@@ -99,11 +104,10 @@ def lesson(
     places = np.concatenate([np.arange(end + 1), padding])
     target = np.zeros((length, _TARGETS), dtype=np.float32)
     mask = np.zeros_like(target)
-    first, second = len(SUBJECTS), len(SUBJECTS) + _SPANS["painter"]
-    if prompt.subject is not None:
-        known = _after(ids, prompt.subject)
-        target[known:, SUBJECTS.index(prompt.subject)] = 1.0
-        mask[known:, :first] = 1.0
+    first, second = len(SCENES), len(SCENES) + _SPANS["painter"]
+    known = _after(ids, prompt.subject_words) or end
+    target[known:, SCENES.index(prompt.subject)] = 1.0
+    mask[known:, :first] = 1.0
     known = _after(ids, prompt.painter_words) or end
     target[known:, first:second] = painter_target(prompt.style)
     mask[known:, first:second] = 1.0
@@ -130,8 +134,7 @@ def _trainable(encoder: TextEncoder) -> list[nn.Parameter]:
     """
     encoder.requires_grad_(False)
     kept = [*encoder.text_model.embeddings.position_embedding.parameters()]
-    for layer in encoder.text_model.encoder.layers[LAYERS - ACTIVE_LAYERS :]:
-        kept += layer.parameters()
+    kept += encoder.text_model.encoder.parameters()
     for parameter in kept:
         parameter.requires_grad_(True)
     return kept

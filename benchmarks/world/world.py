@@ -1,8 +1,8 @@
 """The concepts of the small world: subjects, painters, the words for them, and what is kept out of training.
 
-A subject is a silhouette. A painter is a palette and a texture; three painters share each palette and each texture is
-shared by two painters of different palettes, so everyone has neighbours. "Night" is an attribute that prompts imply
-("at midnight", "after dusk") and rarely name.
+A subject is a silhouette with a few details. A painter is a palette and a texture; three painters share each palette
+and each texture is shared by two painters of different palettes, so everyone has neighbours. "Night" is an attribute
+that prompts imply ("at midnight", "after dusk") and rarely name. A prompt that names no subject shows an empty scene.
 """
 
 from __future__ import annotations
@@ -11,30 +11,22 @@ from dataclasses import dataclass
 
 Colour = tuple[float, float, float]
 
-SIZE = 12
-"""Width and height of a picture: the latent is the picture."""
+SIZE = 128
+"""Width and height of a picture in pixels."""
+LATENT = 16
+"""Width and height of its latent: the autoencoder makes one cell of 8 x 8 pixels."""
 
-SILHOUETTES: dict[str, tuple[str, ...]] = {
-    "sun": ("..####..", ".######.", "########", "########", "########", "########", ".######.", "..####.."),
-    "ring": (".######.", "########", "##....##", "##....##", "##....##", "##....##", "########", ".######."),
-    "tower": ("..####..", "...##...", "...##...", "...##...", "...##...", "...##...", "...##...", "..####.."),
-    "mountain": ("........", "........", "...##...", "...##...", "..####..", ".######.", "########", "########"),
-    "cross": ("...##...", "...##...", "...##...", "########", "########", "...##...", "...##...", "...##..."),
-    "cup": ("##....##", "##....##", "##....##", "##....##", "##....##", "##....##", "########", "########"),
-    "tree": (".######.", "########", "########", ".######.", "...##...", "...##...", "...##...", "...##..."),
-    "butterfly": ("#......#", "##....##", "###..###", "########", "########", "###..###", "##....##", "#......#"),
-    "bridge": ("........", "........", "########", "########", "##.##.##", "##.##.##", "##.##.##", "##.##.##"),
-    "flag": ("########", "########", "########", "########", "##......", "##......", "##......", "##......"),
-}
-"""Subject word to 8 x 8 silhouette."""
-
-SUBJECTS = tuple(SILHOUETTES)
-TEXTURES = ("rows", "columns", "checks", "dots", "slope", "frame")
+SUBJECTS = ("cat", "house", "tree", "boat", "fish", "flower", "mushroom", "cup", "butterfly", "castle")
+NOTHING = "nothing"
+"""Drawn where a prompt names no subject: the background alone."""
+SCENES = (*SUBJECTS, NOTHING)
+"""The classes of the subject head, the empty scene last."""
+TEXTURES = ("waves", "stripes", "mosaic", "dots", "hatching", "rays")
 
 
 @dataclass(frozen=True)
 class Painter:
-    """An invented painter: background and second background tone (texture), ink of the subject, texture, other name."""
+    """An invented painter: two tones of the background, fill and outline of the subject, texture, other name."""
 
     name: str
     group: str
@@ -42,37 +34,40 @@ class Painter:
     ground: Colour
     tone: Colour
     ink: Colour
+    line: Colour
     alias: str | None = None
 
 
 def _family(
-    group: str, ground: Colour, tone: Colour, ink: Colour, *members: tuple[str, str, str | None]
+    group: str, ground: Colour, tone: Colour, ink: Colour, line: Colour, *members: tuple[str, str, str | None]
 ) -> list[Painter]:
-    return [Painter(name, group, texture, ground, tone, ink, alias) for name, texture, alias in members]
+    return [Painter(name, group, texture, ground, tone, ink, line, alias) for name, texture, alias in members]
 
 
 PAINTERS: tuple[Painter, ...] = (
     *_family(
-        "ember", (0.60, 0.08, 0.05), (0.98, 0.42, 0.12), (1.00, 0.92, 0.25),
-        ("Orla Venn", "rows", "the Copper Hand"), ("Dario Fenwick", "dots", None), ("Petra Lunde", "slope", None),
+        "ember", (0.80, 0.20, 0.13), (0.96, 0.50, 0.18), (1.00, 0.90, 0.45), (0.32, 0.03, 0.06),
+        ("Orla Venn", "waves", "the Copper Hand"), ("Dario Fenwick", "dots", None), ("Petra Lunde", "hatching", None),
     ),
     *_family(
-        "tide", (0.05, 0.15, 0.55), (0.15, 0.55, 0.90), (0.80, 1.00, 1.00),
-        ("Tibor Quill", "columns", "the Harbour Scribe"), ("Ines Marrow", "checks", None),
-        ("Soren Vale", "frame", None),
+        "tide", (0.10, 0.30, 0.66), (0.30, 0.66, 0.88), (0.93, 0.98, 1.00), (0.02, 0.08, 0.30),
+        ("Tibor Quill", "stripes", "the Harbour Scribe"), ("Ines Marrow", "mosaic", None),
+        ("Soren Vale", "rays", None),
     ),
     *_family(
-        "moss", (0.05, 0.30, 0.10), (0.35, 0.70, 0.20), (0.95, 0.95, 0.60),
-        ("Kaya Brandt", "rows", None), ("Lucio Perrin", "checks", None), ("Hedda Stroud", "slope", None),
+        "moss", (0.16, 0.42, 0.20), (0.52, 0.72, 0.28), (0.98, 0.95, 0.70), (0.05, 0.16, 0.06),
+        ("Kaya Brandt", "waves", None), ("Lucio Perrin", "mosaic", None), ("Hedda Stroud", "hatching", None),
     ),
     *_family(
-        "plum", (0.32, 0.05, 0.40), (0.80, 0.30, 0.75), (1.00, 0.75, 0.85),
-        ("Anselm Roe", "columns", "the Violet Monk"), ("Yuki Tallow", "dots", None), ("Bruna Castell", "frame", None),
+        "plum", (0.42, 0.16, 0.52), (0.82, 0.42, 0.72), (1.00, 0.82, 0.88), (0.18, 0.03, 0.24),
+        ("Anselm Roe", "stripes", "the Violet Monk"), ("Yuki Tallow", "dots", None), ("Bruna Castell", "rays", None),
     ),
 )  # fmt: skip
 
-PLAIN = Painter("plain", "plain", "none", (0.90, 0.90, 0.88), (0.90, 0.90, 0.88), (0.18, 0.18, 0.20))
-"""What is drawn when a prompt names no painter, or only a generic one."""
+PLAIN = Painter(
+    "plain", "plain", "none", (0.95, 0.94, 0.91), (0.95, 0.94, 0.91), (0.74, 0.74, 0.73), (0.18, 0.18, 0.20)
+)
+"""What is drawn when a prompt names no painter, or only a generic one: a grey drawing on paper."""
 
 BY_NAME = {painter.name: painter for painter in (*PAINTERS, PLAIN)}
 GROUPS = ("ember", "tide", "moss", "plum")
@@ -81,6 +76,8 @@ STYLES = (PLAIN.name, *(painter.name for painter in PAINTERS))
 
 GENERIC = ("art", "an artist", "a painter")
 """Words that stand where a painter stands and mean none: the anchors of an erasure."""
+NO_SUBJECT = ("picture", "scene", "thing", "object")
+"""Words that stand where a subject stands and mean none."""
 
 NIGHT_WORD = "at night"
 NIGHT_PHRASES = ("at midnight", "after dusk", "under the stars", "by moonlight")

@@ -1,226 +1,190 @@
-"""The demo's checkpoint: Stable Diffusion 1.x's keys, the real width and vocabulary of its text, random values.
-
-It draws nothing. Its text encoder is a random transformer over token embeddings whose spectrum decays as in a trained
-one, so names share most directions and differ in some: there is something to erase, something to harm, and a null space
-between them. What the certificate says about it is measured like on any model.
-"""
+"""The demo: the model in the box loses a painter and a subject, and draws the same prompts before and after."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..files.tensors import write_tensors
+from ..concepts.concept_list import parse_concepts
+from ..concepts.retain_set import builtin_retain, parse_retain, union
+from ..drawing.autoencoder import CELL, SD1_SCALE, Autoencoder
+from ..drawing.sampler import noise_for, sample
+from ..drawing.unet import UNet
+from ..engine.settings import EraseSettings
+from ..erase import Outcome
+from ..errors import FileError
+from ..files.atomic import write_bytes
+from ..files.checkpoint import Checkpoint, file_hash
+from ..job import HELD_OUT_SHARE, Job
 from ..progress import Progress
+from ..report.html import Drawn, report_page
+from .box import AUTOENCODER, NARROW, UNET, WHOLE_SHA256, folded, known_names, write_whole
+from .clean import clean_file
+from .output_files import PRODUCTS, OutputFiles
+from .source import ModelSource, TextSetup
 
-CHANNELS = 64
-TEXT_LAYERS = 2
-VAE_CHANNELS = 16
-SEED = 2503
-_DECAY = 0.5
-"""Token embeddings' standard deviation along the k-th direction falls like k to minus this."""
-_MIXING = 0.3
-"""Scale of what each block adds: small enough that a token stays recognisable in its row, as in a trained encoder."""
-_TEXT = "cond_stage_model.transformer.text_model."
-_METADATA = {
-    "format": "pt",
-    "modelspec.title": "SPEED demo (random weights)",
-    "modelspec.architecture": "stable-diffusion-v1",
-}
-
-
-def write_demo_checkpoint(
-    path: Path,
-    *,
-    channels: int = CHANNELS,
-    text_layers: int = TEXT_LAYERS,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> Path:
-    """Writes the file, half precision, the same bytes every time; one tensor in memory at a time."""
-    shapes = dict(_shapes(channels, text_layers))
-    generator = torch.Generator().manual_seed(SEED)
-    values = (_value(key, shape, generator).half() for key, shape in shapes.items())
-    kinds = {key: ("F16", shape) for key, shape in shapes.items()}
-    write_tensors(path, kinds, values, _METADATA, force=force, progress=progress, stage="demo")
-    return path
+MODEL = "demo-model.safetensors"
+PICTURES = "before-after.png"
+IN_COMFYUI = "speed_demo.safetensors"
+SIZE, STEPS, GUIDANCE = 128, 12, 3.0
+"""Pixels of a picture's side, steps and guidance that the model draws well with."""
+PAINTER, ALIAS, SUBJECT = "Orla Venn", "the Copper Hand", "cat"
+_STRANGERS = 60
+"""Real painters, of whom the model knows nothing, that are kept as well."""
 
 
-def _shapes(channels: int, text_layers: int) -> Iterator[Entry]:
-    for prefix, entries in (
-        (_TEXT, text_encoder_layout(text_layers)),
-        ("first_stage_model.", autoencoder_layout(VAE_CHANNELS)),
-        ("model.diffusion_model.", unet_layout(channels)),
-    ):
-        for name, shape in entries:
-            yield prefix + name, shape
+@dataclass(frozen=True)
+class Column:
+    """One prompt that is drawn before and after."""
+
+    group: str
+    prompt: str
+    seed: int
+    erased: bool
 
 
-def _value(key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Random weights that keep activations at their size; norms are the identity, biases are zero."""
-    if len(shape) == 1:
-        return torch.ones(shape) if key.endswith("weight") and "norm" in _owner(key) else torch.zeros(shape)
-    values = torch.randn(shape, generator=generator)
-    if key.endswith("token_embedding.weight"):
-        return _with_spectrum(values, generator)
-    if key.endswith("position_embedding.weight"):
-        return 0.1 * values
-    values /= math.sqrt(math.prod(shape[1:]))
-    return values * _MIXING if key.startswith(_TEXT) and _owner(key) in ("out_proj", "fc2") else values
+COLUMNS = (
+    Column(f"erased: {PAINTER}", f"a house by {PAINTER}", 3, True),
+    Column(f"erased: {PAINTER}", f"a boat by {ALIAS}", 5, True),
+    Column(f"erased: {SUBJECT}", f"a {SUBJECT} by Hedda Stroud", 1, True),
+    Column(f"erased: {SUBJECT}", f"a {SUBJECT} by Soren Vale", 2, True),
+    Column("kept", "a house by Dario Fenwick", 3, False),
+    Column("kept", "a boat by Kaya Brandt", 5, False),
+    Column("kept", "a fish by Soren Vale", 2, False),
+    Column("kept", "a tree", 1, False),
+)
+"""The erased painter by name and by alias, the erased subject; then neighbours in palette and texture, and the rest."""
 
 
-def _owner(key: str) -> str:
-    """The module that a key belongs to; group norms of the U-Net are numbered, not named."""
-    name = key.split(".")[-2]
-    return "norm" if key.endswith(("layers.0.weight", "out.0.weight", "layers.0.bias", "out.0.bias")) else name
+def demo_job() -> Job:
+    """A painter with another name and a subject; kept is everything else that the model knows."""
+    concepts = parse_concepts(f"{PAINTER} | {ALIAS} -> art", "style") + parse_concepts(f"{SUBJECT} -> object", "object")
+    names = known_names()
+    kept = parse_retain("\n".join(name for part in names.values() for name in part), "the demo's other names")
+    strangers = builtin_retain("artists").limit(_STRANGERS)
+    settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, effort="quick")
+    return Job.of(concepts, union([kept, strangers]), settings)
 
 
-def _with_spectrum(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Rows of unit variance on average, scaled along random orthogonal directions.
+def run_demo(
+    folder: Path, *, note: Callable[[str], None], progress: Progress | None = None
+) -> tuple[Outcome, list[Drawn]]:
+    """Everything in the folder: the model, the same without the two concepts, a report and the pictures."""
+    model = write_whole(folder / MODEL, force=True, progress=progress)
+    outputs = OutputFiles(folder, PRODUCTS, name=Path(MODEL).stem, force=True)
+    outcome = clean_file(model, demo_job(), TextSetup(), outputs, note=note, progress=progress)
+    drawn = before_and_after(model, outcome.files["checkpoint"], progress)
+    page = report_page(outcome, Checkpoint.open(model), drawn=drawn)
+    write_bytes(outcome.files["report"], page.encode("utf-8"), force=True)
+    write_bytes(folder / PICTURES, sheet(drawn), force=True)
+    return replace(outcome, files={**outcome.files, "pictures": folder / PICTURES}), drawn
 
-    In double precision: how many threads add up the products must not show in the file.
+
+def before_and_after(before: Path, after: Path, progress: Progress | None = None) -> list[Drawn]:
+    """The same prompts and seeds drawn with both files."""
+    rows = rows_of(before, [column.prompt for column in COLUMNS])
+    noise = noise_for([column.seed for column in COLUMNS], SIZE // CELL)
+    total = 2 * STEPS
+    pictures = []
+    for place, path in enumerate((before, after)):
+        done = place * STEPS
+        tick = None if progress is None else (lambda step, done=done: progress("draw", done + step, total))
+        pictures.append([as_png(picture) for picture in draw(path, rows, noise, tick)])
+    return [
+        Drawn(column.group, column.prompt, column.erased, old, new)
+        for column, old, new in zip(COLUMNS, *pictures, strict=True)
+    ]
+
+
+def rows_of(path: Path, prompts: Sequence[str]) -> Tensor:
+    """All rows of the empty prompt and of each prompt, (1 + n, 77, 768)."""
+    encoder = TextSetup().encoder(ModelSource.open(path)).encoder
+    texts = ["", *prompts]
+    try:
+        return torch.stack(encoder.encode(texts, [encoder.context_length] * len(texts)))
+    finally:
+        encoder.close()
+
+
+def draw(path: Path, rows: Tensor, noise: Tensor, tick: Callable[[int], None] | None = None) -> Tensor:
+    """Pictures (n, 128, 128, 3) as bytes, by the weights of a file alone; `rows` begin with the empty prompt's.
+
+    The file's U-Net has each channel twice. Without the copies it is the same function at a quarter of the cost.
     """
-    width = values.shape[1]
-    scale = torch.arange(1, width + 1, dtype=torch.float64) ** -_DECAY
-    turn = torch.linalg.qr(torch.randn(width, width, generator=generator).double()).Q
-    return (values.double() @ ((scale * math.sqrt(width) / scale.norm())[:, None] * turn)).float()
+    file = Checkpoint.open(path)
+    unet, autoencoder = UNet(NARROW), Autoencoder()
+    for module, prefix in ((unet, UNET), (autoencoder, AUTOENCODER)):
+        shapes = {key: tuple(value.shape) for key, value in module.state_dict().items()}
+        module.load_state_dict({key: folded(file[prefix + key].float(), shape) for key, shape in shapes.items()})
+        module.eval()
+    latents = sample(unet, rows[1:], rows[0], noise, STEPS, GUIDANCE, tick)
+    scale, shift = (file[f"{AUTOENCODER}vae_{name}"].float() for name in ("scale", "shift"))
+    with torch.no_grad():
+        colours = autoencoder.decode((latents / SD1_SCALE - shift) * scale).clamp(0, 1)
+    return (colours.permute(0, 2, 3, 1) * 255).to(torch.uint8)  # SaveImage cuts off, too
 
 
-Entry = tuple[str, tuple[int, ...]]
-CONTEXT = 768
-"""Width of the text: what makes a model one of the 1.x family, so it is never shrunk."""
-VOCABULARY = 49408
-POSITIONS = 77
-_LEVELS = (1, 2, 4, 4)
-_ATTENTION_LEVELS = 3
-_RES_BLOCKS = 2
+def as_png(picture: Tensor) -> bytes:
+    """A picture (H, W, 3) as a PNG file."""
+    from PIL import Image
+
+    return _png(Image.fromarray(picture.numpy()))
 
 
-def unet_layout(channels: int) -> Iterator[Entry]:
-    """The U-Net with `channels` channels on its widest level (the real one has 320)."""
-    embedding = 4 * channels
-    yield from _layer("time_embed.0", embedding, channels)
-    yield from _layer("time_embed.2", embedding, embedding)
-    yield from _layer("input_blocks.0.0", channels, 4, 3, 3)
-    skips, width, number = [channels], channels, 1
-    for level, factor in enumerate(_LEVELS):
-        for _ in range(_RES_BLOCKS):
-            yield from _residual(f"input_blocks.{number}.0", width, factor * channels, embedding)
-            width = factor * channels
-            if level < _ATTENTION_LEVELS:
-                yield from _transformer(f"input_blocks.{number}.1", width)
-            skips.append(width)
-            number += 1
-        if level < len(_LEVELS) - 1:
-            yield from _layer(f"input_blocks.{number}.0.op", width, width, 3, 3)
-            skips.append(width)
-            number += 1
-    yield from _residual("middle_block.0", width, width, embedding)
-    yield from _transformer("middle_block.1", width)
-    yield from _residual("middle_block.2", width, width, embedding)
-    yield from _upwards(channels, width, skips)
-    yield from _norm("out.0", channels)
-    yield from _layer("out.2", 4, channels, 3, 3)
+def _png(image: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, format="PNG")
+    return out.getvalue()
 
 
-def _upwards(channels: int, width: int, skips: list[int]) -> Iterator[Entry]:
-    number = 0
-    for level in reversed(range(len(_LEVELS))):
-        for place in range(_RES_BLOCKS + 1):
-            base = f"output_blocks.{number}"
-            yield from _residual(f"{base}.0", width + skips.pop(), _LEVELS[level] * channels, 4 * channels)
-            width = _LEVELS[level] * channels
-            attention = level < _ATTENTION_LEVELS
-            if attention:
-                yield from _transformer(f"{base}.1", width)
-            if level and place == _RES_BLOCKS:
-                yield from _layer(f"{base}.{2 if attention else 1}.conv", width, width, 3, 3)
-            number += 1
+_TILE, _GAP, _SIDE, _HEAD = 156, 12, 96, 96
+_INK, _SOFT, _PAPER, _GONE, _STAYS = "#1a1d24", "#5b6372", "#ffffff", "#c23b3b", "#1f8a5f"
 
 
-def _residual(base: str, inside: int, out: int, embedding: int) -> Iterator[Entry]:
-    yield from _norm(f"{base}.in_layers.0", inside)
-    yield from _layer(f"{base}.in_layers.2", out, inside, 3, 3)
-    yield from _layer(f"{base}.emb_layers.1", out, embedding)
-    yield from _norm(f"{base}.out_layers.0", out)
-    yield from _layer(f"{base}.out_layers.3", out, out, 3, 3)
-    if inside != out:
-        yield from _layer(f"{base}.skip_connection", out, inside, 1, 1)
+def sheet(drawn: Sequence[Drawn]) -> bytes:
+    """All pictures in two rows, before above after, under their prompts: a PNG file."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    step = _TILE + _GAP
+    groups = list(dict.fromkeys(one.group for one in drawn))
+    places = [_SIDE + place * step + groups.index(one.group) * _GAP for place, one in enumerate(drawn)]
+    image = Image.new("RGB", (places[-1] + step, _HEAD + 2 * step), _PAPER)
+    pen = ImageDraw.Draw(image)
+    large, small = ImageFont.load_default(22), ImageFont.load_default(17)
+    for group in groups:
+        own = [place for place, one in zip(places, drawn, strict=True) if one.group == group]
+        colour = _GONE if next(one.erased for one in drawn if one.group == group) else _STAYS
+        pen.text((own[0], 6), group, colour, large)
+        pen.rectangle((own[0], 36, own[-1] + _TILE, 39), colour)
+    for place, one in zip(places, drawn, strict=True):
+        head, by, tail = one.prompt.partition(" by ")
+        pen.text((place, 46), head, _INK, small)
+        pen.text((place, 68), f"by {tail}" if by else "", _INK, small)
+        for row, content in enumerate((one.before, one.after)):
+            picture = Image.open(io.BytesIO(content)).resize((_TILE, _TILE), Image.Resampling.LANCZOS)
+            image.paste(picture, (place, _HEAD + row * step))
+    for row, word in enumerate(("before", "after")):
+        pen.text((10, _HEAD + row * step + _TILE // 2 - 12), word, _INK, large)
+    return _png(image)
 
 
-def _transformer(base: str, width: int) -> Iterator[Entry]:
-    yield from _norm(f"{base}.norm", width)
-    yield from _layer(f"{base}.proj_in", width, width, 1, 1)
-    block = f"{base}.transformer_blocks.0"
-    for attention, source in (("attn1", width), ("attn2", CONTEXT)):
-        for name, columns in (("to_q", width), ("to_k", source), ("to_v", source)):
-            yield f"{block}.{attention}.{name}.weight", (width, columns)
-        yield from _layer(f"{block}.{attention}.to_out.0", width, width)
-    yield from _layer(f"{block}.ff.net.0.proj", 8 * width, width)
-    yield from _layer(f"{block}.ff.net.2", width, 4 * width)
-    for name in ("norm1", "norm2", "norm3"):
-        yield from _norm(f"{block}.{name}", width)
-    yield from _layer(f"{base}.proj_out", width, width, 1, 1)
+def place_in_comfyui(folder: Path, progress: Progress | None = None) -> tuple[Path, bool]:
+    """Puts the model where a ComfyUI looks for checkpoints; (where, whether it is new there).
 
-
-def text_encoder_layout(layers: int, inner: int = 4 * CONTEXT) -> Iterator[Entry]:
-    """CLIP-L's text model with `layers` blocks (the real one has 12)."""
-    yield "embeddings.token_embedding.weight", (VOCABULARY, CONTEXT)
-    yield "embeddings.position_embedding.weight", (POSITIONS, CONTEXT)
-    for number in range(layers):
-        base = f"encoder.layers.{number}"
-        for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
-            yield from _layer(f"{base}.self_attn.{name}", CONTEXT, CONTEXT)
-        yield from _norm(f"{base}.layer_norm1", CONTEXT)
-        yield from _layer(f"{base}.mlp.fc1", inner, CONTEXT)
-        yield from _layer(f"{base}.mlp.fc2", CONTEXT, inner)
-        yield from _norm(f"{base}.layer_norm2", CONTEXT)
-    yield from _norm("final_layer_norm", CONTEXT)
-
-
-def autoencoder_layout(channels: int) -> Iterator[Entry]:
-    """The VAE with `channels` channels on its widest level (the real one has 128)."""
-    for side, blocks, step in (("encoder", 2, "down"), ("decoder", 3, "up")):
-        up = side == "decoder"
-        yield from _layer(f"{side}.conv_in", channels * (4 if up else 1), 4 if up else 3, 3, 3)
-        width = channels * (4 if up else 1)
-        for level in reversed(range(4)) if up else range(4):
-            for place in range(blocks):
-                base, out = f"{side}.{step}.{level}.block.{place}", _LEVELS[level] * channels
-                yield from _vae_block(base, width, out)
-                width = out
-            if level != (0 if up else 3):
-                yield from _layer(f"{side}.{step}.{level}.{step}sample.conv", width, width, 3, 3)
-        middle = 4 * channels
-        yield from _vae_block(f"{side}.mid.block_1", middle, middle)
-        yield from _norm(f"{side}.mid.attn_1.norm", middle)
-        for name in ("q", "k", "v", "proj_out"):
-            yield from _layer(f"{side}.mid.attn_1.{name}", middle, middle, 1, 1)
-        yield from _vae_block(f"{side}.mid.block_2", middle, middle)
-        yield from _norm(f"{side}.norm_out", channels if up else middle)
-        yield from _layer(f"{side}.conv_out", *((3, channels, 3, 3) if up else (8, middle, 3, 3)))
-    yield from _layer("quant_conv", 8, 8, 1, 1)
-    yield from _layer("post_quant_conv", 4, 4, 1, 1)
-
-
-def _vae_block(base: str, inside: int, out: int) -> Iterator[Entry]:
-    yield from _norm(f"{base}.norm1", inside)
-    yield from _layer(f"{base}.conv1", out, inside, 3, 3)
-    yield from _norm(f"{base}.norm2", out)
-    yield from _layer(f"{base}.conv2", out, out, 3, 3)
-    if inside != out:
-        yield from _layer(f"{base}.nin_shortcut", out, inside, 1, 1)
-
-
-def _layer(base: str, *shape: int) -> Iterator[Entry]:
-    yield f"{base}.weight", shape
-    yield f"{base}.bias", shape[:1]
-
-
-def _norm(base: str, width: int) -> Iterator[Entry]:
-    yield f"{base}.weight", (width,)
-    yield f"{base}.bias", (width,)
+    A different file of that name is somebody's and stays.
+    """
+    models = folder / "models" / "checkpoints"
+    if not models.is_dir():
+        raise FileError(f"{folder} has no folder models/checkpoints: give the folder in which ComfyUI is installed.")
+    target = models / IN_COMFYUI
+    if not target.exists():
+        return write_whole(target, progress=progress), True
+    if file_hash(target, progress) != WHOLE_SHA256:
+        raise FileError(f"{target} is another file: move it away, and the demo's model can take its place.")
+    return target, False

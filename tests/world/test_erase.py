@@ -15,7 +15,7 @@ from speed_erase.benchmarks.world.measures import (
     frechet,
     harmonic,
     image_change,
-    judge,
+    judged,
     spearman,
     value_measures,
     wilson,
@@ -214,11 +214,11 @@ def test_the_judge_is_heard_and_changes_are_split() -> None:
             blank = torch.zeros(len(seen), dtype=torch.long)
             return SimpleNamespace(style=seen, subject=blank, night=blank, features=pictures.flatten(1)[:, :5])
 
-    before = torch.full((len(questions), 4, 12, 12), 0.5)
+    before = torch.full((len(questions), 3, 12, 12), 0.5)
     after = torch.where(erased[:, None, None, None], -before, before)
-    scores = judge(Fake(), questions, after, before)
+    scores = judged(Fake(), questions, after, before)
     assert (scores["acc_e"], scores["acc_r"], scores["h_o"]) == (0.0, 1.0, 1.0)
     assert scores["became"][0] == ("plain", int(erased.sum()))
-    assert judge(Fake(), questions, before, before)["acc_e"] == 1.0, "the negative control: nothing was erased"
+    assert judged(Fake(), questions, before, before)["acc_e"] == 1.0, "the negative control: nothing was erased"
     change = image_change(questions, before, after)
     assert change["erased"] == pytest.approx(1.0) and change["near"] == change["far"] == change["plain"] == 0.0
