@@ -1,0 +1,1 @@
+"""The crowded world: forty painters and eighteen subjects on a real text encoder; evidence, not shipped."""

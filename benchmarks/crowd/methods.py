@@ -1,0 +1,165 @@
+"""Methods side by side, each with the rows it gets: the names alone, as published, or the package's own choice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import Tensor
+
+from speed_erase.speed_ops import EraseSettings, solve
+from speed_erase.speed_ops.certificate.certificate import Certificate
+from speed_erase.speed_ops.engine.edits import apply_edits
+from speed_erase.speed_ops.engine.settings import BUDGETS
+from speed_erase.speed_ops.gather import Gathered, gather
+
+from ..frontier.cells import Cell, compressed
+from ..world.methods import orthogonal, with_empty
+from .tasks import Task, settings_for
+
+Group = Literal["untouched", "ours", "published", "lent", "hard", "ablation"]
+"""ours: auto and its budgets; published: the name's own row; lent: the same method with our rows; hard: the null space
+on our rows along its threshold; ablation: a published method without some of its parts."""
+RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
+"""Usual weights of UCE and RECE: erase 1, preserve 0.1, ridge 0.1."""
+THRESHOLDS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A name for tables, and the settings; None: no engine method."""
+
+    name: str
+    label: str
+    group: Group
+    settings: EraseSettings | None = None
+    bare: bool = False
+    """Whether it gets the names alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edited:
+    """Edited value weights, and what the engine says of them."""
+
+    weights: dict[str, Tensor]
+    certificate: Certificate | None
+    seconds: float
+
+
+class Rows:
+    """The rows of one task, read when they are first needed."""
+
+    def __init__(self, task: Task, encoder: Any, weights: Mapping[str, Tensor], **effort: Any) -> None:
+        self._task, self._encoder, self._weights, self._effort = task, encoder, weights, effort
+
+    @cached_property
+    def cell(self) -> Cell:
+        """Our rows and the bare ones."""
+        jobs = self._task.job(settings_for(**self._effort)), self._task.job(EraseSettings.preset("few"))
+        return Cell(*(gather(self._encoder, self._weights, job) for job in jobs))
+
+    def edit(self, method: Method) -> Edited:
+        """The weights as a method leaves them."""
+        begin = time.monotonic()
+        if method.group == "untouched":
+            return Edited(dict(self._weights), None, 0.0)
+        cell = self.cell
+        side: Gathered = cell.bare if method.bare else cell.rows
+        begin = time.monotonic()
+        if method.settings is None:
+            return Edited(orthogonal()(self._weights, side).weights, None, time.monotonic() - begin)  # type: ignore
+        settings = method.settings
+        judges: dict[str, Any] = dict(cell.rows.judges([concept.kind for concept in self._task.concepts]))
+        if method.group == "ours":
+            retain = side.retain
+        else:
+            judges |= {"trial": None, "witnesses": None}
+            retain = cell.kept(not method.bare)
+            if settings.method in ("uce", "rece"):
+                retain = with_empty(_Kept(retain, side.invariants))
+            if not method.bare:
+                settings = compressed(settings, len(side.targets.names))
+        erasure = solve(self._weights, side.targets, side.anchors, retain, side.invariants, settings, **judges)
+        seconds = sum(took for part, took in erasure.certificate.seconds.items() if part != "certificate")
+        return Edited(apply_edits(dict(self._weights), erasure.edits), erasure.certificate, seconds)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What `with_empty` reads."""
+
+    retain: Any
+    invariants: Tensor
+
+
+def _pair(name: str, label: str, settings: EraseSettings | None) -> list[Method]:
+    """A method as published, and the same with our rows."""
+    return [
+        Method(name, label, "published", settings, bare=True),
+        Method(f"{name}_lent", f"{label}, our rows", "lent", settings),
+    ]
+
+
+NONE = Method("none", "untouched", "untouched")
+DEFAULT = "auto"
+_few = EraseSettings.preset("few")
+_uce = _few.but(method="uce", rows_per_concept=16, **RIVAL)
+
+_BUDGETED = [
+    Method(
+        DEFAULT if share == settings_for().drift_budget else f"auto_{word}",
+        f"ours, budget {word} ({share:.0%})",
+        "ours",
+        settings_for(drift_budget=share),
+    )
+    for word, share in BUDGETS.items()
+]
+_RIVALS = [
+    *_pair("few", "SPEED few", _few),
+    *_pair("multi", "SPEED multi", EraseSettings.preset("multi")),
+    *_pair("null", "null space only", _few.but(method="null_space")),
+    *_pair("uce", "UCE", _uce),
+    *_pair("rece", "RECE", _uce.but(method="rece", adversarial_rounds=3)),
+    *_pair("oce", "OCE", None),
+]
+ABLATIONS = {
+    "1: null space alone": "null",
+    "2: and IEC": "iec",
+    "3: and IPF": "ipf",
+    "4: and RPA": "rpa",
+    "SPEED: DPA for RPA": "few",
+}
+"""Rows of the paper's table, and the methods that fill them."""
+_ABLATED = [
+    replace(method, group="ablation")
+    for method in (
+        *_pair("iec", "SPEED few without IPF and DPA", _few.but(ipf=False, dpa=False)),
+        *_pair("ipf", "SPEED few without DPA", _few.but(dpa=False)),
+        *_pair("rpa", "SPEED few, RPA for DPA", _few.but(dpa=False, rpa=True)),
+    )
+]
+_HARD = [
+    Method(f"hard_{value:g}", f"null space on our rows, threshold {value:g}", "hard", settings)
+    for value in THRESHOLDS
+    for settings in (EraseSettings.preset("context", threshold=value, rows_per_concept=16),)
+]
+_IMPLICIT = _pair("implicit", "SPEED implicit", EraseSettings.preset("implicit"))
+
+METHODS: dict[str, Method] = {
+    method.name: method for method in (NONE, *_BUDGETED, *_RIVALS, *_ABLATED, *_HARD, *_IMPLICIT)
+}
+CURVED = ("painters1", "painters10", "painters20", "subjects3")
+"""Tasks on which soft and hard are compared along their knobs."""
+ABLATED = ("painters1", "painters10", "subjects3")
+"""Tasks on which the paper's components are taken away."""
+
+
+def methods_of(task: str) -> list[Method]:
+    """What is run on a task, the most important first."""
+    chosen = [NONE, METHODS[DEFAULT], *_RIVALS, *(m for m in _BUDGETED if m.name != DEFAULT)]
+    chosen += _HARD if task in CURVED else []
+    chosen += _ABLATED if task in ABLATED else []
+    return chosen + (_IMPLICIT if task == "night" else [])

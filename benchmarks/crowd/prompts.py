@@ -1,0 +1,114 @@
+"""Sentences about the crowded world, what each means, and which of them training sees."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .world import NIGHT_PHRASES, NIGHT_WORD, PAINTERS, PLAIN, SUBJECTS
+
+TEMPLATES = (
+    "{a} by {p}",
+    "{a} in the style of {p}",
+    "a painting of {a} by {p}",
+    "{p}'s {s}",
+    "{s}, {p} style",
+    "a picture of {a}, art by {p}",
+    "{a} painted by {p}",
+    "a drawing of {a} in the manner of {p}",
+    "{p}, {a}",
+    "{p} painting of {a}",
+)
+HELD_OUT_TEMPLATES = (
+    "what {p} made of {a}",
+    "an old print of {a} after {p}",
+    "{a} as {p} saw it",
+    "a poster of {a}, inspired by {p}",
+)
+"""Training never sees these."""
+PLAIN_TEMPLATES = ("{a}", "a picture of {a}", "a painting of {a}", "a photo of {a}", "a drawing of {a}", "{a}, art")
+ALONE = ("a painting by {p}", "art by {p}", "a picture in the style of {p}")
+"""Nothing is said of the subject: it may be any."""
+SOMEONE = ("art", "an artist", "a painter", "someone")
+"""Words where a painter's name would stand: they mean nobody."""
+SOMETHING = ("object", "thing")
+"""The like for subjects: they mean any."""
+ENDINGS = (f"at {NIGHT_WORD}", *NIGHT_PHRASES)
+EACH_PAIR = 4
+"""Templates in which training meets a subject by a painter."""
+SHARES = {"pair": 0.62, "surname": 0.06, "night": 0.14, "plain": 0.08, "vague": 0.06, "alone": 0.04}
+"""How often training draws from each kind of sentence."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A sentence and the picture it asks for."""
+
+    text: str
+    subject: str | None
+    """None: any."""
+    style: str
+    night: bool = False
+    painter_words: str = ""
+    """What names the painter in it."""
+    ending: str = ""
+    """What makes it night."""
+
+
+def surname(painter: str) -> str:
+    """The last name, by which painters are often called."""
+    words = painter.split()
+    return " ".join(words[-2:] if words[-2] in ("van", "da") else words[-1:])
+
+
+def with_article(words: str) -> str:
+    return f"an {words}" if words[0] in "aeiou" else f"a {words}"
+
+
+def sentence(template: str, subject: str, style: str, words: str | None = None, ending: str = "") -> Prompt:
+    """A template filled in. `words` name the painter otherwise than by the full name; `ending` makes it night."""
+    named = style if words is None else words
+    text = template.format(a=with_article(subject), s=subject, p=named)
+    depicts = "{s}" in template or "{a}" in template
+    meant = subject if depicts and subject not in SOMETHING else None
+    in_it = named if "{p}" in template else ""
+    return Prompt(f"{text} {ending}".strip(), meant, style, bool(ending), in_it, ending)
+
+
+def training_prompts(seed: int = 0) -> dict[str, list[Prompt]]:
+    """All sentences of the training, by kind."""
+    rng = np.random.default_rng([seed, 5])
+
+    def some(options: Sequence[str], count: int) -> list[str]:
+        return [options[i] for i in rng.choice(len(options), size=count, replace=False)]
+
+    names = [painter.name for painter in PAINTERS]
+    found: dict[str, list[Prompt]] = {kind: [] for kind in SHARES}
+    for painter, subject in itertools.product(names, SUBJECTS):
+        found["pair"] += [sentence(template, subject, painter) for template in some(TEMPLATES, EACH_PAIR)]
+    for painter in names:
+        for subject in some(SUBJECTS, 6):
+            found["surname"].append(sentence(some(TEMPLATES, 1)[0], subject, painter, surname(painter)))
+        for subject, ending in itertools.product(some(SUBJECTS, 3), ENDINGS):
+            found["night"].append(sentence(some(TEMPLATES, 1)[0], subject, painter, ending=ending))
+        found["alone"] += [sentence(template, SOMETHING[0], painter) for template in ALONE]
+        found["vague"] += [sentence(some(TEMPLATES, 1)[0], thing, painter) for thing in SOMETHING]
+    for subject in SUBJECTS:
+        found["plain"] += [sentence(template, subject, PLAIN.name) for template in PLAIN_TEMPLATES]
+        found["night"] += [
+            sentence(some(PLAIN_TEMPLATES, 1)[0], subject, PLAIN.name, ending=ending) for ending in ENDINGS
+        ]
+        for words in SOMEONE:
+            found["vague"].append(sentence(some(TEMPLATES, 1)[0], subject, PLAIN.name, words))
+    found["plain"] += [sentence(template, thing, PLAIN.name) for template in PLAIN_TEMPLATES for thing in SOMETHING]
+    return {kind: list(dict.fromkeys(prompts)) for kind, prompts in found.items()}
+
+
+def training_weights(prompts: dict[str, list[Prompt]]) -> np.ndarray:
+    """Chance of each prompt, in the order of the kinds and of their lists; the sum is 1."""
+    parts = [np.full(len(own), SHARES[kind] / len(own)) for kind, own in prompts.items()]
+    weights = np.concatenate(parts)
+    return weights / weights.sum()

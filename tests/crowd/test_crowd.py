@@ -1,0 +1,282 @@
+"""The crowded world: what it draws and asks, how it counts, and the whole way from training to the page, tiny."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from speed_erase.benchmarks.crowd import methods, tasks
+from speed_erase.benchmarks.crowd.answers import UNSAFE, Case, Runs, best_bar, first_drift, goals
+from speed_erase.benchmarks.crowd.judge import train_judge
+from speed_erase.benchmarks.crowd.measures import h_o_interval
+from speed_erase.benchmarks.crowd.methods import DEFAULT, METHODS, NONE, methods_of
+from speed_erase.benchmarks.crowd.model import Crowd, PatchModel
+from speed_erase.benchmarks.crowd.prompts import (
+    HELD_OUT_TEMPLATES,
+    SHARES,
+    sentence,
+    training_prompts,
+    training_weights,
+)
+from speed_erase.benchmarks.crowd.render import SHIFTS, compose, draw, silhouette
+from speed_erase.benchmarks.crowd.report import write_report
+from speed_erase.benchmarks.crowd.run import Runner
+from speed_erase.benchmarks.crowd.tasks import TASKS
+from speed_erase.benchmarks.crowd.text import CrowdText
+from speed_erase.benchmarks.crowd.train import Plan, Trainer, train
+from speed_erase.benchmarks.crowd.world import (
+    BY_NAME,
+    COMPOSITIONS,
+    LINES,
+    LOOK_ALIKES,
+    PAINTERS,
+    STYLES,
+    SUBJECTS,
+    TEXTURES,
+    look_alikes,
+    shared,
+)
+from speed_erase.benchmarks.frontier.encoders import Plain
+from speed_erase.benchmarks.world.measures import frechet
+from speed_erase.speed_ops.concepts.retain_set import builtin_retain, drop_targets, retain_from_names
+from speed_erase.speed_ops.drawing.sampler import SIGNAL
+from speed_erase.speed_ops.prompts.tokens import Stream
+
+LENGTH = 40
+
+
+def word_ids(text: str) -> list[int]:
+    return [zlib.crc32(word.encode()) for word in text.lower().replace(",", " ").replace("'s", "").split()]
+
+
+def fake_rows(texts: Sequence[str]) -> list[Tensor]:
+    """A random vector a word, each mixed with the whole text; an end token for the rest."""
+    found = []
+    for text in texts:
+        words = [torch.randn(768, generator=torch.Generator().manual_seed(one)) for one in (1, *word_ids(text), 2)]
+        rows = torch.stack(words)
+        rows = rows + 0.5 * rows.mean(dim=0)
+        found.append(torch.cat([rows, rows[-1:].expand(LENGTH - len(rows), -1)]))
+    return found
+
+
+def fake_encoder() -> Plain:
+    return Plain("fake", fake_rows, Stream(word_ids, LENGTH, causal=False))
+
+
+def test_painters_are_real_names_that_share_attributes() -> None:
+    known = set(builtin_retain("artists").names)
+    assert len(PAINTERS) >= 40 and all(painter.name in known for painter in PAINTERS)
+    for attribute, values in (("texture", TEXTURES), ("line", LINES), ("composition", COMPOSITIONS)):
+        counts = [sum(getattr(painter, attribute) == value for painter in PAINTERS) for value in values]
+        assert min(counts) >= 5
+    for painter in PAINTERS:
+        common = [shared(painter.name, other.name) for other in PAINTERS if other is not painter]
+        assert max(common) == 2 and common.count(2) >= 3 and min(common) == 0
+
+
+def test_every_combination_is_nearest_to_its_own_rendering() -> None:
+    """A rule without learning tells painters, subjects and nights apart: the world is decidable."""
+    kinds = [(s, p, n) for s in SUBJECTS for p in STYLES for n in (False, True)]
+    rng = np.random.default_rng(0)
+    for index in rng.choice(len(kinds), size=6, replace=False):
+        subject, style, night = kinds[index]
+        picture = draw(subject, style, night, rng)
+        assert picture.shape == (3, 32, 32) and np.abs(picture).max() <= 1
+        rivals = [kinds[index], *(kinds[i] for i in rng.choice(len(kinds), size=40, replace=False))]
+        rivals += [(other, style, night) for other in look_alikes(subject)]
+        rivals += [(subject, other.name, night) for other in PAINTERS if shared(other.name, style) == 2]
+        moves = range(-SHIFTS, SHIFTS + 1)
+        distances = [
+            min(np.square(compose(s, BY_NAME[p], n, down, right) - picture).sum() for down in moves for right in moves)
+            for s, p, n in rivals
+        ]
+        assert rivals[int(np.argmin(distances))] == kinds[index]
+
+
+def test_look_alikes_overlap_more_than_others() -> None:
+    def overlap(first: str, second: str) -> float:
+        a, b = silhouette(first)[0], silhouette(second)[0]
+        return float(np.minimum(a, b).sum() / np.maximum(a, b).sum())
+
+    alike = [overlap(a, b) for group in LOOK_ALIKES for a in group for b in group if a < b]
+    other = [overlap(a, b) for a in SUBJECTS for b in SUBJECTS if a < b and b not in look_alikes(a)]
+    assert len(SUBJECTS) >= 16 and np.mean(alike) > np.mean(other)
+
+
+def test_training_never_sees_the_held_out_templates() -> None:
+    kinds = training_prompts()
+    texts = {prompt.text.removesuffix(prompt.ending).strip() for prompts in kinds.values() for prompt in prompts}
+    spared = {sentence(t, s, p.name).text for t in HELD_OUT_TEMPLATES for s in SUBJECTS for p in PAINTERS}
+    assert not texts & spared
+    weights = training_weights(kinds)
+    assert weights.sum() == pytest.approx(1)
+    assert weights[: len(kinds["pair"])].sum() == pytest.approx(SHARES["pair"] / sum(SHARES.values()))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_questions_ask_for_what_is_erased_and_for_the_rest(name: str) -> None:
+    task = TASKS[name]
+    erased = {concept.target for concept in task.concepts}
+    asked = task.questions(60)
+    assert asked == task.questions(60)
+    assert sum(q.role == "erased" for q in asked) == sum(q.role == "kept" for q in asked) == 60
+    for question in asked:
+        assert (question.concept in erased) == (question.role != "kept")
+        if question.role == "erased":
+            words = {concept.target for concept in task.concepts if concept.target == question.concept}
+            assert not any(word in task.anchored(question.prompt) for word in words)
+    job = task.job(tasks.settings_for())
+    kept = drop_targets(job.retain, job.concepts)[0].names
+    assert not erased & set(kept)
+    assert {painter.name for painter in PAINTERS} - erased <= set(kept)
+    for subject in {q.concept for q in asked if q.head == "subject"}:
+        styles = {q.prompt.style == "plain" for q in TASKS[name].questions(200) if q.concept == subject}
+        assert styles == {True, False}
+
+
+def test_the_painters_who_stay_have_every_attribute() -> None:
+    gone = {concept.target for concept in TASKS["painters20"].concepts}
+    left = [painter for painter in PAINTERS if painter.name not in gone]
+    for attribute in ("palette", "texture", "line", "composition"):
+        assert {getattr(p, attribute) for p in left} == {getattr(p, attribute) for p in PAINTERS}
+
+
+def result(erased: str, kept: str, **more: object) -> dict:
+    return {"right": erased + kept, "roles": "e" * len(erased) + "k" * len(kept)} | more
+
+
+def test_the_lead_of_a_method_over_itself_is_nothing_and_over_a_worse_one_is_sure() -> None:
+    good, bad = result("0" * 90 + "1" * 10, "1" * 95 + "0" * 5), result("0" * 50 + "1" * 50, "1" * 60 + "0" * 40)
+    assert h_o_interval(good, good) == (0.0, 0.0)
+    low, high = h_o_interval(good, bad)
+    assert 0.2 < low < high < 0.6
+    inside = h_o_interval(good)
+    assert inside[0] < 2 * 0.9 * 0.95 / 1.85 < inside[1]
+
+
+def test_frechet_distance_is_that_of_the_gaussians() -> None:
+    source = torch.Generator().manual_seed(0)
+    a, b = torch.randn(400, 6, generator=source), 2 * torch.randn(400, 6, generator=source) + 1
+    first, second = (torch.cov(part.double().T) for part in (a, b))
+    roots = torch.linalg.eigvals(first @ second).real.clamp(min=0).sqrt().sum()
+    want = (a.double().mean(0) - b.double().mean(0)).square().sum() + first.trace() + second.trace() - 2 * roots
+    assert frechet(a, b) == pytest.approx(float(want))
+    assert frechet(a, a) == pytest.approx(0, abs=1e-9)
+
+
+def case(left: float, seen: float, verdict: str = "erased") -> Case:
+    return Case("painters1", "auto", "name", "style", verdict, left, seen, 0.0)
+
+
+def test_the_best_bar_is_never_an_unsafe_one() -> None:
+    apart = [case(0.01 * i, 0.0) for i in range(30)] + [case(0.5 + 0.01 * i, 0.9) for i in range(30)]
+    bar, agreement, unsafe = best_bar(apart)
+    assert 0.29 <= bar <= 0.5 and agreement == 1 and unsafe == 0
+    mixed = [*apart, *(case(0.2, 0.9) for _ in range(5))]
+    bar, agreement, unsafe = best_bar(mixed)
+    assert bar < 0.2 and unsafe <= UNSAFE
+    assert case(0.2, 0.9).unsafe and not case(0.2, 0.9, "stands").unsafe and not case(0.2, 0.9).agrees
+
+
+def test_goals_follow_the_runs() -> None:
+    def run(method: str, erased: str, kept: str, drift: float | None = None) -> dict:
+        right = result(erased, kept)
+        acc_e, acc_r = erased.count("1") / len(erased), kept.count("1") / len(kept)
+        scores = {"acc_e": acc_e, "acc_r": acc_r, "h_o": 2 * (1 - acc_e) * acc_r / (1 - acc_e + acc_r)}
+        return right | scores | {"task": "painters10", "method": method, "drift": drift, "change": {"kept": 0.1}}
+
+    runs = [run("none", "1" * 40, "1" * 40), run("few", "1" * 30 + "0" * 10, "1" * 40, 0.02)]
+    runs.append(run(DEFAULT, "0" * 40, "1" * 36 + "0" * 4, 0.09))
+    _, lines = goals(Runs.of(runs))
+    assert [line[2] for line in lines] == ["met"]
+    (_, steps), said = first_drift(Runs.of(runs))
+    assert [line[1] for line in steps] == ["1", "0", "1", "0", "0", "0"] and "(some)" in said
+    worse = [*runs[:2], run(DEFAULT, "1" * 30 + "0" * 10, "1" * 40, 0.02)]
+    assert [line[2] for line in goals(Runs.of(worse))[1]] == ["**not met**"]
+
+
+def test_every_task_is_run_by_every_published_method_with_both_kinds_of_rows() -> None:
+    for task in TASKS:
+        names = {method.name for method in methods_of(task)}
+        assert {NONE.name, DEFAULT} <= names
+        for rival in ("few", "multi", "null", "uce", "rece", "oce"):
+            assert {rival, f"{rival}_lent"} <= names
+        assert sum(METHODS[name].group == "ours" for name in names) == 5
+
+
+def test_an_untrained_model_guesses_what_it_can_without_looking() -> None:
+    """The best guess of the noise from the input alone is a share of the input."""
+    model = PatchModel()
+    x, steps = torch.randn(2, 3, 32, 32), torch.tensor([10, 900])
+    guess = model(x, steps, torch.randn(2, LENGTH, 768))
+    assert torch.allclose(guess, (1 - SIGNAL[steps]).sqrt()[:, None, None, None] * x)
+
+
+def test_texts_are_encoded_once_and_come_back_whole(tmp_path: Path) -> None:
+    encoder = fake_encoder()
+    text = CrowdText(tmp_path, encoder)
+    (want,) = encoder.encode(["a cat by Claude Monet"], [LENGTH])
+    first = text.rows(["a cat by Claude Monet", ""])
+    assert torch.allclose(first[0], want, atol=0.05)
+    text.save()
+    again = CrowdText(tmp_path, encoder)
+    again.encoder = None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        again.rows(["something new"])
+    again.encoder = encoder
+    assert torch.equal(again.rows(["a cat by Claude Monet", ""]), first)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model trained for two steps, and a judge for three: nobody recognises anything, but everything runs."""
+    place = tmp_path_factory.mktemp("crowd")
+    train(place, Plan(steps=2, batch=2, warmup=1), CrowdText(place, fake_encoder()))
+    train_judge(place, steps=3, batch=16, pool=32, fresh=32)
+    return place
+
+
+def test_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:
+    text, plan = CrowdText(tmp_path, fake_encoder()), Plan(steps=2, batch=2, warmup=1)
+    first = Trainer(tmp_path, plan, text)
+    first.advance()
+    first.save()
+    second = Trainer(tmp_path, plan, text)
+    second.resume()
+    second.advance()
+    stored = Crowd(folder, CrowdText(folder, fake_encoder())).model.state_dict()
+    for key, value in second.average.items():
+        assert torch.allclose(value, stored[key], atol=1e-6), key
+
+
+def test_from_runs_to_the_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = retain_from_names(builtin_retain("artists").names[:60], "artists", "style")
+    monkeypatch.setattr(tasks, "default_retain", lambda concepts: few)
+    crowd = Crowd(folder, CrowdText(folder, fake_encoder()), steps=2)
+    runner = Runner(crowd, 6, lambda text: None, effort="quick")
+    chosen = [METHODS[name] for name in ("none", DEFAULT, "few", "uce_lent", "oce")]
+    task = TASKS["painters1"]
+    runner.run_all([task], lambda name: chosen)
+    found = {r["method"]: r for r in runner.results()}
+    assert set(found) == {method.name for method in chosen} and not any("refused" in r for r in found.values())
+    assert found["none"]["change"]["kept"] == 0 and found["none"]["frechet"] == pytest.approx(0, abs=1e-6)
+    assert found[DEFAULT]["left"].keys() == {"Vincent van Gogh"} and found[DEFAULT]["drift"] is not None
+    assert {len(r["right"]) for r in found.values()} == {len(task.questions(6))}
+
+    def fail(*_: object) -> None:
+        raise AssertionError("A stored run was drawn again.")
+
+    monkeypatch.setattr(methods.Rows, "edit", fail)
+    runner.run_all([task], lambda name: chosen)
+    page = write_report(runner, tmp_path).read_text(encoding="utf-8")
+    ours = found[DEFAULT]
+    assert f"| 1 painter | {100 * ours['acc_e']:.1f} | {100 * ours['acc_r']:.1f} | {100 * ours['h_o']:.1f} |" in page
+    for name in ("runs.md", "runs.json", "world.png", "pictures_painters1.png", "untouched.png"):
+        assert (tmp_path / name).exists() and (name.endswith(".json") or name in page), name
