@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -21,17 +22,19 @@ from .concepts.concept_list import Concept
 from .concepts.retain_set import drop_targets
 from .encoders.cache import CachedEncoder
 from .encoders.encoder import TextEncoder
+from .encoders.push import Push
 from .engine.edits import LayerEdit
-from .engine.problem import prepare
+from .engine.problem import RowSet, prepare
 from .engine.rows import Rows
 from .engine.settings import EraseSettings
-from .errors import InputError
+from .errors import InputError, NoRoomError
 from .files.recipe import Recipe
 from .gather import Gathered, gather, read_bare_names, read_concepts, reading
 from .job import Job
-from .models.families import Architecture, LayerKey
+from .models.architecture import Architecture, LayerKey
+from .pooled import TextColumns, over_all_columns, text_columns_of
 from .progress import Announce, Progress
-from .solver import solve
+from .solver import Erasure, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +43,29 @@ class EditableModel:
 
     architecture: Architecture
     layers: tuple[LayerKey, ...]
-    weights: Mapping[str, Tensor]
-    """{canonical key: `o x d`}, the weights in effect, read one at a time."""
+    """All that may be edited, that of the pooled path among them."""
+    stored: Mapping[str, Tensor]
+    """{canonical key: whole weight}, as in effect, read one at a time."""
+    push: Push | None = None
+    """What it does to each row of text before those layers; None: they read the text encoder's output."""
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """{canonical key: `o x d`} of the layers that read a prompt row by row."""
+        return TextColumns(self.stored, [layer.canonical for layer in self.layers if layer.kind != "pooled"])
+
+    @property
+    def pooled(self) -> Mapping[str, Tensor]:
+        """{canonical key: `o x pooled width`}: what the pooled path's layer has for text; empty where there is none."""
+        path = self.architecture.pooled
+        keys = [layer.canonical for layer in self.layers if layer.kind == "pooled"]
+        return TextColumns(self.stored, keys, None if path is None else path.text_width)
+
+
+def erases_pooled(job: Job, model: EditableModel, encoder: TextEncoder | CachedEncoder) -> bool:
+    """Whether a job edits the pooled path: it is asked to, the model has one, and the encoder can speak for it."""
+    plain = encoder.encoder if isinstance(encoder, CachedEncoder) else encoder
+    return job.settings.pooled and len(model.pooled) > 0 and plain.pooled_width > 0
 
 
 def erase(
@@ -49,7 +73,7 @@ def erase(
     model: EditableModel,
     encoder: TextEncoder | CachedEncoder,
     *,
-    hold: Rows | None = None,
+    hold: Held | None = None,
     device: str | None = None,
     progress: Progress | None = None,
     announce: Announce | None = None,
@@ -58,44 +82,90 @@ def erase(
 
     `device`: where the edit is computed, and then handed back from to the CPU; None: where the rows are.
     """
-    rows = gather(encoder, model.weights, job, progress, announce)
+    pools = erases_pooled(job, model, encoder)
+    rows = gather(encoder, model.weights, job, progress, announce, pools=pools)
     encoder.close()  # SDXL's two take a gigabyte, which solving can use
     placed = rows if device is None else rows.to(device)
-    further = placed.judges(job.concepts)
-    further["hold"] = hold
-    erasure = solve(
-        model.weights,
-        placed.targets,
-        placed.anchors,
-        placed.retain,
-        placed.invariants,
-        job.settings,
-        progress=progress,
-        **further,
-    )
+    held = hold or Held()
+    erasure = _solved(model.weights, placed, job, held.rows, progress)
+    edits, certificate, notes = dict(erasure.edits), erasure.certificate, []
+    if placed.pooled is not None:
+        still = None if progress is None else partial(_still, progress, len(edits))
+        try:
+            second = _solved(model.pooled, placed.pooled, job, held.pooled, still)
+        except NoRoomError:
+            notes.append(NO_POOLED_ROOM)
+        else:
+            for key, edit in second.edits.items():
+                edits[key] = over_all_columns(edit, model.stored[key].shape[1])
+            certificate = replace(certificate, pooled=second.certificate)
     return Outcome(
-        edits={key: edit if device is None else edit.to("cpu") for key, edit in erasure.edits.items()},
+        edits={key: edit if device is None else edit.to("cpu") for key, edit in edits.items()},
         architecture=model.architecture,
         layers=model.layers,
         concepts=job.concepts,
-        certificate=erasure.certificate,
-        full_certificate=erasure.certificate,
+        certificate=certificate,
+        full_certificate=certificate,
         rows=rows,
         settings=erasure.settings,
+        notes=tuple(notes),
     )
 
 
-def at_strength(
-    outcome: Outcome, strength: float, weights: Mapping[str, Tensor], progress: Progress | None = None
-) -> Outcome:
+NO_POOLED_ROOM = (
+    "The pooled embeddings of the kept names fill their space, so the pooled path was left as it is: keep fewer names, "
+    "or use the preset auto."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Targets of earlier erasures, to be held where those put them."""
+
+    rows: Rows | None = None
+    pooled: Rows | None = None
+    """The pooled embeddings of those whose erasure edited the pooled path."""
+
+
+def _solved(
+    weights: Mapping[str, Tensor], rows: RowSet, job: Job, hold: Rows | None, progress: Progress | None
+) -> Erasure:
+    further = rows.judges([concept.kind for concept in job.concepts])
+    further["hold"] = hold
+    parts = rows.targets, rows.anchors, rows.retain, rows.invariants
+    return solve(weights, *parts, job.settings, progress=progress, **further)
+
+
+def _still(progress: Progress, count: int, *_: object) -> None:
+    """Small work at the end, which has no bar of its own and can be stopped."""
+    progress("certificate", count, count)
+
+
+def at_strength(outcome: Outcome, strength: float, model: EditableModel, progress: Progress | None = None) -> Outcome:
     """The outcome for an edit that is applied with another strength, its certificate measured at that strength."""
     whole, rows = outcome.full_certificate, outcome.rows
     if whole is None or rows is None or outcome.settings is None:
         return replace(outcome, strength=strength)
-    judges = rows.judges(outcome.concepts)
-    problem = prepare(rows.targets, rows.anchors, None, rows.invariants, outcome.settings, **judges)
-    certificate = certificate_at(strength, whole, weights, outcome.edits, problem, progress)
+    certificate = _measured_at(strength, whole, outcome, rows, model.weights, outcome.row_edits, progress)
+    if whole.pooled is not None and rows.pooled is not None:
+        own = rows.pooled, model.pooled, outcome.pooled_edits
+        certificate = replace(certificate, pooled=_measured_at(strength, whole.pooled, outcome, *own, progress))
     return replace(outcome, strength=strength, certificate=certificate)
+
+
+def _measured_at(
+    strength: float,
+    whole: Certificate,
+    outcome: Outcome,
+    rows: RowSet,
+    weights: Mapping[str, Tensor],
+    edits: Mapping[str, LayerEdit],
+    progress: Progress | None,
+) -> Certificate:
+    assert outcome.settings is not None
+    judges = rows.judges([concept.kind for concept in outcome.concepts])
+    problem = prepare(rows.targets, rows.anchors, None, rows.invariants, outcome.settings, **judges)
+    return certificate_at(strength, whole, weights, edits, problem, progress)
 
 
 def predict(
@@ -149,9 +219,25 @@ class Outcome:
         return {key: edit.scaled(self.strength) for key, edit in self.edits.items()}
 
     @property
-    def targets(self) -> Rows | None:
-        """Rows that a later erasure must hold where this one put them."""
-        return self.rows.targets if self.rows is not None else None
+    def row_edits(self) -> dict[str, LayerEdit]:
+        """Those of the layers that read a prompt row by row."""
+        apart = {layer.canonical for layer in self.layers if layer.kind == "pooled"}
+        return {key: edit for key, edit in self.edits.items() if key not in apart}
+
+    @property
+    def pooled_edits(self) -> dict[str, LayerEdit]:
+        """That of the pooled path, as the engine sees it: of the columns that read text."""
+        path, rest = self.architecture.pooled, self.row_edits
+        found = {key: edit for key, edit in self.edits.items() if key not in rest}
+        return {} if path is None else {key: text_columns_of(edit, path.text_width) for key, edit in found.items()}
+
+    @property
+    def targets(self) -> Held | None:
+        """Rows that a later erasure must hold where this one put them; None for edits from a file."""
+        if self.rows is None:
+            return None
+        pooled = self.rows.pooled if self.pooled_edits else None
+        return Held(self.rows.targets, None if pooled is None else pooled.targets)
 
     def check_fits(self, architecture: Architecture, layers: Sequence[LayerKey]) -> None:
         """Refuses a model of another family or with other layers, by name."""

@@ -14,16 +14,17 @@ from torch import Tensor
 
 from .certificate.forecast import endangered, forecast
 from .concepts.concept_list import Concept
-from .concepts.kinds import Kind, Template
+from .concepts.kinds import Kind, Prompt, Template
 from .concepts.retain_set import RetainSet, drop_targets
 from .encoders.cache import CachedEncoder
 from .encoders.encoder import TextEncoder
 from .engine.draws import generator, permutation
-from .engine.problem import FEWEST_NAMES, WITNESS_SHARE, Further
+from .engine.problem import FEWEST_NAMES, WITNESS_SHARE, RowSet
 from .engine.rows import Rows
 from .engine.settings import EraseSettings
 from .errors import InputError
 from .job import Job
+from .pooled import pooled_names, pooled_pairs
 from .progress import Announce, Progress, Stage, Stopwatch
 from .prompts.plan import RowPlan
 from .prompts.requests import (
@@ -35,29 +36,16 @@ from .prompts.requests import (
     kept_by_plan,
     retain_prompts,
     usable_names,
+    whole_prompt,
     with_contexts,
 )
-from .prompts.tokens import StreamKey
+from .prompts.tokens import Stream, StreamKey
 
 
-@dataclass(frozen=True)
-class Gathered:
+@dataclass(frozen=True, eq=False)
+class Gathered(RowSet):
     """Everything that an edit and its certificate need from the text side."""
 
-    targets: Rows
-    anchors: Rows
-    """Row by row the anchor's counterpart of `targets`: same template, same position."""
-    retain: Rows
-    invariants: Tensor
-    """`context_length x d`: all rows of the empty prompt, its start token first where there is one."""
-    probes: tuple[Rows, Rows]
-    """Targets and anchors in contexts that the rows above do not contain."""
-    trial: tuple[Rows, Rows] | None
-    """The like in still other contexts, for `auto` to choose by."""
-    held_out: Rows | None
-    """Names in contexts that the edit knows neither of; None: the engine sets some of `retain` aside."""
-    witnesses: Rows | None
-    """The like, for `auto` to choose by."""
     dropped: tuple[str, ...]
     """Kept names left out because they contain a target."""
     unusable: tuple[str, ...]
@@ -71,33 +59,16 @@ class Gathered:
     reused: int
     seconds: dict[str, float]
 
+    pooled: RowSet | None = None
+    """The same prompts, one pooled embedding each; None where the pooled path is not edited."""
+
     def to(self, device: torch.device | str) -> Gathered:
-        """The same rows on another device: an edit is computed where its rows are."""
+        """The same rows, pooled ones too, on another device."""
+        return replace(super().to(device), pooled=None if self.pooled is None else self.pooled.to(device))
 
-        def moved(rows: Rows) -> Rows:
-            return rows.with_values(rows.values.to(device))
-
-        return replace(
-            self,
-            targets=moved(self.targets),
-            anchors=moved(self.anchors),
-            retain=moved(self.retain),
-            invariants=self.invariants.to(device),
-            probes=(moved(self.probes[0]), moved(self.probes[1])),
-            trial=None if self.trial is None else (moved(self.trial[0]), moved(self.trial[1])),
-            held_out=None if self.held_out is None else moved(self.held_out),
-            witnesses=None if self.witnesses is None else moved(self.witnesses),
-        )
-
-    def judges(self, concepts: Sequence[Concept]) -> Further:
-        """What the edit of these concepts is chosen and judged by."""
-        return {
-            "probes": self.probes,
-            "held_out": self.held_out,
-            "trial": self.trial,
-            "witnesses": self.witnesses,
-            "kinds": [concept.kind for concept in concepts],
-        }
+    def without_kept(self) -> Gathered:
+        """Without the kept rows, pooled ones too."""
+        return replace(super().without_kept(), pooled=None if self.pooled is None else self.pooled.without_kept())
 
 
 @dataclass(frozen=True)
@@ -109,7 +80,9 @@ class ConceptRows:
     probes: tuple[Rows, Rows]
     trial: tuple[Rows, Rows] | None
     invariants: Tensor
-    """`context_length x d`"""
+    """`rows x d`, or the one pooled embedding of the empty prompt."""
+    pooled: ConceptRows | None = None
+    """The same prompts, one pooled embedding each; None where the reader reads none."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +113,17 @@ def gather(
     job: Job,
     progress: Progress | None = None,
     announce: Announce | None = None,
+    *,
+    pools: bool = False,
 ) -> Gathered:
     """The rows of a job. `weights` decide which kept names are worth encoding in context.
 
-    `announce` is told how many prompts are still to be encoded, and about how long that takes.
+    `announce` is told how many prompts are still to be encoded, and about how long that takes. `pools`: whether the
+    pooled embeddings of the prompts are read, too.
     """
     retain, dropped = drop_targets(job.retain, job.concepts)
     reader = reading(encoder)
+    reader.pools = pools
     before = reader.encoded, reader.reused
     watch = Stopwatch()
     with watch.part("concepts"):
@@ -161,18 +138,18 @@ def gather(
             ahead = forecast(weights, concepts.targets, concepts.anchors, names.rows, job.settings)
             chosen = ahead.order[: job.plan.names] if job.plan.names else endangered(ahead, job.settings)
             chosen = chosen[: job.settings.context_names]
-        kept = read_contexts(reader, names, chosen, job.concepts, job.plan, progress)
-        held_out = _read_judges(reader, names, names.held_out, job, _probe_prompts, progress)
-        witnesses = _read_judges(reader, names, names.witnesses, job, job.plan.witness_prompts, progress)
+        parts = (
+            _in_contexts(reader.encoder.streams, names, chosen, job.concepts, job.plan),
+            _judges(reader.encoder.streams, names, names.held_out, job, _probe_prompts),
+            _judges(reader.encoder.streams, names, names.witnesses, job, job.plan.witness_prompts),
+        )
+        kept = [_read(reader, part, names.known, "retain contexts", progress) for part in parts]
+        pooled = None
+        if concepts.pooled is not None:
+            pooled = _row_set(concepts.pooled, [pooled_names(reader, part) for part in parts])
     return Gathered(
-        targets=concepts.targets,
-        anchors=concepts.anchors,
-        retain=kept,
-        invariants=concepts.invariants,
-        probes=concepts.probes,
-        trial=concepts.trial,
-        held_out=held_out,
-        witnesses=witnesses,
+        **vars(_row_set(concepts, kept)),
+        pooled=pooled,
         dropped=dropped,
         unusable=tuple(names.unusable),
         left_out=names.left_out,
@@ -180,6 +157,21 @@ def gather(
         encoded=reader.encoded - before[0],
         reused=reader.reused - before[1],
         seconds=watch.seconds,
+    )
+
+
+def _row_set(concepts: ConceptRows, kept: Sequence[Rows]) -> RowSet:
+    """`kept`: the kept names, those held out and the witnesses."""
+    retain, held_out, witnesses = kept
+    return RowSet(
+        targets=concepts.targets,
+        anchors=concepts.anchors,
+        retain=retain,
+        invariants=concepts.invariants,
+        probes=concepts.probes,
+        trial=concepts.trial,
+        held_out=held_out if held_out.names else None,
+        witnesses=witnesses if witnesses.names else None,
     )
 
 
@@ -209,18 +201,27 @@ def read_concepts(
     """Targets with their anchors, once in the prompts to make the edit from and once in others, to check it in."""
     if not concepts:
         raise InputError("There is nothing to erase: name at least one concept.")
-    everything = RowRequest("", tuple(range(reader.encoder.context_length)))
-    invariants = reader.rows([everything], "empty prompt", progress)[0]
     streams = reader.encoder.streams
+    empty = reader.rows([whole_prompt(streams, Prompt.bare(""))], "empty prompt", progress)[0]
+    invariants = empty[empty.norm(dim=1) > 0]  # zeros, with which some encoders pad, stay zeros whatever the edit
     taken: list[set[StreamKey]] = [set() for _ in concepts]
     pairs = all_pairs(streams, concepts, plan.solve_templates, plan, taken)
     targets, anchors = read_pairs(reader, concepts, pairs, "concepts", progress)
-    trial = None
+    tried: list[RowPair] | None = None
     if plan.trial_templates:
         tried = all_pairs(streams, concepts, plan.trial_prompts, plan, taken)
-        trial = read_pairs(reader, concepts, tried, "concepts", progress)
+    trial = None if tried is None else read_pairs(reader, concepts, tried, "concepts", progress)
     unseen = all_pairs(streams, concepts, plan.unseen_templates, plan, taken)
-    return ConceptRows(targets, anchors, read_pairs(reader, concepts, unseen, "probes", progress), trial, invariants)
+    probes = read_pairs(reader, concepts, unseen, "probes", progress)
+    pooled = None
+    if reader.pools:
+        pooled = ConceptRows(
+            *pooled_pairs(reader, concepts, pairs),
+            probes=pooled_pairs(reader, concepts, unseen),
+            trial=None if tried is None else pooled_pairs(reader, concepts, tried),
+            invariants=reader.pooled([""]),
+        )
+    return ConceptRows(targets, anchors, probes, trial, invariants, pooled)
 
 
 def read_bare_names(
@@ -262,33 +263,36 @@ def read_contexts(
     progress: Progress | None = None,
 ) -> Rows:
     """Step 3: all kept rows; the chosen names, and what the plan keeps besides, also inside prompts."""
+    names = _in_contexts(reader.encoder.streams, bare, chosen, concepts, plan)
+    return _read(reader, names, bare.known, "retain contexts", progress)
+
+
+def _in_contexts(
+    streams: Sequence[Stream], bare: BareNames, chosen: Sequence[int], concepts: Sequence[Concept], plan: RowPlan
+) -> list[KeptName]:
     if chosen and not 0 <= min(chosen) <= max(chosen) < len(bare.names):
         raise InputError(f"The ranking chose names beyond the {len(bare.names)} there are.")
-    streams, names = reader.encoder.streams, list(bare.names)
+    names = list(bare.names)
     for place, index in enumerate(sorted(set(chosen))):
         prompts = retain_prompts(bare.kind(bare.places[index], concepts[0].kind), plan, place)
         names[index] = with_contexts(streams, names[index], prompts, plan.retain_positions)
     kept = [name.name for name in bare.names]
-    names += kept_by_plan(streams, concepts, kept, bare.retain.names, plan)
-    return _read(reader, names, bare.known, "retain contexts", progress)
+    return [*names, *kept_by_plan(streams, concepts, kept, bare.retain.names, plan)]
 
 
-def _read_judges(
-    reader: CachedEncoder,
+def _judges(
+    streams: Sequence[Stream],
     bare: BareNames,
     aside: Sequence[tuple[int, KeptName]],
     job: Job,
     templates: Callable[[Kind], Sequence[Template]],
-    progress: Progress | None,
-) -> Rows | None:
+) -> list[KeptName]:
     """Names set aside, bare and in prompts that no edit is made from."""
-    if not aside:
-        return None
     names = []
     for turn, (place, name) in enumerate(aside):
         prompts = judging_contexts(bare.kind(place, job.concepts[0].kind), templates, turn)
-        names.append(with_contexts(reader.encoder.streams, name, prompts, job.plan.retain_positions))
-    return _read(reader, names, bare.known, "retain contexts", progress)
+        names.append(with_contexts(streams, name, prompts, job.plan.retain_positions))
+    return names
 
 
 def read_pairs(
@@ -302,7 +306,7 @@ def read_pairs(
     blocks = reader.rows([pair.target for pair in pairs] + [pair.anchor for pair in pairs], stage, progress)
     groups = tuple(pair.group for pair in pairs for _ in pair.target.rows)
     context = tuple(flag for pair in pairs for flag in pair.in_context)
-    nothing = torch.empty(0, reader.encoder.width)
+    nothing = torch.empty(0, reader.width)
     targets, anchors = (torch.cat([nothing, *part]) for part in (blocks[: len(pairs)], blocks[len(pairs) :]))
     names = tuple(concept.target for concept in concepts)
     return Rows(targets, groups, names, context), Rows(
@@ -328,5 +332,5 @@ def _read(
             count = sum(len(request.rows) for request in part)
             groups += [group] * count
             context += [flag] * count
-    values = torch.cat([torch.empty(0, reader.encoder.width), *(known[request] for request in requests)])
+    values = torch.cat([torch.empty(0, reader.width), *(known[request] for request in requests)])
     return Rows(values, tuple(groups), tuple(name.name for name in names), tuple(context))

@@ -34,6 +34,8 @@ MAX_STRENGTH = 100.0
 OWN_HEADER = 1_000_000
 """Bytes of a header that are left to a model whose own header is not known; none has needed half of it."""
 _POSITIONS = ("positions", "retain_positions")
+_BEFORE = {"pooled": False}
+"""What a stored recipe without these settings means: it is older than they are, and must give the edit it gave then."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def _concept(stored: RecipeConcept, number: int, what: str) -> Concept:
 def _settings(values: dict[str, Any], what: str, notes: list[str]) -> EraseSettings:
     known = {item.name for item in dataclasses.fields(EraseSettings)}
     notes += [f"{what} has an unknown setting {name!r}, which is ignored." for name in values if name not in known]
-    return EraseSettings.from_dict({name: value for name, value in values.items() if name in known})
+    return EraseSettings.from_dict(_BEFORE | {name: value for name, value in values.items() if name in known})
 
 
 def _stored_retain(retain: RetainSet) -> tuple[RecipeRetain, ...]:

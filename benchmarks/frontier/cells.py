@@ -15,7 +15,7 @@ from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate import samples
 from speed_erase.speed_ops.concepts.concept_list import Concept
 from speed_erase.speed_ops.concepts.retain_set import builtin_retain, retain_from_names
-from speed_erase.speed_ops.engine.auto import FIRMER
+from speed_erase.speed_ops.engine.auto import FIRMER, RANK_BUDGET
 from speed_erase.speed_ops.engine.draws import generator, permutation
 from speed_erase.speed_ops.engine.rows import Rows, join
 from speed_erase.speed_ops.gather import Gathered, gather
@@ -113,22 +113,21 @@ class Cell:
     def _along(self, settings: EraseSettings) -> tuple[float, ...]:
         """Where the curve of a soft prior has its points."""
         rows = self.rows
-        count = max(2, min(settings.rows_per_concept, 400 // len(rows.targets.names)))
-        given = (rows.targets, rows.anchors, rows.retain, rows.invariants, settings.but(rows_per_concept=count))
+        settings = compressed(settings, len(rows.targets.names))
+        given = (rows.targets, rows.anchors, rows.retain, rows.invariants, settings)
         _, certificate = self._measured(given, witnesses=rows.witnesses, trial=rows.trial)
         return tuple(point.lam for point in certificate.curve.points[2:])
 
     def sweep(self, method: Method) -> list[Point]:
         """A method along its knob, with the rows it gets."""
         side = self.rows if method.ours else self.bare
-        retain = self._retain(method.ours)
+        retain = self.kept(method.ours)
         values = method.values or self._along(method.settings)
         found = []
         for value in values:
             settings = method.settings.but(**{method.knob: value})
             if method.ours:
-                count = max(2, min(settings.rows_per_concept, 400 // len(side.targets.names)))
-                settings = settings.but(rows_per_concept=count)
+                settings = compressed(settings, len(side.targets.names))
             try:
                 point, _ = self._measured((side.targets, side.anchors, retain, side.invariants, settings))
             except Exception as fault:  # an edit that is refused is a point that is not there
@@ -137,7 +136,7 @@ class Cell:
             found.append(replace(point, at=value))
         return found
 
-    def _retain(self, ours: bool) -> Rows:
+    def kept(self, ours: bool) -> Rows:
         """The names the edit may know: ours sets its witnesses aside, the others have them too."""
         aside = set(self.rows.held_out.names if self.rows.held_out else ())
         if ours:
@@ -155,6 +154,11 @@ class Cell:
         left = sum(one.probe_median or 0.0 for one in certificate.concepts) / len(certificate.concepts)
         (drift,) = (part.mean for part in certificate.drift if (part.group, part.where) == ("held_out", "context"))
         return Point(left, drift, seconds, erasure.settings.lam), certificate
+
+
+def compressed(settings: EraseSettings, concepts: int) -> EraseSettings:
+    """Fewer rows a concept when there are many concepts, as `auto` settles it for itself."""
+    return settings.but(rows_per_concept=max(2, min(settings.rows_per_concept, RANK_BUDGET // concepts)))
 
 
 def every_row() -> Any:

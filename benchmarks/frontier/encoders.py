@@ -1,7 +1,7 @@
 """The text encoders of the comparison, each as the engine's own `TextEncoder`.
 
 Those that cannot be had everywhere are looked for and left out where they are not found: mpnet's folder
-(`--mpnet`, or `SPEED_MPNET`), and the living model's weights (`python -m benchmarks.world train`).
+(`--mpnet`, or `SPEED_MPNET`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.checkpoints.demo import write_demo_checkpoint
 from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
 from speed_erase.speed_ops.encoders.cache import CachedEncoder
 from speed_erase.speed_ops.progress import Progress
 from speed_erase.speed_ops.prompts.tokens import Stream
 
-from ..world.storage import default_folder, load_tensors
-from ..world.text_encoder import LENGTH, WIDTH, TextEncoder, tokens
+from ..world.model import load_text_encoder
+from ..world.storage import default_folder
+from ..world.text_encoder import LENGTH, WIDTH, tokens
+from .random_model import write_random_checkpoint
 
 CLIP_SIZE = 28.0
 """Root mean square length of CLIP-L's rows. All others are scaled to it: published thresholds mean that size."""
@@ -48,14 +49,10 @@ class Plain:
         """Nothing to give back."""
 
 
-def living(folder: Path | None = None) -> Plain | None:
-    """The living model's encoder: CLIP-L's shape, three layers trained on a small vocabulary."""
-    path = (folder or default_folder()) / "text_encoder.safetensors"
-    if not path.exists():
-        return None
-    encoder = TextEncoder()
-    encoder.load_state_dict(load_tensors(path))
-    encoder.requires_grad_(False).eval()
+def living(folder: Path | None = None) -> Plain:
+    """The living model's encoder: CLIP-L's shape, three layers trained on a small vocabulary; the one in the box where
+    none was trained here."""
+    encoder = load_text_encoder(folder or default_folder())
     return Plain("living", lambda texts: list(encoder.encode(texts)), Stream(tokens, LENGTH))
 
 
@@ -64,7 +61,7 @@ def random_clip(folder: Path) -> CachedEncoder:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "random-clip-l.safetensors"
     if not path.exists():
-        write_demo_checkpoint(path, channels=32, text_layers=FULL_DEPTH)
+        write_random_checkpoint(path, channels=32, text_layers=FULL_DEPTH)
     return TextSetup(cache=None).encoder(ModelSource.open(path))
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ...speed_ops.engine.edits import LayerEdit
 from ...speed_ops.errors import UnsupportedModelError
-from ...speed_ops.models.families import LayerKey
-from .weights import TEXT_LAYERS, effective_weight, keeps_edits, stored_weight
+from ...speed_ops.models.architecture import LayerKey
+from ...speed_ops.models.detect import reads_text
+from .weights import effective_weight, keeps_edits, stored_weight, takes_patches
 
 
 def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> dict[str, Tensor]:
@@ -28,7 +29,7 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1
     """
     if strength == 0:
         return patcher
-    baked = {key: edit for key, edit in edits.items() if keeps_edits(patcher, key)}
+    baked = {key: edit for key, edit in edits.items() if takes_patches(patcher, key)}
     clone = patcher.clone()
     if baked:
         state = _state({key: (key.removesuffix(".weight"), edit) for key, edit in baked.items()})
@@ -52,8 +53,8 @@ def edits_on(patcher: Any) -> dict[str, int]:
 
 
 def only_text_layers(patcher: Any) -> bool:
-    """Whether all that was added to the model's weights was added to cross attention's keys and values."""
-    return all(key.endswith(TEXT_LAYERS) for key in edits_on(patcher))
+    """Whether all that was added to the model's weights was added to layers that read text."""
+    return all(reads_text(key) for key in edits_on(patcher))
 
 
 class RuntimeEdit:

@@ -16,7 +16,7 @@ from ...speed_ops.errors import FileError
 from ...speed_ops.files.tensors import kinds_of, narrow, write_tensors
 from ...speed_ops.progress import Progress
 from .progress import check_stop
-from .weights import effective_weight, keeps_edits, stored_weight
+from .weights import effective_weight, is_packed, keeps_edits, stored_weight
 
 SOURCE = "as the source"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -110,14 +110,21 @@ def _stored(patcher: Any, keys: Iterable[str]) -> Iterator[Tensor]:
 
 
 def _own_keys(model: torch.nn.Module) -> list[str]:
-    """Without the scales and notes that stand beside a quantised weight, which is written as plain numbers."""
-    present = model.state_dict()
+    """Without the scales and notes that stand beside a quantised weight, which is written as plain numbers, and without
+    the room that a GGUF model asks for its largest weight."""
+    present = [key for key in model.state_dict() if not key.endswith(".temp.weight")]
+    noted = {key for key in present if key.endswith(".comfy_quant")}
     places = [(key, *key.rpartition(".")[::2]) for key in present]
-    return [key for key, module, leaf in places if leaf in ("weight", "bias") or f"{module}.comfy_quant" not in present]
+    return [key for key, module, leaf in places if leaf in ("weight", "bias") or f"{module}.comfy_quant" not in noted]
 
 
 def _floating(patcher: Any) -> list[str]:
-    return [key for key in _own_keys(patcher.model) if stored_weight(patcher, key).is_floating_point()]
+    """Keys of what is numbers, packed or not."""
+    return [
+        key
+        for key in _own_keys(patcher.model)
+        if stored_weight(patcher, key).is_floating_point() or is_packed(patcher, key)
+    ]
 
 
 def _plain(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:

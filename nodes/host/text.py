@@ -1,28 +1,31 @@
-"""A CLIP object as the engine's text encoder: what the model is given, clip skip and CLIP LoRAs included.
+"""CLIP encoders of a CLIP object: what the model is given, clip skip and CLIP LoRAs included.
 
 CLIP's rows do not depend on what follows them, so names are encoded without padding. ComfyUI's public call cannot do
 that; the engine's own encoder can, over the weights that are in effect in the CLIP object. The two are compared once
 for each CLIP, and where they differ (text encoders kept in float32, modules changed by other nodes) the public call is
-used for everything.
+used for everything. Below, what CLIP makes of texts and pictures to compare them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import comfy.model_management
 import torch
-from comfy.sd1_clip import SDClipModel
+from comfy.sd1_clip import SDTokenizer
 from torch import Tensor
 
 from ...speed_ops.encoders.clip import ClipTextEncoder
-from ...speed_ops.encoders.tokenizers import END_TOKEN, ClipTokenizer
+from ...speed_ops.encoders.tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
 from ...speed_ops.errors import InputError, SpeedError
-from ...speed_ops.models.families import Architecture
+from ...speed_ops.models.architecture import FamilyEncoder
 from ...speed_ops.progress import Progress, part_of
+from ...speed_ops.prompts.tokens import long_name
 from .progress import check_stop
 from .weights import effective_weight, stored_weight
 
@@ -32,8 +35,12 @@ _AGREES_TO = 1e-4
 _FIRST_CHUNK = 256
 _LEAST_CHUNK = 4
 _PUBLIC_BATCH = 8
-_known: WeakKeyDictionary[Any, dict[Any, tuple[bool, str]]] = WeakKeyDictionary()
-"""Text encoder module -> {(patches, clip skip): whether trimmed encoding agrees, fingerprint}: hashing takes time."""
+_PROJECTION = "text_projection.weight"
+_USABLE = (1e-4, 1.0)
+"""Spread of the values of a trained projection lies between: those of CLIP are near 0.01. NaN lies nowhere."""
+_known: WeakKeyDictionary[Any, dict[Any, tuple[bool, str, str]]] = WeakKeyDictionary()
+"""Text encoder module -> {(patches, clip skip): whether trimmed encoding agrees, fingerprint, that of pooled ones}:
+hashing takes time."""
 
 
 def literal(text: str) -> str:
@@ -41,50 +48,82 @@ def literal(text: str) -> str:
     return text.replace("(", "\\(").replace(")", "\\)").replace("embedding:", "embedding :")
 
 
-class HostTextEncoder:
-    """A `TextEncoder` (see the engine's text side) over the CLIP that is wired in."""
+def token_key(name: str) -> str:
+    """Under which name ComfyUI's tokenizers give an encoder its tokens."""
+    return name.removeprefix("clip_")
 
-    def __init__(self, clip: Any, architecture: Architecture) -> None:
-        _check_belongs(clip, architecture)
+
+_MOST_TOKENS = 75
+"""What CLIP takes between its start and end token."""
+
+
+@lru_cache(maxsize=1)
+def _clip_tokenizer() -> Any:
+    return SDTokenizer()
+
+
+def too_long(name: str) -> str:
+    """Why CLIP cannot take a name, in a sentence; empty where it can."""
+    if len(name) <= _MOST_TOKENS:  # a token is at least one character
+        return ""
+    tokens = [pair for section in _clip_tokenizer().tokenize_with_weights(literal(name)) for pair in section]
+    count = sum(int(pair[0]) not in (START_TOKEN, END_TOKEN) for pair in tokens)
+    return "" if count <= _MOST_TOKENS else long_name(name, count, _MOST_TOKENS)
+
+
+class InChunks(ABC):
+    """Encodes as many texts at once as memory allows: fewer after running out of it, then on the CPU."""
+
+    def __init__(self, clip: Any) -> None:
         self._clip = clip
-        self._names = [row.name for row in architecture.encoders]
-        self._rows = architecture.encoders
         self.notes: list[str] = []
         """What happened on the way that a report should mention."""
-        self._tokenizer = ClipTokenizer(_tokens_of(clip, self._names[0]))
-        self._trimmed = self._engine_encoder()
-        self.context_length = self._trimmed.context_length
-        self.width = self._trimmed.width
-        self.streams = self._trimmed.streams
         self._chunk, self._on_cpu = _FIRST_CHUNK, False
-        known = _known.setdefault(clip.cond_stage_model, {})
-        state = (str(clip.patcher.patches_uuid), clip.layer_idx, str(clip.tokenizer_options))
-        if state not in known:
-            known[state] = self._examined()
-        self._agrees, self.fingerprint = known[state]
-        if not self._agrees:
-            self.notes.append("This is not a standard CLIP, so names were encoded with padding, which is slower.")
+        self.pooled_width = 0
+        """Width of the pooled embedding that it gives besides the rows; 0: none."""
+        self.pooled_fingerprint = ""
+        """Like that of the rows, of the pooled embeddings."""
 
-    def token_ids(self, text: str) -> list[int]:
-        """Tokens of the literal text, without start and end tokens."""
-        return self._tokenizer.token_ids(text)
+    @abstractmethod
+    def _run(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """First `lengths[i]` rows of each prompt, float32 on the CPU, and with `pools` each one's pooled embedding."""
+
+    def _moved(self) -> None:
+        """Called when the text encoder is to run on the CPU from now on."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives memory back; the next call takes it again."""
 
     def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
         """First `lengths[i]` rows of each prompt, float32 on the CPU."""
+        return self._encoded(prompts, lengths, progress, pools=False)[0]
+
+    def encode_both(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The same, and each prompt's pooled embedding."""
+        return self._encoded(prompts, lengths, progress, pools=True)
+
+    def _encoded(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
         out: list[Tensor] = []
+        pooled: list[Tensor] = []
         while len(out) < len(prompts):
             part = slice(len(out), len(out) + self._chunk)
             report = part_of(progress, "encode", len(out), len(prompts))
-            run = self._trimmed.encode if self._agrees else self._public
             try:
-                out += run(prompts[part], lengths[part], report)
+                rows, whole = self._run(prompts[part], lengths[part], report, pools=pools)
             except comfy.model_management.OOM_EXCEPTION:
                 self._after_running_out()
-        return out
-
-    def close(self) -> None:
-        """Gives the memory of the engine's own copy of the text encoder back at once; the next call takes it again."""
-        self._trimmed.close()
+                continue
+            out += rows
+            pooled += whole
+        return out, pooled
 
     def _after_running_out(self) -> None:
         """Smaller chunks first, then the CPU; what was done is kept."""
@@ -100,56 +139,147 @@ class HostTextEncoder:
             raise SpeedError(
                 "There is not enough memory to encode even four texts at a time on the CPU: free some memory."
             )
-        self._trimmed.close()
-        comfy.model_management.soft_empty_cache()
         self._clip = self._clip.clone()
         self._clip.patcher.load_device = torch.device("cpu")
-        self._trimmed, self._on_cpu, self._chunk = self._engine_encoder(), True, _FIRST_CHUNK
+        self._on_cpu, self._chunk = True, _FIRST_CHUNK
+        self._moved()
+        comfy.model_management.soft_empty_cache()
         self._note("The GPU ran out of memory: texts were encoded on the CPU.")
 
     def _note(self, sentence: str) -> None:
         self.notes = [note for note in self.notes if not note.startswith("The GPU")] + [sentence]
 
+
+class HostTextEncoder(InChunks):
+    """A `TextEncoder` (see the engine's text side) over the CLIP encoders that are wired in."""
+
+    def __init__(
+        self,
+        clip: Any,
+        rows: Sequence[FamilyEncoder],
+        first_column: int = 0,
+        pooled: Sequence[FamilyEncoder] = (),
+        pooled_column: int = 0,
+        *,
+        rows_are_read: bool = True,
+    ) -> None:
+        """`rows`: those whose columns stand side by side; the others of the CLIP object are left out.
+
+        `pooled`: those of them whose pooled embeddings the model reads, from `pooled_column` on. `rows_are_read`: False
+        where that is all it reads of them, as Flux does.
+        """
+        super().__init__(clip)
+        self._rows, self._pooled = tuple(rows), tuple(pooled)
+        self._first_column, self._pooled_column, self._rows_are_read = first_column, pooled_column, rows_are_read
+        self._tokenizer = ClipTokenizer(_tokens_of(clip, rows[0].name))
+        self._trimmed = self._engine_encoder()
+        self.context_length = self._trimmed.context_length
+        self.width = self._trimmed.width
+        self.pooled_width = self._trimmed.pooled_width
+        self.streams = self._trimmed.streams
+        known = _known.setdefault(clip.cond_stage_model, {})
+        state = (str(clip.patcher.patches_uuid), clip.layer_idx, str(clip.tokenizer_options))
+        if state not in known:
+            known[state] = self._examined()
+        self._agrees, self.fingerprint, self.pooled_fingerprint = known[state]
+        if not self._agrees:
+            self.notes.append("This is not a standard CLIP, so names were encoded with padding, which is slower.")
+
+    def token_ids(self, text: str) -> list[int]:
+        """Tokens of the literal text, without start and end tokens."""
+        return self._tokenizer.token_ids(text)
+
+    def _run(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        if not self._agrees:
+            return self._public(prompts, lengths, progress, pools=pools)
+        if pools:
+            return self._trimmed.encode_both(prompts, lengths, progress)
+        return self._trimmed.encode(prompts, lengths, progress), []
+
+    def close(self) -> None:
+        """Gives the memory of the engine's own copy of the text encoder back at once; the next call takes it again."""
+        self._trimmed.close()
+
+    def _moved(self) -> None:
+        self._trimmed.close()
+        self._trimmed = self._engine_encoder()
+
     def _engine_encoder(self) -> ClipTextEncoder:
         clip = self._clip
         tensors = _EncoderTensors(clip, self._rows)
-        return ClipTextEncoder(tensors, self._rows, self._tokenizer, clip.layer_idx, clip.patcher.load_device)
+        skip, device = clip.layer_idx if self._rows_are_read else None, clip.patcher.load_device
+        return ClipTextEncoder(tensors, self._rows, self._tokenizer, skip, device, self._pooled)
 
-    def _examined(self) -> tuple[bool, str]:
+    def _examined(self) -> tuple[bool, str, str]:
         try:
             return self._examine()
         except comfy.model_management.OOM_EXCEPTION:
             self._move_to_cpu()
             return self._examine()
 
-    def _examine(self) -> tuple[bool, str]:
-        """Whether trimmed rows are the public ones, and the fingerprint that goes with the answer."""
-        length = len(self.token_ids(_PROBE)) + 2
-        public = self._public([_PROBE], [self.context_length], None)[0]
-        trimmed = self._trimmed.encode([_PROBE], [length])[0]
-        largest = float(public.abs().max())
-        agrees = (
-            public.shape[1] == self.width and float((public[:length] - trimmed).abs().max()) <= _AGREES_TO * largest
-        )
-        if agrees:
-            return True, self._trimmed.fingerprint
-        digest = hashlib.sha256(self._trimmed.fingerprint.encode() + public.numpy().tobytes())
-        return False, f"public {digest.hexdigest()}"
+    def _examine(self) -> tuple[bool, str, str]:
+        """Whether trimmed rows are the public ones, and the fingerprints of rows and pooled embeddings."""
+        length = len(self.token_ids(_PROBE)) + 2 if self._rows_are_read else 0
+        pools = self.pooled_width > 0
+        whole = [self.context_length if self._rows_are_read else 0]
+        public, pooled = self._public([_PROBE], whole, None, pools=pools)
+        own: list[Tensor] = []
+        if pools:
+            trimmed, own = self._trimmed.encode_both([_PROBE], [length])
+        else:
+            trimmed = self._trimmed.encode([_PROBE], [length])
+        pairs = [*zip([rows[:length] for rows in public], trimmed, strict=True), *zip(pooled, own, strict=True)]
+        own_key = self._trimmed.pooled_fingerprint if pools else ""
+        if all(_alike(*pair) for pair in pairs):
+            return True, self._trimmed.fingerprint, own_key
+        digest = hashlib.sha256(self._trimmed.fingerprint.encode())
+        for part in (*public, *pooled):
+            digest.update(part.numpy().tobytes())
+        return False, f"public {digest.hexdigest()}", f"public {digest.hexdigest()} {own_key}"
 
-    def _public(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None) -> list[Tensor]:
-        """Through ComfyUI's own call: whole padded prompts, several in one go."""
+    def _public(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool = False
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Through ComfyUI's own call: whole padded prompts, several in one go, or one where it has to pool it, too."""
         out: list[Tensor] = []
-        for start in range(0, len(prompts), _PUBLIC_BATCH):
+        pooled: list[Tensor] = []
+        batch = 1 if pools else _PUBLIC_BATCH
+        for start in range(0, len(prompts), batch):
             if progress is not None:
                 progress("encode", start, len(prompts))
-            part = prompts[start : start + _PUBLIC_BATCH]
-            tokens: dict[str, list[Any]] = {}
-            for prompt in part:
-                for name, sections in self._clip.tokenize(literal(prompt)).items():
-                    tokens.setdefault(name, []).append(sections[0])
-            rows = self._clip.encode_from_tokens(tokens).float().cpu().reshape(len(part), -1, self.width)
-            out += [row[:length].clone() for row, length in zip(rows, lengths[start:], strict=False)]
-        return out
+            part = prompts[start : start + batch]
+            found, whole = self._clip.encode_from_tokens(self._public_tokens(part), return_pooled=True)
+            out += self._own_rows(found, len(part), lengths[start : start + batch])
+            columns = slice(self._pooled_column, self._pooled_column + self.pooled_width)
+            pooled += [whole[0, columns].float().cpu()] if pools else []
+        return out, pooled
+
+    def _public_tokens(self, prompts: Sequence[str]) -> dict[str, list[Any]]:
+        """One section a prompt for our own encoders; the others get none, or one short text where they need one."""
+        own = {token_key(row.name) for row in self._rows}
+        tokens: dict[str, list[Any]] = {}
+        for prompt in prompts:
+            for name, sections in self._clip.tokenize(literal(prompt)).items():
+                tokens.setdefault(name, []).extend(sections[:1] if name in own else [])
+        if not self._rows_are_read:
+            tokens |= {name: part[:1] for name, part in self._clip.tokenize("").items() if name not in own}
+        return tokens
+
+    def _own_rows(self, found: Tensor, count: int, lengths: Sequence[int]) -> list[Tensor]:
+        if not self._rows_are_read:
+            return [torch.empty(0, self.width) for _ in lengths]
+        columns = slice(self._first_column, self._first_column + self.width)
+        # Encoders of another kind have their rows below.
+        rows = found[0, : count * self.context_length, columns].float().cpu().reshape(count, self.context_length, -1)
+        return [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
+
+
+def _alike(public: Tensor, trimmed: Tensor) -> bool:
+    if public.shape != trimmed.shape:
+        return False
+    return not public.numel() or float((public - trimmed).abs().max()) <= _AGREES_TO * float(public.abs().max())
 
 
 def _tokens_of(clip: Any, name: str) -> Callable[[str], list[int]]:
@@ -158,7 +288,7 @@ def _tokens_of(clip: Any, name: str) -> Callable[[str], list[int]]:
     def ids_of(text: str) -> list[int]:
         check_stop()
         ids: list[int] = []
-        for section in clip.tokenize(literal(text))[name.removeprefix("clip_")]:
+        for section in clip.tokenize(literal(text))[token_key(name)]:
             values = [int(pair[0]) for pair in section[1:]]
             ids += values[: values.index(END_TOKEN)] if END_TOKEN in values else values
         return ids
@@ -193,20 +323,30 @@ def _folder_keys(present: Sequence[str], rows: Sequence[Any]) -> Iterator[tuple[
                 yield f"{row.folder}/{key[len(start) :]}", key
 
 
-def _check_belongs(clip: Any, architecture: Architecture) -> None:
-    """Refuses a CLIP of another family before anything is encoded."""
-    parts = {
-        name: part.transformer.get_input_embeddings().weight.shape[1]
-        for name, part in clip.cond_stage_model.named_children()
-        if isinstance(part, SDClipModel)
-    }
-    wanted: dict[str, int] = {row.name: row.width for row in architecture.encoders}
-    if parts != wanted:
+def picture_features(clip_vision: Any, images: Tensor) -> Tensor:
+    """Pictures (n x height x width x 3, in 0 to 1) in the space that CLIP shares between pictures and texts: n x d."""
+    rows = []
+    for start in range(0, len(images), _PUBLIC_BATCH):
+        check_stop()
+        rows.append(clip_vision.encode_image(images[start : start + _PUBLIC_BATCH, ..., :3])["image_embeds"])
+    return torch.cat(rows).double()
+
+
+def text_features(clip: Any, texts: Sequence[str]) -> Tensor:
+    """Texts in the space that CLIP shares between pictures and texts: n x d.
+
+    That space begins behind a projection that diffusion models do not use. Where a file has none, ComfyUI leaves
+    whatever was in memory in its place.
+    """
+    weights = [value for name, value in clip.cond_stage_model.named_parameters() if name.endswith(_PROJECTION)]
+    spread = float(weights[0].detach().float().std()) if weights else 0.0
+    if not _USABLE[0] < spread < _USABLE[1]:
         raise InputError(
-            f"This CLIP does not belong to this model: it has {_listed(parts)}, but {architecture.title} needs "
-            f"{_listed(wanted)}. Wire the CLIP from the same checkpoint."
+            "This CLIP has no projection for comparing texts with pictures, as in Stable Diffusion checkpoints: load "
+            "the text encoder from a file of its own, such as clip_l.safetensors."
         )
-
-
-def _listed(parts: Mapping[str, int]) -> str:
-    return " and ".join(f"{name} of width {width}" for name, width in parts.items()) or "no CLIP text encoder"
+    rows = []
+    for text in texts:
+        check_stop()
+        rows.append(clip.encode_from_tokens(clip.tokenize(literal(text)), return_pooled=True)[1])
+    return torch.cat(rows).double()

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import comfy.lora
 import comfy.model_management
 import comfy.model_patcher
+import comfy.utils
 import torch
 from comfy.quant_ops import QuantizedTensor
 from torch import Tensor
 
+from ...speed_ops.encoders.push import Push
 from ...speed_ops.erase import EditableModel
 from ...speed_ops.errors import UnsupportedModelError
-from ...speed_ops.models.detect import detect, layers
-from ...speed_ops.models.families import GRAPH_FAMILIES, LayerKey
+from ...speed_ops.models.architecture import Architecture, LayerKey
+from ...speed_ops.models.detect import detect, layers, pooled_layer, reads_text
 from ...speed_ops.models.keys import Which
 from .progress import check_stop
-
-TEXT_LAYERS = (".attn2.to_k.weight", ".attn2.to_v.weight")
-"""How the keys end of the layers that read text embeddings."""
 
 # Storage that keeps a small edit: 8 bits and less do not.
 KEEPS_EDITS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -44,7 +43,11 @@ def effective_weight(patcher: Any, key: str) -> Tensor:
     check_stop()
     convert = comfy.model_patcher.get_key_weight(patcher.model, key)[2]
     stored = stored_weight(patcher, key)
-    weight = comfy.model_management.cast_to_device(stored, torch.device("cpu"), torch.float32, copy=True)
+    unpack = unpacks(patcher, key)
+    if unpack is not None:
+        weight = unpack(stored)
+    else:
+        weight = comfy.model_management.cast_to_device(stored, torch.device("cpu"), torch.float32, copy=True)
     if convert is not None:
         weight = convert(weight, inplace=True)
     weight = weight.detach().to(torch.float32)
@@ -55,10 +58,53 @@ def effective_weight(patcher: Any, key: str) -> Tensor:
     return weight
 
 
-def keeps_edits(patcher: Any, key: str) -> bool:
-    """Whether the layer is stored in a type that a small edit survives; fp8 and quantised layers are not."""
+def raw_weight(patcher: Any, key: str, shown: Tensor) -> Tensor:
+    """The bytes behind a key of a state dict as they are stored, to hash them. `shown`: what the state dict has there,
+    which is all there is of scales that stand beside a weight."""
+    try:
+        stored = stored_weight(patcher, key)
+    except AttributeError:
+        stored = shown
+    packed = getattr(stored, "_qdata", None)
+    return (stored if packed is None else packed).detach().as_subclass(Tensor)
+
+
+def unpacks(patcher: Any, key: str) -> Callable[[Tensor], Tensor] | None:
+    """How a layer of a GGUF model gives its stored weight as numbers, without patches; None for all others."""
+    layer = comfy.utils.get_attr(patcher.model, key.rpartition(".")[0])
+    if not hasattr(layer, "is_ggml_quantized"):
+        return None
+
+    def unpack(stored: Tensor) -> Tensor:
+        # Another tensor over the same bytes: the layer would add the patches of whichever clone is loaded.
+        plain = stored.as_subclass(type(stored))
+        plain.__dict__.update(stored.__dict__, patches=[])
+        return layer.get_weight(plain, torch.float32).to("cpu", torch.float32, copy=True)
+
+    return unpack
+
+
+def is_packed(patcher: Any, key: str) -> bool:
+    """Whether a weight is stored as something that must be unpacked: by ComfyUI's quantiser, or in a GGUF model."""
     stored = stored_weight(patcher, key)
-    return stored.dtype in KEEPS_EDITS and not isinstance(stored, QuantizedTensor)
+    return isinstance(stored, QuantizedTensor) or _is_ggml(patcher, key)
+
+
+def _is_ggml(patcher: Any, key: str) -> bool:
+    """Whether a layer of a GGUF model holds packed bytes; some hold plain numbers."""
+    layer = comfy.utils.get_attr(patcher.model, key.rpartition(".")[0])
+    return hasattr(layer, "is_ggml_quantized") and bool(layer.is_ggml_quantized())
+
+
+def takes_patches(patcher: Any, key: str) -> bool:
+    """Whether a patch on the layer acts in full: stored in a type that a small edit survives, or, as in a GGUF model,
+    added after unpacking. In fp8 and quantised layers it would be lost to rounding."""
+    return keeps_edits(patcher, key) or _is_ggml(patcher, key)
+
+
+def keeps_edits(patcher: Any, key: str) -> bool:
+    """Whether the layer is stored in a type that a small edit survives."""
+    return stored_weight(patcher, key).dtype in KEEPS_EDITS and not is_packed(patcher, key)
 
 
 class EffectiveWeights(Mapping[str, Tensor]):
@@ -85,25 +131,38 @@ class EffectiveWeights(Mapping[str, Tensor]):
 
 def open_model(patcher: Any, which: Which = "V") -> EditableModel:
     """Recognises the family from the model's own keys and shapes; anything else is refused by name."""
-    if type(patcher).__name__.startswith("GGUF"):
-        raise UnsupportedModelError(
-            "This is a GGUF model, whose packed weights cannot be edited: erase on the fp16 checkpoint, save the LoRA, "
-            "and load that LoRA on the GGUF model."
-        )
-    shapes = {key: tuple(value.shape) for key, value in patcher.model.state_dict().items()}
-    _refuse_packed(patcher, [key for key in shapes if key.endswith(TEXT_LAYERS)])
-    architecture = detect(shapes, GRAPH_FAMILIES)
-    found = layers(architecture, shapes, which)
+    shapes = {key: tuple(_logical(patcher, key, value).shape) for key, value in patcher.model.state_dict().items()}
+    _refuse_packed(patcher, [key for key in shapes if reads_text(key)])
+    architecture = detect(shapes)
+    pooled = pooled_layer(architecture, shapes)
+    found = [*layers(architecture, shapes, which), *([pooled] if pooled else [])]
     if any(path.startswith("diffusion_model.") for path in getattr(patcher, "object_patches", {})):
         _refuse_replaced(patcher, found)
-    return EditableModel(architecture, tuple(found), EffectiveWeights(patcher, [layer.canonical for layer in found]))
+    weights = EffectiveWeights(patcher, [layer.canonical for layer in found])
+    return EditableModel(architecture, tuple(found), weights, _push(patcher, architecture, shapes))
+
+
+def _logical(patcher: Any, key: str, value: Tensor) -> Tensor:
+    """The weight behind a key of the state dict: of a GGUF model it shows stand-ins, in the shape of their bytes."""
+    return stored_weight(patcher, key) if value.is_meta and not key.endswith(".temp.weight") else value
+
+
+def _push(patcher: Any, architecture: Architecture, shapes: Mapping[str, Any]) -> Push | None:
+    rule = architecture.push
+    if rule is None:
+        return None
+    names = [f"{path}.{part}" for path in rule.paths for part in ("weight", "bias")]
+    present = [name for name in names if f"diffusion_model.{name}" in shapes]
+    return Push(rule, {name: effective_weight(patcher, f"diffusion_model.{name}") for name in present})
 
 
 def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
-    """Only plain numbers, and ComfyUI's own quantised ones, can be read: others mean something else by their values."""
+    """Only numbers that somebody here can unpack are read: others mean something else by their values."""
     for key in keys:
         stored = stored_weight(patcher, key)
-        known = type(stored) in (Tensor, torch.nn.Parameter, QuantizedTensor)
+        if isinstance(stored, QuantizedTensor) or unpacks(patcher, key) is not None:
+            continue
+        known = type(stored) in (Tensor, torch.nn.Parameter)
         if not known or not stored.dtype.is_floating_point or stored.is_meta:
             kind = type(stored).__name__ if not known else str(stored.dtype).removeprefix("torch.")
             raise UnsupportedModelError(

@@ -29,7 +29,8 @@ from ..errors import SettingsError, SpeedError
 from ..files.tensors import kinds_of, write_tensors
 from ..progress import Progress, Stage, part_of
 from ..prompts.requests import RowRequest
-from .encoder import TextEncoder, read_rows
+from .encoder import TextEncoder, read_both, read_rows
+from .push import Push
 
 StoredRow = tuple[str, int]
 """Text and row index."""
@@ -244,14 +245,31 @@ FLUSH_BYTES = 2**28
 class CachedEncoder:
     """A text encoder that remembers. It counts what it really encoded."""
 
-    def __init__(self, encoder: TextEncoder, cache: EmbeddingCache | None = None) -> None:
-        """Without a cache every text is encoded."""
+    def __init__(self, encoder: TextEncoder, cache: EmbeddingCache | None = None, push: Push | None = None) -> None:
+        """Without a cache every text is encoded. `push`: what the model does to each row before the edited layers.
+
+        Rows are kept as the encoder gives them, so that models with other weights share them.
+        """
         self.encoder = encoder
         self.cache = cache
+        self.push = push
+        self.pools = False
+        """Whether the pooled embedding of every text is read along with its rows, so that no text is run twice."""
         self.encoded = 0
         """Texts that went through the encoder."""
         self.reused = 0
         """Texts whose rows all came from the cache."""
+        self._pooled: dict[str, Tensor] = {}
+        """By text, each `pooled width`: a few kilobytes for each text of a run."""
+
+    @property
+    def width(self) -> int:
+        """Width d of the rows that come out."""
+        return self.encoder.width if self.push is None else self.push.width
+
+    def without_cache(self) -> CachedEncoder:
+        """The same, for texts that nobody will ask for again."""
+        return CachedEncoder(self.encoder, None, self.push)
 
     def rows(
         self, requests: Sequence[RowRequest], stage: Stage = "encode", progress: Progress | None = None
@@ -261,14 +279,20 @@ class CachedEncoder:
         for request in requests:
             wanted.setdefault(request.text, set()).update(request.rows)
         known = self._recall(wanted)
-        missing = [text for text, rows in wanted.items() if any((text, row) not in known for row in rows)]
+        # What is to be encoded, with all its rows or, where only the pooled embedding is missing, with none.
+        missing: dict[str, set[int]] = {}
+        for text, rows in wanted.items():
+            if any((text, row) not in known for row in rows):
+                missing[text] = rows
+            elif self.pools and text not in self._pooled:
+                missing[text] = set()
         self.reused += len(wanted) - len(missing)
         # Shortest first, so that each slice holds prompts of like length.
-        missing.sort(key=lambda text: (max(wanted[text]), text))
+        order = sorted(missing, key=lambda text: (max(missing[text], default=0), text))
         count = self._texts_at_once()
-        for start in range(0, len(missing), count):
-            part = missing[start : start + count]
-            fresh = self._encode(part, wanted, part_of(progress, stage, start, len(missing)))
+        for start in range(0, len(order), count):
+            part = order[start : start + count]
+            fresh = self._encode(part, missing, part_of(progress, stage, start, len(missing)))
             # Encoded again for the sake of others, a row may differ by rounding: the one on disk stays the one used.
             fresh = {key: row for key, row in fresh.items() if key not in known}
             if self.cache is not None:
@@ -276,7 +300,18 @@ class CachedEncoder:
             known |= fresh
         if progress is not None:
             progress(stage, len(missing), len(missing))
-        return [torch.stack([known[request.text, row] for row in request.rows]) for request in requests]
+        nothing = torch.empty(0, self.encoder.width)
+        found = [torch.cat([nothing, *(known[r.text, row][None] for row in r.rows)]) for r in requests]
+        return found if self.push is None else [self.push(block) for block in found]
+
+    def pooled(self, texts: Sequence[str], stage: Stage = "encode", progress: Progress | None = None) -> Tensor:
+        """`texts x pooled width`: the pooled embeddings of texts, most of which were read with their rows."""
+        missing = [text for text in dict.fromkeys(texts) if text not in self._pooled]
+        if missing:
+            before, self.pools = self.pools, True
+            self.rows([RowRequest(text, ()) for text in missing], stage, progress)
+            self.pools = before
+        return torch.stack([self._pooled[text] for text in texts])
 
     def close(self) -> None:
         """Gives the encoder's memory back; the next text that is not known takes it again."""
@@ -289,6 +324,10 @@ class CachedEncoder:
     def _recall(self, wanted: dict[str, set[int]]) -> dict[StoredRow, Tensor]:
         if self.cache is None:
             return {}
+        if self.pools:
+            encoder, asked = self.encoder, [(text, 0) for text in wanted if text not in self._pooled]
+            stored = self.cache.read(encoder.pooled_fingerprint, encoder.pooled_width, asked)
+            self._pooled |= {text: row for (text, _), row in stored.items()}
         keys = [(text, row) for text, rows in wanted.items() for row in rows]
         return self.cache.read(self.encoder.fingerprint, self.encoder.width, keys)
 
@@ -296,7 +335,14 @@ class CachedEncoder:
         self, texts: Sequence[str], wanted: dict[str, set[int]], progress: Progress | None
     ) -> dict[StoredRow, Tensor]:
         requests = [RowRequest(text, tuple(sorted(wanted[text]))) for text in texts]
-        blocks = read_rows(self.encoder, requests, progress)
+        if self.pools:
+            blocks, pooled = read_both(self.encoder, requests, progress)
+            new = {text: row for text, row in pooled.items() if text not in self._pooled}
+            if self.cache is not None:
+                self.cache.write(self.encoder.pooled_fingerprint, {(text, 0): row for text, row in new.items()})
+            self._pooled |= new
+        else:
+            blocks = read_rows(self.encoder, requests, progress)
         fresh = {
             (request.text, row): block[place]
             for request, block in zip(requests, blocks, strict=True)

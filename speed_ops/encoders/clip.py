@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,11 +14,11 @@ from torch import Tensor, nn
 
 from ..errors import FileError
 from ..files.tensors import read_scaled
-from ..models.families import FamilyEncoder
+from ..models.architecture import FamilyEncoder
 from ..prompts.tokens import Stream
 from .encoder import TowerEncoder
 from .tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
-from .tower import STORED, Built, EncoderWeights, LazyBlocks, Tensors, Tower, assign
+from .tower import STORED, Built, EncoderWeights, LazyBlocks, PoolingTower, Tensors, assign, tensors_digest
 
 # transformers' module -> OpenCLIP's, inside one block; the three attention inputs are one stacked matrix there.
 _BLOCK = {
@@ -35,6 +36,8 @@ _TOP = {
     "final_layer_norm.weight": "ln_final.weight",
     "final_layer_norm.bias": "ln_final.bias",
 }
+_OPEN_PROJECTION = "text_projection"
+"""OpenCLIP's name, which multiplies from the other side."""
 
 
 class ClipWeights(EncoderWeights):
@@ -64,15 +67,44 @@ class ClipWeights(EncoderWeights):
                 found |= {f"{module}.{leaf}": part for module, part in zip(_ATTENTION_INPUTS, parts, strict=False)}
         return found
 
+    def idle(self) -> tuple[int, ...]:
+        """Blocks that add nothing to what passes through them, as most of a small model's CLIP do: their last layers
+        are zero. The biases are looked at first, so that a trained encoder's matrices are not read for this."""
+        names = [f"{module}.{leaf}" for leaf in ("bias", "weight") for module in ("self_attn.out_proj", "mlp.fc2")]
+        spelled = ([self._spelled(f"encoder.layers.{layer}.{name}") for name in names] for layer in range(self.layers))
+        return tuple(place for place, own in enumerate(spelled) if not any(bool(self._read(key).any()) for key in own))
+
     def top(self) -> dict[str, Tensor]:
         """What stands outside the blocks: embedding tables and the final norm."""
         return {name: self._read(self._spelled(name)) for name in _TOP}
 
     def projection(self) -> Tensor | None:
-        """`pooled width x d`: maps the end token's last state to the pooled embedding; None where the file has none."""
-        if "text_projection" in self._file_keys:  # OpenCLIP multiplies from the other side
-            return self._read("text_projection").T
-        return self._read("text_projection.weight") if "text_projection.weight" in self._file_keys else None
+        """`pooled width x d`: maps the end token's last state to the pooled embedding.
+
+        None where the family takes that state as it is, or the file has no projection: ComfyUI then does the same.
+        """
+        name = self._projection
+        if name is None:
+            return None
+        return self._read(name).T if name == _OPEN_PROJECTION else self._read(name)
+
+    @property
+    def pooled_width(self) -> int:
+        """Width of the pooled embedding."""
+        if self._projection is None:
+            return self.width
+        return self._shape(self._projection, 2)[1 if self._projection == _OPEN_PROJECTION else 0]
+
+    def digest_after(self, blocks: int) -> str:
+        """Hash of what a pooled embedding depends on besides the first `blocks` blocks."""
+        projection = self.projection()
+        last = [] if projection is None else [("projection", projection)]
+        return tensors_digest(chain(self._named_blocks(range(blocks, self.layers)), last))
+
+    @property
+    def _projection(self) -> str | None:
+        names = (_OPEN_PROJECTION, "text_projection.weight") if self.row.projected else ()
+        return next((name for name in names if name in self._file_keys), None)
 
     def _spelled(self, name: str) -> str:
         """A `transformers` name as the file spells it, without the prefix."""
@@ -91,7 +123,7 @@ HEAD_WIDTH = 64
 """Width of one attention head in every CLIP text encoder."""
 
 
-class ClipTower(Tower):
+class ClipTower(PoolingTower):
     """CLIP-L, CLIP-H or CLIP-G."""
 
     def __init__(self, weights: ClipWeights, clip_skip: int | None, device: torch.device) -> None:
@@ -108,13 +140,28 @@ class ClipTower(Tower):
     def _activation(self) -> str:
         return "quick_gelu" if self.row.name == "clip_l" else "gelu"
 
+    @property
+    def pooled_width(self) -> int:
+        """Width of its pooled embedding; 0 where the file lacks the last blocks, which the rows do without."""
+        return self.weights.pooled_width if self.weights.layers == self.weights.complete_layers else 0
+
+    def pooled_digest(self) -> str:
+        """Hash of what a pooled embedding depends on besides `digest`."""
+        return self.weights.digest_after(self.blocks)
+
     @torch.no_grad()
-    def pooled(self, ids: Tensor, ends: Tensor) -> Tensor:
-        """`batch x pooled width`: the last state at the end token (`ends`), projected."""
-        states = self._run(ids, self.weights.layers, True)
-        at_end = states[torch.arange(len(ids)), ends.to(states.device)]
+    def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """`states`, and `batch x pooled width`: the last state at the end token (`ends`), in one run."""
+        built, count = self._ready(), self.weights.layers
+        before_norm = _Noted(built.final_norm)
+        last = self._call(built, ids, built.blocks.first(count, self.blocks), before_norm)
+        state = before_norm.state if self.blocks == count else built.blocks.state
+        built.blocks.state = None
+        assert state is not None
+        states = built.final_norm(state) if self.row.final_norm else state
+        pooled = last[torch.arange(len(ids)), ends.to(last.device)]
         projection = self.weights.projection()
-        return at_end if projection is None else at_end @ projection.to(self._device, torch.float32).T
+        return states, pooled if projection is None else pooled @ projection.to(self._device, torch.float32).T
 
     def _build(self) -> Built:
         from transformers import CLIPTextConfig, CLIPTextModel
@@ -140,7 +187,7 @@ class ClipTower(Tower):
         core = _core(model)
         assign(core, weights.top(), self._device, weights.row.name, strict=False)
         core.embeddings.position_ids = torch.arange(weights.positions, device=self._device).expand(1, -1)
-        blocks = LazyBlocks(core.encoder.layers, weights.block, self._device, weights.row.name)
+        blocks = LazyBlocks(core.encoder.layers, weights.block, self._device, weights.row.name, weights.idle())
         return Built(model, blocks, core.final_layer_norm)
 
     def _put_together(self, built: Built, blocks: nn.ModuleList, norm: nn.Module) -> None:
@@ -150,6 +197,20 @@ class ClipTower(Tower):
 
 def _core(model: nn.Module) -> Any:
     return getattr(model, "text_model", model)  # transformers 5 drops the inner module
+
+
+class _Noted(nn.Module):
+    """A norm that remembers what it was given."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+        self.state: Tensor | None = None
+
+    def forward(self, state: Tensor) -> Tensor:
+        self.state = state
+        normed: Tensor = self.norm(state)
+        return normed
 
 
 class ClipTextEncoder(TowerEncoder):
@@ -162,9 +223,11 @@ class ClipTextEncoder(TowerEncoder):
         tokenizer: ClipTokenizer,
         clip_skip: int | None = None,
         device: torch.device | str = "cpu",
+        pooled: Sequence[FamilyEncoder] = (),
     ) -> None:
         """`rows`: the family's encoders from the registry, in column order. `clip_skip`: as in ComfyUI, -1 is the
-        last layer, -2 the one before; None is what the family was trained with."""
+        last layer, -2 the one before; None is what the family was trained with. `pooled`: those of them whose pooled
+        embeddings the family reads, too."""
         self._clips = tuple(ClipTower(ClipWeights(tensors, row), clip_skip, torch.device(device)) for row in rows)
         lengths = {tower.weights.positions for tower in self._clips}
         if len(lengths) != 1:
@@ -172,16 +235,9 @@ class ClipTextEncoder(TowerEncoder):
                 f"The text encoders take prompts of different lengths ({sorted(lengths)}): they do not belong to one "
                 "model."
             )
-        super().__init__(self._clips, tokenizer, Stream(tokenizer.token_ids, lengths.pop()))
-
-    def pooled(self, prompts: Sequence[str]) -> Tensor:
-        """`prompts x pooled width`: the last encoder's pooled embedding, which SDXL's second text path reads."""
-        texts = [self._checked_ids(prompt) for prompt in prompts]
-        tower = self._clips[-1]
-        tower.tick = lambda: None
-        ends = torch.tensor([len(text) + 1 for text in texts], dtype=torch.long)
-        longest = int(ends.max()) + 1 if len(texts) else 0
-        return tower.pooled(self._padded(texts, tower, longest), ends).cpu()
+        names = {row.name for row in pooled}
+        pooling = [tower for tower in self._clips if tower.row.name in names]
+        super().__init__(self._clips, tokenizer, Stream(tokenizer.token_ids, lengths.pop()), pooling)
 
     def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
         return [START_TOKEN, *text, END_TOKEN, *[pad] * self.context_length]

@@ -22,7 +22,7 @@ from ..progress import Progress
 from ..prompts.requests import RowRequest
 from ..prompts.tokens import Stream
 from .tokenizers import LiteralTokenizer
-from .tower import Tower
+from .tower import PoolingTower, Tower
 
 
 class TextEncoder(Protocol):
@@ -53,15 +53,53 @@ class TextEncoder(Protocol):
     def close(self) -> None:
         """Gives its memory back; the next call to `encode` takes it again."""
 
+    @property
+    def pooled_width(self) -> int:
+        """Width of the pooled embedding that the model reads besides the rows; 0: it reads none, or cannot be given."""
+
+    @property
+    def pooled_fingerprint(self) -> str:
+        """Like `fingerprint`, of pooled embeddings. Only where there are any."""
+
+    def encode_both(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """`encode`, and for each prompt its pooled embedding (`pooled width`), in one run.
+
+        A length of 0 asks for the pooled embedding alone. Only where there are pooled embeddings.
+        """
+
 
 def read_rows(encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None) -> list[Tensor]:
     """For each request its rows (`len(rows) x d`); a prompt asked for twice is encoded once."""
+    needed = _lengths(encoder, requests)
+    encoded = encoder.encode(list(needed), list(needed.values()), progress)
+    return _asked_for(encoder, requests, needed, encoded)
+
+
+def read_both(
+    encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The rows as `read_rows` gives them, and the pooled embedding of each text (`pooled width`)."""
+    needed = _lengths(encoder, requests)
+    encoded, pooled = encoder.encode_both(list(needed), list(needed.values()), progress)
+    _refuse_unusable([row[None] for row in pooled], list(needed), encoder.pooled_width)
+    return _asked_for(encoder, requests, needed, encoded), dict(zip(needed, pooled, strict=True))
+
+
+def _lengths(encoder: TextEncoder, requests: Sequence[RowRequest]) -> dict[str, int]:
+    """{text: rows that it must be encoded to}."""
     needed: dict[str, int] = {}
     for request in requests:
         if not all(0 <= row < encoder.context_length for row in request.rows):
             raise InputError(f"Rows {request.rows} of '{request.text}' reach beyond {encoder.context_length} rows.")
-        needed[request.text] = max(needed.get(request.text, 1), *(row + 1 for row in request.rows))
-    encoded = encoder.encode(list(needed), list(needed.values()), progress)
+        needed[request.text] = max(needed.get(request.text, 0), *(row + 1 for row in request.rows), 0)
+    return needed
+
+
+def _asked_for(
+    encoder: TextEncoder, requests: Sequence[RowRequest], needed: dict[str, int], encoded: Sequence[Tensor]
+) -> list[Tensor]:
     _refuse_unusable(encoded, list(needed), encoder.width)
     by_text = dict(zip(needed, encoded, strict=True))
     return [by_text[request.text][list(request.rows)] for request in requests]
@@ -84,15 +122,21 @@ class EncoderPart:
 
     encoder: TextEncoder
     first_column: int = 0
+    pooled_column: int = 0
+    """Where its pooled embedding begins in the whole one."""
 
 
 class JoinedTextEncoder:
     """A `TextEncoder` made of others. SD3: CLIP in columns 0 to 2047, below it T5 in all 4096."""
 
-    def __init__(self, parts: Sequence[EncoderPart], width: int) -> None:
-        """`parts` from the first row down, at least one; `width`: of the rows that the model receives."""
+    def __init__(self, parts: Sequence[EncoderPart], width: int, pooled_width: int = 0) -> None:
+        """`parts` from the first row down, at least one; `width`: of the rows that the model receives.
+
+        `pooled_width`: of the pooled embedding that it receives, zero where no part has a say.
+        """
         self._parts = tuple(parts)
         self.width = width
+        self.pooled_width = pooled_width if any(part.encoder.pooled_width for part in parts) else 0
         self._first_rows = [sum(part.encoder.context_length for part in parts[:n]) for n in range(len(parts))]
         self.context_length = sum(part.encoder.context_length for part in parts)
         self.streams = tuple(
@@ -107,6 +151,13 @@ class JoinedTextEncoder:
         places = [f"{part.first_column} {part.encoder.fingerprint}" for part in self._parts]
         return hashlib.sha256("\n".join([f"joined {self.width}", *places]).encode()).hexdigest()
 
+    @cached_property
+    def pooled_fingerprint(self) -> str:
+        """Hash over those of the parts that give any, and their places."""
+        parts = [part for part in self._parts if part.encoder.pooled_width]
+        places = [f"{part.pooled_column} {part.encoder.pooled_fingerprint}" for part in parts]
+        return hashlib.sha256("\n".join([f"joined {self.pooled_width}", *places]).encode()).hexdigest()
+
     def close(self) -> None:
         """Gives the memory of all parts back."""
         for part in self._parts:
@@ -114,17 +165,74 @@ class JoinedTextEncoder:
 
     def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
         """First `lengths[i]` rows of each prompt (`length x d`); a part is run for the prompts that reach into it."""
+        return self._encoded(prompts, lengths, progress, pools=False)[0]
+
+    def encode_both(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The same, and each prompt's pooled embedding; the parts that give it are run for every prompt."""
+        return self._encoded(prompts, lengths, progress, pools=True)
+
+    def _encoded(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
         out = [torch.zeros(length, self.width) for length in lengths]
+        pooled = [torch.zeros(self.pooled_width) for _ in prompts]
         for part, first in zip(self._parts, self._first_rows, strict=True):
-            rows = [min(length - first, part.encoder.context_length) for length in lengths]
-            chosen = [i for i in range(len(prompts)) if rows[i] > 0]
+            encoder = part.encoder
+            both = pools and encoder.pooled_width > 0
+            rows = [max(0, min(length - first, encoder.context_length)) for length in lengths]
+            chosen = [i for i in range(len(prompts)) if both or rows[i] > 0]
             # Prompts are done when the last part, which is the slow one, has done them.
             report = progress if part is self._parts[-1] else _waiting(progress, len(chosen))
-            found = part.encoder.encode([prompts[i] for i in chosen], [rows[i] for i in chosen], report)
+            asked = [prompts[i] for i in chosen], [rows[i] for i in chosen], report
+            found, whole = encoder.encode_both(*asked) if both else (encoder.encode(*asked), [])
             for i, values in zip(chosen, found, strict=True):
-                columns = slice(part.first_column, part.first_column + part.encoder.width)
+                columns = slice(part.first_column, part.first_column + encoder.width)
                 out[i][first : first + rows[i], columns] = values
-        return out
+            for i, row in zip(chosen, whole, strict=False):
+                pooled[i][part.pooled_column : part.pooled_column + len(row)] = row
+        return out, pooled
+
+
+class PairedTextEncoder:
+    """A `TextEncoder` whose rows come from one encoder and whose pooled embeddings from another (Flux)."""
+
+    def __init__(self, rows: TextEncoder, pooled: TextEncoder) -> None:
+        self._rows, self._pooled = rows, pooled
+        self.width, self.context_length, self.streams = rows.width, rows.context_length, rows.streams
+        self.pooled_width = pooled.pooled_width
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the rows' encoder."""
+        return self._rows.fingerprint
+
+    @property
+    def pooled_fingerprint(self) -> str:
+        """That of the other."""
+        return self._pooled.pooled_fingerprint
+
+    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
+        """Rows alone."""
+        return self._rows.encode(prompts, lengths, progress)
+
+    def encode_both(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Rows of the prompts that any are asked of, and the pooled embeddings of all."""
+        pooled = self._pooled.encode_both(prompts, [0] * len(prompts), _waiting(progress, len(prompts)))[1]
+        rows = [torch.empty(0, self.width)] * len(prompts)
+        chosen = [i for i, length in enumerate(lengths) if length]
+        found = self.encode([prompts[i] for i in chosen], [lengths[i] for i in chosen], progress)
+        for i, values in zip(chosen, found, strict=True):
+            rows[i] = values
+        return rows, pooled
+
+    def close(self) -> None:
+        """Gives the memory of both back."""
+        self._rows.close()
+        self._pooled.close()
 
 
 def _waiting(progress: Progress | None, total: int) -> Progress | None:
@@ -144,12 +252,21 @@ class TowerEncoder(ABC):
     always run whole.
     """
 
-    def __init__(self, towers: Sequence[Tower], tokenizer: LiteralTokenizer, stream: Stream) -> None:
+    def __init__(
+        self,
+        towers: Sequence[Tower],
+        tokenizer: LiteralTokenizer,
+        stream: Stream,
+        pooling: Sequence[PoolingTower] = (),
+    ) -> None:
+        """`pooling`: those of the towers whose pooled embeddings, side by side, make the model's."""
         self._towers = tuple(towers)
+        self._pooling = tuple(pooling) if all(tower.pooled_width for tower in pooling) else ()
         self._tokenizer = tokenizer
         self.streams = (stream,)
         self.context_length = stream.length
         self.width = sum(tower.width for tower in self._towers)
+        self.pooled_width = sum(tower.pooled_width for tower in self._pooling)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -157,6 +274,14 @@ class TowerEncoder(ABC):
         total = hashlib.sha256(self._tokenizer.fingerprint.encode())
         for tower in self._towers:
             total.update(f"{tower.rule} {tower.digest()}\n".encode())
+        return total.hexdigest()
+
+    @cached_property
+    def pooled_fingerprint(self) -> str:
+        """Hash of all that, and of what only pooled embeddings depend on."""
+        total = hashlib.sha256(f"pooled {self.fingerprint}\n".encode())
+        for tower in self._pooling:
+            total.update(f"{tower.row.name} {tower.pooled_digest()}\n".encode())
         return total.hexdigest()
 
     def close(self) -> None:
@@ -170,8 +295,24 @@ class TowerEncoder(ABC):
 
     def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
         """First `lengths[i]` rows of each prompt (`length x d`)."""
+        return self._encoded(prompts, lengths, progress, ())[0]
+
+    def encode_both(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The same, and the pooled embeddings (`pooled width` each)."""
+        return self._encoded(prompts, lengths, progress, self._pooling)
+
+    def _encoded(
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        pooling: Sequence[PoolingTower],
+    ) -> tuple[list[Tensor], list[Tensor]]:
         texts = [self._checked_ids(prompt) for prompt in prompts]
         out: list[Tensor] = [torch.empty(0, self.width)] * len(prompts)
+        pooled: list[Tensor] = [torch.empty(0)] * len(prompts)
         done = 0
 
         def tick() -> None:
@@ -180,16 +321,35 @@ class TowerEncoder(ABC):
 
         for tower in self._towers:
             tower.tick = tick
-        run = lengths if self.streams[0].causal else [self.context_length] * len(prompts)
+        # A pooled embedding is read at the end token.
+        run = [
+            max(length, self._end(text) + 1) if pooling else length for length, text in zip(lengths, texts, strict=True)
+        ]
+        run = run if self.streams[0].causal else [self.context_length] * len(prompts)
         for batch in _batches(run):
-            longest = max(run[i] for i in batch)
-            parts = [tower.states(self._padded([texts[i] for i in batch], tower, longest)) for tower in self._towers]
-            joined = torch.cat([part.cpu() for part in parts], dim=-1)
+            chosen, longest = [texts[i] for i in batch], max(run[i] for i in batch)
+            ends = torch.tensor([self._end(text) for text in chosen])
+            rows, whole = [], []
+            for tower in self._towers:
+                ids = self._padded(chosen, tower, longest)
+                if isinstance(tower, PoolingTower) and tower in pooling:
+                    states, at_end = tower.states_and_pooled(ids, ends)
+                    whole.append(at_end.cpu())
+                else:
+                    states = tower.states(ids)
+                rows.append(states.cpu())
+            joined, across = torch.cat(rows, dim=-1), torch.cat(whole, dim=-1) if whole else None
             for place, i in enumerate(batch):
                 out[i] = joined[place, : lengths[i]].clone()
+                if across is not None:
+                    pooled[i] = across[place].clone()
             done += len(batch)
             tick()
-        return out
+        return out, pooled
+
+    def _end(self, text: Sequence[int]) -> int:
+        """Row of the end token."""
+        return len(text) + self.streams[0].before
 
     @abstractmethod
     def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
@@ -202,7 +362,7 @@ class TowerEncoder(ABC):
 
     def _checked_ids(self, prompt: str) -> list[int]:
         ids = self.token_ids(prompt)
-        room = self.context_length - 1 - self.streams[0].start_token
+        room = self.context_length - 1 - self.streams[0].before
         if len(ids) > room:
             raise InputError(
                 f"'{prompt[:60]}' is {len(ids)} tokens long, but the text encoder takes {room}: shorten it."

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import FileError
 from ..files.tensors import read_scaled
-from ..models.families import FamilyEncoder
+from ..models.architecture import FamilyEncoder
 from ..prompts.tokens import Stream
 from .encoder import TowerEncoder
 from .tokenizers import T5_END_TOKEN, T5Tokenizer
@@ -130,7 +130,7 @@ class T5TextEncoder(TowerEncoder):
                 "they do not belong together."
             )
         tower = T5Tower(weights, clip_skip, torch.device(device))
-        stream = Stream(tokenizer.token_ids, row.length, start_token=False, causal=False)
+        stream = Stream(tokenizer.token_ids, row.length, before=0, causal=False)
         super().__init__([tower], tokenizer, stream)
 
     def _tokens(self, text: Sequence[int], pad: int) -> list[int]:

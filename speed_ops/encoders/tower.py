@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import FileError, SettingsError
-from ..models.families import FamilyEncoder
+from ..models.architecture import FamilyEncoder
 from ..models.keys import encoder_keys
 
 STORED = torch.float16
@@ -66,15 +67,10 @@ class EncoderWeights(ABC):
 
     def digest(self, blocks: int) -> str:
         """Hash of all that the first `blocks` blocks compute with, the same for either spelling of the same weights."""
-        total = hashlib.sha256()
-        for name, tensor in self._used(blocks):
-            total.update(f"{name} {tuple(tensor.shape)}\n".encode())
-            total.update(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
-        return total.hexdigest()
+        return tensors_digest(chain(self.top().items(), self._named_blocks(range(blocks))))
 
-    def _used(self, blocks: int) -> Iterator[tuple[str, Tensor]]:
-        yield from self.top().items()
-        for layer in range(blocks):
+    def _named_blocks(self, numbers: range) -> Iterator[tuple[str, Tensor]]:
+        for layer in numbers:
             for name, tensor in sorted(self.block(layer).items(), key=lambda item: item[0]):
                 yield f"{layer}.{name}", tensor
 
@@ -102,6 +98,15 @@ class EncoderWeights(ABC):
         return self._file_keys[name]
 
 
+def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Hash of names, shapes and values."""
+    total = hashlib.sha256()
+    for name, tensor in tensors:
+        total.update(f"{name} {tuple(tensor.shape)}\n".encode())
+        total.update(tensor.contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
 RESIDENT_BYTES = 2**30
 """Encoders larger than this in float32 hold one block at a time: CLIP-G (2.8 GB) runs in an eighth of its size, T5-XXL
 (19 GB) in a twentieth."""
@@ -115,9 +120,15 @@ class LazyBlocks:
     """
 
     def __init__(
-        self, layers: nn.ModuleList, read: Callable[[int], dict[str, Tensor]], device: torch.device, name: str
+        self,
+        layers: nn.ModuleList,
+        read: Callable[[int], dict[str, Tensor]],
+        device: torch.device,
+        name: str,
+        idle: Collection[int] = (),
     ) -> None:
-        """`layers`: modules without memory. `read`: the tensors of one block, named relative to it."""
+        """`layers`: modules without memory. `read`: the tensors of one block, named relative to it. `idle`: blocks that
+        pass their input on unchanged and need not be run."""
         per_block = sum(parameter.numel() for parameter in layers[0].parameters())
         if 4 * per_block * len(layers) > RESIDENT_BYTES:
             layers = nn.ModuleList([layers[0]] * len(layers))
@@ -126,20 +137,26 @@ class LazyBlocks:
         self.layers = layers
         self.tick: Callable[[], None] = lambda: None
         """Called before every block."""
-        self._read, self._device, self._name = read, device, name
-        self._next = 0
+        self._read, self._device, self._name, self._idle = read, device, name, idle
+        self.state: Tensor | None = None
+        """`batch x length x d`: what came out of the blocks before the one that `first` was told of."""
+        self._waiting: list[int] = []
+        """Blocks still to be run, the next one last."""
+        self._noted: int | None = None
         self._content: dict[nn.Module, int] = {}
         """Which block's weights a module holds."""
 
-    def first(self, count: int) -> nn.ModuleList:
-        """The first `count` blocks, to be run once, in order."""
-        self._next = 0
-        chosen: nn.ModuleList = self.layers[:count]
-        return chosen
+    def first(self, count: int, noted: int | None = None) -> nn.ModuleList:
+        """The first `count` blocks without idle ones, run once, in order. `noted`: whose input becomes `state`."""
+        order = [index for index in range(count) if index == noted or index not in self._idle]
+        self._waiting, self._noted, self.state = order[::-1], noted, None
+        return nn.ModuleList(self.layers[index] for index in order)
 
     def _fill(self, module: nn.Module, inputs: Any) -> None:
         self.tick()
-        index, self._next = self._next, self._next + 1
+        index = self._waiting.pop()
+        if index == self._noted:
+            self.state = inputs[0]
         if self._content.get(module) == index:
             return
         self._content.pop(module, None)  # an interrupt below must not leave a half-filled block that counts as whole
@@ -229,13 +246,36 @@ class Tower(ABC):
         return self._run(ids, self.blocks, self.row.final_norm)
 
     def _run(self, ids: Tensor, blocks: int, norm: bool) -> Tensor:
+        built = self._ready()
+        return self._call(built, ids, built.blocks.first(blocks), built.final_norm if norm else nn.Identity())
+
+    def _ready(self) -> Built:
         if self._built is None:
             self._built = self._build()
-        built = self._built
-        built.blocks.tick = self.tick
-        self._put_together(built, built.blocks.first(blocks), built.final_norm if norm else nn.Identity())
+        self._built.blocks.tick = self.tick
+        return self._built
+
+    def _call(self, built: Built, ids: Tensor, blocks: nn.ModuleList, norm: nn.Module) -> Tensor:
+        self._put_together(built, blocks, norm)
         states: Tensor = built.call(input_ids=ids.to(self._device)).last_hidden_state
         return states
+
+
+class PoolingTower(Tower):
+    """A tower that can also make one embedding of the whole prompt."""
+
+    @property
+    @abstractmethod
+    def pooled_width(self) -> int:
+        """Width of its pooled embedding; 0 where the file lacks what it takes."""
+
+    @abstractmethod
+    def pooled_digest(self) -> str:
+        """Hash of what a pooled embedding depends on besides `digest`."""
+
+    @abstractmethod
+    def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """`states`, and `batch x pooled width`, in one run; `ends`: of each prompt the place of its end token."""
 
 
 def _blocks_needed(weights: EncoderWeights, hidden: int, clip_skip: int | None) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..progress import Stopwatch
 from .closed_form import Span, erasing_rows
 from .curve import Curve, CurvePoint, Judge, in_the_way, path_of, sketch, trace
-from .layers import LayerSolver
+from .layers import LayerSolver, refines
 from .null_space import KeptSpan, lower_gram, span_above
 from .problem import Problem
 from .rows import per_concept
@@ -61,9 +61,9 @@ def settle(problem: Problem, weights: Mapping[str, Tensor], watch: Stopwatch) ->
     if auto and settings.prior == "null_space":
         problem = settle_threshold(problem)
         settings = problem.settings
-    solver = LayerSolver(problem, problem.pairs, watch, {})
-    if solver.refines or settings.method != "speed" or settings.mu > 0 or not (auto or problem.witnesses):
+    if refines(settings) or settings.method != "speed" or settings.mu > 0 or not (auto or problem.witnesses):
         return Settled(problem)
+    solver = LayerSolver(problem, problem.pairs, watch, {})
     with watch.part("curve"):
         layers = sketch(weights, problem.targets.values)
     if not auto or settings.prior == "null_space":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, NoRoomError
 from ..progress import Progress, Stopwatch
 from .adversarial import Round, edited_moments, leak, leaking_rows, original_moment
 from .closed_form import FreeRows, Span, erasing_rows, uce_rows
@@ -32,6 +32,7 @@ from .prior import (
 )
 from .problem import Problem, widen
 from .rows import ErasePairs
+from .settings import EraseSettings
 from .soft_prior import SoftSpan, soft_span, soft_span_of_moment
 
 
@@ -46,6 +47,11 @@ class SolvedLayer:
     """Scalar: augmented rows that passed the filter."""
     room: int
     """Dimension of the null space before the invariants were taken out."""
+
+
+def refines(settings: EraseSettings) -> bool:
+    """Whether each layer has its own say in which kept rows shape its prior."""
+    return settings.method == "speed" and (settings.ipf or settings.dpa or settings.rpa)
 
 
 class LayerSolver:
@@ -92,9 +98,7 @@ class LayerSolver:
             # UCE sums over concepts where SPEED takes the mean: the change goes in unscaled.
             self.change, self._shared = pairs.change[self.erased], (rows[self.erased], retain.width)
         self.change = settings.aim * self.change  # the edit is linear in it: further along the same way
-        self.refines = (
-            not baseline and settings.method != "null_space" and (settings.ipf or settings.dpa or settings.rpa)
-        )
+        self.refines = refines(settings)
         if self.refines and len(self.retain):
             with watch.part("prior filter"):
                 self.gain = erase_gain(self.targets)[self.erased]
@@ -323,7 +327,7 @@ def _check_moved(problem: Problem, solved: Mapping[str, SolvedLayer]) -> None:
     # Below this the target rows lie in the kept span to rounding: any edit would be noise.
     reached = any(float((layer.edit.down @ targets).abs().max()) >= 1e-9 for layer in solved.values())
     if wanted > 0 and not reached:
-        raise InputError(
+        raise NoRoomError(
             "The kept names and the empty prompt fill the embedding space: nothing can be erased without touching "
             "them. Keep fewer names, turn IPF on, or raise the threshold."
         )

@@ -5,6 +5,7 @@ P x = x - K'K x, with K the eigenvectors of the correlation matrix that count as
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -68,11 +69,27 @@ def span_of_gram(gram: Tensor, factor: Tensor, threshold: float, mode: Threshold
 
 def lower_gram(rows: Tensor) -> Tensor:
     """rows @ rows.T, of which only the lower triangle counts: symmetric solvers read no more."""
-    size = -(-len(rows) // 4)
     gram = rows.new_zeros((len(rows), len(rows)))
-    for start in range(0, len(rows), size):
-        gram[start:, start : start + size] = rows[start:] @ rows[start : start + size].T
+    for start, stop in _blocks(len(rows)):
+        gram[start:, start:stop] = rows[start:] @ rows[start:stop].T
     return gram
+
+
+def quadratic_form(lower: Tensor, columns: Tensor) -> Tensor:
+    """`N`: c' G c for every column c (`n x N`), from the lower triangle of G as `lower_gram` makes it."""
+    total = columns.new_zeros(columns.shape[1])
+    for start, stop in _blocks(len(columns)):
+        image = lower[start:, start:stop] @ columns[start:stop]
+        image[stop - start :] *= 2  # what stands above the diagonal is the same once more
+        total += (image * columns[start:]).sum(dim=0)
+    return total
+
+
+def _blocks(size: int) -> Iterator[tuple[int, int]]:
+    """Four parts of a triangle's side: enough to save three of eight products, few enough to keep them large."""
+    step = max(1, -(-size // 4))
+    for start in range(0, size, step):
+        yield start, min(start + step, size)
 
 
 def _first_retained(values: Tensor, threshold: float, mode: ThresholdMode) -> int:

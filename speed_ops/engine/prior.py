@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .draws import generator, normal
-from .null_space import lower_gram
+from .null_space import lower_gram, quadratic_form
 from .rows import per_concept
 from .settings import FilterUnit
 
@@ -46,7 +46,7 @@ class PriorShift:
     def _squares(self, response: Tensor) -> Tensor:
         out, rank = self.outputs.shape
         if rank <= out:
-            return (response * (self.outputs.T @ self.outputs @ response)).sum(dim=0)
+            return quadratic_form(lower_gram(self.outputs.T), response)
         return (self.outputs @ response).square().sum(dim=0)
 
 

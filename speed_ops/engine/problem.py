@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
@@ -17,7 +17,7 @@ from .rows import ErasePairs, Rows, canonical, canonical_order, check_pairs, pai
 from .settings import EraseSettings
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 WORK = torch.float64
 """Precision of the computation: float32 inverses would smear the edit's rank over hundreds of directions."""
@@ -69,6 +69,58 @@ class Further(TypedDict, total=False):
     """Like `held_out`, for `auto` to choose by."""
     kinds: Sequence[str]
     """What kind of thing each target is (style, object, ...), which decides where its verdict turns."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowSet:
+    """All rows of an erasure, for one way in which text enters the model."""
+
+    targets: Rows
+    anchors: Rows
+    """Row by row the anchor's counterpart of `targets`: same template, same position."""
+    retain: Rows
+    invariants: Tensor
+    """`k x d`: all rows of the empty prompt, its start token first where there is one."""
+    probes: tuple[Rows, Rows]
+    """Targets and anchors in contexts that the rows above do not contain."""
+    trial: tuple[Rows, Rows] | None
+    """The like in still other contexts, for `auto` to choose by."""
+    held_out: Rows | None
+    """Names in contexts that the edit knows neither of; None: the engine sets some of `retain` aside."""
+    witnesses: Rows | None
+    """The like, for `auto` to choose by."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same rows on another device: an edit is computed where its rows are."""
+
+        def moved(rows: Rows) -> Rows:
+            return rows.with_values(rows.values.to(device))
+
+        return replace(
+            self,
+            targets=moved(self.targets),
+            anchors=moved(self.anchors),
+            retain=moved(self.retain),
+            invariants=self.invariants.to(device),
+            probes=(moved(self.probes[0]), moved(self.probes[1])),
+            trial=None if self.trial is None else (moved(self.trial[0]), moved(self.trial[1])),
+            held_out=None if self.held_out is None else moved(self.held_out),
+            witnesses=None if self.witnesses is None else moved(self.witnesses),
+        )
+
+    def without_kept(self) -> Self:
+        """Without the kept rows, which are the bulk: enough to measure what is left at another strength."""
+        return replace(self, retain=self.retain.take_concepts([]), held_out=None, witnesses=None)
+
+    def judges(self, kinds: Sequence[str]) -> Further:
+        """What the edit of concepts of these kinds is chosen and judged by."""
+        return {
+            "probes": self.probes,
+            "held_out": self.held_out,
+            "trial": self.trial,
+            "witnesses": self.witnesses,
+            "kinds": kinds,
+        }
 
 
 WITNESS_SHARE, MOST_WITNESSES, FEWEST_NAMES = 0.15, 60, 20

@@ -105,6 +105,10 @@ class EraseSettings:
     effort: Effort = _setting(
         "normal", "How many prompts are encoded for the edit and its check: more of them erase better and take longer."
     )
+    pooled: bool = _setting(
+        True,
+        "Also edit the layer that reads the prompt as one pooled embedding, where the model has one (SDXL, SD3, Flux).",
+    )
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):

@@ -1,17 +1,18 @@
 """Which family a model is of and which of its layers an erasure edits, from keys and shapes alone.
 
 A family is recognised by which layers a file holds and how wide they are, never by its name. To add one, add a row to
-`families`; a family whose text enters neither at U-Net cross attention nor at one entry layer also needs its own branch
-in `detect` and `layers`. What is no model that can be edited is named in the message that refuses it.
+`families`. What is no model that can be edited is named in the message that refuses it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from ..errors import SettingsError, UnsupportedModelError
-from .families import ARCHITECTURES, Architecture, LayerKey
+from .architecture import Architecture, LayerKey
+from .families import ARCHITECTURES
 from .keys import (
     ATTENTION,
     LABEL_KEYS,
@@ -21,9 +22,11 @@ from .keys import (
     attention_paths,
     context_widths,
     entry_difference,
+    entry_layers,
     entry_places,
     find_entry,
     find_unet,
+    first_key,
     model_order,
 )
 
@@ -125,7 +128,7 @@ def _detect_unet(shapes: Shapes, unet: Shapes, families: Sequence[Architecture])
 
 
 def _refusal(seen: str, families: Sequence[Architecture] = ARCHITECTURES) -> UnsupportedModelError:
-    titles = ", ".join(row.title for row in families)
+    titles = ", ".join(row.title if row.on_command_line else f"{row.title} (in ComfyUI)" for row in families)
     return UnsupportedModelError(f"{seen}. Supported models: {titles}.")
 
 
@@ -137,18 +140,59 @@ def layers(architecture: Architecture, shapes: Shapes, which: Which = "V") -> li
     if which not in ("V", "K", "KV"):
         raise SettingsError(f"Layers must be V, K or KV, not {which!r}.")
     if architecture.entry is not None:
-        return [_entry_layer(architecture, shapes)]
+        return _entry_layers(architecture, shapes, which)
     return _attention_layers(architecture, shapes, which)
 
 
-def _entry_layer(architecture: Architecture, shapes: Shapes) -> LayerKey:
-    entry, file_key = architecture.entry, find_entry(shapes, architecture)
-    if entry is None or file_key is None:
+def _entry_layers(architecture: Architecture, shapes: Shapes, which: Which) -> list[LayerKey]:
+    entry, place = architecture.entry, find_entry(shapes, architecture)
+    if entry is None or place is None:
         raise _refusal(f"This is not a {architecture.title} model")
-    ldm, diffusers = entry.ldm_path, entry.diffusers_path
-    names = (f"diffusion_model.{ldm}.weight", file_key, ldm, diffusers, f"lora_unet_{ldm}")
+    prefix, path = place
+    found = []
+    for value_path in (path, *entry.further):
+        wanted: list[tuple[Literal["K", "V", "entry"], str]] = [("entry", value_path)]
+        if entry.beside:
+            wanted = [("K", beside(value_path, entry.beside))] if "K" in which else []
+            wanted += [("V", value_path)] if "V" in which else []
+        for kind, one in wanted:
+            for numbered, key in entry_layers(shapes, prefix, one):
+                found.append(_entry_key(architecture, numbered, key, kind, shapes))
+    return sorted(found, key=lambda layer: model_order(layer.ldm_path))
+
+
+def beside(path: str, name: str) -> str:
+    """The path of what is called `name` beside the layer at a path."""
+    return f"{path.rpartition('.')[0]}.{name}"
+
+
+def _entry_key(
+    architecture: Architecture, path: str, file_key: str, kind: Literal["K", "V", "entry"], shapes: Shapes
+) -> LayerKey:
+    """`path`: as the file spells it."""
+    entry = architecture.entry
+    assert entry is not None
+    ldm, diffusers = path, entry.diffusers_path or path
+    if "*" not in entry.ldm_path:
+        ldm = entry.ldm_path
     outputs, width = shapes[file_key]
-    return LayerKey(*names, "entry", (outputs, width))
+    names = (f"diffusion_model.{ldm}.weight", file_key, ldm, diffusers, "lora_unet_" + ldm.replace(".", "_"))
+    return LayerKey(*names, kind, (outputs, width))
+
+
+def pooled_layer(architecture: Architecture, shapes: Shapes) -> LayerKey | None:
+    """The layer that reads the pooled embedding; None where the family has none."""
+    pooled = architecture.pooled
+    if pooled is None:
+        return None
+    for prefix in dict.fromkeys((*UNET_PREFIXES, *(place[0] for place in entry_places(architecture)))):
+        for key in (pooled.ldm_key, pooled.diffusers_key):
+            shape = shapes.get(prefix + key)
+            if shape is not None and len(shape) == 2 and shape[1] == pooled.width:
+                ldm, diffusers = (name.removesuffix(".weight") for name in (pooled.ldm_key, pooled.diffusers_key))
+                names = (f"diffusion_model.{ldm}.weight", prefix + key, ldm, diffusers)
+                return LayerKey(*names, "lora_unet_" + ldm.replace(".", "_"), "pooled", (shape[0], shape[1]))
+    return None
 
 
 def _attention_layers(architecture: Architecture, shapes: Shapes, which: Which) -> list[LayerKey]:
@@ -172,6 +216,25 @@ def _attention_layers(architecture: Architecture, shapes: Shapes, which: Which) 
         names = (f"diffusion_model.{ldm}.weight", prefix + key, ldm, diffusers, "lora_unet_" + path.replace(".", "_"))
         found.append(LayerKey(*names, "K" if kind == "K" else "V", (shape[0], shape[1])))
     return sorted(found, key=lambda layer: model_order(layer.ldm_path))
+
+
+def _text_paths() -> Iterator[str]:
+    """Patterns of every path, in a loaded model, of a layer that some family edits."""
+    yield ATTENTION.pattern.removesuffix(r"\.weight")
+    for entry in (row.entry for row in ARCHITECTURES if row.entry is not None):
+        for path in (entry.ldm_path, *entry.further):
+            for one in (path, beside(path, entry.beside)) if entry.beside else (path,):
+                yield re.escape(one).replace(r"\*", r"\d{1,4}")
+    for pooled in (row.pooled for row in ARCHITECTURES if row.pooled is not None):
+        yield re.escape(pooled.ldm_key.removesuffix(".weight"))
+
+
+_TEXT_LAYER = re.compile(rf"diffusion_model\.(?:{'|'.join(_text_paths())})\.weight")
+
+
+def reads_text(key: str) -> bool:
+    """Whether a key of a loaded model is that of a layer that an erasure edits in some family."""
+    return _TEXT_LAYER.fullmatch(key) is not None
 
 
 _VIDEO = (".time_stack.", ".time_mixer.", ".time_mix_blocks.", ".temporal_transformer_blocks.")
@@ -220,9 +283,11 @@ def obstacle(shapes: Shapes, unet: Shapes) -> str | None:
 def shortfall(shapes: Shapes, families: Sequence[Architecture]) -> str | None:
     """For a file that looks like one of these families and is not: a sentence's beginning that says why."""
     seen = model_name(shapes)
+    reasons = []
     for family in reversed(families):  # the plainest of like families stands last
         if family.entry is not None and family.entry.look_alike == seen:
-            for prefix, path, needs in entry_places(family):
-                if f"{prefix}{path}.weight" in shapes:
-                    return f"This looks like {seen}, but {entry_difference(shapes, family, prefix, path, needs)}"
-    return None
+            places = (place for place in entry_places(family) if first_key(place[0], place[1]) in shapes)
+            reasons += [entry_difference(shapes, family, place[0], place[2]) or "" for place in list(places)[:1]]
+    # A family that reads text of another width is not the one that it nearly is.
+    reasons.sort(key=lambda reason: "not outputs x" in reason)
+    return f"This looks like {seen}, but {reasons[0]}" if reasons else None

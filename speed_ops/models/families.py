@@ -1,137 +1,22 @@
-"""The registry of model families: what a row says, and the rows.
+"""The registry of model families: one row for each.
 
 Nothing else in the program knows a family by name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from ..errors import SettingsError, suggestion
+from .architecture import Architecture, EncoderName, EntryLayer, FamilyEncoder, PooledPath, PushRule
 
-
-@dataclass(frozen=True)
-class FamilyEncoder:
-    """One text encoder as a family uses it."""
-
-    name: Literal["clip_l", "clip_h", "clip_g", "t5xxl"]
-    width: int
-    layers: int
-    """Transformer blocks of the complete encoder; a diffusers folder may ship only the `blocks_used`."""
-    hidden: int
-    """Which hidden state the model receives: -1 the last, -2 the one before."""
-    final_norm: bool
-    """Whether the final layer norm is applied to that hidden state."""
-    pad_token: int
-    prefixes: tuple[str, ...]
-    """Where its keys stand in a single-file checkpoint; the first one present counts."""
-    naming: Literal["hf", "open_clip"]
-    """How published files of the family spell the keys after that prefix; what a file does is read from its keys."""
-    folder: str
-    """Component folder in the diffusers layout."""
-    length: int = 77
-    """Rows of a padded prompt."""
-    placed: Literal["beside", "below"] = "beside"
-    """Its columns stand beside those of the encoders before it, or its rows below theirs."""
-    optional: bool = False
-    """Whether the model runs without it, its columns zero or its rows absent. One at least there must be."""
-
-    @property
-    def title(self) -> str:
-        """What people call it."""
-        return {"clip_l": "CLIP-L", "clip_h": "CLIP-H", "clip_g": "CLIP-G", "t5xxl": "T5-XXL"}[self.name]
-
-    @property
-    def causal(self) -> bool:
-        """Whether a row depends on the text before it alone: T5 reads both ways, so it always takes whole prompts."""
-        return self.name != "t5xxl"
-
-    @property
-    def blocks_used(self) -> int:
-        """Transformer blocks that run before the hidden state the model receives."""
-        return self.layers + 1 + self.hidden
-
-
-@dataclass(frozen=True)
-class PooledPath:
-    """The second way text enters: a linear layer that reads the pooled embedding. Known, not edited yet."""
-
-    ldm_key: str
-    diffusers_key: str
-    width: int
-    """Input width of the layer; the text's columns come first, size embeddings after them."""
-    encoders: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class EntryLayer:
-    """The one linear layer through which all text enters a model with joint attention (SD3, Flux).
-
-    Its input is the text encoders' output as it is; behind it text and image tokens mix. Editing it changes the whole
-    text stream, keys, values and all that follows from them.
-    """
-
-    ldm_path: str
-    diffusers_path: str
-    ldm_needs: tuple[str, ...]
-    """Keys that every such model has in the original layout."""
-    diffusers_needs: tuple[str, ...]
-    look_alike: str
-    """What `files.foreign` calls models like these, with its article."""
-    forbidden: tuple[str, ...] = ()
-    """Beginnings of keys, in either layout, that no such model has."""
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A model family: where text enters it and how that text is made."""
-
-    name: str
-    title: str
-    context_width: int
-    """Width of the embeddings that cross attention reads: the encoders' widths side by side."""
-    encoders: tuple[FamilyEncoder, ...]
-    """In column order: the first encoder's embedding fills the first columns. Then those whose rows stand below."""
-    pooled: PooledPath | None
-    lora_paths: Literal["ldm", "diffusers"]
-    """Which spelling of a layer's path kohya's trainer writes for this family, and so every program reads."""
-    modelspec: str
-    kohya_version: str
-    label_widths: tuple[int | None, ...] = ()
-    """Input widths of the label embedding that occur in this family of U-Nets; None: it has none."""
-    entry: EntryLayer | None = None
-    """Where all text enters; None: at every cross attention of a U-Net."""
-    in_graph: bool = True
-    """Whether the ComfyUI nodes edit it, too."""
-
-    def columns(self, encoder: str) -> slice:
-        """The columns of the context that `encoder` fills."""
-        start = 0
-        for row in self.encoders:
-            start = 0 if row.placed == "below" else start
-            if row.name == encoder:
-                return slice(start, start + row.width)
-            start += row.width
-        known = [row.name for row in self.encoders]
-        raise SettingsError(f"{self.title} has no text encoder {encoder!r}: choose from {', '.join(known)}.")
-
-
-@dataclass(frozen=True)
-class LayerKey:
-    """One layer that reads text, under all its names: K or V of a cross attention, or where all text enters."""
-
-    canonical: str
-    """Key inside a loaded model, the same for every file layout: `diffusion_model.<ldm path>.weight`."""
-    file_key: str
-    """Key in the file (or, for a folder, component and key) that was examined."""
-    ldm_path: str
-    diffusers_path: str
-    lora_base: str
-    """kohya's name of the layer, to which `.lora_up.weight` is appended."""
-    kind: Literal["K", "V", "entry"]
-    shape: tuple[int, int]
-    """Outputs x context width."""
+_LONGEST = 512
+"""Rows of a prompt where ComfyUI sets no limit: names in prompts are far shorter."""
+_ONE_LAYER = (
+    "In this model all text enters through one layer. The edit is exact there, but it changes keys as well as values, "
+    "unlike the paper's edit."
+)
+_SYSTEM_PROMPT = "It applies to prompts encoded as they are, without a system prompt before them."
 
 
 def _clip_l(hidden: int, final_norm: bool, *prefixes: str) -> FamilyEncoder:
@@ -159,6 +44,7 @@ def _clip_g(folder: str, *prefixes: str) -> FamilyEncoder:
         prefixes=prefixes,
         naming="open_clip",
         folder=folder,
+        projected=True,
     )
 
 
@@ -179,6 +65,25 @@ def _t5(folder: str, length: int) -> FamilyEncoder:
     )
 
 
+def _t5_masked(name: EncoderName, width: int, length: int) -> FamilyEncoder:
+    """A T5 that is told which tokens are padding: their rows are zeros, or the model is told to look away."""
+    return FamilyEncoder(
+        name, width, layers=24, hidden=-1, final_norm=True, length=length, placed="below", padding="silent"
+    )
+
+
+def _chat_model(name: EncoderName, width: int, layers: int, hidden: int, *, alone: bool = False) -> FamilyEncoder:
+    """A language model. It reads from left to right, whatever template ComfyUI sets around the prompt, unpadded."""
+    return FamilyEncoder(
+        *(name, width, layers, hidden),
+        final_norm=hidden == -1,
+        length=_LONGEST,
+        placed="below",
+        padding="none",
+        alone=alone,
+    )
+
+
 def _in_sd3(encoder: FamilyEncoder) -> FamilyEncoder:
     """SD3 was trained to do without any of its encoders, and its files spell all of them as transformers does."""
     return replace(encoder, optional=True, naming="hf")
@@ -195,7 +100,11 @@ def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architectur
         title=title,
         context_width=4096,
         encoders=(_t5("text_encoder_2", 256),),
-        pooled=PooledPath("vector_in.in_layer.weight", _TEXT_EMBEDDER, width=768, encoders=("clip_l",)),
+        pooled=PooledPath(
+            *("vector_in.in_layer.weight", _TEXT_EMBEDDER),
+            width=768,
+            encoders=(_clip_l(-1, True, *_APART_L),),
+        ),
         entry=EntryLayer(
             *("txt_in", "context_embedder"),
             ldm_needs=(*ldm, *guidance[:1]) if guided else ldm,
@@ -206,12 +115,40 @@ def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architectur
         lora_paths="ldm",
         modelspec=modelspec,
         kohya_version="flux1",
-        in_graph=False,
+        note=_ONE_LAYER,
+    )
+
+
+def _lumina(name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYER) -> Architecture:
+    """Lumina 2 and what was made from it."""
+    return Architecture(
+        name=name,
+        title=title,
+        context_width=encoder.width,
+        encoders=(encoder,),
+        pooled=None,
+        entry=EntryLayer(
+            "cap_embedder.1",
+            ldm_needs=("cap_embedder.0.weight", "context_refiner.0.attention.qkv.weight"),
+            look_alike="a Lumina or Z-Image model",
+            forbidden=("clip_text_pooled_proj.",),  # NewBie reads a second encoder there
+        ),
+        push=PushRule("rms_norm", ("cap_embedder.0",), eps=1e-5),
+        lora_paths="ldm",
+        modelspec=name,
+        kohya_version=name,
+        on_command_line=False,
+        note=note,
     )
 
 
 _SGM_L = "conditioner.embedders.0.transformer."
 _LABEL = ("label_emb.0.0.weight", "add_embedding.linear_1.weight")
+_APART_L = ("text_encoders.clip_l.transformer.", "clip_l.transformer.")
+_SDXL_G = _clip_g("text_encoder_2", "conditioner.embedders.1.model.")
+_REFINER_G = _clip_g("text_encoder_2", "conditioner.embedders.0.model.")
+_SD3_L = _in_sd3(_clip_l(-2, False, *_APART_L))
+_SD3_G = _in_sd3(_clip_g("text_encoder_2", "text_encoders.clip_g.transformer.", "clip_g.transformer."))
 _TEXT_EMBEDDER = "time_text_embed.text_embedder.linear_1.weight"
 
 ARCHITECTURES: tuple[Architecture, ...] = (
@@ -253,9 +190,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         name="sdxl",
         title="Stable Diffusion XL",
         context_width=2048,
-        encoders=(_clip_l(-2, False, _SGM_L), _clip_g("text_encoder_2", "conditioner.embedders.1.model.")),
+        encoders=(_clip_l(-2, False, _SGM_L), _SDXL_G),
         label_widths=(2816,),
-        pooled=PooledPath(*_LABEL, width=2816, encoders=("clip_g",)),
+        pooled=PooledPath(*_LABEL, width=2816, encoders=(_SDXL_G,)),
         lora_paths="ldm",
         modelspec="stable-diffusion-xl-v1-base",
         kohya_version="sdxl_base_v1-0",
@@ -264,9 +201,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         name="sdxl-refiner",
         title="Stable Diffusion XL refiner",
         context_width=1280,
-        encoders=(_clip_g("text_encoder_2", "conditioner.embedders.0.model."),),
+        encoders=(_REFINER_G,),
         label_widths=(2560,),
-        pooled=PooledPath(*_LABEL, width=2560, encoders=("clip_g",)),
+        pooled=PooledPath(*_LABEL, width=2560, encoders=(_REFINER_G,)),
         lora_paths="ldm",
         modelspec="stable-diffusion-xl-v1-refiner",
         kohya_version="sdxl_refiner_v1-0",
@@ -275,12 +212,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         name="sd3",
         title="Stable Diffusion 3",
         context_width=4096,
-        encoders=(
-            _in_sd3(_clip_l(-2, False, "text_encoders.clip_l.transformer.", "clip_l.transformer.")),
-            _in_sd3(_clip_g("text_encoder_2", "text_encoders.clip_g.transformer.", "clip_g.transformer.")),
-            _in_sd3(_t5("text_encoder_3", 77)),
-        ),
-        pooled=PooledPath("y_embedder.mlp.0.weight", _TEXT_EMBEDDER, width=2048, encoders=("clip_l", "clip_g")),
+        encoders=(_SD3_L, _SD3_G, _in_sd3(_t5("text_encoder_3", 77))),
+        pooled=PooledPath("y_embedder.mlp.0.weight", _TEXT_EMBEDDER, width=2048, encoders=(_SD3_L, _SD3_G)),
         entry=EntryLayer(
             *("context_embedder", "context_embedder"),
             ldm_needs=("joint_blocks.0.context_block.attn.qkv.weight", "x_embedder.proj.weight"),
@@ -291,14 +224,104 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         lora_paths="ldm",
         modelspec="stable-diffusion-v3-medium",
         kohya_version="sd3",
-        in_graph=False,
+        note=_ONE_LAYER,
     ),
     _flux("flux-dev", "Flux.1 dev", "flux-1-dev", guided=True),
     _flux("flux-schnell", "Flux.1 schnell", "flux-1-schnell", guided=False),
+    Architecture(
+        name="chroma",
+        title="Chroma",
+        context_width=4096,
+        encoders=(replace(_t5("text_encoder", _LONGEST), padding="none"),),
+        pooled=None,
+        entry=EntryLayer(
+            "txt_in",
+            ldm_needs=("double_blocks.0.img_attn.qkv.weight", "distilled_guidance_layer.norms.0.scale"),
+            look_alike="a Chroma model",
+        ),
+        lora_paths="ldm",
+        modelspec="chroma",
+        kohya_version="chroma",
+        on_command_line=False,
+        note=_ONE_LAYER,
+    ),
+    Architecture(
+        name="auraflow",
+        title="AuraFlow",
+        context_width=2048,
+        encoders=(_t5_masked("pile_t5xl", 2048, 256),),
+        pooled=None,
+        entry=EntryLayer(
+            "cond_seq_linear", ldm_needs=("double_layers.0.attn.w1q.weight",), look_alike="an AuraFlow model"
+        ),
+        lora_paths="ldm",
+        modelspec="auraflow-v1",
+        kohya_version="auraflow",
+        on_command_line=False,
+        note=_ONE_LAYER,
+    ),
+    _lumina("z-image", "Z-Image", _chat_model("qwen3_4b", 2560, 36, -2)),
+    _lumina("lumina-2", "Lumina 2", _chat_model("gemma2_2b", 2304, 26, -2), f"{_ONE_LAYER} {_SYSTEM_PROMPT}"),
+    Architecture(
+        name="qwen-image",
+        title="Qwen-Image",
+        context_width=3584,
+        encoders=(_chat_model("qwen25_7b", 3584, 28, -1, alone=True),),
+        pooled=None,
+        entry=EntryLayer(
+            "txt_in",
+            ldm_needs=("txt_norm.weight", "transformer_blocks.0.attn.add_q_proj.weight", "img_in.weight"),
+            look_alike="a Qwen-Image model",
+        ),
+        push=PushRule("rms_norm", ("txt_norm",), eps=1e-6),
+        lora_paths="ldm",
+        modelspec="qwen-image",
+        kohya_version="qwen-image",
+        on_command_line=False,
+        note=_ONE_LAYER,
+    ),
+    Architecture(
+        name="wan",
+        title="Wan 2.x",
+        context_width=4096,
+        encoders=(_t5_masked("umt5xxl", 4096, 512),),
+        pooled=None,
+        entry=EntryLayer(
+            "blocks.*.cross_attn.v",
+            ldm_needs=("head.modulation", "text_embedding.2.weight"),
+            look_alike="a Wan model",
+            beside="k",
+            further=("vace_blocks.*.cross_attn.v",),
+        ),
+        push=PushRule("mlp", ("text_embedding.0", "text_embedding.2")),
+        lora_paths="ldm",
+        modelspec="wan-2_1-text2video",
+        kohya_version="wan",
+        on_command_line=False,
+    ),
+    Architecture(
+        name="ltxv",
+        title="LTX-Video",
+        context_width=4096,
+        encoders=(_t5_masked("t5xxl", 4096, 128),),
+        pooled=None,
+        entry=EntryLayer(
+            "transformer_blocks.*.attn2.to_v",
+            ldm_needs=("adaln_single.emb.timestep_embedder.linear_1.bias", "patchify_proj.weight"),
+            look_alike="an LTX-Video or PixArt model",
+            forbidden=("audio_", "pos_embed."),
+            beside="to_k",
+        ),
+        push=PushRule("mlp", ("caption_projection.linear_1", "caption_projection.linear_2")),
+        lora_paths="ldm",
+        modelspec="lightricks-ltx-video",
+        kohya_version="ltxv",
+        on_command_line=False,
+    ),
 )
 
-GRAPH_FAMILIES = tuple(row for row in ARCHITECTURES if row.in_graph)
-"""Those that the ComfyUI nodes edit."""
+FILE_FAMILIES = tuple(row for row in ARCHITECTURES if row.on_command_line)
+"""Those that the command line edits; the ComfyUI nodes edit all."""
 
 
 def by_name(name: str) -> Architecture:

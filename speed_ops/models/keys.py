@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from .families import Architecture, FamilyEncoder
+from .architecture import Architecture, FamilyEncoder
 
 Shapes = Mapping[str, Sequence[int]]
 """Key -> shape, for all tensors of a file. Keys of a diffusers folder begin with the component: `unet/conv_in.bias`."""
@@ -116,30 +116,47 @@ _LDM_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
 _DIFFUSERS_PREFIXES = ("transformer/", "transformer.", "")
 
 
-def find_entry(shapes: Shapes, family: Architecture) -> str | None:
-    """The file's key of the entry layer of a model of this family; None when the file holds no such model."""
+def find_entry(shapes: Shapes, family: Architecture) -> tuple[str, str] | None:
+    """(prefix, path) of where text enters a model of this family; None when the file holds no such model."""
     for prefix, path, needs in entry_places(family):
-        if f"{prefix}{path}.weight" in shapes and entry_difference(shapes, family, prefix, path, needs) is None:
-            return f"{prefix}{path}.weight"
+        if first_key(prefix, path) in shapes and entry_difference(shapes, family, prefix, needs) is None:
+            return prefix, path
     return None
 
 
+def first_key(prefix: str, path: str) -> str:
+    """The key of the first layer that a path stands for."""
+    return f"{prefix}{path.replace('*', '0')}.weight"
+
+
 def entry_places(family: Architecture) -> Iterator[tuple[str, str, tuple[tuple[str, int | None], ...]]]:
-    """(prefix, path of the entry layer, keys that must be there and the widths they read) for every layout."""
-    entry, pooled = family.entry, family.pooled
-    if entry is None or pooled is None:
+    """(prefix, path of the layers, keys that must be there and the widths they read) for every layout."""
+    entry, pooled, push = family.entry, family.pooled, family.push
+    if entry is None:
         return
     for prefixes, path, needs, pooled_key in (
-        (_LDM_PREFIXES, entry.ldm_path, entry.ldm_needs, pooled.ldm_key),
-        (_DIFFUSERS_PREFIXES, entry.diffusers_path, entry.diffusers_needs, pooled.diffusers_key),
+        (_LDM_PREFIXES, entry.ldm_path, entry.ldm_needs, pooled.ldm_key if pooled else ""),
+        (_DIFFUSERS_PREFIXES, entry.diffusers_path, entry.diffusers_needs, pooled.diffusers_key if pooled else ""),
     ):
-        widths = ((f"{path}.weight", family.context_width), (pooled_key, pooled.width))
+        if not path:
+            continue
+        reads = push.paths[0] if push is not None and push.kind == "mlp" else path
+        widths: list[tuple[str, int | None]] = [(f"{reads}.weight", family.context_width)]
+        if pooled is not None:
+            widths.append((pooled_key, pooled.width))
         for prefix in prefixes:
             yield prefix, path, (*((key, None) for key in needs), *widths)
 
 
+def entry_layers(shapes: Shapes, prefix: str, path: str) -> list[tuple[str, str]]:
+    """(path with its number, key) of every layer that a path stands for."""
+    pattern = re.compile(re.escape(prefix) + "(" + re.escape(path).replace(r"\*", r"\d{1,4}") + r")\.weight")
+    found = [(match[1], key) for key in shapes if (match := pattern.fullmatch(key))]
+    return sorted(found, key=lambda one: model_order(one[0]))
+
+
 def entry_difference(
-    shapes: Shapes, family: Architecture, prefix: str, path: str, needs: tuple[tuple[str, int | None], ...]
+    shapes: Shapes, family: Architecture, prefix: str, needs: tuple[tuple[str, int | None], ...]
 ) -> str | None:
     """What tells a model apart from the family, as the end of a sentence; None: nothing does."""
     for key, width in needs:

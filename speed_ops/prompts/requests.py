@@ -15,7 +15,7 @@ from ..concepts.names import WordIndex, same_name_key
 from ..concepts.retain_set import RetainSet, builtin_retain
 from ..errors import InputError
 from .plan import RowPlan, judging_prompts
-from .tokens import Position, Stream, StreamKey, TokenSpan
+from .tokens import MANY, Position, Stream, StreamKey, TokenSpan
 
 CAPTIONS = "scenes"
 """The built-in retain set of plain captions."""
@@ -92,15 +92,13 @@ def _pair(
 ) -> RowPair:
     positions = _positions(concept, template, plan)
     prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
-    bare = _bare_positions(concept)
     kept: list[tuple[int, int, bool]] = []
     for stream in streams:
         span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
         _refuse_unreadable(concept, phrase, span, anchor_span)
         rows, anchor_rows = stream.paired_rows(positions, span, anchor_span, plan.empty_anchor == "start")
-        flags = [
-            template is not BARE or flag not in bare for flag in _flag_of_each_row(stream.spread(positions), len(rows))
-        ]
+        bare, each = stream.spread(_bare_positions(concept)), _flag_of_each_row(stream.spread(positions), len(rows))
+        flags = [template is not BARE or flag not in bare for flag in each]
         for row, other, flag in zip(rows, anchor_rows, flags, strict=True):
             if _is_new(stream.key(span, row), stream.key(anchor_span, other), taken):
                 kept.append((row, other, flag))
@@ -146,7 +144,7 @@ def _refuse_unreadable(concept: Concept, phrase: str, span: TokenSpan, anchor_sp
 def _flag_of_each_row(positions: Position, count: int) -> list[Position]:
     if positions & Position.ALL:
         return [Position.ALL] * count
-    single = [flag for flag in Position if flag & positions & ~Position.TOKENS]
+    single = [flag for flag in Position if flag & positions & ~MANY]
     return single + [Position.TOKENS] * (count - len(single))
 
 
@@ -237,6 +235,12 @@ def kept_by_plan(
         if same_name_key(prompt.text) not in seen and not erased.match(prompt.text):
             seen.add(same_name_key(prompt.text))
             yield KeptName(prompt.text, (), (_request(streams, prompt, plan.retain_positions, set()),))
+
+
+def whole_prompt(streams: Sequence[Stream], prompt: Prompt) -> RowRequest:
+    """All rows of a prompt."""
+    rows = [row for stream in streams for row in stream.whole(stream.locate(prompt))]
+    return RowRequest(prompt.text, tuple(rows))
 
 
 def _captions(count: int) -> tuple[str, ...]:

@@ -8,6 +8,9 @@ earlier) and is not causal: there every row knows the name.
 Each tokenizer's tokens make a run of rows of their own, a stream. CLIP families have one stream, whose columns may come
 from two encoders that read the same tokens. Where a second kind of encoder adds its rows below (T5 in SD3), a name has
 rows in both streams, found by each tokenizer for itself.
+
+Other encoders pad with rows that say nothing of the text (zeros, or masked), or do not pad: then only the rows of the
+text and of what closes it stand for a name. A chat model's template puts rows before the text and a tail behind it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
+from typing import Literal
 
 from ..concepts.kinds import Prompt
 from ..errors import InputError, SettingsError
@@ -57,6 +61,8 @@ class Position(Flag):
     """Every text token and the end token."""
     SPREAD = auto()
     """The rows of `SPREAD_OVER`, by the kind of encoder."""
+    TAIL = auto()
+    """Every row after the end token in a prompt that is not padded: the rest of a template."""
 
 
 IN_CONTEXT = Position.LAST_SUBJECT | Position.EOS | Position.FIRST_PAD | Position.LAST_PAD
@@ -74,11 +80,18 @@ SPREAD_OVER: dict[str, Position] = {
     | Position.PAD_75
     | Position.LAST_PAD,
     "bidirectional": Position.TOKENS | Position.FIRST_PAD | Position.LAST_PAD,
+    "causal, no padding": Position.LAST_SUBJECT
+    | Position.AFTER_SUBJECT
+    | Position.LAST_TEXT
+    | Position.EOS
+    | Position.TAIL,
+    "bidirectional, no padding": Position.TOKENS,
 }
 """Which rows of a prompt stand for it, by the kind of encoder (measured: docs/frontier.md, "Positions").
 
 A causal encoder (CLIP) says a name from its last token on to the last padding, in a direction that turns on the way;
 what comes before belongs to others, too ("Claude" to every Claude). In a bidirectional one (T5) every word knows it.
+Without padding that speaks of the text there are fewer such rows, and all of them are taken.
 """
 KEPT_BESIDES = Position.FIRST_TEXT | Position.FIRST_SUBJECT | Position.MIDDLE_SUBJECT
 """Rows that only the kept names have besides: no target asks for them, and an edit that may use them moves them."""
@@ -92,6 +105,10 @@ _OF_TEXT = (
     | Position.LAST_TEXT
 )
 """Rows that a prompt without text does not have."""
+MANY = Position.TOKENS | Position.TAIL
+"""Flags that stand for several rows each; theirs come after those of the others."""
+Padding = Literal["speaks", "silent", "none"]
+"""Rows after the end token that know the text; rows that the model is given as zeros or masked; no rows at all."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +123,14 @@ class TokenSpan:
     """The same for the first subject token; 0: no name has a place in it."""
 
 
+def long_name(text: str, tokens: int, room: int) -> str:
+    """The sentence about a text that an encoder cannot take."""
+    shown = text if len(text) <= 60 else text[:57] + "..."
+    return f"'{shown}' is {tokens} tokens long, but the text encoder takes {room}: shorten the name."
+
+
 def locate(
-    prompt: Prompt, token_ids: Callable[[str], Sequence[int]], context_length: int, start_token: bool = True
+    prompt: Prompt, token_ids: Callable[[str], Sequence[int]], context_length: int, before: int = 1
 ) -> TokenSpan:
     """Finds the last subject token by tokenising the prompt up to the end of the name.
 
@@ -115,14 +138,13 @@ def locate(
     inside that word; the first token that differs is then the one the name ends in.
     """
     ids = tuple(token_ids(prompt.text))
-    room = context_length - 1 - start_token
+    room = context_length - 1 - before
     if len(ids) > room:
-        shown = prompt.text if len(prompt.text) <= 60 else prompt.text[:57] + "..."
-        raise InputError(f"'{shown}' is {len(ids)} tokens long, but the text encoder takes {room}: shorten the name.")
+        raise InputError(long_name(prompt.text, len(ids), room))
     first = 0
     if prompt.subject_start is not None:
-        before = prompt.text[: prompt.subject_start].rstrip()
-        first = min(len(ids), (_shared(ids, token_ids(before)) if before else 0) + 1)
+        lead = prompt.text[: prompt.subject_start].rstrip()
+        first = min(len(ids), (_shared(ids, token_ids(lead)) if lead else 0) + 1)
     if prompt.subject_end == len(prompt.text):
         return TokenSpan(ids, len(ids), first)
     head = tuple(token_ids(prompt.text[: prompt.subject_end]))
@@ -139,40 +161,44 @@ def _shared(ids: Sequence[int], head: Sequence[int]) -> int:
     return count
 
 
-def row_indices(positions: Position, span: TokenSpan, context_length: int, start_token: bool = True) -> tuple[int, ...]:
+def row_indices(
+    positions: Position, span: TokenSpan, context_length: int, before: int = 1, padded: bool = True
+) -> tuple[int, ...]:
     """Rows of the prompt that stand for `positions`, one for each flag in the order of `Position`.
 
     Rows are not merged where two flags meet, so that a target's rows and its anchor's pair off one to one. A prompt
-    without text has its first row for the last subject token.
+    without text has its first row for the last subject token. One that is not padded has `context_length` rows of its
+    own, and its last for whatever would lie beyond.
     """
     if not positions:
         raise SettingsError("No token position was chosen: choose at least one, such as the last subject token.")
-    end = len(span.ids) + start_token
+    end, last = len(span.ids) + before, context_length - 1
     if positions & Position.ALL:
-        return tuple(range(int(start_token), context_length))
-    if positions & (Position.FIRST_PAD | Position.LAST_PAD) and end + 1 >= context_length:
+        return tuple(range(before, context_length))
+    if padded and positions & (Position.FIRST_PAD | Position.LAST_PAD) and end + 1 >= context_length:
         raise InputError(f"A prompt of {len(span.ids)} tokens has no padding row: shorten the name.")
-    last = context_length - 1
-    subject = max(0, span.subject - 1 + start_token)
-    first = span.first - 1 + start_token if span.first else subject
+    subject = max(0, span.subject - 1 + before)
+    first = span.first - 1 + before if span.first else subject
     places = {
         Position.LAST_SUBJECT: subject,
         Position.EOS: end,
         Position.FIRST_PAD: end + 1,
         Position.LAST_PAD: last,
-        Position.FIRST_TEXT: min(int(start_token), end),
+        Position.FIRST_TEXT: min(before, end),
         Position.FIRST_SUBJECT: first,
         Position.MIDDLE_SUBJECT: (first + subject) // 2,
         Position.AFTER_SUBJECT: min(subject + 1, end),
-        Position.LAST_TEXT: max(int(start_token), end - 1),
+        Position.LAST_TEXT: max(before, end - 1),
         Position.EARLY_PAD: min(end + 4, last),
         **{flag: max(min(end + 1, last), round(share * last)) for flag, share in _SHARES.items()},
     }
-    tokens = range(int(start_token), end + 1) if positions & Position.TOKENS else ()
-    return (*(row for flag, row in places.items() if positions & flag), *tokens)
+    tokens = range(before, end + 1) if positions & Position.TOKENS else ()
+    tail = range(end + 1, context_length) if positions & Position.TAIL and not padded else ()
+    rows = (*(row for flag, row in places.items() if positions & flag), *tokens, *tail)
+    return rows if padded else tuple(min(row, last) for row in rows)
 
 
-def counterparts(target: TokenSpan, anchor: TokenSpan, start_token: bool) -> tuple[int, ...]:
+def counterparts(target: TokenSpan, anchor: TokenSpan, before: int) -> tuple[int, ...]:
     """For each text token of a prompt, and its end token, the row of its anchor prompt that it should become.
 
     What both begin and end with pairs off word by word. In between stand the names, whose tokens pair off from the last
@@ -180,7 +206,7 @@ def counterparts(target: TokenSpan, anchor: TokenSpan, start_token: bool) -> tup
     rows at the same places.
     """
     if not anchor.ids:
-        return tuple(row + start_token for row in range(len(target.ids) + 1))
+        return tuple(row + before for row in range(len(target.ids) + 1))
     head = _shared(target.ids, anchor.ids)
     room = min(len(target.ids), len(anchor.ids)) - head
     tail = min(_shared(target.ids[::-1], anchor.ids[::-1]), room)
@@ -188,12 +214,12 @@ def counterparts(target: TokenSpan, anchor: TokenSpan, start_token: bool) -> tup
     first = min(head, len(anchor.ids) - 1)
     middle = len(target.ids) - tail
     rows = [i if i < head else max(first, i + shift) if i < middle else i + shift for i in range(len(target.ids))]
-    return tuple(row + start_token for row in (*rows, len(anchor.ids)))
+    return tuple(row + before for row in (*rows, len(anchor.ids)))
 
 
-def row_key(span: TokenSpan, row: int, start_token: bool = True) -> RowKey:
+def row_key(span: TokenSpan, row: int, before: int = 1) -> RowKey:
     """What a row of a causal encoder depends on: the tokens up to it. Rows with equal keys are the same row."""
-    tokens = row + 1 - start_token
+    tokens = max(0, row + 1 - before)
     return span.ids[:tokens], max(0, tokens - len(span.ids))
 
 
@@ -203,29 +229,49 @@ StreamKey = tuple[int, RowKey]
 
 @dataclass(frozen=True)
 class Stream:
-    """Start token (or none), text, end token and padding, `length` rows from row `first` of the prompt on."""
+    """What stands before the text, the text, end token and padding: at most `length` rows from row `first` on."""
 
     token_ids: Callable[[str], Sequence[int]]
     """Tokens of the literal text, without start and end tokens; no weights, embeddings or wildcards."""
     length: int
+    """Rows of a padded prompt, or the most that one without padding may have."""
     first: int = 0
-    start_token: bool = True
+    before: int = 1
+    """Rows before the text: a start token, the beginning of a template, or none."""
     causal: bool = True
     """Whether a row depends on the text before it alone (CLIP), and not on what follows (T5 does)."""
+    padding: Padding = "speaks"
+    after: int = 1
+    """Rows that close a prompt: the end token, the tail of a template, or none."""
 
     def locate(self, prompt: Prompt) -> TokenSpan:
         """Where the name ends among this stream's tokens."""
-        return locate(prompt, self.token_ids, self.length, self.start_token)
+        return locate(prompt, self.token_ids, self.length - self.after + 1, self.before)
+
+    def count(self, span: TokenSpan) -> int:
+        """Rows of a prompt that know its text."""
+        return self.length if self.padding == "speaks" else self.before + len(span.ids) + self.after
+
+    def whole(self, span: TokenSpan) -> range:
+        """All rows of a prompt that differ from each other: of silent padding the first stands for the rest."""
+        silent = self.padding == "silent" and self.count(span) < self.length
+        return range(self.first, self.first + self.count(span) + silent)
 
     def spread(self, positions: Position) -> Position:
-        """`SPREAD` as what it means for this kind of encoder."""
+        """`SPREAD`, and without padding `ALL`, as what they mean for this kind of encoder."""
+        kind = "causal" if self.causal else "bidirectional"
+        if self.padding != "speaks":
+            kind += ", no padding"
+            if positions & Position.ALL:
+                positions = positions & ~Position.ALL | MANY
         if not positions & Position.SPREAD:
             return positions
-        return positions & ~Position.SPREAD | SPREAD_OVER["causal" if self.causal else "bidirectional"]
+        return positions & ~Position.SPREAD | SPREAD_OVER[kind]
 
     def rows(self, positions: Position, span: TokenSpan) -> tuple[int, ...]:
         """Rows of the whole prompt that stand for `positions`, one for each flag that stands for one row."""
-        own = row_indices(self.spread(positions), span, self.length, self.start_token)
+        padded = self.padding == "speaks"
+        own = row_indices(self.spread(positions), span, self.count(span), self.before, padded)
         return tuple(self.first + row for row in own)
 
     def paired_rows(
@@ -233,25 +279,33 @@ class Stream:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Rows in a prompt and, at the same positions, in its anchor prompt.
 
-        An empty anchor prompt has no text: the row at the target's place stands in, or the start token.
+        An empty anchor prompt has no text: the row at the target's place stands in, or the start token. Without padding
+        it is the row that closes the prompt.
         """
         wanted = self.spread(positions)
-        rows, others = self.rows(wanted, span), list(self.rows(wanted & ~Position.TOKENS or wanted, anchor))
-        if wanted & Position.TOKENS and not wanted & Position.ALL:
-            single = len(rows) - len(span.ids) - 1
-            others[single:] = [self.first + row for row in counterparts(span, anchor, self.start_token)]
-        if not anchor.ids and not wanted & Position.ALL:
-            for place, flag in enumerate(flag for flag in Position if flag & wanted & ~Position.TOKENS):
+        rows = self.rows(wanted, span)
+        if wanted & Position.ALL:
+            return rows, self.rows(wanted, anchor)
+        others = list(self.rows(wanted & ~Position.TOKENS, anchor)) if wanted & ~Position.TOKENS else []
+        single = [flag for flag in Position if flag & wanted & ~MANY]
+        if wanted & Position.TOKENS:
+            last = self.first + self.count(anchor) - 1
+            found = (self.first + row for row in counterparts(span, anchor, self.before))
+            others[len(single) : len(single)] = [min(row, last) for row in found]
+        if not anchor.ids:
+            closing = self.first + min(self.before, self.count(anchor) - 1)
+            for place, flag in enumerate(single):
                 if flag & _OF_TEXT:
-                    others[place] = self.first if empty_is_start and self.start_token else rows[place]
+                    start = self.first if empty_is_start and self.before == 1 else rows[place]
+                    others[place] = start if self.padding == "speaks" else closing
         return rows, tuple(others)
 
     def rows_from_name(self, span: TokenSpan) -> range:
-        """The last subject token and everything after it, but never the start token."""
+        """The last subject token and everything after it, but never what stands before the text."""
         (own,) = self.rows(Position.LAST_SUBJECT, span)
-        return range(max(own, self.first + self.start_token), self.first + self.length)
+        return range(max(own, self.first + self.before), self.first + self.count(span))
 
     def key(self, span: TokenSpan, row: int) -> StreamKey:
         """What a row depends on: the tokens up to it, or the whole text where the encoder is not causal."""
         own = row - self.first
-        return self.first, row_key(span, own, self.start_token) if self.causal else (span.ids, own)
+        return self.first, row_key(span, own, self.before) if self.causal else (span.ids, own)

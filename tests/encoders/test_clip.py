@@ -20,7 +20,7 @@ from text_pico import (
 )
 
 from speed_erase.speed_ops.encoders import tower as lazy_blocks
-from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
+from speed_erase.speed_ops.encoders.clip import ClipTextEncoder, ClipWeights
 from speed_erase.speed_ops.encoders.encoder import TextEncoder, read_rows
 from speed_erase.speed_ops.encoders.tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
@@ -273,7 +273,11 @@ def test_equals_comfyui(comfyui: Path, family: str, skip: int | None) -> None:
         expected, pooled = clip.encode_from_tokens(clip.tokenize(literal), return_pooled=True)
         torch.testing.assert_close(full(encoder, [prompt])[0], expected[0], atol=1e-5, rtol=0)
         if family in ("sdxl", "sdxl-refiner"):
-            torch.testing.assert_close(encoder.pooled([prompt]), pooled, atol=1e-5, rtol=0)
+            rows, whole = encoder.encode_both([prompt, "another"], [2, 0])
+            torch.testing.assert_close(whole[0], pooled[0], atol=1e-5, rtol=0)
+            torch.testing.assert_close(rows[0], expected[0, :2], atol=1e-5, rtol=0)
+        else:
+            assert encoder.pooled_width == 0
 
 
 def test_open_clip_spelling_is_the_only_difference() -> None:
@@ -303,3 +307,22 @@ def test_an_interrupt_inside_a_block_leaves_no_half_filled_one(monkeypatch: pyte
             full(encoder)
         monkeypatch.setattr(lazy_blocks, "_overwrite", overwrite)
         assert torch.equal(full(encoder), expected)
+
+
+def test_blocks_that_add_nothing_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small model's CLIP is of full size with most blocks idle: leaving them out changes nothing but the time."""
+    tensors = dict(checkpoint_tensors("sd1"))
+    first = [key for key in tensors if ".layers.0." in key and key.split(".")[-2] in ("out_proj", "fc2")]
+    assert len(first) == 4
+    for key in first:
+        tensors[key] = torch.zeros_like(tensors[key])
+    ran: list[int] = []
+    read = ClipWeights.block
+    monkeypatch.setattr(ClipWeights, "block", lambda self, layer: ran.append(layer) or read(self, layer))
+    encoder = ClipTextEncoder(tensors, encoder_rows("sd1"), ClipTokenizer.from_package())
+    skipped = full(encoder)
+    assert set(ran) == set(range(1, max(ran) + 1)) and max(ran) >= 2
+    monkeypatch.setattr(ClipWeights, "idle", lambda self: ())
+    again = ClipTextEncoder(tensors, encoder_rows("sd1"), ClipTokenizer.from_package())
+    torch.testing.assert_close(skipped, full(again))
+    assert 0 in ran

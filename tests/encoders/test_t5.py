@@ -42,7 +42,7 @@ def letters(text: str) -> list[int]:
 
 
 def test_a_stream_without_a_start_token_begins_with_the_text() -> None:
-    stream = Stream(letters, 20, first=77, start_token=False, causal=False)
+    stream = Stream(letters, 20, first=77, before=0, causal=False)
     span = stream.locate(Prompt("by me, now", 5))
     assert span.subject == 5
     assert stream.rows(IN_CONTEXT, span) == (77 + 4, 77 + 10, 77 + 11, 96)
@@ -55,14 +55,14 @@ def test_a_stream_without_a_start_token_begins_with_the_text() -> None:
 
 
 def test_rows_that_read_both_ways_are_the_same_only_in_the_same_prompt() -> None:
-    both, causal = (Stream(letters, 20, start_token=False, causal=causal) for causal in (False, True))
+    both, causal = (Stream(letters, 20, before=0, causal=causal) for causal in (False, True))
     alone, followed = (stream.locate(Prompt(text, 2)) for stream in [both] for text in ("me", "me too"))
     assert both.key(alone, 1) != both.key(followed, 1) and causal.key(alone, 1) == causal.key(followed, 1)
     assert Stream(letters, 20, first=20).key(alone, 1) != Stream(letters, 20).key(alone, 1)
 
 
 def test_an_empty_anchor_has_the_row_at_the_targets_place() -> None:
-    stream = Stream(letters, 20, first=5, start_token=False, causal=False)
+    stream = Stream(letters, 20, first=5, before=0, causal=False)
     spans = stream.locate(Prompt.bare("name")), stream.locate(Prompt.bare(""))
     for start in (False, True):
         rows, anchors = stream.paired_rows(Position.LAST_SUBJECT | Position.EOS, *spans, start)

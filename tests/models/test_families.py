@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import mini_dit
 import pico
 import pytest
 
 from speed_erase.speed_ops.errors import SettingsError, UnsupportedModelError
-from speed_erase.speed_ops.models.detect import detect, layers
-from speed_erase.speed_ops.models.families import ARCHITECTURES, GRAPH_FAMILIES, by_name
+from speed_erase.speed_ops.models.detect import detect, layers, reads_text
+from speed_erase.speed_ops.models.families import ARCHITECTURES, by_name
 from speed_erase.speed_ops.models.keys import encoder_keys
 
 LAYERS = {"sd1": 16, "sd2": 16, "sdxl": 70, "sdxl-refiner": 44}
@@ -87,9 +89,10 @@ def test_columns_and_conventions() -> None:
     xl = by_name("sdxl")
     assert (xl.columns("clip_l"), xl.columns("clip_g")) == (slice(0, 768), slice(768, 2048))
     assert xl.pooled is not None and xl.pooled.width == 2816
-    for row in GRAPH_FAMILIES:
-        assert sum(encoder.width for encoder in row.encoders) == row.context_width
-    assert [row.encoders[0].blocks_used for row in ARCHITECTURES] == [12, 23, 11, 31, 11, 24, 24]
+    for row in ARCHITECTURES:
+        beside = sum(encoder.width for encoder in row.encoders if encoder.placed == "beside")
+        assert max(beside, *(row.columns(encoder.name).stop for encoder in row.encoders)) == row.context_width
+    assert [row.encoders[0].blocks_used for row in ARCHITECTURES][:7] == [12, 23, 11, 31, 11, 24, 24]
     with pytest.raises(SettingsError, match="clip_l, clip_g"):
         xl.columns("t5")
 
@@ -128,9 +131,6 @@ def test_models_that_text_enters_at_one_layer(family: str, path: str, prefix: st
         assert layer.file_key == f"{prefix}{'context_embedder' if folder else path}.weight"
         assert layer.canonical == f"diffusion_model.{path}.weight" and layer.shape == keys[layer.file_key]
         assert layer.lora_base == f"lora_unet_{path}"
-    with pytest.raises(UnsupportedModelError, match="Supported models:") as caught:
-        detect(keys, GRAPH_FAMILIES)
-    assert str(caught.value).endswith("Stable Diffusion XL refiner.")
     other = "flux-dev" if family == "sd3" else "sd3"
     with pytest.raises(UnsupportedModelError, match="is not a"):
         layers(by_name(other), keys)
@@ -142,11 +142,75 @@ def test_flux_without_guidance_is_schnell() -> None:
     assert (names["flux-dev"], names["flux-schnell"]) == ("flux-1-dev", "flux-1-schnell")
 
 
+RECORDED = json.loads((Path(__file__).parent / "recorded_keys.json").read_text(encoding="utf-8"))
+"""{model: {key: shape}} of the smallest models that ComfyUI detects (`mini_families`), from its own modules."""
+TEXT_LAYERS = {
+    "sd3": ("sd3", ["context_embedder"]),
+    "sd3.5-medium": ("sd3", ["context_embedder"]),
+    "flux-dev": ("flux-dev", ["txt_in"]),
+    "flux-schnell": ("flux-schnell", ["txt_in"]),
+    "chroma": ("chroma", ["txt_in"]),
+    "auraflow": ("auraflow", ["cond_seq_linear"]),
+    "z-image": ("z-image", ["cap_embedder.1"]),
+    "lumina-2": ("lumina-2", ["cap_embedder.1"]),
+    "qwen-image": ("qwen-image", ["txt_in"]),
+    "wan": ("wan", ["blocks.0.cross_attn.v", "blocks.1.cross_attn.v"]),
+    "ltxv": ("ltxv", ["transformer_blocks.0.attn2.to_v", "transformer_blocks.1.attn2.to_v"]),
+}
+
+
+@pytest.mark.parametrize("model", RECORDED)
+@pytest.mark.parametrize("prefix", ["diffusion_model.", "model.diffusion_model.", ""])
+def test_what_comfyui_detects_is_detected(model: str, prefix: str) -> None:
+    family, paths = TEXT_LAYERS[model]
+    keys = {prefix + key: tuple(shape) for key, shape in RECORDED[model].items()}
+    assert detect(keys) is by_name(family)
+    found = layers(by_name(family), keys)
+    assert [layer.ldm_path for layer in found] == paths
+    for layer in found:
+        assert layer.canonical == f"diffusion_model.{layer.ldm_path}.weight" and reads_text(layer.canonical)
+        assert layer.lora_base == "lora_unet_" + layer.ldm_path.replace(".", "_")
+        assert layer.shape == keys[layer.file_key]
+    others = [
+        key for key in keys if key.endswith(("qkv.weight", "attn1.to_v.weight", "self_attn.v.weight", "norm.weight"))
+    ]
+    assert not any(reads_text(f"diffusion_model.{key.removeprefix(prefix)}") for key in others)
+
+
+def test_keys_and_values_of_every_block_of_a_transformer() -> None:
+    keys = {key: tuple(shape) for key, shape in RECORDED["wan"].items()}
+    vace = keys | {"vace_blocks.0.cross_attn.k.weight": (256, 256), "vace_blocks.0.cross_attn.v.weight": (256, 256)}
+    found = layers(by_name("wan"), vace, "KV")
+    assert [layer.kind for layer in found] == ["K", "V"] * 3
+    assert found[-1].canonical == "diffusion_model.vace_blocks.0.cross_attn.v.weight"
+    assert {layer.kind for layer in layers(by_name("wan"), vace, "K")} == {"K"}
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "said"),
+    [
+        ("wan", {"text_embedding.0.weight": (256, 2048)}, r"a Wan model, but text_embedding\.0\.weight is 256 x 2048"),
+        ("z-image", {"clip_text_pooled_proj.0.weight": (1024,)}, r"Z-Image model, but it has clip_text_pooled_proj"),
+        ("auraflow", {"cond_seq_linear.weight": (3072, 1024)}, r"an AuraFlow model, but cond_seq_linear"),
+    ],
+)
+def test_a_variant_that_reads_other_text_is_refused(model: str, change: dict[str, object], said: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=said):
+        detect(RECORDED[model] | change)
+
+
+def test_what_only_the_nodes_edit_is_said_in_every_list() -> None:
+    with pytest.raises(
+        UnsupportedModelError, match=r"Flux\.1 schnell, Chroma \(in ComfyUI\), .*LTX-Video \(in ComfyUI\)\."
+    ):
+        detect({})
+
+
 FLUX, SD3 = mini_dit.model_shapes("flux-dev"), mini_dit.model_shapes("sd3")
 LOOK_ALIKES = {
     "a Flux.2 model": FLUX | {"double_stream_modulation_img.lin.weight": (9, 3), "txt_in.weight": (6144, 15360)},
-    "a Chroma model": {key: size for key, size in FLUX.items() if "vector_in" not in key}
-    | {"distilled_guidance_layer.norms.0.scale": (4,)},
+    "a Chroma model, but txt_in.weight is 48 x 2048": {key: size for key, size in FLUX.items() if "vector" not in key}
+    | {"distilled_guidance_layer.norms.0.scale": (4,), "txt_in.weight": (48, 2048)},
     "an Ovis-Image model": FLUX | {"txt_norm.scale": (2048,)},
     "a ControlNet": FLUX | {"controlnet_blocks.0.weight": (4, 4)},
     "a Flux model, but it has no vector_in": {key: size for key, size in FLUX.items() if "vector_in" not in key},

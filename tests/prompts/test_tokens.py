@@ -267,3 +267,54 @@ def test_counterparts_are_rows_of_the_anchor_in_order(ids, others):
     assert len(found) == len(ids) + 1 and found[-1] == len(others) + 1
     assert all(1 <= row <= len(others) + 1 for row in found)
     assert list(found) == sorted(found)
+
+
+def _words(text: str) -> list[int]:
+    return [sum(word.encode()) for word in text.split()]
+
+
+TEMPLATE = Stream(_words, 40, before=3, padding="none", after=5)
+"""As a chat model reads a prompt: three rows of a template, the text, five more."""
+UNPADDED = Stream(_words, 40, before=0, causal=False, padding="none")
+MASKED = Stream(_words, 40, before=0, causal=False, padding="silent")
+
+
+def test_without_padding_a_name_has_the_rows_of_its_text_and_of_what_closes_it() -> None:
+    span = TEMPLATE.locate(Template("a drawing of {name} here", "a drawing").fill("blue dog"))
+    assert TEMPLATE.count(span) == 3 + 6 + 5
+    # The last token of the name, the next, the last word, and the end with the rest of the template.
+    assert TEMPLATE.rows(Position.SPREAD, span) == (7, 9, 8, 8, 10, 11, 12, 13)
+    assert TEMPLATE.rows_from_name(span) == range(7, 14)
+    for stream in (UNPADDED, MASKED):
+        short = stream.locate(Prompt.bare("blue dog"))
+        assert stream.rows(Position.SPREAD, short) == (0, 1, 2)
+        assert stream.rows(Position.ALL, short) == (0, 1, 2)
+        assert max(stream.rows(IN_CONTEXT, short)) == 2, "no row beyond the prompt's own"
+
+
+def test_pairs_without_padding_stay_inside_both_prompts() -> None:
+    target, anchor, empty = (Prompt.bare(name) for name in ("big blue dog", "cat", ""))
+    for stream in (TEMPLATE, UNPADDED, MASKED):
+        span = stream.locate(target)
+        for other in (anchor, empty):
+            goal = stream.locate(other)
+            for positions in (Position.SPREAD, Position.ALL, IN_CONTEXT, Position.LAST_SUBJECT):
+                rows, others = stream.paired_rows(positions, span, goal)
+                assert len(rows) == len(others)
+                assert max(rows) < stream.count(span) and max(others) < stream.count(goal)
+    span, goal = TEMPLATE.locate(target), TEMPLATE.locate(empty)
+    assert TEMPLATE.paired_rows(Position.LAST_SUBJECT, span, goal) == ((5,), (3,)), "what closes the empty prompt"
+    rows, others = TEMPLATE.paired_rows(Position.TAIL | Position.EOS, span, TEMPLATE.locate(anchor))
+    assert (rows, others) == ((6, 7, 8, 9, 10), (4, 5, 6, 7, 8))
+
+
+def test_the_whole_empty_prompt_has_one_row_of_silent_padding() -> None:
+    empty = Prompt.bare("")
+    streams = (TEMPLATE, UNPADDED, MASKED, Stream(_words, 40))
+    assert [len(stream.whole(stream.locate(empty))) for stream in streams] == [8, 1, 2, 40]
+
+
+def test_a_template_leaves_less_room() -> None:
+    long = Prompt.bare(" ".join(["x"] * 33))
+    with pytest.raises(InputError, match="takes 32"):
+        TEMPLATE.locate(long)

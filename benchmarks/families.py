@@ -1,0 +1,75 @@
+"""Seconds and sizes of an edit at the real layer shapes of every family: the table of docs/architectures.md.
+
+    python benchmarks/families.py [family ...]
+
+Weights and rows are random, the rows with a spectrum like a text encoder's. Solved are 1 and 100 concepts of eight rows
+each, against 300 kept names of two rows each, with the preset `context`. Seconds are processor seconds of one thread:
+they do not depend on what else the machine does. Reading text is not in them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+
+from speed_erase.speed_ops.engine.rows import Rows
+from speed_erase.speed_ops.engine.settings import EraseSettings
+from speed_erase.speed_ops.models.families import ARCHITECTURES
+from speed_erase.speed_ops.solver import solve
+
+SHAPES: dict[str, list[tuple[int, int, int]]] = {
+    "sd1": [(2, 320, 768), (5, 640, 768), (9, 1280, 768)],
+    "sdxl": [(10, 640, 2048), (60, 1280, 2048)],
+    "sd3": [(1, 1536, 4096)],
+    "flux-dev": [(1, 3072, 4096)],
+    "chroma": [(1, 3072, 4096)],
+    "auraflow": [(1, 3072, 2048)],
+    "z-image": [(1, 3840, 2560)],
+    "lumina-2": [(1, 2304, 2304)],
+    "qwen-image": [(1, 3072, 3584)],
+    "wan": [(30, 1536, 1536)],
+    "ltxv": [(28, 2048, 2048)],
+}
+"""{family: (how many layers, outputs, width)}: SD3 medium, Wan 2.1 1.3B and LTX-Video 2B where a family has sizes."""
+KEPT, ROWS = 300, 8
+
+
+def rows(names: int, each: int, width: int, seed: int) -> Rows:
+    """Random rows; a name's lie close to each other."""
+    generator = torch.Generator().manual_seed(seed)
+    spectrum = torch.arange(1, width + 1) ** -0.7 * width**0.5
+    own = torch.randn(names, 1, width, generator=generator)
+    values = (own + 0.3 * torch.randn(names, each, width, generator=generator)) * spectrum
+    groups = tuple(group for group in range(names) for _ in range(each))
+    labels = tuple(f"{seed}-{group}" for group in range(names))
+    return Rows(values.reshape(-1, width), groups, labels, (False, *[True] * (each - 1)) * names)
+
+
+def measure(name: str, concepts: int) -> tuple[float, float]:
+    """(processor seconds, megabytes of the LoRA in half precision)."""
+    generator, weights = torch.Generator().manual_seed(0), {}
+    for count, outputs, width in SHAPES[name]:
+        for _ in range(count):
+            values = torch.randn(outputs, width, generator=generator) * width**-0.5
+            weights[f"diffusion_model.{len(weights)}.weight"] = values
+    width = SHAPES[name][0][2]
+    given = (rows(concepts, ROWS, width, 1), rows(concepts, ROWS, width, 2), rows(KEPT, 2, width, 3))
+    began = time.process_time()
+    erasure = solve(weights, *given, given[2].values[:16].clone(), EraseSettings.preset("context"))
+    seconds = time.process_time() - began
+    size = sum(edit.up.numel() + edit.down.numel() for edit in erasure.edits.values())
+    return seconds, 2 * size / 1e6
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    titles = {row.name: row.title for row in ARCHITECTURES}
+    for name in sys.argv[1:] or SHAPES:
+        (one, small), (many, large) = (measure(name, concepts) for concepts in (1, 100))
+        print(f"| {titles[name]} | {one:.1f} s | {many:.1f} s | {small:.2g} MB | {large:.2g} MB |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
