@@ -34,7 +34,8 @@ Status = Literal["cleaned", "ready", "skipped", "failed"]
 class Done:
     """What became of one model."""
 
-    model: Path
+    model: Path | str
+    """Its path, or its URL in a store."""
     status: Status
     """ready: nothing has been done yet, and nothing speaks against it."""
     detail: str
@@ -88,14 +89,19 @@ def find_models(
     for path in _entries(folder, outputs.folder, recursive):
         inner = path.relative_to(folder)
         name = inner.as_posix()
-        wanted = not include or any(fnmatchcase(name, pattern) for pattern in include)
-        if wanted and not any(fnmatchcase(name, pattern) for pattern in exclude):
+        if chosen(name, include, exclude):
             found.append(Candidate(path, replace(outputs, folder=outputs.folder / inner.parent), name))
     if not found:
         what = "no .safetensors file and no diffusers folder"
         what = f"{what} that --include and --exclude let through" if include or exclude else what
         raise NotFoundError(f"There is no checkpoint in {folder}: it contains {what}.")
     return found
+
+
+def chosen(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether the patterns let a model through; `name` is its path below the folder that is searched."""
+    wanted = not include or any(fnmatchcase(name, pattern) for pattern in include)
+    return wanted and not any(fnmatchcase(name, pattern) for pattern in exclude)
 
 
 def _entries(folder: Path, out: Path, recursive: bool) -> Iterator[Path]:
@@ -206,8 +212,9 @@ def clean_one(one: Candidate, stored: StoredJob, text: TextSetup, note: Note, st
             raise KeyboardInterrupt
 
     try:
-        if finished(one, stored, text.clip_skip):
-            return Done(one.path, "skipped", "Already done.", time.perf_counter() - started)
+        if there := finished(one, stored, text.clip_skip):
+            facts: dict[str, Any] = {"files": {product: str(path) for product, path in there.items()}}
+            return Done(one.path, "skipped", "Already done.", time.perf_counter() - started, facts=facts)
         outcome = clean_file(
             one.path, stored.job, text, one.outputs, strength=stored.strength, note=note, progress=stop_if_asked
         )
@@ -217,19 +224,21 @@ def clean_one(one: Candidate, stored: StoredJob, text: TextSetup, note: Note, st
     erased = sum(concept.verdict == "erased" for concept in concepts)
     what = f"{erased} of {len(concepts)} concept{'' if len(concepts) == 1 else 's'} erased"
     facts = {"files": {product: str(path) for product, path in outcome.files.items()}, "erased": erased}
+    if outcome.rows is not None:
+        facts |= {"encoded": outcome.rows.encoded, "reused": outcome.rows.reused}
     return Done(one.path, "cleaned", f"{what}, {outcome.seconds:.1f} s.", outcome.seconds, facts=facts)
 
 
-def finished(one: Candidate, stored: StoredJob, clip_skip: int | None) -> bool:
-    """Whether every file is there and says that it was made by this job from this very model."""
+def finished(one: Candidate, stored: StoredJob, clip_skip: int | None) -> dict[Product, Path]:
+    """Its results, if every file is there and says that it was made by this job from this very model; else none."""
     source = ModelSource.open(one.path)
     outputs = possible_outputs(source, stored.job, one.outputs, lambda text: None)
     paths = outputs.paths(one.path, is_folder=source.checkpoint.is_folder)
     if not all(path.exists() for path in paths.values()):
-        return False
+        return {}
     recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=clip_skip)
     speaking = {path for product, path in paths.items() if product != "report"}
-    return bool(speaking) and made_by(recipe, source, speaking, outputs.salt) == speaking
+    return paths if speaking and made_by(recipe, source, speaking, outputs.salt) == speaking else {}
 
 
 def for_each(

@@ -116,7 +116,7 @@ def clean(
     """Erases a job's concepts from a model file, in memory. Nothing is written."""
     model = source.model(job.settings.layers)
     outcome = erase(job, model, text.encoder(source), device=text.device, progress=progress, announce=announce)
-    outcome = at_strength(outcome, strength, model.weights, progress)
+    outcome = at_strength(outcome, strength, model, progress)
     recipe = recipe_of(
         job,
         strength=strength,
@@ -148,7 +148,7 @@ def possible_outputs(source: ModelSource, job: Job, outputs: OutputFiles, note: 
 
 def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]:
     """What a user should know before the long work: what is missing, and how much text a slow encoder has to read."""
-    found = missing_encoders(source, text)
+    found = [*missing_encoders(source, text), *unread_pooled(source, job, text)]
     slow = [row.title for row in source.encoder_files(text.text_encoders).found if not row.causal]
     count = _texts(job)
     if slow and count > MANY_TEXTS:
@@ -171,6 +171,19 @@ def missing_encoders(source: ModelSource, text: TextSetup) -> list[str]:
         f"N{titles[1:]} {were} found (give {them} with --text-encoder PATH). Text is encoded without {them}, as "
         f"ComfyUI would do; the result applies only to prompts encoded without {them}."
     ]
+
+
+def unread_pooled(source: ModelSource, job: Job, text: TextSetup) -> list[str]:
+    """A sentence where the model reads pooled text that no encoder here can make: that path then stays as it is."""
+    path = source.architecture.pooled
+    if path is None or not job.settings.pooled or text.encoder(source).encoder.pooled_width:
+        return []
+    found = source.encoder_files(text.text_encoders).pooled
+    if found:  # a diffusers folder without the last blocks, which the rows do without
+        why = f"{' and '.join(row.title for row in found)} lacks its last layers here"
+        return [f"The pooled path stays unedited, because {why}: give the whole encoder with --text-encoder PATH."]
+    titles = " or ".join(row.title for row in path.encoders)
+    return [f"The pooled path stays unedited, because no {titles} was found: give it with --text-encoder PATH."]
 
 
 def _texts(job: Job) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 from ..concepts.retain_set import drop_targets
 from ..encoders.cache import CachedEncoder
 from ..encoders.encoder import TextEncoder
+from ..encoders.tower import RESIDENT_BYTES
 from ..errors import FileError, NoSpaceError
 from ..job import Job, recipe_of
-from ..models.families import LayerKey
+from ..models.architecture import LayerKey
 from ..prompts.requests import RowRequest, all_pairs, usable_names
 from ..prompts.tokens import Stream, StreamKey
 from .clean import checked
@@ -69,7 +71,7 @@ def plan_file(path: Path, job: Job, text: TextSetup, outputs: OutputFiles, stren
     needed = _Texts.of(encoder.encoder.streams, encoder.encoder.context_length, job)
     quick = sum(math.prod(shape) for shape in files.shapes.values()) <= QUICK_PARAMETERS
     cached = _cached(encoder, needed.requests, quick)
-    layers = source.layers(job.settings.layers)
+    layers = source.every_layer(job.settings.layers) if job.settings.pooled else source.layers(job.settings.layers)
     sizes: dict[Product, int] = {
         "checkpoint": source.checkpoint.size,
         "lora": _lora_bytes(layers, min(needed.target_rows, job.settings.rows_per_concept * len(job.concepts))),
@@ -188,3 +190,66 @@ def _lora_bytes(layers: Sequence[LayerKey], rank: int) -> int:
 
 def _reads(source: ModelSource, files: EncoderFiles) -> dict[str, int]:
     return {str(holder.path): holder.size for holder in (source.checkpoint, *files.holders)}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of one model before any work."""
+
+    memory: int
+    """Bytes that a worker needs for it."""
+    encoder: str
+    """The same for models that have the same text encoder, as far as samples tell."""
+    size: int
+    """Bytes of the model."""
+    family: str
+    """The family's title."""
+
+
+ReadBytes = Callable[[Path, int, int], bytes]
+"""Bytes of a file from one place to another."""
+
+
+def survey(path: Path, text: TextSetup, read: ReadBytes) -> Survey:
+    """Reads headers, and through `read` a few kilobytes of the text encoder."""
+    source = ModelSource.open(path)
+    files = source.encoder_files(text.text_encoders)
+    return Survey(memory_for(files), sample_of(files, read), source.checkpoint.size, source.architecture.title)
+
+
+BASE_MEMORY = 1_000_000_000
+"""Bytes a worker takes for any model: Python, torch and transformers, rows, and one layer at a time. Generous: with it
+SDXL asks for 2.6 GB, and its measured peak is 1.45 GB (docs/benchmarks.md)."""
+LARGE_ENCODER = 6
+"""A text encoder that is not held whole takes its size in float32 divided by this, at most (see `RESIDENT_BYTES`)."""
+
+
+def memory_for(files: EncoderFiles) -> int:
+    """Bytes that cleaning takes. The model itself is read and written layer by layer, and counts for little."""
+    total = BASE_MEMORY
+    for row in files.found:
+        inside = [shape for name, shape in files.shapes.items() if name.startswith(f"{row.folder}/")]
+        size = 4 * sum(math.prod(shape) for shape in inside)
+        total += size if size <= RESIDENT_BYTES else max(RESIDENT_BYTES, size // LARGE_ENCODER)
+    return total
+
+
+SAMPLES = 6
+SAMPLE_BYTES = 4096
+"""Of so many of an encoder's matrices the first bytes are compared: whoever trains or merges one changes them all."""
+
+
+def sample_of(files: EncoderFiles, read: ReadBytes) -> str:
+    """Hash of the layout of text encoders and of some of their weights."""
+    total = hashlib.sha256()
+    for name in sorted(files.shapes):
+        total.update(f"{name} {files.shapes[name]}\n".encode())
+    names = sorted(name for name, shape in files.shapes.items() if len(shape) == 2)
+    for name in names[:: max(1, len(names) // SAMPLES)]:
+        holder, key = files.places[name]
+        part = holder.part_of(key)
+        entry = part.header.entries[key[len(part.prefix) :]]
+        start = part.header.data_start + entry.begin
+        stop = min(start + SAMPLE_BYTES, part.header.data_start + entry.end)
+        total.update(read(part.file, start, stop))
+    return total.hexdigest()

@@ -6,22 +6,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
-from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder
+from ..encoders.encoder import EncoderPart, JoinedTextEncoder, PairedTextEncoder, TextEncoder
 from ..encoders.t5 import T5TextEncoder
 from ..encoders.tokenizers import clip_words, t5_words
 from ..erase import EditableModel
-from ..errors import FileError
+from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint, checkpoint_hash
 from ..files.tensors import read_scaled, tensors_hash
-from ..models.detect import detect, layers
-from ..models.families import Architecture, FamilyEncoder, LayerKey
+from ..models.architecture import Architecture, FamilyEncoder, LayerKey
+from ..models.detect import detect, layers, pooled_layer
 from ..models.keys import Shapes, Which, encoder_keys, spelling
 from ..progress import Progress
 
@@ -41,6 +41,8 @@ class EncoderFiles:
     holders: tuple[Checkpoint, ...]
     """The files, each once."""
     places: dict[str, tuple[Checkpoint, str]]
+    pooled: tuple[FamilyEncoder, ...] = ()
+    """Those that feed the pooled path, some of them that alone."""
 
     def keys(self) -> Iterable[str]:
         return self.places.keys()
@@ -63,9 +65,9 @@ def gather_encoders(family: Architecture, model: Checkpoint, given: Sequence[Pat
     files = [Checkpoint.open(path) for path in given]
     chosen: dict[str, tuple[Checkpoint, dict[str, str]]] = {}
     for file in files:
-        names = [row for row in family.encoders if _inside(row, file)]
-        if not names and not _is_pooled_only(family, file):
-            wanted = " and ".join(row.title for row in family.encoders)
+        names = [row for row in family.every_encoder if _inside(row, file)]
+        if not names:
+            wanted = " and ".join(row.title for row in family.every_encoder)
             raise FileError(f"{file.path} contains no text encoder that {family.title} uses here: it uses {wanted}.")
         for row in names:
             if row.name in chosen:
@@ -73,7 +75,7 @@ def gather_encoders(family: Architecture, model: Checkpoint, given: Sequence[Pat
                     f"{chosen[row.name][0].path} and {file.path} both contain {row.title}: give only one of them."
                 )
             chosen[row.name] = file, _inside(row, file)
-    for row in family.encoders:
+    for row in family.every_encoder:
         if row.name not in chosen and (keys := encoder_keys(row, model.keys())[1]):
             chosen[row.name] = model, keys
     missing = tuple(row for row in family.encoders if row.name not in chosen)
@@ -84,10 +86,11 @@ def gather_encoders(family: Architecture, model: Checkpoint, given: Sequence[Pat
         tuple({holder.path: holder for holder, _ in chosen.values()}.values()),
         {
             f"{row.folder}/{name}": (chosen[row.name][0], key)
-            for row in family.encoders
+            for row in family.every_encoder
             if row.name in chosen
             for name, key in chosen[row.name][1].items()
         },
+        () if family.pooled is None else tuple(row for row in family.pooled.encoders if row.name in chosen),
     )
 
 
@@ -117,11 +120,6 @@ def _is_alone(row: FamilyEncoder, shapes: Shapes) -> bool:
     if row.name == "t5xxl":
         return _width(_T5_TABLES, shapes) == row.width and _T5_GATE in shapes and _UMT5 not in shapes
     return _width(_TABLES, shapes) == row.width
-
-
-def _is_pooled_only(family: Architecture, file: Checkpoint) -> bool:
-    """CLIP-L beside Flux: the model has a use for it, the edit has none."""
-    return family.pooled is not None and "clip_l" in family.pooled.encoders and _width(_TABLES, file.shapes) == 768
 
 
 def _width(tables: Sequence[str], shapes: Shapes) -> int | None:
@@ -157,20 +155,30 @@ class ModelSource:
     def open(cls, path: Path | str) -> ModelSource:
         """Reads headers only; refuses what is no model that can be edited."""
         checkpoint = Checkpoint.open(path)
-        return cls(checkpoint, detect(checkpoint.shapes))
+        family = detect(checkpoint.shapes)
+        if not family.on_command_line:
+            raise UnsupportedModelError(
+                f"{path} is a {family.title} model, which only the ComfyUI nodes edit: open it there with SPEED Erase."
+            )
+        return cls(checkpoint, family)
 
     def layers(self, which: Which) -> list[LayerKey]:
         """The layers that an edit of `which` reaches."""
         return layers(self.architecture, self.checkpoint.shapes, which)
 
+    def every_layer(self, which: Which) -> list[LayerKey]:
+        """Those, and the one that reads pooled text."""
+        pooled = pooled_layer(self.architecture, self.checkpoint.shapes)
+        return [*self.layers(which), *([pooled] if pooled else [])]
+
     def model(self, which: Which) -> EditableModel:
         """What an erasure sees of it; weights are read when they are asked for."""
-        found = self.layers(which)
+        found = self.every_layer(which)
         return EditableModel(self.architecture, tuple(found), LayerWeights(self.checkpoint, found))
 
     def takes_edits(self, which: Which) -> bool:
         """Whether an edit can be baked in: not into weights of 8 bits, where it would drown in rounding."""
-        return not self.checkpoint.low_precision_keys(layer.file_key for layer in self.layers(which))
+        return not self.checkpoint.low_precision_keys(layer.file_key for layer in self.every_layer(which))
 
     def encoder_files(self, given: Sequence[Path | str] = ()) -> EncoderFiles:
         """The family's text encoders in the file itself, or in the files given."""
@@ -198,6 +206,13 @@ class TextSetup:
     device: str = "cpu"
     """Where text is encoded and the edit is computed, as torch calls it."""
 
+    def elsewhere(self) -> TextSetup:
+        """The same for another machine: one with the same files, in another folder, and with a cache of its own."""
+        tokenizer = self.tokenizer.absolute() if self.tokenizer else None
+        return replace(
+            self, tokenizer=tokenizer, text_encoders=tuple(path.absolute() for path in self.text_encoders), cache=None
+        )
+
     def encoder(self, source: ModelSource) -> CachedEncoder:
         """The encoder of a model, read in this way."""
         files = source.encoder_files(self.text_encoders)
@@ -212,22 +227,32 @@ class TextSetup:
         beside = [row for row in files.found if row.placed == "beside"]
         if beside:
             words = clip_words(self.tokenizer, files.holders)
-            clip = ClipTextEncoder(files, beside, words, self.clip_skip, self.device)
-            parts.append(EncoderPart(clip, family.columns(beside[0].name).start))
+            clip = ClipTextEncoder(files, beside, words, self.clip_skip, self.device, files.pooled)
+            pooled = family.pooled.first_column(files.pooled[0].name) if family.pooled and files.pooled else 0
+            parts.append(EncoderPart(clip, family.columns(beside[0].name).start, pooled))
         for row in files.found:
             if row.placed == "below":
                 t5 = T5TextEncoder(files, row, t5_words(self.tokenizer, files.holders), self.clip_skip, self.device)
                 parts.append(EncoderPart(t5))
-        if family.entry is None or family.encoders == files.found[:1]:
+        if family.entry is None:
             return parts[0].encoder
-        return JoinedTextEncoder(parts, family.context_width)
+        if family.encoders == files.found[:1]:
+            return self._with_pooled(parts[0].encoder, files)
+        return JoinedTextEncoder(parts, family.context_width, family.pooled.text_width if family.pooled else 0)
+
+    def _with_pooled(self, rows: TextEncoder, files: EncoderFiles) -> TextEncoder:
+        """An encoder of rows with those that the model reads for its pooled path alone, where they were found."""
+        if not files.pooled:
+            return rows
+        words = clip_words(self.tokenizer, files.holders)
+        return PairedTextEncoder(rows, ClipTextEncoder(files, files.pooled, words, None, self.device, files.pooled))
 
 
 def encoder_hash(tensors: Checkpoint | EncoderFiles, architecture: Architecture) -> str:
     """Of the text encoders in a file, or in the files that hold them; empty when there are none."""
     named = [
         (f"{encoder.name}.{name}", key)
-        for encoder in architecture.encoders
+        for encoder in architecture.every_encoder
         for name, key in sorted(encoder_keys(encoder, tensors.keys())[1].items())
     ]
     return tensors_hash((name, tensors[key]) for name, key in named) if named else ""

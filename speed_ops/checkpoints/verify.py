@@ -6,20 +6,19 @@ certificate; every tensor that was not to be edited is compared byte for byte.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..certificate.certificate import GROUPS, PLACES, Certificate, ConceptResult, Drift, verdict, verdict_in_words
+from ..certificate.certificate import Certificate
 from ..certificate.measure import measure_edits
-from ..concepts.names import quoted, same_name_key
 from ..engine.auto import settle_rows
 from ..engine.edits import LayerEdit
-from ..engine.problem import prepare
+from ..engine.problem import RowSet, prepare
+from ..erase import EditableModel, erases_pooled
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
@@ -30,7 +29,9 @@ from ..files.tensors import read_scaled
 from ..gather import gather
 from ..job import StoredJob, job_of, same_work
 from ..models.detect import is_lora
+from ..pooled import text_columns_of
 from ..progress import Progress
+from .claims import broken_claims, claimed_part, not_measured
 from .clean import missing_encoders
 from .source import ModelSource, TextSetup
 
@@ -78,12 +79,15 @@ def open_erased(
     if is_lora(published.shapes):
         edits, faults = _lora_edits(published, source)
     else:
-        edited = {layer.file_key for layer in source.layers("KV")}
+        edited = {layer.file_key for layer in source.every_layer("KV")}
         faults = compare_tensors(source.checkpoint, published, edited, progress)
         faults += strange_files(source.checkpoint, file)
         edits = _differences(source, published, faults)
     faults += _origin_faults(said, source, recipe, salt)
-    ours = {layer.canonical for layer in source.layers(stored.job.settings.layers)}
+    settings = stored.job.settings
+    reached = source.every_layer(settings.layers) if settings.pooled else source.layers(settings.layers)
+    ours = {layer.canonical for layer in reached}
+    faults += _beside_text(source, edits)
     faults += [f"The layer {key} is edited, but the recipe leaves it alone." for key in edits if key not in ours][:5]
     return ErasedFile(said, stored, source, {key: edits[key] for key in edits if key in ours}, tuple(faults))
 
@@ -104,21 +108,22 @@ def verify_file(
     erased = open_erased(file, base, recipe=recipe, salt=salt, progress=progress)
     stored, source = erased.stored, erased.source
     settings = settle_rows(stored.job.settings, len(stored.job.concepts))
-    weights = source.model(settings.layers).weights
-    text = setup_of(stored.clip_skip)
-    rows = gather(text.encoder(source), weights, stored.job, progress)
-    problem = prepare(
-        rows.targets,
-        rows.anchors,
-        rows.retain,
-        rows.invariants,
-        settings,
-        **rows.judges(stored.job.concepts),
-    )
-    whole = {key: erased.edits.get(key) or _zero(weights[key].shape) for key in weights}
-    measured = measure_edits(weights, whole, problem, progress)
-    faults = (*erased.faults, *broken_claims(erased.said, measured))
-    notes = (*stored.notes, *missing_encoders(source, text), *_not_measured(erased.said.certificate))
+    model, text = source.model(settings.layers), setup_of(stored.clip_skip)
+    encoder = text.encoder(source)
+    pools = erases_pooled(stored.job, model, encoder)
+    rows = gather(encoder, model.weights, stored.job, progress, pools=pools)
+
+    def measure(weights: Mapping[str, torch.Tensor], own: RowSet) -> Certificate:
+        judges = own.judges([concept.kind for concept in stored.job.concepts])
+        problem = prepare(own.targets, own.anchors, own.retain, own.invariants, settings, **judges)
+        found = {key: _of_width(erased.edits.get(key), weights[key].shape) for key in weights}
+        return measure_edits(weights, found, problem, progress)
+
+    measured = measure(model.weights, rows)
+    if rows.pooled is not None and _edits_pooled(erased, model):
+        measured = replace(measured, pooled=measure(model.pooled, rows.pooled))
+    faults = (*erased.faults, *broken_claims(erased.said, measured), *_unmeasured(erased, model, measured))
+    notes = (*stored.notes, *missing_encoders(source, text), *not_measured(erased.said.certificate))
     return Verification(erased.said.certificate, measured, faults, notes)
 
 
@@ -144,7 +149,7 @@ def _stored_job(said: Provenance, recipe: Recipe | None, salt: str | None, file:
 
 def _lora_edits(published: Checkpoint, source: ModelSource) -> tuple[dict[str, LayerEdit], list[str]]:
     try:
-        found = read_lora(published.path, source.layers("KV"))
+        found = read_lora(published.path, source.every_layer("KV"))
     except UnsupportedModelError as fault:
         raise FileError(str(fault)) from fault
     return found.edits, [f"The LoRA also edits {name}, which our erasures never do." for name in found.unmatched[:5]]
@@ -153,7 +158,7 @@ def _lora_edits(published: Checkpoint, source: ModelSource) -> tuple[dict[str, L
 def _differences(source: ModelSource, published: Checkpoint, faults: list[str]) -> dict[str, LayerEdit]:
     """What was added to each layer, exactly; a layer without any difference is left out."""
     edits = {}
-    for layer in source.layers("KV"):
+    for layer in source.every_layer("KV"):
         key = layer.file_key
         if source.checkpoint.shapes[key] != published.shapes.get(key):
             continue  # the comparison has said so
@@ -177,8 +182,34 @@ def _dense(delta: torch.Tensor) -> LayerEdit:
     return LayerEdit(delta, torch.eye(width, dtype=delta.dtype))
 
 
-def _zero(shape: torch.Size) -> LayerEdit:
+def _of_width(edit: LayerEdit | None, shape: torch.Size) -> LayerEdit:
+    """The edit of the columns that are measured; where there is none, nothing."""
+    if edit is not None:
+        return text_columns_of(edit, shape[1])
     return LayerEdit(torch.zeros(shape[0], 1, dtype=torch.float64), torch.zeros(1, shape[1], dtype=torch.float64))
+
+
+def _beside_text(source: ModelSource, edits: Mapping[str, LayerEdit]) -> list[str]:
+    """Where the pooled path's layer was changed in columns that read no text (SDXL's sizes)."""
+    path, faults = source.architecture.pooled, []
+    for layer in source.every_layer("V"):
+        if layer.kind == "pooled" and path is not None and layer.canonical in edits:
+            beside = edits[layer.canonical].delta()[:, path.text_width :]
+            if bool((beside != 0).any()):
+                faults.append(f"{layer.file_key} is changed in columns that read no text.")
+    return faults
+
+
+def _edits_pooled(erased: ErasedFile, model: EditableModel) -> bool:
+    """Whether the file edits the pooled path, or says it does."""
+    return bool(claimed_part(erased.said, "pooled") or erased.edits.keys() & model.pooled.keys())
+
+
+def _unmeasured(erased: ErasedFile, model: EditableModel, measured: Certificate) -> list[str]:
+    """A pooled path that the file edits, or says it does, and that cannot be measured here."""
+    if measured.pooled is not None or not _edits_pooled(erased, model):
+        return []
+    return ["The pooled path is edited, but not all of its text encoders are here to measure it: give --text-encoder."]
 
 
 def _origin_faults(said: Provenance, source: ModelSource, recipe: Recipe | None, salt: str | None) -> list[str]:
@@ -194,146 +225,6 @@ def _origin_faults(said: Provenance, source: ModelSource, recipe: Recipe | None,
     if stored.history and stored.history != history:
         faults.append("The header names earlier erasures that are not those of the base.")
     return faults
-
-
-LEFT_TOLERANCE = 0.05
-"""How much more of a concept may be left than was certified: what half precision costs an edit."""
-DRIFT_TOLERANCE = 0.02
-"""How much further kept names may move than was certified."""
-_SETTLED = ("rows_per_concept", "threshold", "lam", "softness")
-"""Settings that `auto` chooses: the certificate has its choice, the recipe what was asked for."""
-_VERDICTS = ("erased", "weakened", "stands", "unproven")
-"""The best first. Unproven is not better than any."""
-
-
-def broken_claims(said: Provenance, measured: Certificate) -> list[str]:
-    """Where the measurement is worse than the claim, or claim and recipe are not about the same, one sentence each.
-
-    Concepts go by their order, as names may be hashes.
-    """
-    claimed, recipe = said.certificate, said.recipe
-    assert recipe is not None
-    faults = _concept_faults(_list(claimed, "concepts"), recipe, measured)
-    faults += _drift_faults(_list(claimed, "drift"), measured.drift)
-    empty = {"sot_drift": measured.sot_drift or 0.0, "null_text_drift": max(measured.null_text_drift, default=0.0)}
-    for name, found in empty.items():
-        if found > (bound := _number(claimed.get(name))) + DRIFT_TOLERANCE:
-            faults.append(f"The empty prompt moves by {found:.1%}; the certificate says {bound:.1%}.")
-    if "layers" in claimed and claimed["layers"] != len(measured.layers):
-        count = str(claimed["layers"])[:40]
-        faults.append(f"The certificate is about {count} layers, the recipe about {len(measured.layers)}.")
-    return faults + list(_setting_faults(claimed, recipe))
-
-
-def _concept_faults(claims: list[dict[str, Any]], recipe: Recipe, measured: Certificate) -> list[str]:
-    if len(claims) != len(measured.concepts):
-        return [f"The certificate covers {len(claims)} concepts, the recipe {len(measured.concepts)}."]
-    faults: list[str] = []
-    for claim, stored, found in zip(claims, recipe.concepts, measured.concepts, strict=True):
-        name = quoted(found.name)
-        if same_name_key(str(claim.get("name"))) != same_name_key(stored.target):
-            faults.append(f"The certificate speaks of another concept in the place of {name}.")
-        if claim.get("kind", found.kind) != found.kind:
-            faults.append(f"The certificate judges {name} as another kind of concept than the recipe.")
-        faults += _number_faults(claim, found)
-        best, shown = _best_verdict(claim, found), claim.get("verdict")
-        if shown not in _VERDICTS or _VERDICTS.index(shown) < _VERDICTS.index(best):
-            words = verdict_in_words(shown)[:40]
-            faults.append(f"The certificate calls {name} {words}, but it is {verdict_in_words(best)}.")
-    return faults
-
-
-_SHARES = {
-    "probe_median": "is left in unseen prompts",
-    "solved_median": "is left in the prompts we optimised",
-    "probe_worst": "is left in unseen prompts, in the worst layer",
-    "solved_worst": "is left in the prompts we optimised, in the worst layer",
-    "energy_lost": "of the edit was lost by compressing rows",
-}
-
-
-def _number_faults(claim: dict[str, Any], found: ConceptResult) -> Iterator[str]:
-    """Where more is left of a concept than the certificate says."""
-    for field, words in _SHARES.items():
-        share, said = getattr(found, field), _number(claim.get(field), -math.inf)
-        if share is not None and share > said + LEFT_TOLERANCE:
-            shown = "does not say" if said == -math.inf else f"says {said:.0%}"
-            yield f"{quoted(found.name)}: {share:.0%} {words}; the certificate {shown}."
-
-
-def _best_verdict(claim: dict[str, Any], found: ConceptResult) -> str:
-    """The best verdict that the claim's own numbers allow, and the measurement with the tolerance in its favour.
-
-    Bars are those of the kind that the recipe gives.
-    """
-    solved, probed = (_number(claim.get(name), math.inf) for name in ("solved_median", "probe_median"))
-    own = verdict(solved, None if claim.get("probe_median") is None else probed, found.kind)
-    lenient = None if found.probe_median is None else found.probe_median - LEFT_TOLERANCE
-    return max(own, verdict(found.solved_median - LEFT_TOLERANCE, lenient, found.kind), key=_VERDICTS.index)
-
-
-_GROUPS = {"kept": ("kept", "filtered"), "held_out": ("held_out",)}
-"""Kept and filtered names are one group here: which was which is not stored."""
-_SIZES = {"median": "median", "p95": "95th percentile", "maximum": "maximum", "mean": "mean"}
-
-
-def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> list[str]:
-    told = [str((one.get("group"), one.get("where"))) for one in claims]
-    known = {str((group, part.where)) for part in measured for group in _GROUPS[part.group]}
-    faults = []
-    if len(set(told)) != len(told) or not known.issuperset(told):
-        faults.append("The certificate speaks of names that the recipe does not give, or twice of the same.")
-    for part in measured:
-        names = f"the {GROUPS[part.group].lower()} ({PLACES[part.where]})"
-        said = [one for one in claims if one.get("group") in _GROUPS[part.group] and one.get("where") == part.where]
-        if not said:
-            faults.append(f"The certificate says nothing about {names}.")
-            continue
-        if any(_number(one.get("names"), math.inf) > part.names for one in said):
-            faults.append(f"The certificate speaks of more names than there are among {names}.")
-        for field, words in _SIZES.items():
-            bound, found = max(_number(one.get(field)) for one in said), getattr(part, field)
-            if found > bound + DRIFT_TOLERANCE:
-                faults.append(f"The {words} drift of {names} is {found:.1%}; the certificate says {bound:.1%}.")
-        listed = max((_number(pair[1]) for one in said for pair in _pairs(one.get("worst"))), default=0.0)
-        if part.worst and part.worst[0][1] > listed + DRIFT_TOLERANCE:
-            faults.append(f"One of {names} moves by {part.worst[0][1]:.1%}; the certificate lists none that far.")
-    return faults
-
-
-def _setting_faults(claimed: dict[str, Any], recipe: Recipe) -> Iterator[str]:
-    """Where the certificate was made with other settings than the recipe asks for."""
-    settings, asked = claimed.get("settings"), recipe.settings
-    chosen = _SETTLED if asked.get("preset_name") == "auto" else ()
-    for name, value in settings.items() if isinstance(settings, dict) else ():
-        if name in asked and name not in chosen and value != asked[name]:
-            yield f"The certificate was made with {name} {str(value)[:40]}, the recipe says {str(asked[name])[:40]}."
-    curve = claimed.get("curve")
-    budget = curve.get("budget") if isinstance(curve, dict) else None
-    if budget is not None and budget != asked.get("drift_budget", budget):
-        yield f"The certificate names a budget of {str(budget)[:40]}, the recipe {str(asked['drift_budget'])[:40]}."
-
-
-def _not_measured(claimed: dict[str, Any]) -> list[str]:
-    """What a header may say that no measurement of the finished file can check."""
-    found = [words for name, words in (("curve", "the trade-off"), ("rounds", "leaks")) if claimed.get(name)]
-    return [f"What the header says about {' and '.join(found)} was not measured again."] if found else []
-
-
-def _pairs(listed: Any) -> list[list[Any]]:
-    """Entries of a list of names with their drift."""
-    return [pair for pair in listed if isinstance(pair, list) and len(pair) == 2] if isinstance(listed, list) else []
-
-
-def _list(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = values.get(name)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
-
-
-def _number(value: Any, default: float = 0.0) -> float:
-    """A finite number, or the default for anything else."""
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if ok else default
 
 
 _CHUNK = 4 << 20

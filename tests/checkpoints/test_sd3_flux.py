@@ -18,16 +18,19 @@ from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.encoders import tokenizers as tokenizers
 from speed_erase.speed_ops.encoders.tokenizers import T5Tokenizer
-from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.lora import read_lora
-from speed_erase.speed_ops.models.detect import detect, layers
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 CONCEPT = "Van Gogh -> art"
 ENTRY = {"sd3": "context_embedder.weight", "flux-dev": "txt_in.weight", "flux-schnell": "txt_in.weight"}
+POOLED = {
+    "sd3": "y_embedder.mlp.0.weight",
+    "flux-dev": "vector_in.in_layer.weight",
+    "flux-schnell": "vector_in.in_layer.weight",
+}
 ENCODERS = {"sd3": ("t5", "clip_l"), "flux-dev": ("t5",), "flux-schnell": ("clip_l", "t5")}
-"""In any order. Flux has CLIP-L for the pooled path, which is not edited; SD3's large CLIP-G only where it matters."""
+"""In any order. Flux has CLIP-L for the pooled path alone; SD3's large CLIP-G only where it matters."""
 FEW = ("--retain-limit", "4", "--save", "checkpoint,lora,recipe")
 
 
@@ -80,7 +83,8 @@ def test_target_becomes_anchor_and_nothing_else_changes(home: Path, tmp_path: Pa
     before, after = load_file(base), load_file(tmp_path / f"{family}-erased.safetensors")
     prefix = "model.diffusion_model." if family == "flux-schnell" else ""
     changed = {key for key in before if not torch.equal(before[key], after[key])}
-    assert before.keys() == after.keys() and changed == {prefix + ENTRY[family]}
+    both = {prefix + ENTRY[family], prefix + POOLED[family]}
+    assert before.keys() == after.keys() and changed == (both - {POOLED["flux-dev"]} if family == "flux-dev" else both)
     old, new = (part[prefix + ENTRY[family]].double() for part in (before, after))
     target, anchor = rows_of(home, family, "Van Gogh", "art", encoders=encoders)
     goal = anchor @ old.T
@@ -88,14 +92,54 @@ def test_target_becomes_anchor_and_nothing_else_changes(home: Path, tmp_path: Pa
     assert left.max() < 0.1, left
     recipe = json.loads((tmp_path / f"{family}-recipe.json").read_text())
     assert recipe["family"] == family
-    lora = read_lora(tmp_path / f"{family}-eraser-lora.safetensors", _layers(base))
-    (edit,) = lora.edits.values()
-    assert not lora.unmatched and (new - old - edit.delta()).norm() < 0.02 * (new - old).norm()
+    lora = read_lora(tmp_path / f"{family}-eraser-lora.safetensors", ModelSource.open(base).every_layer("V"))
+    assert not lora.unmatched and len(lora.edits) == len(changed)
+    edit = lora.edits[f"diffusion_model.{ENTRY[family]}"]
+    assert (new - old - edit.delta()).norm() < 0.02 * (new - old).norm()
 
 
-def _layers(path: Path) -> list:
-    shapes = Checkpoint.open(path).shapes
-    return layers(detect(shapes), shapes)
+@pytest.mark.parametrize("family", ["sd3", "flux-schnell"])
+def test_pooled_text_becomes_the_anchor_s_too(home: Path, tmp_path: Path, family: str) -> None:
+    encoders = ("clip_g", "clip_l", "t5") if family == "sd3" else ("clip_l", "t5")
+    assert erase(home, family, tmp_path, encoders=encoders) == 0
+    base = home / f"{family}.safetensors"
+    key = ("model.diffusion_model." if family == "flux-schnell" else "") + POOLED[family]
+    old, new = (load_file(path)[key].double() for path in (base, tmp_path / f"{family}-erased.safetensors"))
+    setup = TextSetup(None, home / "words", tuple(home / f"{one}.safetensors" for one in encoders))
+    encoder = setup.encoder(ModelSource.open(base)).encoder
+    target, anchor, empty = (row.double() for row in encoder.encode_both(["Van Gogh", "art", ""], [0, 0, 0])[1])
+    assert len(target) == old.shape[1]
+    assert (new @ target - old @ anchor).norm() < 0.05 * (old @ (target - anchor)).norm()
+    assert ((new - old) @ empty).norm() < 0.01 * (old @ empty).norm()
+
+
+def test_an_encoder_for_pooled_text_may_be_missing(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flux without CLIP-L is edited without its pooled path, and told so; SD3 has zeros where an encoder is missing."""
+    base = home / "flux-dev.safetensors"
+    arguments = ["erase", str(base), "--concepts", CONCEPT, *mini.QUICK, *FEW, "--out", str(tmp_path)]
+    assert main([*arguments, *given(home, "t5")]) == 0
+    assert "The pooled path stays unedited, because no CLIP-L was found" in capsys.readouterr().err
+    assert main([*arguments, *given(home, "t5", "clip_l"), "--no-pooled", "--force"]) == 0
+    assert "pooled path" not in capsys.readouterr().err
+    assert torch.equal(
+        *(load_file(file)[POOLED["flux-dev"]] for file in (base, tmp_path / "flux-dev-erased.safetensors"))
+    )
+    setup = TextSetup(None, home / "words", (home / "clip_g.safetensors",))
+    encoder = setup.encoder(ModelSource.open(home / "sd3.safetensors")).encoder
+    (row,) = encoder.encode_both(["Van Gogh"], [0])[1]
+    assert row.shape == (2048,) and not row[:768].any() and row[768:].all()
+
+
+def test_verify_measures_the_pooled_path(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    family, base = "flux-schnell", home / "flux-schnell.safetensors"
+    assert erase(home, family, tmp_path) == 0
+    file = tmp_path / f"{family}-erased.safetensors"
+    assert main(["verify", str(file), "--base", str(base), *given(home, "clip_l", "t5")]) == 0
+    assert "Pooled path: " in capsys.readouterr().out
+    assert main(["verify", str(file), "--base", str(base), *given(home, "t5")]) == 1
+    assert "not all of its text encoders are here" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("family", ["sd3", "flux-dev"])
@@ -172,7 +216,8 @@ def test_diffusers_folders(home: Path, tmp_path: Path, family: str) -> None:
     assert main(["erase", str(model), "--concepts", CONCEPT, *mini.QUICK, *FEW, "--out", str(tmp_path), "--quiet"]) == 0
     file = "transformer/diffusion_pytorch_model.safetensors"
     before, after = load_file(model / file), load_file(tmp_path / "model-erased" / file)
-    assert {key for key in before if not torch.equal(before[key], after[key])} == {"context_embedder.weight"}
+    edited = {"context_embedder.weight", "time_text_embed.text_embedder.linear_1.weight"}
+    assert {key for key in before if not torch.equal(before[key], after[key])} == edited
     for name in components:
         if name != "transformer":
             part = Path(name, "model.safetensors")

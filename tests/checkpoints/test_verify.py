@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from speed_erase.speed_ops.certificate.certificate import BARS, Certificate, ConceptResult, verdict
-from speed_erase.speed_ops.checkpoints.verify import LEFT_TOLERANCE, broken_claims
+from speed_erase.speed_ops.checkpoints.claims import LEFT_TOLERANCE, broken_claims
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.files.metadata import Provenance
 from speed_erase.speed_ops.files.recipe import Recipe, RecipeConcept

@@ -1,0 +1,168 @@
+"""Where a header claims more than was measured, one sentence each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ..certificate.certificate import GROUPS, PLACES, Certificate, ConceptResult, Drift, verdict, verdict_in_words
+from ..concepts.names import quoted, same_name_key
+from ..files.metadata import Provenance
+from ..files.recipe import Recipe
+
+LEFT_TOLERANCE = 0.05
+"""How much more of a concept may be left than was certified: what half precision costs an edit."""
+DRIFT_TOLERANCE = 0.02
+"""How much further kept names may move than was certified."""
+_SETTLED = ("rows_per_concept", "threshold", "lam", "softness")
+"""Settings that `auto` chooses: the certificate has its choice, the recipe what was asked for."""
+_VERDICTS = ("erased", "weakened", "stands", "unproven")
+"""The best first. Unproven is not better than any."""
+
+
+def broken_claims(said: Provenance, measured: Certificate) -> list[str]:
+    """Where the measurement is worse than the claim, or claim and recipe are not about the same, one sentence each.
+
+    Concepts go by their order, as names may be hashes.
+    """
+    assert said.recipe is not None
+    faults = _part_faults(said.certificate, said.recipe, measured)
+    if measured.pooled is not None:
+        claimed = claimed_part(said, "pooled")
+        if claimed:
+            faults += [f"Pooled path: {text}" for text in _part_faults(claimed, said.recipe, measured.pooled)]
+        else:
+            faults.append("The pooled path is edited, and the certificate says nothing about it.")
+    return faults + list(_setting_faults(said.certificate, said.recipe))
+
+
+def _part_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
+    """Of the rows, or of the pooled path."""
+    faults = _concept_faults(_list(claimed, "concepts"), recipe, measured)
+    faults += _drift_faults(_list(claimed, "drift"), measured.drift)
+    empty = {"sot_drift": measured.sot_drift or 0.0, "null_text_drift": max(measured.null_text_drift, default=0.0)}
+    for name, found in empty.items():
+        if found > (bound := _number(claimed.get(name))) + DRIFT_TOLERANCE:
+            faults.append(f"The empty prompt moves by {found:.1%}; the certificate says {bound:.1%}.")
+    if "layers" in claimed and claimed["layers"] != len(measured.layers):
+        count = str(claimed["layers"])[:40]
+        faults.append(f"The certificate is about {count} layers, the recipe about {len(measured.layers)}.")
+    return faults
+
+
+def _concept_faults(claims: list[dict[str, Any]], recipe: Recipe, measured: Certificate) -> list[str]:
+    if len(claims) != len(measured.concepts):
+        return [f"The certificate covers {len(claims)} concepts, the recipe {len(measured.concepts)}."]
+    faults: list[str] = []
+    for claim, stored, found in zip(claims, recipe.concepts, measured.concepts, strict=True):
+        name = quoted(found.name)
+        if same_name_key(str(claim.get("name"))) != same_name_key(stored.target):
+            faults.append(f"The certificate speaks of another concept in the place of {name}.")
+        if claim.get("kind", found.kind) != found.kind:
+            faults.append(f"The certificate judges {name} as another kind of concept than the recipe.")
+        faults += _number_faults(claim, found)
+        best, shown = _best_verdict(claim, found), claim.get("verdict")
+        if shown not in _VERDICTS or _VERDICTS.index(shown) < _VERDICTS.index(best):
+            words = verdict_in_words(shown)[:40]
+            faults.append(f"The certificate calls {name} {words}, but it is {verdict_in_words(best)}.")
+    return faults
+
+
+_SHARES = {
+    "probe_median": "is left in unseen prompts",
+    "solved_median": "is left in the prompts we optimised",
+    "probe_worst": "is left in unseen prompts, in the worst layer",
+    "solved_worst": "is left in the prompts we optimised, in the worst layer",
+    "energy_lost": "of the edit was lost by compressing rows",
+}
+
+
+def _number_faults(claim: dict[str, Any], found: ConceptResult) -> Iterator[str]:
+    """Where more is left of a concept than the certificate says."""
+    for field, words in _SHARES.items():
+        share, said = getattr(found, field), _number(claim.get(field), -math.inf)
+        if share is not None and share > said + LEFT_TOLERANCE:
+            shown = "does not say" if said == -math.inf else f"says {said:.0%}"
+            yield f"{quoted(found.name)}: {share:.0%} {words}; the certificate {shown}."
+
+
+def _best_verdict(claim: dict[str, Any], found: ConceptResult) -> str:
+    """The best verdict that the claim's own numbers allow, and the measurement with the tolerance in its favour.
+
+    Bars are those of the kind that the recipe gives.
+    """
+    solved, probed = (_number(claim.get(name), math.inf) for name in ("solved_median", "probe_median"))
+    own = verdict(solved, None if claim.get("probe_median") is None else probed, found.kind)
+    lenient = None if found.probe_median is None else found.probe_median - LEFT_TOLERANCE
+    return max(own, verdict(found.solved_median - LEFT_TOLERANCE, lenient, found.kind), key=_VERDICTS.index)
+
+
+_GROUPS = {"kept": ("kept", "filtered"), "held_out": ("held_out",)}
+"""Kept and filtered names are one group here: which was which is not stored."""
+_SIZES = {"median": "median", "p95": "95th percentile", "maximum": "maximum", "mean": "mean"}
+
+
+def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> list[str]:
+    told = [str((one.get("group"), one.get("where"))) for one in claims]
+    known = {str((group, part.where)) for part in measured for group in _GROUPS[part.group]}
+    faults = []
+    if len(set(told)) != len(told) or not known.issuperset(told):
+        faults.append("The certificate speaks of names that the recipe does not give, or twice of the same.")
+    for part in measured:
+        names = f"the {GROUPS[part.group].lower()} ({PLACES[part.where]})"
+        said = [one for one in claims if one.get("group") in _GROUPS[part.group] and one.get("where") == part.where]
+        if not said:
+            faults.append(f"The certificate says nothing about {names}.")
+            continue
+        if any(_number(one.get("names"), math.inf) > part.names for one in said):
+            faults.append(f"The certificate speaks of more names than there are among {names}.")
+        for field, words in _SIZES.items():
+            bound, found = max(_number(one.get(field)) for one in said), getattr(part, field)
+            if found > bound + DRIFT_TOLERANCE:
+                faults.append(f"The {words} drift of {names} is {found:.1%}; the certificate says {bound:.1%}.")
+        listed = max((_number(pair[1]) for one in said for pair in _pairs(one.get("worst"))), default=0.0)
+        if part.worst and part.worst[0][1] > listed + DRIFT_TOLERANCE:
+            faults.append(f"One of {names} moves by {part.worst[0][1]:.1%}; the certificate lists none that far.")
+    return faults
+
+
+def _setting_faults(claimed: dict[str, Any], recipe: Recipe) -> Iterator[str]:
+    """Where the certificate was made with other settings than the recipe asks for."""
+    settings, asked = claimed.get("settings"), recipe.settings
+    chosen = _SETTLED if asked.get("preset_name") == "auto" else ()
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        if name in asked and name not in chosen and value != asked[name]:
+            yield f"The certificate was made with {name} {str(value)[:40]}, the recipe says {str(asked[name])[:40]}."
+    curve = claimed.get("curve")
+    budget = curve.get("budget") if isinstance(curve, dict) else None
+    if budget is not None and budget != asked.get("drift_budget", budget):
+        yield f"The certificate names a budget of {str(budget)[:40]}, the recipe {str(asked['drift_budget'])[:40]}."
+
+
+def not_measured(claimed: dict[str, Any]) -> list[str]:
+    """What a header may say that no measurement of the finished file can check."""
+    found = [words for name, words in (("curve", "the trade-off"), ("rounds", "leaks")) if claimed.get(name)]
+    return [f"What the header says about {' and '.join(found)} was not measured again."] if found else []
+
+
+def _pairs(listed: Any) -> list[list[Any]]:
+    """Entries of a list of names with their drift."""
+    return [pair for pair in listed if isinstance(pair, list) and len(pair) == 2] if isinstance(listed, list) else []
+
+
+def _list(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = values.get(name)
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def _number(value: Any, default: float = 0.0) -> float:
+    """A finite number, or the default for anything else."""
+    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if ok else default
+
+
+def claimed_part(said: Provenance, part: str) -> dict[str, Any]:
+    """A part of the header's certificate."""
+    found = said.certificate.get(part)
+    return found if isinstance(found, dict) else {}
