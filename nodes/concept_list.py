@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.concepts.concept_list import ConceptList, parse_concepts, read_concepts
-from ..speed_ops.concepts.kinds import KINDS
+from ..speed_ops.concepts.concept_list import Concept, ConceptList, parse_concepts, read_concepts, read_lines
+from ..speed_ops.concepts.kinds import KINDS, kind_of
+from ..speed_ops.concepts.names import WordIndex, invisible_note, quoted, words_of
+from ..speed_ops.concepts.retain_set import builtin_retain
 from ..speed_ops.errors import InputError, SpeedError
 from .host.paths import NONE, input_file, list_names, state_of
-from .sockets import CATEGORY, Concepts
+from .host.text import too_long
+from .retain_set_loader import set_of_widgets
+from .sockets import CATEGORY, Concepts, found_by
 
 _ABSENT: Any = object()
 
@@ -24,7 +29,8 @@ class ConceptListNode(io.ComfyNode):
             node_id="ConceptList",
             display_name="Concept List",
             category=CATEGORY,
-            description="Names to erase, one per line: 'name', 'name -> anchor', 'name | alias -> anchor'.",
+            **found_by("artist", "style", "character", "name list"),
+            description="Names to erase, one per line: 'name', 'name -> anchor', 'name | alias -> anchor || kind'.",
             inputs=[
                 io.String.Input(
                     "text",
@@ -32,8 +38,8 @@ class ConceptListNode(io.ComfyNode):
                     default="",
                     placeholder="Van Gogh -> art\nSnoopy | the Peanuts beagle -> dog\n# a comment",
                     tooltip="One concept per line. Without '->', the kind decides what the name becomes. With '->' and "
-                    "nothing after it, the name is treated as if it were not in the prompt. Commas and parentheses are "
-                    "part of a name.",
+                    "nothing after it, the name is treated as if it were not in the prompt. '|| person' at the end "
+                    "gives a line a kind of its own. Commas and parentheses are part of a name.",
                 ),
                 io.Combo.Input(
                     "kind",
@@ -83,3 +89,84 @@ def read_list(text: str, kind: str, file: str | None) -> ConceptList:
     """The typed concepts and those of the file."""
     typed = parse_concepts(text, kind)
     return typed if file in (None, NONE) else typed + read_concepts(input_file(file), kind)
+
+
+SUGGESTED = 12
+"""Names offered at a time."""
+NAMED = 3
+"""Names mentioned in one sentence."""
+
+
+def check(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a run would say about every line of a list that is being written."""
+    text, kind = str(asked.get("text", "")), str(asked.get("kind", "style"))
+    lines = read_lines(text, kind)
+    good = [one.concept for one in lines if one.concept is not None and not one.problem]
+    notes: list[str] = []
+    try:
+        total = ConceptList(tuple(good))
+        other = asked.get("file")
+        total = total if other in (None, "", NONE) else total + read_concepts(input_file(str(other)), kind)
+        notes += total.notes
+    except SpeedError as error:
+        notes.append(str(error))
+    kept = _kept_that_fall(good, asked.get("retain"))
+    return {"lines": [_shown(one.line, one.concept, one.problem, kept) for one in lines], "notes": notes}
+
+
+def _kept_that_fall(concepts: list[Concept], widgets: Any) -> dict[str, list[str]]:
+    """Target or alias -> names of the wired retain set that contain it and so are not kept."""
+    found: dict[str, list[str]] = {}
+    try:
+        names = set_of_widgets(widgets).names if isinstance(widgets, dict) else ()
+    except SpeedError:
+        return found  # the other node says what is wrong with its list
+    index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
+    for name in names:
+        if (phrase := index.match(name)) is not None:
+            found.setdefault(phrase, []).append(name)
+    return found
+
+
+def _shown(line: int, concept: Concept | None, problem: str, kept: dict[str, list[str]]) -> dict[str, Any]:
+    if concept is None:
+        return {"line": line, "problem": problem}
+    fallen = [name for phrase in concept.phrases for name in kept.get(phrase, ())]
+    notes = [invisible_note(concept.cleaned)] if concept.cleaned else []
+    if fallen:
+        listed = ", ".join(map(quoted, fallen[:NAMED])) + (" and others" if len(fallen) > NAMED else "")
+        notes.append(f"It is inside kept names, which are therefore not kept: {listed}.")
+    notes += [sentence for phrase in concept.phrases if (sentence := too_long(phrase))]  # T5 takes more
+    return {
+        "line": line,
+        "target": concept.target,
+        "anchor": concept.anchor,
+        "kind": concept.kind,
+        "aliases": list(concept.aliases),
+        "problem": problem,
+        "note": " ".join(notes),
+    }
+
+
+def suggest(asked: dict[str, Any]) -> dict[str, Any]:
+    """Names that begin as the user does: of the built-in lists for the kind, then of the user's own files."""
+    written, kind = words_of(str(asked.get("text", ""))), str(asked.get("kind", "style"))
+    found: dict[str, None] = {}
+    for name in _all_names(kind) if written else ():
+        words = words_of(name)
+        if all(any(word.startswith(part) for word in words) for part in written):
+            found.setdefault(name)
+        if len(found) == SUGGESTED:
+            break
+    return {"names": list(found)}
+
+
+def _all_names(kind: str) -> Iterator[str]:
+    for name in kind_of(kind).retain_sets:
+        if name != "scenes":  # whole prompts, which nobody erases
+            yield from builtin_retain(name).names
+    for file in list_names(".txt", ".csv", ".tsv")[1:]:
+        try:
+            yield from (concept.target for concept in read_concepts(input_file(file), kind))
+        except SpeedError:
+            continue  # a file that is no list of concepts offers nothing

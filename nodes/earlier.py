@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..speed_ops.concepts.concept_list import Concept
 from ..speed_ops.encoders.cache import CachedEncoder
 from ..speed_ops.engine.rows import Rows, join
-from ..speed_ops.erase import Outcome
+from ..speed_ops.erase import Held, Outcome
 from ..speed_ops.errors import SpeedError
 from ..speed_ops.files.recipe import Recipe
 from ..speed_ops.gather import read_pairs
 from ..speed_ops.job import Job, job_of
+from ..speed_ops.pooled import pooled_pairs
 from ..speed_ops.progress import Progress
 from ..speed_ops.prompts.requests import all_pairs
 from .host.patching import edits_on, only_text_layers
@@ -28,7 +29,7 @@ class Earlier:
 
     keys: frozenset[str]
     """Layers that it edits."""
-    rows: Rows | None
+    targets: Held | None
     """Its target rows; None for one that came from a file."""
     job: Job | None
     """How to make those rows again, from the file's recipe."""
@@ -53,12 +54,24 @@ def job_in(recipe: Recipe | None) -> Job | None:
         return None
 
 
-def held_rows(model: Any, targets: Sequence[Concept], reader: CachedEncoder, progress: Progress | None) -> Rows | None:
-    """Rows to hold; a name that is erased anew goes where the new erasure sends it."""
-    parts = [rows for one in _carried(model) if (rows := _rows_of(one, reader, progress)) is not None]
-    if not parts:
+def held_rows(
+    model: Any, targets: Sequence[Concept], reader: CachedEncoder, pooled: Container[str], progress: Progress | None
+) -> Held:
+    """Rows to hold; a name that is erased anew goes where the new erasure sends it.
+
+    `pooled`: the layer of the pooled path, or nothing.
+    """
+    parts = [found for one in _carried(model) if (found := _targets_of(one, reader, pooled, progress)) is not None]
+    anew = {concept.target.casefold() for concept in targets}
+    return Held(_others([part.rows for part in parts], anew), _others([part.pooled for part in parts], anew))
+
+
+def _others(parts: Sequence[Rows | None], anew: Container[str]) -> Rows | None:
+    """The rows of all names but those erased anew."""
+    there = [part for part in parts if part is not None]
+    if not there:
         return None
-    total, anew = join(parts), {concept.target.casefold() for concept in targets}
+    total = join(there)
     kept = [place for place, name in enumerate(total.names) if name.casefold() not in anew]
     return total.take_concepts(kept) if kept else None
 
@@ -68,7 +81,7 @@ def notes_on(model: Any, held: Rows | None) -> list[str]:
     carried = _carried(model)
     notes = [f"Still erased, from an earlier erasure: {', '.join(held.names)}."] if held is not None else []
     for one in carried:
-        if one.rows is None and one.job is None:
+        if one.targets is None and one.job is None:
             notes.append(
                 f"{one.source or 'An earlier erasure'} does not say which names it erased, so they may come back."
             )
@@ -85,9 +98,11 @@ def _carried(model: Any) -> tuple[Earlier, ...]:
     return model.get_attachment(_ATTACHMENT) or ()
 
 
-def _rows_of(one: Earlier, reader: CachedEncoder, progress: Progress | None) -> Rows | None:
-    if one.rows is not None or one.job is None:
-        return one.rows
+def _targets_of(one: Earlier, reader: CachedEncoder, pooled: Container[str], progress: Progress | None) -> Held | None:
+    if one.targets is not None or one.job is None:
+        return one.targets
     concepts, plan = one.job.concepts, one.job.plan
     pairs = all_pairs(reader.encoder.streams, concepts, plan.solve_templates, plan)
-    return read_pairs(reader, concepts, pairs, "concepts", progress)[0]
+    reader.pools = any(key in pooled for key in one.keys) and reader.encoder.pooled_width > 0
+    rows = read_pairs(reader, concepts, pairs, "concepts", progress)[0]
+    return Held(rows, pooled_pairs(reader, concepts, pairs)[0] if reader.pools else None)

@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
-from ..speed_ops.engine.rows import Rows
 from ..speed_ops.engine.settings import EraseSettings
-from ..speed_ops.erase import EditableModel, Outcome, at_strength
+from ..speed_ops.erase import EditableModel, Held, Outcome, at_strength
 from ..speed_ops.erase import erase as erase_job
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
-from ..speed_ops.progress import Announce
 from .earlier import held_rows, notes_on, remember
 from .host.patching import rounding_note, with_edits
 from .host.progress import HostProgress, outside_inference_mode, stoppable
-from .host.text import HostTextEncoder
+from .host.public_text import WiredText, open_text
 from .host.weights import open_model
 
 _KEPT = 4
@@ -33,39 +31,45 @@ class Wired:
     """MODEL and CLIP, checked against each other."""
 
     model: EditableModel
-    encoder: HostTextEncoder
+    encoder: WiredText
     reader: CachedEncoder
     cache: EmbeddingCache
     progress: HostProgress
 
 
 @contextmanager
-def wire(model: Any, clip: Any, settings: EraseSettings) -> Iterator[Wired]:
-    """Opens both for reading; a model of another family or a CLIP of another model is refused here."""
-    progress = HostProgress()
+def wire(model: Any, clip: Any, settings: EraseSettings, hidden: Any = None) -> Iterator[Wired]:
+    """Opens both for reading; a model of another family or a CLIP of another model is refused here.
+
+    `hidden`: those inputs of the node that shows how far the work is.
+    """
+    progress = HostProgress(hidden)
     progress("fingerprint", 0, 1)
     host = open_model(model, settings.layers)
-    encoder = HostTextEncoder(clip, host.architecture)
+    encoder = open_text(clip, host.architecture)
     cache = EmbeddingCache()
     try:
-        yield Wired(host, encoder, CachedEncoder(encoder, cache), cache, progress)
+        yield Wired(host, encoder, CachedEncoder(encoder, cache, host.push), cache, progress)
     finally:
         encoder.close()
 
 
 @outside_inference_mode
-def erase(model: Any, clip: Any, job: Job, strength: float, announce: Announce | None = None) -> tuple[Any, Outcome]:
+def erase(model: Any, clip: Any, job: Job, strength: float, hidden: Any = None) -> tuple[Any, Outcome]:
     """The erased clone and what is known about it, at the strength that is used."""
     strength = check_strength(strength)
     check_storable(job)
-    with wire(model, clip, job.settings) as wired:
-        held = held_rows(model, job.concepts, wired.reader, wired.progress)
-        base = tensors_hash(wired.model.weights.items())
-        outcome, again = _erase_once(wired, job, held, base, announce)
-        outcome = at_strength(outcome, strength, wired.model.weights, wired.progress)
-    notes = notes_on(model, held)
+    with wire(model, clip, job.settings, hidden) as wired:
+        held = held_rows(model, job.concepts, wired.reader, wired.model.pooled, wired.progress)
+        base = _base_hash(wired.model, job.settings.pooled)
+        outcome, again = _erase_once(wired, job, held, base)
+        outcome = at_strength(outcome, strength, wired.model, wired.progress)
+    notes = [*outcome.notes, *notes_on(model, held.rows)]
     notes += ["The edit was not computed again: only the strength changed."] if again else []
+    if job.settings.pooled and wired.model.pooled and not wired.encoder.pooled_width:
+        notes.append("The pooled path stays unedited: no CLIP that makes pooled text is wired in.")
     notes += [rounding_note(model, outcome.edits), *wired.encoder.notes, wired.cache.problem]
+    notes += [wired.model.architecture.note]
     recipe = recipe_of(
         job,
         strength=strength,
@@ -88,33 +92,36 @@ def apply(model: Any, outcome: Outcome) -> Any:
     return clone
 
 
-def _erase_once(
-    wired: Wired, job: Job, held: Rows | None, base: str, announce: Announce | None
-) -> tuple[Outcome, bool]:
+def _erase_once(wired: Wired, job: Job, held: Held, base: str) -> tuple[Outcome, bool]:
     key = _job_key(wired, job, held, base)
     if key in _erased:
         _erased.move_to_end(key)
         return _erased[key], True
     progress = wired.progress
     outcome = stoppable(
-        lambda: erase_job(job, wired.model, wired.reader, hold=held, progress=progress, announce=announce),
+        lambda: erase_job(job, wired.model, wired.reader, hold=held, progress=progress, announce=progress.announce),
         lambda: progress.computes,
     )
     assert outcome.rows is not None
-    # The kept rows are the bulk and are not needed any more.
-    nothing = Rows(outcome.rows.retain.values[:0].clone(), (), (), ())
-    _erased[key] = replace(outcome, rows=replace(outcome.rows, retain=nothing, held_out=None, witnesses=None))
+    _erased[key] = replace(outcome, rows=outcome.rows.without_kept())
     while len(_erased) > _KEPT:
         _erased.popitem(last=False)
     return _erased[key], False
 
 
-def _job_key(wired: Wired, job: Job, held: Rows | None, base: str) -> str:
+def _base_hash(model: EditableModel, pooled: bool) -> str:
+    """Of all weights that the edit depends on."""
+    layers = tensors_hash((model.stored if pooled else model.weights).items())
+    return layers if model.push is None else hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()
+
+
+def _job_key(wired: Wired, job: Job, held: Held, base: str) -> str:
     total = hashlib.sha256(f"{base} {wired.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode())
     for concept in job.concepts:
         total.update(f"{concept.as_line()}\0{concept.kind}\n".encode())
     for index, name in enumerate(job.retain.names):
         total.update(f"{name}\0{job.retain.kind_of_name(index, '')}\n".encode())
-    if held is not None:
-        total.update(tensors_hash([("held", held.values)]).encode())
+    for name, rows in (("held", held.rows), ("held pooled", held.pooled)):
+        if rows is not None:
+            total.update(tensors_hash([(name, rows.values)]).encode())
     return total.hexdigest()

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from comfy_api.latest import io
 
+from ..speed_ops.concepts.concept_list import read_lines
 from ..speed_ops.concepts.kinds import BUILTIN_KINDS, KINDS
-from ..speed_ops.concepts.retain_set import RetainSet, builtin_retain, parse_retain, read_retain, union
+from ..speed_ops.concepts.names import same_name_key
+from ..speed_ops.concepts.retain_set import (
+    RetainSet,
+    builtin_retain,
+    drop_targets,
+    parse_retain,
+    read_retain,
+    union,
+)
 from ..speed_ops.errors import SpeedError
 from .host.paths import NONE, input_file, list_names, state_of
-from .sockets import CATEGORY, Retain, shows_text, telling
+from .sockets import CATEGORY, Retain, found_by, shows_text, telling
 
 _FOR_KIND = "for kind: "
 _ANY_KIND = "as the concepts"
@@ -23,6 +34,7 @@ class RetainSetLoader(io.ComfyNode):
             node_id="RetainSetLoader",
             display_name="Retain Set Loader",
             category=CATEGORY,
+            **found_by("keep", "preserve"),
             description="Names that must stay as they are. Chain several of these to join their sets.",
             inputs=[*_name_inputs(), *_option_inputs()],
             outputs=[
@@ -123,6 +135,37 @@ def describe(retain: RetainSet) -> str:
     counts = [retain.origins.count(index) for index in range(len(retain.sources))]
     listed = ", ".join(f"{source.label} {count}" for source, count in zip(retain.sources, counts, strict=True))
     return "\n".join([f"{len(retain)} names" + (f": {listed}" if listed else ""), *retain.notes])
+
+
+SHOWN = 200
+"""Names shown at a time."""
+
+
+def look(asked: dict[str, Any]) -> dict[str, Any]:
+    """The names that the widgets mean, those that fit a search, and those that drop out for what is to be erased."""
+    total = set_of_widgets(asked)
+    lines = read_lines(str(asked.get("concepts") or ""), str(asked.get("concepts_kind") or "style"))
+    _, dropped = drop_targets(total, [one.concept for one in lines if one.concept is not None])
+    wanted = same_name_key(str(asked.get("search") or ""))
+    found = [name for name in total.names if wanted in same_name_key(name)]
+    return {
+        "counts": describe(total),
+        "total": len(total),
+        "found": len(found),
+        "names": found[:SHOWN],
+        "dropped": len(dropped),
+        "dropped_names": list(dropped[:SHOWN]),
+    }
+
+
+def set_of_widgets(asked: dict[str, Any]) -> RetainSet:
+    """The set of a node by what its widgets hold; what is not there is as in a new node."""
+    builtin, file, kind = (
+        str(asked.get(name) or other) for name, other in (("builtin", NONE), ("file", NONE), ("kind", _ANY_KIND))
+    )
+    total = read_set(builtin, str(asked.get("text") or ""), file, str(asked.get("column") or ""), kind)
+    limit = asked.get("limit")
+    return total.limit(limit) if isinstance(limit, int) and limit > 0 else total
 
 
 def _builtin_names(choice: str) -> tuple[str, ...]:

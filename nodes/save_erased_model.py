@@ -16,7 +16,7 @@ from ..speed_ops.files.metadata import build_metadata
 from .host.paths import check_prefix, output_file
 from .host.progress import HostProgress, outside_inference_mode
 from .host.saving import DTYPES, SOURCE, check_type, workflow_metadata, write_model
-from .sockets import CATEGORY, Erasure, shows_text, telling
+from .sockets import CATEGORY, Erasure, found_by, shows_text, telling
 
 
 class SaveErasedModel(io.ComfyNode):
@@ -28,6 +28,7 @@ class SaveErasedModel(io.ComfyNode):
             node_id="SaveErasedModel",
             display_name="Save Erased Model",
             category=CATEGORY,
+            **found_by("save lora"),
             description="Saves an erasure so that others can load it with stock nodes and other programs.",
             is_output_node=True,
             inputs=[
@@ -81,7 +82,7 @@ class SaveErasedModel(io.ComfyNode):
     ) -> io.NodeOutput:
         choice = SaveChoice(lora, checkpoint, diffusion_model, recipe, filename_prefix, dtype, overwrite)
         workflow = workflow_metadata(cls.hidden.prompt, cls.hidden.extra_pnginfo) if cls.hidden else {}
-        text = "\n".join(save_erasure(erasure, choice, **wired, workflow=workflow))
+        text = "\n".join(save_erasure(erasure, choice, **wired, workflow=workflow, hidden=cls.hidden))
         return io.NodeOutput(text, ui=telling(cls, text))
 
 
@@ -106,10 +107,11 @@ def save_erasure(
     clip: Any | None = None,
     vae: Any | None = None,
     workflow: Mapping[str, str] | None = None,
+    hidden: Any = None,
 ) -> list[str]:
     """Writes the files and says where each is; nothing is written before everything that is needed is there."""
     _check(choice, erasure, model, clip, vae)
-    progress, lines = HostProgress(), []
+    progress, lines = HostProgress(hidden), []
     if choice.recipe and erasure.recipe is not None:
         path = output_file("recipes", choice.prefix, ".recipe.json", choice.overwrite)
         erasure.recipe.write(path, force=choice.overwrite)

@@ -17,7 +17,7 @@ from .erasing import apply
 from .host.paths import NONE, lora_names, model_file, state_of
 from .host.progress import HostProgress, outside_inference_mode
 from .host.weights import open_model
-from .sockets import CATEGORY, Erasure, strength_input
+from .sockets import CATEGORY, Erasure, found_by, strength_input
 
 
 class SpeedApplyErasure(io.ComfyNode):
@@ -29,6 +29,7 @@ class SpeedApplyErasure(io.ComfyNode):
             node_id="SpeedApplyErasure",
             display_name="SPEED Apply Erasure",
             category=CATEGORY,
+            **found_by(),
             description="Applies an erasure, or a LoRA that holds one, and checks that it fits the model.",
             inputs=[
                 io.Model.Input("model", tooltip="The model to apply it to."),
@@ -77,7 +78,7 @@ def applied(model: Any, erasure: Outcome, strength: float) -> tuple[Any, Outcome
     """A clone with the erasure on it, and the erasure at that strength; one of another family is refused."""
     host = open_model(model, "KV")
     erasure.check_fits(host.architecture, host.layers)
-    outcome = at_strength(erasure, check_strength(strength), host.weights, HostProgress())
+    outcome = at_strength(erasure, check_strength(strength), host, HostProgress())
     return apply(model, outcome), outcome
 
 

@@ -8,7 +8,7 @@ from ..speed_ops.errors import SpeedError
 from ..speed_ops.files.recipe import Recipe
 from ..speed_ops.job import StoredJob, check_strength, job_of
 from .host.paths import recipe_file, recipe_names, state_of
-from .sockets import CATEGORY, shows_text, strength_input
+from .sockets import CATEGORY, found_by, shows_text, strength_input
 from .speed_erase import erased, erasing_outputs
 
 
@@ -21,6 +21,7 @@ class SpeedApplyRecipe(io.ComfyNode):
             node_id="SpeedApplyRecipe",
             display_name="SPEED Apply Recipe",
             category=CATEGORY,
+            **found_by(),
             description="Repeats a saved erasure on this model: the edit is made anew for this model and CLIP.",
             inputs=[
                 io.Model.Input(
@@ -34,6 +35,7 @@ class SpeedApplyRecipe(io.ComfyNode):
                 ),
             ],
             outputs=erasing_outputs(),
+            is_output_node=True,  # so that Run shows the result, also one that ComfyUI has cached
             hidden=shows_text(),
         )
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..speed_ops.erase import Outcome
 from ..speed_ops.errors import SpeedError
 from ..speed_ops.job import Job, check_strength
+from ..speed_ops.report.panel import panel, summary
 from .erasing import erase
 from .host.patching import lora_state
-from .host.progress import show_text
-from .sockets import CATEGORY, Concepts, Erasure, Retain, Settings, erasure_chart, shows_text, telling
+from .sockets import CATEGORY, Concepts, Erasure, Retain, Settings, erasure_chart, found_by, shows_text, telling
 from .speed_settings import preset_inputs, reach_inputs, reach_settings, settings_from
 
 
@@ -31,10 +32,20 @@ def erasing_outputs() -> list[io.Output]:
 
 def erased(node: type[io.ComfyNode], model: Any, clip: Any, job: Job, strength: float, *notes: str) -> io.NodeOutput:
     """The outputs of a node that erases."""
-    patched, outcome = erase(model, clip, job, strength, lambda text: show_text(node.hidden, text))
+    patched, outcome = erase(model, clip, job, strength, node.hidden)
     outcome = replace(outcome, notes=(*outcome.notes, *notes))
     report, lora = outcome.text(), lora_state(outcome.edits, outcome.layers)
-    return io.NodeOutput(patched, lora, outcome, report, erasure_chart(outcome), ui=telling(node, report))
+    told = telling(node, report, summary(outcome)) | {"speed": (panel(outcome),), "recipe": (_recipe(outcome),)}
+    return io.NodeOutput(patched, lora, outcome, report, erasure_chart(outcome), ui=told)
+
+
+_MOST_RECIPE = 200_000
+"""Characters of a recipe that the screen gets to copy; a longer one, with lists of its own, is saved as a file."""
+
+
+def _recipe(outcome: Outcome) -> str:
+    text = "" if outcome.recipe is None else outcome.recipe.to_json()
+    return text if len(text) <= _MOST_RECIPE else ""
 
 
 class SpeedErase(io.ComfyNode):
@@ -46,11 +57,16 @@ class SpeedErase(io.ComfyNode):
             node_id="SpeedErase",
             display_name="SPEED Erase",
             category=CATEGORY,
+            **found_by(),
             description="Erases concepts from a model in closed form, without training. Put it after LoRA loaders and "
             "before the sampler; bypass it to get the original back.",
             inputs=[
-                io.Model.Input("model", tooltip="The model to erase from: SD1.x, SD2.x, SDXL or its refiner."),
-                io.Clip.Input("clip", tooltip="The CLIP that will encode your prompts, from the same checkpoint."),
+                io.Model.Input(
+                    "model",
+                    tooltip="The model to erase from: SD1.x, SD2.x, SDXL, SD3, Flux.1, Chroma, AuraFlow, Z-Image, "
+                    "Lumina 2, Qwen-Image, Wan 2.x or LTX-Video.",
+                ),
+                io.Clip.Input("clip", tooltip="The CLIP that will encode your prompts, with all its text encoders."),
                 Concepts.Input("concepts", tooltip="What to erase, from Concept List."),
                 *preset_inputs(),
                 Retain.Input(
@@ -63,6 +79,7 @@ class SpeedErase(io.ComfyNode):
                 *reach_inputs(),
             ],
             outputs=erasing_outputs(),
+            is_output_node=True,  # so that Run shows the result, also one that ComfyUI has cached
             hidden=shows_text(),
         )
 

@@ -51,18 +51,23 @@ class SpeedForecast(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, clip, concepts, shown, retain=None) -> io.NodeOutput:
-        found = forecast_names(model, clip, concepts, retain, settings_from("auto", 0))
+        found = forecast_names(model, clip, concepts, retain, settings_from("auto", 0), cls.hidden)
         text = forecast_text(found, shown)
         return io.NodeOutput(text, forecast_image(found), ui=telling(cls, text))
 
 
 @outside_inference_mode
 def forecast_names(
-    model: Any, clip: Any, concepts: Sequence[Concept], retain: RetainSet | None, settings: EraseSettings
+    model: Any,
+    clip: Any,
+    concepts: Sequence[Concept],
+    retain: RetainSet | None,
+    settings: EraseSettings,
+    hidden: Any = None,
 ) -> Forecast:
     """The kept names by how far an unprotected edit would move them."""
     job = Job.of(concepts, retain, settings)
-    with wire(model, clip, settings) as wired:
+    with wire(model, clip, settings, hidden) as wired:
         return predict(job, wired.model, wired.reader, wired.progress)
 
 

@@ -14,7 +14,7 @@ from ..speed_ops.erase import Outcome
 from ..speed_ops.errors import InputError
 from .erasing import wire
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, Concepts, Erasure, shows_text, telling
+from .sockets import CATEGORY, Concepts, Erasure, found_by, shows_text, telling
 
 
 class SpeedLeakProbe(io.ComfyNode):
@@ -26,6 +26,7 @@ class SpeedLeakProbe(io.ComfyNode):
             node_id="SpeedLeakProbe",
             display_name="SPEED Leak Probe",
             category=CATEGORY,
+            **found_by("red team", "jailbreak"),
             description="Tries names, aliases, typos and descriptions in prompts that were not used to make the edit, "
             "and lists those that still draw what was erased.",
             is_output_node=True,
@@ -68,18 +69,46 @@ class SpeedLeakProbe(io.ComfyNode):
     @classmethod
     def execute(cls, model, clip, erasure, templates, description="", concepts=None) -> io.NodeOutput:
         asked = tuple(concepts) if concepts is not None else erasure.concepts
-        found = leaks_of(model, clip, erasure, asked, templates, description)
-        return io.NodeOutput(found.text(), found.phrases(), found.closed(), ui=telling(cls, found.text()))
+        found = leaks_of(model, clip, erasure, asked, templates, description, cls.hidden)
+        told = telling(cls, found.text(), found.text().splitlines()[0]) | {"speed": (shown(found),)}
+        return io.NodeOutput(found.text(), found.phrases(), found.closed(), ui=told)
+
+
+SHOWN = 60
+"""Phrases that the screen gets; the text output has them all."""
+
+
+def shown(found: LeakReport) -> dict[str, Any]:
+    """What the screen draws; `alias`: that the phrase may stand in the list beside its concept."""
+    added = {(one.target, alias) for one in found.closed() for alias in one.aliases}
+    tried = [
+        {
+            "concept": one.concept.target,
+            "phrase": one.phrase,
+            "prompt": one.prompt,
+            "after": round(one.after, 4),
+            "leaks": one.leaks,
+            "alias": (one.concept.target, one.phrase) in added and one.phrase not in one.concept.aliases,
+        }
+        for one in found.tried[:SHOWN]
+    ]
+    return {"version": 1, "total": len(found.tried), "leaking": len(found.leaking), "tried": tried}
 
 
 @outside_inference_mode
 def leaks_of(
-    model: Any, clip: Any, erasure: Outcome, concepts: Sequence[Concept], templates: int, description: str
+    model: Any,
+    clip: Any,
+    erasure: Outcome,
+    concepts: Sequence[Concept],
+    templates: int,
+    description: str,
+    hidden: Any = None,
 ) -> LeakReport:
     """Which phrases still draw what was erased; `model` is the one that the erasure was made from."""
     if not concepts:
         raise InputError("This erasure came from a file without names: wire the concepts to probe for.")
-    with wire(model, clip, EraseSettings(layers="KV")) as wired:
+    with wire(model, clip, EraseSettings(layers="KV"), hidden) as wired:
         erasure.check_fits(wired.model.architecture, wired.model.layers)
         return probe_leaks(
             wired.reader,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+import re
 import threading
 import time
 from collections import deque
@@ -17,7 +17,7 @@ import comfy.model_management
 import comfy.utils
 import torch
 
-from ...speed_ops.progress import Stage
+from ...speed_ops.progress import TITLES, Stage
 
 Result = TypeVar("Result")
 _LOOK_EVERY = 0.1
@@ -105,7 +105,7 @@ def stoppable(work: Callable[[], Result], may_be_left: Callable[[], bool]) -> Re
     return future.result()
 
 
-_ELSEWHERE: tuple[Stage, ...] = ("encode", "adversarial", "hash", "compare", "demo")
+_ELSEWHERE: tuple[Stage, ...] = ("encode", "adversarial", "hash", "compare", "demo", "draw", "judge")
 """Stages that the nodes do not go through, or that come between others."""
 _STAGES = tuple(stage for stage in get_args(Stage) if stage not in _ELSEWHERE)
 """In the order they run; a bar that goes back to the start at each of them would tell nothing."""
@@ -113,36 +113,74 @@ _COMPUTES: tuple[Stage, ...] = ("prepare", "layers", "adversarial", "certificate
 """Stages that read weights and compute, and change nothing of ComfyUI's."""
 _STEPS = 100
 _SECONDS_BETWEEN = 0.05
+_WORDS_BETWEEN = 0.5
+"""Words that change faster cannot be read."""
+_KNOWN_AFTER = 2.0
+"""Seconds after which a stage's pace tells how long the rest takes."""
 
 
 class HostProgress:
-    """Called as `progress(stage, done, total)`; raises ComfyUI's own exception when the user pressed stop."""
+    """Called as `progress(stage, done, total)`; raises ComfyUI's own exception when the user pressed stop.
 
-    def __init__(self) -> None:
+    `hidden`: the node's hidden inputs, if it should say under itself what it is doing.
+    """
+
+    def __init__(self, hidden: Any = None) -> None:
         self._bar = comfy.utils.ProgressBar(len(_STAGES) * _STEPS)
+        self._hidden = hidden
         self._value = 0
-        self._sent = 0.0
+        self._sent = self._told = self._began = 0.0
         self._stage: Stage | None = None
+        self._outlook = ""
 
     @property
     def computes(self) -> bool:
         """Whether the stage it is in may be left to end by itself."""
         return self._stage in _COMPUTES
 
+    def announce(self, text: str) -> None:
+        """Keeps a sentence about what is coming in sight until the work is done."""
+        self._outlook = text
+        show_text(self._hidden, text)
+
     def __call__(self, stage: Stage, done: int, total: int) -> None:
         check_stop()
-        changed, self._stage = stage != self._stage, stage
+        changed, self._stage, now = stage != self._stage, stage, time.monotonic()
+        if changed:
+            self._began = now
+        if changed or now - self._told >= _WORDS_BETWEEN:
+            self._told = now
+            words = in_words(stage, done, total, now - self._began)
+            show_text(self._hidden, "\n".join(filter(None, (words, self._outlook))))
         if stage not in _STAGES:
             return
         share = done / total if total else 1.0
         self._value = max(self._value, round((_STAGES.index(stage) + share) * _STEPS))
-        now = time.monotonic()
         if changed or now - self._sent >= _SECONDS_BETWEEN:
             self._sent = now
             self._bar.update_absolute(self._value)
 
 
+def in_words(stage: Stage, done: int, total: int, seconds: float) -> str:
+    """`Encoding kept names: 120 of 750, about 40 s to go`; the time only once the pace is known."""
+    words = TITLES[stage] if total <= 1 else f"{TITLES[stage]}: {done:,} of {total:,}"
+    if seconds < _KNOWN_AFTER or not 0 < done < total:
+        return words
+    rest = seconds / done * (total - done)
+    return f"{words}, about {rest:.0f} s to go" if rest < 90 else f"{words}, about {rest / 60:.0f} min to go"
+
+
 _LINES = 12
+# Some front ends take the text for Markdown, some for HTML, some for neither: marks of either are replaced by their
+# likes, which every one of them shows as they are.
+_LIKES = str.maketrans({"<": "‹", ">": "›", "*": "∗", "`": "ˋ", "~": "∼"})
+_HEADING = re.compile(r"^(\s*)#", re.MULTILINE)
+
+
+def plain(text: str) -> str:
+    """Text that reads the same in every front end, whatever names it holds."""
+    text = text.replace("->", "→").replace("](", "] (").translate(_LIKES)
+    return "  \n".join(_HEADING.sub(r"\1＃", text).splitlines())  # two spaces: a line break in Markdown
 
 
 def show_text(hidden: Any, text: str) -> None:
@@ -159,8 +197,7 @@ def show_text(hidden: Any, text: str) -> None:
     if server is not None:
         lines = text.splitlines()
         rest = [] if len(lines) <= _LINES else [f"... {len(lines) - _LINES} more lines in the node's output"]
-        # The frontend takes the text for HTML, and names may hold anything.
-        server.send_progress_text(html.escape("\n".join(lines[:_LINES] + rest), quote=False), number)
+        server.send_progress_text(plain("\n".join(lines[:_LINES] + rest)), number)
 
 
 def outside_inference_mode(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -1,9 +1,9 @@
-"""A certificate or a forecast as one picture, drawn with Pillow alone."""
+"""A certificate, a forecast or a comparison as one picture, drawn with Pillow alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ _ROW = 26
 _LABEL = 250
 _MARGIN = 24
 _SHOWN = 20
+_GAP = 4
 _INK, _PALE, _GRID = (32, 36, 44), (120, 128, 140), (226, 230, 236)
 _NEUTRAL, _CHOSEN = (66, 114, 196), (197, 48, 48)
 _COLOURS = {"erased": (38, 139, 96), "weakened": (214, 158, 46), "stands": (197, 48, 48), "unproven": _PALE}
@@ -48,7 +49,13 @@ class Panel:
 
 def certificate_chart(certificate: Certificate) -> Pixels:
     """How much of each concept is left in unseen prompts, how far the kept names moved, and what else was to be had."""
-    return draw([_concepts(certificate), _drift(certificate)], certificate.curve)
+    panels = [_concepts(certificate), _drift(certificate)]
+    if certificate.pooled is not None:
+        panels.append(
+            replace(_concepts(certificate.pooled), title="Pooled path: how much of each concept is left there")
+        )
+        panels.append(replace(_drift(certificate.pooled), title="Pooled path: how far the kept names moved there"))
+    return draw(panels, certificate.curve)
 
 
 def forecast_chart(forecast: Forecast) -> Pixels:
@@ -133,6 +140,23 @@ def _draw_curve(pen: Any, curve: Curve, top: int) -> None:
     pen.ellipse((x - 6, y - 6, x + 6, y + 6), fill=_CHOSEN)
     words = f"this edit: {chosen[1]:.0%} left, drift {chosen[0]:.1%}"
     pen.text((x + 12, y - 20), words, fill=_INK, font=_font(13))
+
+
+def picture_grid(rows: Sequence[tuple[str, Sequence[Pixels]]]) -> Pixels:
+    """Rows of pictures of one size, each row under its title."""
+    from PIL import Image, ImageDraw
+
+    high, wide = rows[0][1][0].shape[:2]
+    columns = max(len(parts) for _, parts in rows)
+    size = (columns * (wide + _GAP) + _GAP, len(rows) * (high + _ROW + _GAP))
+    picture = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(picture)
+    for number, (title, parts) in enumerate(rows):
+        top = number * (high + _ROW + _GAP)
+        pen.text((_GAP, top + 5), _short(title, size[0] // 7), fill=_INK, font=_font(13))
+        for column, part in enumerate(parts):
+            picture.paste(Image.fromarray(part), (_GAP + column * (wide + _GAP), top + _ROW))
+    return np.asarray(picture)
 
 
 def _draw_panel(pen: Any, panel: Panel, top: int) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +27,21 @@ _SHOWN = 40
 _WORST_SHOWN = 8
 
 
-def report_page(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = None) -> str:
-    """The page for a file; with a salt, one that certainly shows none of the names."""
-    page = render(report_facts(outcome, checkpoint, salt))
+@dataclass(frozen=True)
+class Drawn:
+    """What one prompt drew before and after, as PNG files."""
+
+    group: str
+    prompt: str
+    erased: bool
+    """Whether the prompt asks for something that was erased."""
+    before: bytes
+    after: bytes
+
+
+def report_page(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = None, drawn: Sequence[Drawn] = ()) -> str:
+    """The page for a file, with pictures if there are any; with a salt, one that certainly shows none of the names."""
+    page = render(report_facts(outcome, checkpoint, salt), drawn)
     if salt is not None and outcome.recipe is not None:
         ours = render(_without_names(report_facts(outcome, checkpoint)))
         refuse_leaks(page, outcome.recipe.names, "The report", f"{ours} {fixed_text()}")
@@ -91,7 +106,7 @@ def _without_names(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def render(facts: dict[str, Any]) -> str:
+def render(facts: dict[str, Any], drawn: Sequence[Drawn] = ()) -> str:
     """The page; `facts` as made by `report_facts`."""
     certificate = facts["certificate"]
     page = {
@@ -101,20 +116,24 @@ def render(facts: dict[str, Any]) -> str:
         "strength": facts["strength"],
         "package_version": facts["package_version"],
         "tiles": _tiles(certificate),
+        "drawn": [
+            vars(one) | {when: b64encode(getattr(one, when)).decode() for when in ("before", "after")} for one in drawn
+        ],
         "warnings": _warnings(facts),
         "facts": _facts(facts),
         "settings": list(certificate["settings"].items()),
         **_concepts(facts),
         **_drift(certificate["drift"]),
         **_layers(certificate["layers"]),
-        **_curve(certificate.get("curve")),
+        "curve": curve_facts(certificate.get("curve")),
+        "pooled": _pooled(certificate.get("pooled")),
     }
-    return str(_template().render(page))
+    return str(template("report.html").render(page))
 
 
 @cache
-def _template() -> Any:
-    """Everything that is put in is escaped: names may hold anything."""
+def template(name: str) -> Any:
+    """A page of this folder. Everything that is put in is escaped: names may hold anything."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     pages = Environment(
@@ -122,7 +141,7 @@ def _template() -> Any:
     )
     pages.filters["percent"] = lambda value, digits: f"{value:.{digits}%}"
     pages.filters["shortened"] = lambda text, limit: text if len(text) <= limit else text[: limit - 1] + "…"
-    return pages.get_template("report.html")
+    return pages.get_template(name)
 
 
 def _left(one: dict[str, Any]) -> float:
@@ -146,10 +165,8 @@ def _tiles(certificate: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
-    results = facts["certificate"]["concepts"]
-    anchors = [str(one["anchor"] or "(nothing)") for one in facts["concepts"]] + [""] * len(results)
-    bars = [
+def _concept_bars(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
         _bar(
             one["name"],
             [(_left(one), f"v-{one['verdict']}")],
@@ -158,6 +175,11 @@ def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
         )
         for one in results[:_SHOWN]
     ]
+
+
+def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
+    results = facts["certificate"]["concepts"]
+    anchors = [str(one["anchor"] or "(nothing)") for one in facts["concepts"]] + [""] * len(results)
     return {
         "erased": sum(one["verdict"] == "erased" for one in results),
         "concepts": [
@@ -169,9 +191,19 @@ def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
             }
             for one, anchor in zip(results, anchors, strict=False)
         ],
-        "concept_bars": bars,
+        "concept_bars": _concept_bars(results),
         "marks": _marks({str(one.get("kind", "")) for one in results}),
     }
+
+
+def _pooled(part: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The pooled path, where it was edited: what is left of each concept there, drift and trade-off."""
+    if part is None:
+        return None
+    change = max(layer["change"] for layer in part["layers"])
+    marks = _marks({str(one.get("kind", "")) for one in part["concepts"]})
+    own = {"bars": _concept_bars(part["concepts"]), "marks": marks, "change": change, "rank": part["layers"][0]["rank"]}
+    return {**own, **_drift(part["drift"]), "curve": curve_facts(part.get("curve"))}
 
 
 def _marks(kinds: set[str]) -> list[dict[str, Any]]:
@@ -187,24 +219,22 @@ def _marks(kinds: set[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _curve(curve: dict[str, Any] | None) -> dict[str, Any]:
+def curve_facts(curve: dict[str, Any] | None) -> dict[str, Any] | None:
     """The trade-off, in the units of the page's plot: shares of its width and height."""
     if curve is None:
-        return {"curve": None}
+        return None
     chosen, budget = curve["chosen"], curve["budget"]
     places = [(point["drift"], point["left"]) for point in (*curve["points"], chosen)]
     line, reach = plotted(places[:-1], places[-1], budget)
     return {
-        "curve": {
-            "line": [(drift / reach, min(1.0, left)) for drift, left in line],
-            "chosen": (chosen["drift"] / reach, min(1.0, chosen["left"])),
-            "words": f"this edit: {chosen['left']:.0%} left, drift {chosen['drift']:.1%}",
-            "budget": None if budget is None else budget / reach,
-            "ticks": [(share, f"{share * reach:.1%}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
-            "names": curve["names"],
-            "unseen": curve["unseen"],
-            "in_the_way": [(str(name), float(value)) for name, value in curve["in_the_way"]],
-        }
+        "line": [(drift / reach, min(1.0, left)) for drift, left in line],
+        "chosen": (chosen["drift"] / reach, min(1.0, chosen["left"])),
+        "words": f"this edit: {chosen['left']:.0%} left, drift {chosen['drift']:.1%}",
+        "budget": None if budget is None else budget / reach,
+        "ticks": [(share, f"{share * reach:.1%}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        "names": curve["names"],
+        "unseen": curve["unseen"],
+        "in_the_way": [(str(name), float(value)) for name, value in curve["in_the_way"]],
     }
 
 
@@ -237,6 +267,8 @@ def _layers(found: list[dict[str, Any]]) -> dict[str, Any]:
 def _warnings(facts: dict[str, Any]) -> list[str]:
     """What the certificate warns of, and what happened to the lists."""
     found = list(facts["certificate"]["warnings"])
+    pooled = facts["certificate"].get("pooled") or {"warnings": ()}
+    found += [f"Pooled path: {text}" for text in pooled["warnings"] if text not in found]
     if facts["dropped"]:
         found.append(f"Not kept, because they contain an erased concept: {', '.join(facts['dropped'][:20])}.")
     if facts["unusable"]:

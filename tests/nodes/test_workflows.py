@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from templates import TEMPLATES
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHS = sorted((ROOT / "example_workflows").glob("*.json"))
 
 
-def test_there_are_three() -> None:
-    assert [path.stem for path in GRAPHS] == [
-        "erase_names_sdxl",
-        "erase_one_style_sd15",
-        "save_lora_checkpoint_recipe",
-    ]
+def is_widget(slot: Any) -> bool:
+    """Whether an input of a schema is a widget, not a socket alone."""
+    return slot.io_type in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
+
+
+def test_every_template_is_there_with_a_picture() -> None:
+    assert {path.stem for path in GRAPHS} == set(TEMPLATES)
+    for path in GRAPHS:
+        picture = path.with_suffix(".jpg").read_bytes()
+        assert picture[:2] == b"\xff\xd8" and 5_000 < len(picture) < 150_000, path.stem
+
+
+@pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
+def test_a_newcomer_finds_words_beside_every_graph(path: Path) -> None:
+    notes = [node for node in json.loads(path.read_text())["nodes"] if node["type"] == "MarkdownNote"]
+    assert len(notes) == 1 and len(notes[0]["widgets_values"][0]) > 80
 
 
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
@@ -36,14 +48,14 @@ def test_our_nodes_have_the_inputs_of_their_schema(path: Path, comfyui: Path) ->
 
     schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
     ours = [node for node in json.loads(path.read_text())["nodes"] if node["type"] in schemas]
-    assert {"ConceptList", "SpeedErase", "SpeedReport"} <= {node["type"] for node in ours}
+    assert {"SpeedErase", "SpeedApplyRecipe"} & {node["type"] for node in ours}
     for node in ours:
         schema = schemas[node["type"]]
         assert [slot["name"] for slot in node["inputs"] if "widget" not in slot] == [
-            one.id for one in schema.inputs if "default" not in one.as_dict()
+            one.id for one in schema.inputs if not is_widget(one)
         ]
         values = node.get("widgets_values", [])
-        assert len(values) == len([one for one in schema.inputs if "default" in one.as_dict()])
+        assert len(values) == len([one for one in schema.inputs if is_widget(one)])
         assert [slot["type"] for slot in node["outputs"]] == [one.io_type for one in schema.outputs]
 
 
@@ -80,3 +92,20 @@ def test_the_pages_give_the_engines_bars() -> None:
     }
     for kind, bars in BARS.items():
         assert shown[kind] == (f"{bars.erased * 100:.0f} %", f"{bars.stands * 100:.0f} %")
+
+
+@pytest.mark.comfy
+def test_the_blueprint_holds_our_nodes_with_their_widgets(comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
+    (graph,) = [json.loads(path.read_text()) for path in (ROOT / "subgraphs").glob("*.json")]
+    (inner,) = graph["definitions"]["subgraphs"]
+    assert graph["nodes"][0]["type"] == inner["id"] and inner["name"] == "Erase and compare"
+    nodes = {str(node["id"]): node for node in inner["nodes"]}
+    assert {node["type"] for node in nodes.values()} == {"ConceptList", "SpeedErase", "SpeedCompare"}
+    for node in nodes.values():
+        widgets = [one.id for one in schemas[node["type"]].inputs if is_widget(one)]
+        assert len(node["widgets_values"]) == len(widgets), node["type"]
+    for number, name in graph["nodes"][0]["properties"]["proxyWidgets"]:
+        assert name in {one.id for one in schemas[nodes[number]["type"]].inputs}

@@ -106,8 +106,9 @@ class ServerError(AssertionError):
 class ComfyServer:
     """Started by `start`, stopped by `stop`; `folder` is its base directory."""
 
-    def __init__(self, checkout: Path, folder: Path) -> None:
-        self.checkout, self.folder = checkout, folder
+    def __init__(self, checkout: Path, folder: Path, front_end: Path | None = None) -> None:
+        """`front_end`: the files of another front end than the installed one."""
+        self.checkout, self.folder, self._front_end = checkout, folder, front_end
         self.port = _free_port()
         self.client = uuid.uuid4().hex
         self._process: subprocess.Popen[bytes] | None = None
@@ -138,6 +139,7 @@ class ComfyServer:
         """Starts main.py and waits until it answers."""
         command = [sys.executable, "main.py", "--cpu", "--base-directory", str(self.folder), "--port", str(self.port)]
         command += ["--disable-api-nodes", "--database-url", "sqlite:///:memory:", "--disable-auto-launch"]
+        command += ["--front-end-root", str(self._front_end)] if self._front_end else []
         surroundings = os.environ | {"SPEED_ERASE_CACHE": str(self.folder / "cache"), "PYTHONUNBUFFERED": "1"}
         self._log = (self.folder / "server.log").open("ab")
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Small random checkpoints that ComfyUI itself detects as SD1.5, SD2.1, SDXL's family, its refiner, SD3 and Flux.
+"""Small random checkpoints that ComfyUI itself detects as SD1.5, SD2.1, SDXL's family, its refiner, SD3 and PixArt.
 
 Shapes come from ComfyUI's own modules on the meta device; values are tame, so that sampling stays finite.
 """
@@ -100,7 +100,7 @@ def unet(family: str, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def sd3(path: Path, seed: int = 0) -> Path:
-    """A diffusion model alone, of a family that is refused."""
+    """A diffusion model alone."""
     from comfy.ldm.modules.diffusionmodules.mmdit import OpenAISignatureMMDITWrapper
     from comfy.ops import disable_weight_init
 
@@ -119,17 +119,15 @@ def sd3(path: Path, seed: int = 0) -> Path:
     return path
 
 
-def flux(path: Path) -> Path:
-    """The smallest diffusion model that ComfyUI takes for Flux: zeros in 8 bits, for its refusal alone."""
-    from comfy.ldm.flux.model import Flux
+def pixart(path: Path) -> Path:
+    """A diffusion model of a family that is refused: zeros in 8 bits."""
+    from comfy.ldm.pixart.pixartms import PixArtMS
     from comfy.ops import disable_weight_init
 
-    sizes = {"in_channels": 16, "out_channels": 16, "vec_in_dim": 768, "context_in_dim": 4096, "hidden_size": 3072}
-    blocks = {"mlp_ratio": 4.0, "num_heads": 24, "depth": 1, "depth_single_blocks": 0, "axes_dim": [16, 56, 56]}
-    rest = {"theta": 10_000, "patch_size": 2, "qkv_bias": True, "guidance_embed": False, "txt_ids_dims": []}
-    model = Flux(**sizes, **blocks, **rest, dtype=torch.float32, device="meta", operations=disable_weight_init)
-    shapes = {f"model.diffusion_model.{key}": value.shape for key, value in model.state_dict().items()}
-    save_file({key: torch.zeros(shape, dtype=torch.float8_e4m3fn) for key, shape in shapes.items()}, path)
+    config = {"depth": 1, "micro_condition": False, "dtype": torch.float32, "device": "meta"}
+    shapes = PixArtMS(**config, operations=disable_weight_init).state_dict()
+    zeros = {key: torch.zeros(value.shape, dtype=torch.float8_e4m3fn) for key, value in shapes.items()}
+    save_file({f"model.diffusion_model.{key}": value for key, value in zeros.items()}, path)
     return path
 
 
@@ -139,8 +137,8 @@ def shared(family: str, dtype: torch.dtype = torch.float16, shrunk: bool = True)
     folder = Path(tempfile.mkdtemp(prefix="speed-mini-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / f"{family}.safetensors"
-    refused = {"sd3": sd3, "flux": flux}
-    return refused[family](path) if family in refused else write(path, family, dtype, shrunk)
+    alone = {"sd3": sd3, "pixart": pixart}
+    return alone[family](path) if family in alone else write(path, family, dtype, shrunk)
 
 
 def load(path: Path, **options: Any) -> tuple[Any, Any, Any]:

@@ -9,7 +9,8 @@ import torch
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 from speed_erase.speed_ops.encoders.encoder import TextEncoder, read_rows
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
-from speed_erase.speed_ops.models.families import FamilyEncoder, by_name
+from speed_erase.speed_ops.models.architecture import FamilyEncoder
+from speed_erase.speed_ops.models.families import by_name
 from speed_erase.speed_ops.prompts.requests import RowRequest
 
 WIDTH = 128
@@ -101,7 +102,9 @@ def encoder_rows(family: str) -> tuple[FamilyEncoder, ...]:
 def tiny_encoder(family: str = "sd1", clip_skip: int | None = None, **options: object) -> ClipTextEncoder:
     """A working encoder of a few layers."""
     tensors = checkpoint_tensors(family, **options)  # type: ignore[arg-type]
-    return ClipTextEncoder(tensors, encoder_rows(family), ClipTokenizer.from_package(), clip_skip)
+    path = by_name(family).pooled
+    pooled = () if path is None else path.encoders
+    return ClipTextEncoder(tensors, encoder_rows(family), ClipTokenizer.from_package(), clip_skip, pooled=pooled)
 
 
 def full_prompt(encoder: TextEncoder, prompt: str) -> torch.Tensor:

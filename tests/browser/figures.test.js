@@ -1,0 +1,52 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { forecast, headline, percent, plot, roundUp, scale, strip, within, worst } from "../../web/figures.js";
+
+const CURVE = {
+  points: [[0.01, 0.9], [0.05, 0.5], [0.1, 0.2], [0.3, 0.19], [2.0, 0.3]],
+  chosen: [0.1, 0.2],
+  budget: 0.1,
+  offers: { some: [0.1, 0.2], little: [0.05, 0.5], hardly: [0.001, null] },
+};
+const BOX = { left: 10, top: 5, width: 100, height: 50 };
+
+test("numbers are told as people read them", () => {
+  assert.equal(percent(0.0123), "1.2 %");
+  assert.equal(percent(0.5), "50 %");
+  assert.equal(headline({ erased: 1 }), "Erased");
+  assert.equal(headline({ stands: 1 }), "Still there");
+  assert.equal(headline({ erased: 2, weakened: 1, unproven: 1 }), "2 of 4 erased, 1 weakened, 1 unproven");
+  assert.equal(worst({ erased: 9, stands: 1 }), "stands");
+});
+
+test("scales end where they say", () => {
+  const x = scale(0.2, 100);
+  assert.deepEqual([x(0), x(0.1), x(0.2), x(5), x(-1)], [0, 50, 100, 100, 0]);
+  assert.deepEqual([0.013, 0.02, 0.11, 1].map(roundUp), [0.02, 0.02, 0.2, 1]);
+});
+
+test("another strength or budget is foretold on the curve", () => {
+  assert.deepEqual(forecast(CURVE, 1, "some"), { drift: 0.1, left: 0.19999999999999996, moved: false });
+  const half = forecast(CURVE, 0.5, "some");
+  assert.ok(Math.abs(half.drift - 0.05) < 1e-9 && Math.abs(half.left - 0.6) < 1e-9);
+  const less = forecast(CURVE, 1, "little");
+  assert.ok(less.moved && less.drift === 0.05 && Math.abs(less.left - 0.5) < 1e-9);
+  assert.equal(forecast(CURVE, 0, "some").left, 1);
+  assert.equal(forecast(null, 1, "some"), null);
+  assert.deepEqual(within(CURVE.points, 0.001), [0.01, 0.9], "no point is so careful: the most careful one");
+});
+
+test("the plot keeps to its box", () => {
+  const found = plot(CURVE, { drift: 0.05, left: 0.6 }, BOX);
+  for (const point of found.line.split(" ").map((pair) => pair.split(",").map(Number))) {
+    assert.ok(point[0] >= 10 && point[0] <= 110 && point[1] >= 5 && point[1] <= 55, point.join());
+  }
+  assert.deepEqual(found.chosen, [60, 45]);
+  assert.equal(found.budget, 60);
+  assert.equal(plot({ ...CURVE, budget: null }, null, BOX).ghost, null);
+});
+
+test("names lie on their strip in order", () => {
+  const found = strip({ median: 0.05, p95: 0.1, maximum: 0.2, worst: [["a", 0.2], ["b", 0.1]] }, 0.2, 100);
+  assert.deepEqual(found, { middle: 25, most: 50, end: 100, names: [{ name: "a", value: 0.2, x: 100 }, { name: "b", value: 0.1, x: 50 }] });
+});

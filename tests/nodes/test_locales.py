@@ -1,0 +1,55 @@
+"""Every label, tooltip and help page there is in English, there is in the other languages, too."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LANGUAGES = sorted(path.name for path in (ROOT / "locales").iterdir() if path.is_dir())
+each_language = pytest.mark.parametrize("language", LANGUAGES)
+
+
+def stored(language: str, name: str) -> dict:
+    return json.loads((ROOT / "locales" / language / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_german_and_chinese_are_there() -> None:
+    assert {"de", "zh"} <= set(LANGUAGES)
+
+
+@pytest.mark.comfy
+@each_language
+def test_no_key_of_the_nodes_is_missing_or_left_over(language: str, comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    schemas = {schema.node_id: schema for schema in (node.define_schema() for node in NODES)}
+    found = stored(language, "nodeDefs")
+    assert set(found) == set(schemas)
+    for name, schema in schemas.items():
+        assert set(found[name]["inputs"]) == {one.id for one in schema.inputs}, name
+        assert set(found[name]["outputs"]) == {str(i) for i in range(len(schema.outputs))}, name
+        slots = [*found[name]["inputs"].values(), *found[name]["outputs"].values()]
+        assert all(slot["name"].strip() and len(slot["tooltip"]) > 3 for slot in slots), name
+        assert found[name]["display_name"] and found[name]["description"] != schema.description
+
+
+@pytest.mark.comfy
+@each_language
+def test_every_help_page_explains_every_slot(language: str, comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    for schema in (node.define_schema() for node in NODES):
+        page = (ROOT / "web" / "docs" / schema.node_id / f"{language}.md").read_text(encoding="utf-8")
+        for slot in [one.id for one in schema.inputs] + [one.display_name for one in schema.outputs]:
+            assert f"**{slot}**" in page, f"{schema.node_id}, {language}: {slot}"
+
+
+@each_language
+def test_no_command_is_missing(language: str) -> None:
+    script = (ROOT / "web" / "speed.js").read_text(encoding="utf-8")
+    ids = set(re.findall(r"^  (\w+): \[\"Copy", script, re.MULTILINE))
+    assert ids and set(stored(language, "commands")) == {f"SPEED_{one}" for one in ids}

@@ -1,0 +1,95 @@
+"""What the screen asks: answered in the parser's own words, line by line."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.comfy
+
+
+@pytest.fixture
+def folder(comfyui, tmp_path):
+    import folder_paths
+
+    before = folder_paths.get_input_directory()
+    folder_paths.set_input_directory(str(tmp_path))
+    yield tmp_path
+    folder_paths.set_input_directory(before)
+
+
+def test_every_line_is_judged_whatever_is_wrong_with_others(folder):
+    from speed_erase.nodes.concept_list import check
+
+    text = "Van Gogh\n# note\na -> b -> c\nSnoopy | beagle -> dog || character\nvan gogh -> art\ncow -> cow\nx|| paintr"
+    answer = check({"text": text, "kind": "style", "file": "none"})
+    lines = {one["line"]: one for one in answer["lines"]}
+    assert set(lines) == {1, 3, 4, 5, 6, 7}
+    assert (lines[1]["target"], lines[1]["anchor"], lines[1]["problem"]) == ("Van Gogh", "art", "")
+    assert lines[3]["problem"].startswith("Line 3: there is more than one arrow")
+    assert (lines[4]["kind"], lines[4]["aliases"]) == ("character", ["beagle"])
+    assert lines[5]["problem"] == "Line 5: 'van gogh' is already in line 1; remove one of the two."
+    assert "would become itself" in lines[6]["problem"]
+    assert "there is no kind 'paintr'" in lines[7]["problem"] and "'||'" in lines[7]["problem"]
+
+
+def test_what_a_run_would_refuse_is_what_is_marked(folder):
+    from speed_erase.nodes.concept_list import ConceptListNode, check
+
+    for text in ("Monet\nMonet", "a => b", "x ||", "a | -> b", "‮", "y" * 400):
+        said = ConceptListNode.validate_inputs(text=text, kind="style")
+        marked = [one["problem"] for one in check({"text": text, "kind": "style"})["lines"] if one["problem"]]
+        assert marked[:1] == ([said] if said is not True and "nothing to erase" not in said else [])
+
+
+def test_notes_speak_of_invisible_characters_and_of_too_many_tokens(folder):
+    from speed_erase.nodes.concept_list import check
+
+    hidden, long = check({"text": "Mo\u200bnet\n" + "zq " * 90, "kind": "style"})["lines"]
+    assert "Invisible characters were removed from 'Monet'" in hidden["note"] and not hidden["problem"]
+    assert "tokens long, but the text encoder takes 75" in long["note"]
+
+
+def test_a_target_inside_the_kept_names_is_told_on_its_line(folder):
+    from speed_erase.nodes.concept_list import check
+
+    asked = {"text": "Van Gogh\nGoya", "kind": "style", "retain": {"text": "Van Gogh Museum\nRembrandt"}}
+    first, second = check(asked)["lines"]
+    assert first["note"] == "It is inside kept names, which are therefore not kept: 'Van Gogh Museum'."
+    assert not first["problem"] and not second["note"]
+
+
+def test_names_are_suggested_from_our_lists_and_the_users_files(folder):
+    from speed_erase.nodes.concept_list import suggest
+
+    assert "Claude Monet" in suggest({"text": "mone", "kind": "style"})["names"]
+    (folder / "mine.txt").write_text("Zzyzx Painter -> art\n")
+    (folder / "broken.csv").write_text("no,such,column\n1,2,3\n")
+    assert suggest({"text": "zzyzx pa", "kind": "style"})["names"] == ["Zzyzx Painter"]
+    assert suggest({"text": "  ", "kind": "style"})["names"] == []
+
+
+def test_a_look_at_kept_names_counts_searches_and_tells_what_drops_out(folder):
+    from speed_erase.nodes.retain_set_loader import look
+
+    asked = {
+        "builtin": "none",
+        "text": "Claude Monet\nVan Gogh Museum\nRembrandt",
+        "file": "none",
+        "column": "",
+        "limit": 0,
+    }
+    answer = look({**asked, "concepts": "Van Gogh\nbroken -> a -> b", "concepts_kind": "style", "search": "REM"})
+    assert answer["total"] == 3 and answer["counts"].startswith("3 names: typed 3")
+    assert answer["names"] == ["Rembrandt"] and answer["found"] == 1
+    assert answer["dropped_names"] == ["Van Gogh Museum"] and answer["dropped"] == 1
+    assert look({**asked, "limit": 2})["total"] == 2
+
+
+def test_search_words_are_given_only_where_they_are_known(comfyui, monkeypatch):
+    from comfy_api.latest import io
+
+    from speed_erase.nodes.sockets import found_by
+
+    assert ("search_aliases" in io.Schema.__dataclass_fields__) == bool(found_by("x"))
+    monkeypatch.setattr(io.Schema, "__dataclass_fields__", {"search_aliases": None})
+    assert "unlearn" in found_by("x")["search_aliases"]

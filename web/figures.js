@@ -1,0 +1,69 @@
+// Numbers to words and places: everything that is drawn is reckoned here, and nothing here draws.
+
+export const percent = (share, digits = share < 0.1 ? 1 : 0) => `${(share * 100).toFixed(digits)} %`;
+
+export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+
+/** Places on a line of `length` for values from 0 to `full`. */
+export const scale = (full, length) => (value) => clamp(value / (full || 1), 0, 1) * length;
+
+/** A round number at or above: the end of an axis. */
+export function roundUp(value) {
+  const step = 10 ** Math.floor(Math.log10(Math.max(value, 1e-6)));
+  return [1, 2, 5, 10].map((factor) => factor * step).find((end) => end >= value * 0.999);
+}
+
+/** "2 of 3 erased, 1 weakened" from {verdict: count}. */
+export function headline(counts) {
+  const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
+  const words = { weakened: "weakened", stands: "still there", unproven: "unproven" };
+  const others = Object.keys(words).filter((verdict) => counts[verdict]).map((verdict) => `${counts[verdict]} ${words[verdict]}`);
+  if (total === 1) return counts.erased ? "Erased" : others[0].replace(/^1 (.)/, (_, letter) => letter.toUpperCase());
+  return [`${counts.erased ?? 0} of ${total} erased`, ...others].join(", ");
+}
+
+/** The verdict that a headline is coloured by: the worst one. */
+export const worst = (counts) => ["stands", "weakened", "unproven", "erased"].find((verdict) => counts[verdict]) ?? "unproven";
+
+/** What an edit at another strength or budget would give: drift is exact, what is left is close for nearby strengths. */
+export function forecast(curve, strength, budget) {
+  if (!curve) return null;
+  const offer = curve.offers[budget];
+  const moved = curve.budget !== null && offer && Math.abs(offer[0] - curve.budget) > 1e-9;
+  const [drift, left] = moved ? within(curve.points, offer[0]) : curve.chosen;
+  return { drift: drift * Math.abs(strength), left: Math.max(0, 1 - strength * (1 - left)), moved };
+}
+
+/** The point with the least left whose drift is allowed; the most careful one where none is. */
+export function within(points, drift) {
+  const allowed = points.filter((point) => point[0] <= drift);
+  return allowed.length ? allowed.reduce((best, point) => (point[1] < best[1] ? point : best)) : points[0];
+}
+
+/** The plot of a trade-off: places in a box, what lies beyond it left out but for the way there. */
+export function plot(curve, extra, box) {
+  const wide = Math.max(curve.chosen[0], curve.budget ?? 0, extra ? extra.drift : 0) * 1.6;
+  const full = roundUp(Math.max(wide, 0.02));
+  const x = scale(full, box.width);
+  const y = scale(1, box.height);
+  const place = ([drift, left]) => [box.left + x(drift), box.top + box.height - y(left)];
+  const inside = curve.points.filter(([drift], i) => drift <= full || (i && curve.points[i - 1][0] <= full));
+  return {
+    full,
+    line: inside.map((point) => place(point).map((value) => value.toFixed(1)).join(",")).join(" "),
+    chosen: place(curve.chosen),
+    ghost: extra ? place([extra.drift, extra.left]) : null,
+    budget: curve.budget === null ? null : box.left + x(curve.budget),
+  };
+}
+
+/** Where the names of a group lie on a strip. */
+export function strip(group, full, length) {
+  const x = scale(full, length);
+  return {
+    middle: x(group.median),
+    most: x(group.p95),
+    end: x(group.maximum),
+    names: group.worst.map(([name, value]) => ({ name, value, x: x(value) })),
+  };
+}

@@ -1,0 +1,267 @@
+// The screen of ComfyUI-SPEED. Every node works without it; nothing here changes what is sent to the server but for the
+// text of a concept list, which the user can type as well.
+import { app } from "../../scripts/app.js";
+import { api } from "../../scripts/api.js";
+import { addStyle, h, own, safely } from "./dom.js";
+import { Editor } from "./editor.js";
+import { addAliases, commandLine } from "./lines.js";
+import { drawLeaks, drawPairs, retainLook } from "./looks.js";
+import { drawPanel } from "./panel.js";
+
+const SAVED = "speed"; // the property of a node that holds what its last run told
+const TEXT = "$$node-text-preview"; // the front end's own widget for text under a node
+const WIDE = 440; // a panel needs that much
+
+async function ask(path, question) {
+  try {
+    const answer = await api.fetchApi(`/speed/${path}`, { method: "POST", body: JSON.stringify(question), headers: { "Content-Type": "application/json" } });
+    return await answer.json();
+  } catch (error) {
+    console.warn("[SPEED]", error);
+    return null;
+  }
+}
+
+const widget = (node, name) => node.widgets?.find((one) => one.name === name);
+const value = (node, name) => widget(node, name)?.value;
+const linked = (node, name) => Boolean(node.inputs?.find((slot) => slot.name === name)?.link);
+
+/** Runs `after` whenever a method of this one node has run. */
+function follow(node, method, after) {
+  const before = node[method];
+  node[method] = function (...given) {
+    const result = before?.apply(this, given);
+    safely(after).apply(this, given);
+    return result;
+  };
+}
+
+function onChange(node, name, after) {
+  const one = widget(node, name);
+  if (one) follow(one, "callback", after);
+}
+
+// View of a node -> its element on the screen. After undo, some front ends keep showing the element of the node that was
+// there before: what the new node has to show then moves into that one.
+const shells = new Map();
+
+function settle(node, name, shell, content) {
+  const key = `${keyOf(node)} ${name}`;
+  const known = shells.get(key);
+  const home = !shell.isConnected && known?.isConnected ? known : shell;
+  if (home !== known) shells.set(key, home);
+  if (content.parentElement !== home) home.replaceChildren(content);
+}
+
+/** One DOM widget at the end of a node, as high as what is in it; never saved. */
+function place(node, name, content, wide = WIDE) {
+  const shell = own(h("div", { class: "speed" }, content));
+  let high = 40;
+  const options = { serialize: false, hideOnZoom: false, getMinHeight: () => high, getMaxHeight: () => high };
+  const one = node.addDOMWidget(name, "SPEED_VIEW", shell, options);
+  one.serialize = false;
+  const fit = () => {
+    if (!content.isConnected && !content.offsetHeight) return;
+    const wanted = content.offsetHeight + 22;
+    if (Math.abs(wanted - high) < 2) return;
+    high = wanted;
+    content.parentElement.style.minHeight = `${high}px`;
+    const [w, tall] = node.computeSize();
+    node.setSize([Math.max(node.size[0], w, wide), tall]);
+    node.setDirtyCanvas?.(true, true);
+  };
+  new ResizeObserver(safely(fit)).observe(content);
+  const look = () => [0, 300, 1200].forEach((wait) => setTimeout(safely(() => settle(node, name, shell, content)), wait));
+  follow(node, "onConfigure", look);
+  look();
+  return one;
+}
+
+// What runs told, by graph and node: undo loads an older graph, and must not take the panel away.
+const remembered = new Map();
+const keyOf = (node) => `${node.graph?.rootGraph?.id ?? node.graph?.id ?? ""} ${node.id} ${node.type}`;
+
+/** Has the front end notice that the graph changed, so that a reload brings the panel back. */
+const noted = safely(() => {
+  const tracker = app.extensionManager?.workflow?.activeWorkflow?.changeTracker;
+  (tracker?.captureCanvasState ?? tracker?.checkState)?.call(tracker);
+});
+
+/** A view that is drawn from what a run told, and again after reload, undo and load. */
+function resultView(node, draw) {
+  let content = null;
+  const show = () => {
+    const facts = node.properties?.[SAVED] ?? remembered.get(keyOf(node));
+    if (!facts) return;
+    if (!content) {
+      content = h("div");
+      place(node, "speed_result", content);
+    }
+    content.replaceChildren(...draw(facts, show).filter((one) => one));
+    const text = widget(node, TEXT);
+    if (text) node.removeWidget?.(text); // the panel says it all; the next run brings its words back
+  };
+  follow(node, "onExecuted", (output) => {
+    const facts = output?.speed?.[0];
+    if (!facts || !Object.keys(facts).length) return;
+    node.properties[SAVED] = facts;
+    remembered.set(keyOf(node), facts);
+    show();
+    noted();
+  });
+  follow(node, "onConfigure", () => requestAnimationFrame(safely(show)));
+  return show;
+}
+
+function erasePanel(node) {
+  let all = false;
+  const show = resultView(node, (facts, again) => {
+    const widgets = { strength: value(node, "strength"), budget: String(value(node, "budget") ?? "").split(" ")[0] };
+    return drawPanel(facts, node.type === "SpeedErase" ? widgets : {}, all, () => { all = true; again(); });
+  });
+  for (const name of ["strength", "budget"]) onChange(node, name, show);
+  follow(node, "onExecuted", (output) => output?.recipe && recipes.set(keyOf(node), output.recipe[0]));
+}
+
+function conceptEditor(node) {
+  const text = widget(node, "text");
+  if (!text) return;
+  const source = {
+    text: () => String(text.value ?? ""),
+    kind: () => value(node, "kind") ?? "style",
+    file: () => value(node, "file"),
+    kept: () => {
+      const keeper = along(along(node, true, "SpeedErase"), false, "RetainSetLoader");
+      return keeper && widgetsOf(keeper);
+    },
+    linked: () => linked(node, "text"),
+    set: (fresh) => {
+      text.value = fresh;
+      text.callback?.(fresh);
+      node.graph?.setDirtyCanvas?.(true, true);
+      noted();
+    },
+  };
+  const editor = new Editor(source, ask);
+  node.speedEditor = editor;
+  place(node, "speed_chips", editor.element, 360);
+  for (const name of ["text", "kind", "file"]) onChange(node, name, () => editor.refresh());
+  follow(node, "onConfigure", () => editor.refresh());
+  follow(node, "onConnectionsChange", () => editor.refresh());
+  const files = (event) => [...(event.dataTransfer?.files ?? [])].filter((file) => /\.(txt|csv|tsv)$/i.test(file.name));
+  node.onDragOver = safely((event) => [...(event.dataTransfer?.types ?? [])].includes("Files"));
+  node.onDragDrop = safely((event) => (files(event).length ? (editor.take(files(event)), true) : false));
+}
+
+/** The nodes on the other ends of an output's or an input's wires, through whatever stands between. */
+function along(node, forward, type, depth = 6) {
+  if (!node || depth < 0) return null;
+  const graph = node.graph ?? app.graph;
+  const link = (id) => graph.links?.get?.(id) ?? graph.links?.[id];
+  const ids = forward ? (node.outputs ?? []).flatMap((slot) => slot.links ?? []) : (node.inputs ?? []).map((slot) => slot.link).filter((id) => id != null);
+  for (const one of ids.map(link).filter(Boolean)) {
+    const next = graph.getNodeById(forward ? one.target_id : one.origin_id);
+    if (next?.type === type) return next;
+    const found = next && along(next, forward, type, depth - 1);
+    if (found) return found;
+  }
+  return null;
+}
+
+const RETAIN = ["builtin", "text", "file", "column", "kind", "limit"];
+const widgetsOf = (node) => Object.fromEntries(RETAIN.map((name) => [name, value(node, name)]));
+
+function retainView(node) {
+  const question = () => {
+    const asked = widgetsOf(node);
+    const list = along(along(node, true, "SpeedErase"), false, "ConceptList");
+    return list ? { ...asked, concepts: value(list, "text"), concepts_kind: value(list, "kind") } : asked;
+  };
+  const { element, refresh } = retainLook(question, ask);
+  place(node, "speed_names", element, 320);
+  for (const name of RETAIN) onChange(node, name, refresh);
+  follow(node, "onConfigure", refresh);
+  follow(node, "onConnectionsChange", refresh);
+  refresh();
+}
+
+async function sure(message) {
+  const dialog = app.extensionManager?.dialog;
+  if (dialog?.confirm) return dialog.confirm({ title: "SPEED", message });
+  return window.confirm(message);
+}
+
+function say(summary, detail = "", severity = "success") {
+  app.extensionManager?.toast?.add?.({ severity, summary, detail, life: 4000 });
+}
+
+async function closeLeaks(node, facts) {
+  const list = along(node, false, "ConceptList");
+  if (!list || linked(list, "text")) return say("No Concept List", "The probed erasure has no Concept List before it in this graph.", "warn");
+  const phrases = facts.tried.filter((one) => one.leaks && one.alias);
+  const shown = phrases.map((one) => `${one.phrase} (for ${one.concept})`).join(", ");
+  if (!(await sure(`Add these phrases as aliases to the Concept List, so that the next run erases them, too? ${shown}`))) return;
+  let text = String(value(list, "text") ?? "");
+  for (const one of phrases) text = addAliases(text, one.concept, [one.phrase]) ?? text;
+  list.speedEditor?.change(text);
+  say("Aliases added", "Run again to erase them.");
+}
+
+const pictureUrl = (file) => api.apiURL(`/view?${new URLSearchParams({ filename: file.filename, subfolder: file.subfolder ?? "", type: file.type ?? "temp" })}`);
+
+const VIEWS = {
+  ConceptList: conceptEditor,
+  RetainSetLoader: retainView,
+  SpeedErase: erasePanel,
+  SpeedApplyRecipe: erasePanel,
+  SpeedLeakProbe: (node) => resultView(node, (facts) => drawLeaks(facts, safely(() => closeLeaks(node, facts)))),
+  SpeedCompare: (node) => resultView(node, (facts) => drawPairs(facts, pictureUrl)),
+};
+
+// What the last run sends along for the clipboard; too long to be saved with a workflow.
+const recipes = new Map();
+
+function asCommand(node) {
+  const list = along(node, false, "ConceptList");
+  const loader = along(node, false, "CheckpointLoaderSimple");
+  const keeper = along(node, false, "RetainSetLoader");
+  const builtin = String(value(keeper ?? {}, "builtin") ?? "none");
+  const lists = (widget(keeper ?? {}, "builtin")?.options?.values ?? []).filter((name) => !/^(none|all)$|: /.test(name));
+  // Sets for a kind are what the command line takes by itself.
+  const sets = builtin === "all" ? lists : lists.filter((name) => name === builtin);
+  return commandLine({
+    checkpoint: loader ? `models/checkpoints/${value(loader, "ckpt_name")}` : "model.safetensors",
+    text: String(value(list ?? {}, "text") ?? ""),
+    kind: value(list ?? {}, "kind") ?? "style",
+    ...Object.fromEntries(["preset", "strength", "seed", "effort"].map((name) => [name, value(node, name)])),
+    budget: String(value(node, "budget") ?? "").split(" ")[0],
+    kept: keeper && { builtin: sets, typed: Boolean(String(value(keeper, "text") ?? "").trim()) },
+  });
+}
+
+async function copy(text, what) {
+  if (!text) return say("Nothing to copy yet", "Run the graph once, then copy.", "warn");
+  await navigator.clipboard.writeText(text);
+  say(`${what} copied`);
+}
+
+const erasers = (nodes) => nodes.filter((node) => node?.type === "SpeedErase");
+const chosen = () => erasers(Object.values(app.canvas?.selected_nodes ?? {}))[0] ?? erasers(app.graph?._nodes ?? [])[0];
+const ACTIONS = {
+  CopyCommand: ["Copy as command line", (node) => copy(asCommand(node), "Command line")],
+  CopyRecipe: ["Copy recipe", (node) => copy(recipes.get(keyOf(node)), "Recipe")],
+};
+
+app.registerExtension({
+  name: "ComfyUI-SPEED",
+  commands: Object.entries(ACTIONS).map(([id, [label, work]]) => ({
+    id: `SPEED.${id}`,
+    label: `SPEED: ${label}`,
+    icon: "pi pi-copy",
+    function: safely(() => (chosen() ? work(chosen()) : say("No SPEED Erase in this graph", "", "warn"))),
+  })),
+  menuCommands: [{ path: ["Extensions", "SPEED"], commands: Object.keys(ACTIONS).map((id) => `SPEED.${id}`) }],
+  getNodeMenuItems: (node) => (node.type === "SpeedErase" ? Object.values(ACTIONS).map(([content, work]) => ({ content: `SPEED: ${content}`, callback: safely(() => work(node)) })) : []),
+  setup: safely(addStyle),
+  nodeCreated: safely((node) => VIEWS[node.comfyClass ?? node.type]?.(node)),
+});
