@@ -26,6 +26,10 @@ class InputError(SpeedError, ValueError):
     code = "input"
 
 
+class NoRoomError(InputError):
+    """What is to be kept leaves nothing to an edit."""
+
+
 class FileError(SpeedError):
     """A file cannot be read, is not what it claims to be, or cannot be written."""
 
@@ -50,16 +54,34 @@ class NoSpaceError(FileError):
     code = "no-space"
 
 
+class BusyError(FileError):
+    """Another run is at work there."""
+
+    code = "busy"
+
+
 class UnsupportedModelError(SpeedError):
     """The model has no layer that this package knows how to edit."""
 
     code = "unsupported-model"
 
 
+class MissingPackageError(SpeedError):
+    """A Python package that only some commands need is not installed."""
+
+    code = "missing-package"
+
+
 class UsageError(SpeedError):
     """The command line, or a job file, makes no sense."""
 
     code = "usage"
+
+
+class ServerError(SpeedError):
+    """A server that draws for us does not answer, or says that it cannot."""
+
+    code = "server"
 
 
 class OutputError(SpeedError):
@@ -82,8 +104,8 @@ _OF_OTHERS: tuple[tuple[type[BaseException], str], ...] = (
     (ImportError, "missing-package"),
 )
 ERROR_CODES = (
-    *("usage", "settings", "input", "file", "exists", "not-found", "no-space", "permission"),
-    *("unsupported-model", "missing-package", "memory", "output", "interrupted", "unexpected"),
+    *("usage", "settings", "input", "file", "exists", "not-found", "no-space", "permission", "busy"),
+    *("unsupported-model", "missing-package", "memory", "server", "output", "interrupted", "unexpected"),
 )
 """All that `error_code` can say. Programs rely on them: a code may be added, but none changes its meaning."""
 

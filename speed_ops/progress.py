@@ -25,8 +25,31 @@ Stage = Literal[
     "compare",
     "write",
     "demo",
+    "draw",
+    "judge",
 ]
 """What is being done, in the order a run comes to it. `encode` is an encoder's own word; the asker says what for."""
+TITLES: dict[Stage, str] = {
+    "fingerprint": "Reading the text encoder",
+    "empty prompt": "Encoding the empty prompt",
+    "concepts": "Encoding concepts",
+    "probes": "Encoding unseen prompts",
+    "retain names": "Encoding kept names",
+    "retain contexts": "Encoding kept names in prompts",
+    "encode": "Encoding",
+    "prepare": "Preparing",
+    "layers": "Editing layers",
+    "adversarial": "Searching for leaks",
+    "certificate": "Measuring",
+    "leaks": "Trying phrases",
+    "hash": "Hashing",
+    "write": "Writing",
+    "compare": "Comparing with the base",
+    "demo": "Unpacking the model",
+    "draw": "Drawing",
+    "judge": "Judging",
+}
+"""What people read while a stage runs."""
 Progress = Callable[[Stage, int, int], None]
 """Called with (stage, done, total), often enough to stop work within a second: raising in it interrupts."""
 

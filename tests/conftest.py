@@ -11,6 +11,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from browser import NO_FRONT_END, find_browser
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,6 +61,11 @@ def find_comfyui() -> tuple[Path | None, str]:
 
 
 COMFYUI, NO_COMFYUI = find_comfyui()
+BROWSER, NO_BROWSER = find_browser()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", metavar="DIR", help="Where the tests in tests/browser keep what they saw.")
 
 
 @pytest.fixture(scope="session")
@@ -107,19 +113,49 @@ def sd15(comfyui):
     return mini.load(mini.shared("sd15"))
 
 
+NO_RAY = "" if importlib.util.find_spec("ray") else "Ray is not installed"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if COMFYUI is not None:
-        return
+    lacking = {
+        "comfy": NO_COMFYUI if COMFYUI is None else "",
+        "browser": NO_BROWSER if BROWSER is None else "",
+        "fleet": NO_RAY,
+    }
     for item in items:
-        if item.get_closest_marker("comfy"):
-            item.add_marker(pytest.mark.skip(reason=NO_COMFYUI))
+        for mark, reason in lacking.items():
+            if reason and item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = [r for r in terminalreporter.stats.get("skipped", []) if NO_COMFYUI and NO_COMFYUI in str(r.longrepr)]
-    if skipped:
-        terminalreporter.section("ComfyUI NOT TESTED", sep="!", red=True, bold=True)
-        terminalreporter.write_line(
-            f"{len(skipped)} tests of ComfyUI were skipped ({NO_COMFYUI}): nothing above says that the nodes work."
-        )
-        terminalreporter.write_line("Set COMFYUI_PATH, or put a checkout at ~/comfy/ComfyUI, and run again.")
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for what, why, help in (
+        (
+            "ComfyUI",
+            NO_COMFYUI,
+            "nothing above says that the nodes work.\nSet COMFYUI_PATH, or put a checkout at ~/comfy/ComfyUI, and run "
+            "again.",
+        ),
+        (
+            "Browser",
+            NO_BROWSER,
+            "nothing above says that the screen works.\nInstall Chromium and playwright, or set CHROMIUM, and run "
+            "again.",
+        ),
+        (
+            "Newest front end",
+            NO_FRONT_END,
+            "the screen was tested on the front end of this ComfyUI alone.\nUnpack the newest "
+            "comfyui-frontend-package, set SPEED_FRONT_END to its folder 'static', and run again.",
+        ),
+        (
+            "Fleet",
+            NO_RAY,
+            "nothing above says that `batch --on ray` works.\nRun `pip install -c constraints.txt -e '.[test,fleet]'` "
+            "and try again.",
+        ),
+    ):
+        if count := sum(bool(why) and why in reason for reason in reasons):
+            terminalreporter.section(f"{what} NOT TESTED", sep="!", red=True, bold=True)
+            terminalreporter.write_line(f"{count} tests were skipped ({why}): {help}")

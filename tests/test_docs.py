@@ -13,7 +13,7 @@ import torch
 from speed_erase.speed_ops.cli.main import build_parser
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/cli.md", "docs/engine.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/cli.md", "docs/engine.md", "docs/evaluate.md", "docs/fleet.md")
 COMMAND = re.compile(r"^(?:\$ |    )(?:.*&& )?(speed-erase .+)$", re.MULTILINE)
 
 
@@ -42,10 +42,10 @@ def test_the_python_lines_of_the_readme_run(capsys: pytest.CaptureFixture[str]) 
     )
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/cli.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/cli.md", "docs/evaluate.md", "docs/fleet.md"])
 def test_commands_parse(name: str) -> None:
     found = commands(name)
-    assert len(found) > 3
+    assert len(found) > 1
     for line in found:
         try:
             build_parser().parse_args(shlex.split(line)[1:])

@@ -115,6 +115,9 @@ class Certificate:
     settings: dict[str, Any] = field(default_factory=dict)
     curve: Curve | None = None
     """The trade-off, and the point on it that the edit is; at strength 1."""
+    pooled: Certificate | None = None
+    """The like for the pooled path, where that was edited: its rows are pooled embeddings of whole prompts, and its
+    `sot_drift` is that of the empty prompt's."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for `json.dumps`."""
@@ -128,11 +131,25 @@ class Certificate:
             whole["warnings"] = [*self.warnings[:HEADER_WARNINGS], f"And {more:,} more warnings."]
         whole["null_text_drift"] = max(self.null_text_drift, default=None)
         whole["layers"] = len(self.layers)
+        del whole["pooled"]
+        if self.pooled is not None:
+            about = self.pooled.short()
+            whole["pooled"] = {name: value for name, value in about.items() if name not in _SAID_ONCE}
         return whole
+
+    @property
+    def every_warning(self) -> tuple[str, ...]:
+        """Its own, and those of the pooled path that say something else."""
+        others = () if self.pooled is None else self.pooled.warnings
+        return (*self.warnings, *(f"Pooled path: {text}" for text in others if text not in self.warnings))
 
     def text(self) -> str:
         """A few lines for people."""
         return describe(self)
+
+
+_SAID_ONCE = ("seconds", "settings")
+"""What a header does not say again of the pooled path."""
 
 
 def verdict(solved: float, probed: float | None, kind: str = "") -> Verdict:
@@ -189,7 +206,24 @@ def describe(certificate: Certificate) -> str:
             "" if certificate.rounds[-1].kept else " (the last round did not lower the leak enough and was dropped)"
         )
         lines.append(f"Adversarial rounds: leak {leaks}{dropped}.")
-    return "\n".join(lines + [f"Warning: {text}" for text in certificate.warnings])
+    if certificate.pooled is not None:
+        lines += pooled_lines(certificate.pooled)
+    return "\n".join(lines + [f"Warning: {text}" for text in certificate.every_warning])
+
+
+def pooled_lines(part: Certificate) -> list[str]:
+    """The pooled path, beside what is said of the rows."""
+    lefts = [one.solved_median if one.probe_median is None else one.probe_median for one in part.concepts]
+    mean, worst = sum(lefts) / len(lefts), max(lefts)
+    of_whom = part.concepts[lefts.index(worst)].name
+    left = f"{mean:.0%} left" if len(lefts) == 1 else f"{mean:.0%} left on average, at most {worst:.0%} ({of_whom})"
+    lines = [f"Pooled path: {left}."]
+    lines += [f"  {_drift(one)}" for one in part.drift]
+    if part.sot_drift is not None:
+        lines.append(f"  Empty prompt: drift at most {part.sot_drift:.1e}.")
+    if part.curve is not None:
+        lines.append(f"  {_trade_off(part.curve)}")
+    return lines
 
 
 SHOWN_DRIFTS = (0.03, 0.05, 0.1, 0.2, 0.3)

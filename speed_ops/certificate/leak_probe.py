@@ -208,10 +208,11 @@ def probe_leaks(
     if not concepts:
         raise InputError("There is nothing to probe: name at least one concept.")
     # Whole prompts of phrases nobody asks for again would only fill the cache on disk.
-    reader = CachedEncoder(encoder.encoder if isinstance(encoder, CachedEncoder) else encoder)
-    check_weights(weights, reader.encoder.width)
+    reader = encoder.without_cache() if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
+    check_weights(weights, reader.width)
     cases = [case for one in concepts for case in _cases(reader, one, templates, description, progress)]
     before, after = [], []
+    edits = {key: edit for key, edit in edits.items() if key in weights}  # the pooled path has no rows to look at
     for done, (key, edit) in enumerate(edits.items()):
         if progress is not None:
             progress("leaks", done, len(edits))

@@ -19,26 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import OutputError
-from ..progress import Stage
-
-_TITLES: dict[Stage, str] = {
-    "fingerprint": "Reading the text encoder",
-    "empty prompt": "Encoding the empty prompt",
-    "concepts": "Encoding concepts",
-    "probes": "Encoding unseen prompts",
-    "retain names": "Encoding kept names",
-    "retain contexts": "Encoding kept names in prompts",
-    "encode": "Encoding",
-    "prepare": "Preparing",
-    "layers": "Editing layers",
-    "adversarial": "Searching for leaks",
-    "certificate": "Measuring",
-    "leaks": "Trying phrases",
-    "hash": "Hashing",
-    "write": "Writing",
-    "compare": "Comparing with the base",
-    "demo": "Making the demo checkpoint",
-}
+from ..progress import TITLES, Stage
 
 
 class Console:
@@ -114,7 +95,7 @@ class Console:
         """Given to everything that takes time."""
         if self.quiet or self.machine:
             return
-        title = _TITLES[stage]
+        title = TITLES[stage]
         if self._bars is not None:
             self._move_bar(title, done, total)
         elif stage != self._stage:

@@ -97,7 +97,7 @@ def add_job(parser: Parser) -> None:
         default=[],
         type=Written,
         metavar="TEXT",
-        help='"name", "name -> anchor" or "name | alias -> anchor"; repeatable, or one concept per line',
+        help='"name", "name -> anchor" or "name | alias -> anchor || kind"; repeatable, or one concept per line',
     )
     offer(concepts)
     what.add_argument(
@@ -252,12 +252,15 @@ def strength_from(args: argparse.Namespace) -> float:
         return check_strength(args.strength)
 
 
-def text_setup_from(args: argparse.Namespace, clip_skip: int | None = None) -> TextSetup:
-    """How to read text, on a machine set up as asked; `clip_skip`: a recipe's, used where the arguments give none."""
+def text_setup_from(args: argparse.Namespace, clip_skip: int | None = None, *, here: bool = True) -> TextSetup:
+    """How to read text, on a machine set up as asked; `clip_skip`: a recipe's, used where the arguments give none.
+
+    `here`: whether this machine is the one that reads it.
+    """
     given = args.clip_skip
     if given == 0:
         raise UsageError("The clip skip is 0: 1 is the last layer, 2 the one before.")
-    device = _machine_from(args)
+    device = _machine_from(args) if here else _device_from(args)
     from ..checkpoints.source import TextSetup
     from ..encoders.cache import EmbeddingCache
 
@@ -272,28 +275,39 @@ def _machine_from(args: argparse.Namespace) -> str:
     cores = os.cpu_count() or 1
     if args.threads is not None and not 1 <= args.threads <= cores:
         raise UsageError(f"--threads is {args.threads}: choose from 1 to {cores}, the cores of this machine.")
+    device = _device_from(args)
+    import torch
+
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    if not device.startswith("cuda"):
+        return device
+    count, number = torch.cuda.device_count(), int(device.partition(":")[2] or 0)
+    if number >= count:
+        what = "no CUDA device" if not count else f"only {count} CUDA device{'s' if count > 1 else ''}"
+        raise SettingsError(f"--device is {device}, but torch finds {what} here: use --device cpu.")
+    return device
+
+
+def _device_from(args: argparse.Namespace) -> str:
+    """The device that was asked for, whether it is there or not."""
     if args.device == "mps":
         raise UsageError("The edit is computed in double precision, which mps devices lack: use --device cpu.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", args.device):
         near = suggestion(args.device, ("auto", "cpu", "cuda"))
         raise UsageError(f"There is no device {args.device!r}{near}: choose cpu, cuda, cuda:N or auto.")
-    import torch
-
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    if not args.device.startswith("cuda"):
-        return "cpu"
-    count, number = torch.cuda.device_count(), int(args.device.partition(":")[2] or 0)
-    if number >= count:
-        what = "no CUDA device" if not count else f"only {count} CUDA device{'s' if count > 1 else ''}"
-        raise SettingsError(f"--device is {args.device}, but torch finds {what} here: use --device cpu.")
-    return str(args.device)
+    return str(args.device) if args.device.startswith("cuda") else "cpu"
 
 
-def add_outputs(parser: Parser) -> None:
+def path_or_url(text: str) -> Path | str:
+    """A URL as it is: a path would lose one of its slashes."""
+    return text if "://" in text else Path(text)
+
+
+def add_outputs(parser: Parser, place: Callable[[str], Path | str] = Path) -> None:
     """Options about the files to write."""
     group = parser.add_argument_group("files to write")
-    group.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    group.add_argument("--out", type=place, required=True, metavar="DIR", help="folder for the results")
     save = group.add_argument(
         "--save",
         default=",".join(PRODUCTS),

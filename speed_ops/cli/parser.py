@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from ..errors import UsageError, suggestion
 from ..files.metadata import package_version
-from . import job_file, machine_commands, read_commands, write_commands
+from . import evaluate_command, job_file, machine_commands, read_commands, write_commands
 from .console import visible, write_result
 
 COMMANDS = (
@@ -24,6 +24,7 @@ COMMANDS = (
     read_commands.add_verify,
     read_commands.add_forecast,
     read_commands.add_probe,
+    evaluate_command.add_evaluate,
     machine_commands.add_cache,
     machine_commands.add_bench,
     machine_commands.add_completion,

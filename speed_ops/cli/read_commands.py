@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UnsupportedModelError
 from ..files.metadata import Provenance, load_recipe, read_provenance
 from ..files.recipe import Recipe
-from ..models.detect import detect, is_lora, layers
+from ..models.detect import detect, is_lora, layers, pooled_layer
 from .console import Console
 from .options import add_job, add_text_setup, command, job_from, offer, text_setup_from
 from .salt import add_salt, salt_from
@@ -69,11 +69,13 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
         family = detect(model.shapes)
     except UnsupportedModelError as fault:
         return facts | {"what": "not a model that can be edited", "reason": str(fault)}
-    count = len(layers(family, model.shapes, "V"))
+    count, pooled = len(layers(family, model.shapes, "V")), pooled_layer(family, model.shapes) is not None
+    also = " and one more for pooled text" if pooled else ""
     return facts | {
         "family": family.name,
         "layers": count,
-        "what": f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit",
+        "pooled": pooled,
+        "what": f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit{also}",
     }
 
 
@@ -166,7 +168,7 @@ def run_verify(args: argparse.Namespace, console: Console) -> int:
 
 
 def _show_verification(found: Verification, file: Path, console: Console) -> None:
-    from ..certificate.certificate import GROUPS, PLACES, verdict_in_words
+    from ..certificate.certificate import GROUPS, PLACES, pooled_lines, verdict_in_words
 
     console.result(
         {
@@ -194,6 +196,9 @@ def _show_verification(found: Verification, file: Path, console: Console) -> Non
     for part in found.measured.drift:
         drift = f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum {part.maximum:.1%}"
         console.say(f"{GROUPS[part.group]} ({PLACES[part.where]}): {drift}.")
+    if found.measured.pooled is not None:
+        for line in pooled_lines(found.measured.pooled):
+            console.say(line)
     for text in found.faults:
         console.say(f"Fault: {text}")
     console.say(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoints.output_files import PRODUCTS, OutputFiles
-from ..concepts.concept_list import parse_concepts
-from ..concepts.retain_set import builtin_retain
-from ..engine.settings import EraseSettings
+from ..checkpoints.output_files import OutputFiles
 from ..errors import UsageError
 from ..files.metadata import load_recipe
-from ..job import HELD_OUT_SHARE, Job, StoredJob, job_of
+from ..job import StoredJob, job_of
 from .console import Console
 from .options import (
     add_job,
@@ -24,6 +22,7 @@ from .options import (
     job_from,
     offer,
     outputs_from,
+    path_or_url,
     strength_from,
     text_setup_from,
 )
@@ -37,9 +36,7 @@ if TYPE_CHECKING:
 _ERASE_EXAMPLE = """\
 example:
   speed-erase erase model.safetensors --concepts "Van Gogh -> art" --retain artists --out cleaned"""
-DEMO_CONCEPTS = "Vincent van Gogh | Van Gogh -> art\nClaude Monet | Monet -> art"
-DEMO_NAMES = 250
-DEMO_MODEL = "demo-model.safetensors"
+LEDGER = "fleet-ledger.jsonl"
 
 
 def add_erase(commands: Any) -> None:
@@ -128,17 +125,32 @@ def add_batch(commands: Any) -> None:
     parser.add_argument(
         "--recipe", type=Path, required=True, metavar="RECIPE", help="recipe, or a file with one in its header"
     )
-    parser.add_argument("--in", dest="folder", type=Path, required=True, metavar="DIR", help="folder with the models")
+    folder = "folder with the models"
+    parser.add_argument("--in", dest="folder", type=path_or_url, required=True, metavar="DIR", help=folder)
     parser.add_argument(
         "--recursive", action="store_true", help="also the folders below it; the results mirror those folders"
     )
     for flag, what in (("--include", "only the models that match"), ("--exclude", "not the models that match")):
         help = f"{what}: a pattern such as 'sdxl/*', on the path below DIR; repeatable"
         offer(parser.add_argument(flag, action="append", default=[], metavar="GLOB", help=help))
-    add_outputs(parser)
-    offer(parser.add_argument("--jobs", type=int, default=1, metavar="N", help="models at a time (default: 1)"))
+    add_outputs(parser, path_or_url)
+    jobs = "models at a time (default: 1; on ray: as many as there is room for)"
+    offer(parser.add_argument("--jobs", type=int, metavar="N", help=jobs))
     add_lines(parser)
+    _add_fleet(parser)
     add_text_setup(parser)
+
+
+def _add_fleet(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("many machines (docs/fleet.md)")
+    on = "where to work: here (default), or on a Ray cluster; then DIR may be a URL such as s3://bucket/models"
+    group.add_argument("--on", choices=("here", "ray"), default="here", help=on)
+    address = "of the cluster: ray://host:port, host:port or auto (default: one is started on this machine)"
+    offer(group.add_argument("--address", metavar="URL", help=address))
+    ledger = f"what became of each model, one JSON line each (default: {LEDGER} in the output folder)"
+    group.add_argument("--ledger", type=Path, metavar="FILE", help=ledger)
+    scratch = "where workers put what they fetch (default: the temporary folder)"
+    group.add_argument("--scratch", type=Path, metavar="DIR", help=scratch)
 
 
 def add_lines(parser: argparse.ArgumentParser) -> None:
@@ -150,14 +162,21 @@ def add_lines(parser: argparse.ArgumentParser) -> None:
 
 def run_batch(args: argparse.Namespace, console: Console) -> int:
     """All models, then a table; exit code 1 when any has failed."""
-    if not 1 <= args.jobs <= 64:
-        raise UsageError(f"--jobs is {args.jobs}: choose from 1 to 64.")
+    most = 64 if args.on == "here" else 100_000
+    if args.jobs is not None and not 1 <= args.jobs <= most:
+        raise UsageError(f"--jobs is {args.jobs}: choose from 1 to {most}.")
+    if args.on == "ray":
+        return _batch_on_ray(args, console)
+    if wrong := [flag for flag in ("address", "ledger", "scratch") if getattr(args, flag) is not None]:
+        raise UsageError(f"--{wrong[0]} needs --on ray.")
+    if isinstance(args.folder, str) or isinstance(args.out, str):
+        raise UsageError("URLs need --on ray; without it, give folders.")
     stored = _stored(args, console)
     outputs = outputs_from(args, console.note)
     from ..checkpoints.batch import find_models
 
     found = find_models(args.folder, outputs, recursive=args.recursive, include=args.include, exclude=args.exclude)
-    return clean_many(args, found, stored, console, args.jobs)
+    return clean_many(args, found, stored, console, args.jobs or 1)
 
 
 def clean_many(
@@ -172,12 +191,20 @@ def clean_many(
     def clean(one: Candidate, stopping: threading.Event) -> Done:
         return clean_one(one, stored, text, lambda sentence: console.note(f"{one.name}: {sentence}"), stopping)
 
+    work = _planner(stored, text) if args.dry_run else clean
+    results = for_each(models, work, _teller(len(models), console), 1 if args.dry_run else jobs)
+    return _sum_up(args, models, results, console)
+
+
+def _teller(total: int, console: Console) -> Callable[[int, Candidate, Done], None]:
     def told(count: int, one: Candidate, done: Done) -> None:
-        console.say(f"[{count}/{len(models)}] {one.name}: {done.status}. {done.detail}")
+        console.say(f"[{count}/{total}] {one.name}: {done.status}. {done.detail}")
         console.part(_plain_done(done))
 
-    work = _planner(stored, text) if args.dry_run else clean
-    results = for_each(models, work, told, 1 if args.dry_run else jobs)
+    return told
+
+
+def _sum_up(args: argparse.Namespace, models: Sequence[Candidate], results: Sequence[Done], console: Console) -> int:
     console.say()
     rows = [(one.name, done.status, f"{done.seconds:.1f} s") for one, done in zip(models, results, strict=True)]
     console.table(("Model", "status", "time"), rows)
@@ -188,6 +215,45 @@ def clean_many(
     console.say(", ".join(f"{count} {status}" for status, count in counts.items()) + ".")
     console.result(counts if console.lines else {"models": [_plain_done(done) for done in results], **counts})
     return 1 if counts["failed"] else 0
+
+
+def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
+    """The same on many machines, with a ledger."""
+    if args.ledger is None and isinstance(args.out, str):
+        raise UsageError(
+            "The results go to a URL: give --ledger FILE, a local file that says what became of each model."
+        )
+    if args.device.startswith("cuda:"):
+        raise UsageError(f"--device is {args.device}: on ray use cuda, and Ray chooses which.")
+    if args.threads is not None and args.threads < 1:
+        raise UsageError(f"--threads is {args.threads}: choose 1 or more.")
+    stored = _stored(args, console)
+    outputs = outputs_from(args, console.note)
+    from ..checkpoints.batch import find_models, sort_out
+    from ..checkpoints.catalogue import Catalogue, Shadow, scratch_folder
+    from ..checkpoints.fleet import Cluster, Fleet
+    from ..checkpoints.fleet_worker import Work
+    from ..checkpoints.ledger import open_ledger, read_ledger
+    from ..files.metadata import package_version
+
+    text = text_setup_from(args, stored.clip_skip, here=False).elsewhere()
+    work = Work(stored, text, args.threads or 1, args.scratch, not args.no_cache, package_version())
+    which = {"recursive": args.recursive, "include": args.include, "exclude": args.exclude}
+    with scratch_folder() as base:
+        shadow = Shadow(base, args.folder, args.out)
+        with shadow.speaking():
+            shadow.fill(**which)
+            found = find_models(shadow.folder, replace(outputs, folder=shadow.out), **which)
+            catalogue = Catalogue(sort_out(found, stored, text.clip_skip), shadow)
+        models = catalogue.models
+        told, path = _teller(len(models), console), args.ledger or args.out / LEDGER
+        if args.dry_run:
+            results = Fleet(catalogue, work, read_ledger(path), told, console.note).plan()
+        else:
+            with open_ledger(path) as ledger:
+                fleet = Fleet(catalogue, work, ledger, told, console.note)
+                results = fleet.run(Cluster(args.address, args.jobs))
+    return _sum_up(args, models, results, console)
 
 
 def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:
@@ -222,31 +288,44 @@ def _plain_done(done: Done) -> dict[str, Any]:
 
 def add_demo(commands: Any) -> None:
     """Declares `demo`."""
-    help = "Make a small synthetic checkpoint, erase two concepts from it and show the certificate. Needs no model."
+    help = "Erase a painter and a subject from a small model that comes with the package, and draw before and after."
     parser = command(commands, "demo", run_demo, help)
     parser.add_argument("--out", type=Path, default=Path("demo-out"), metavar="DIR", help="default: demo-out")
+    parser.add_argument(
+        "--comfyui", type=Path, metavar="DIR", help="only put the model into this ComfyUI's models/checkpoints"
+    )
 
 
 def run_demo(args: argparse.Namespace, console: Console) -> int:
     """Everything in the folder of the demo is the demo's: it is overwritten."""
-    from ..checkpoints.clean import clean_file
-    from ..checkpoints.demo import write_demo_checkpoint
+    from ..checkpoints import demo
     from ..checkpoints.save import output_folder
-    from ..checkpoints.source import TextSetup
 
-    model = args.out / DEMO_MODEL
-    settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, effort="quick")
-    job = Job.of(parse_concepts(DEMO_CONCEPTS, "style"), builtin_retain("artists").limit(DEMO_NAMES), settings)
-    outputs = OutputFiles(args.out, PRODUCTS, name="demo-model", force=True)
+    if args.comfyui is not None:
+        return _into_comfyui(args.comfyui, console)
     with output_folder(args.out):
-        write_demo_checkpoint(model, force=True, progress=console.progress)
-        what = "a synthetic Stable Diffusion 1.x checkpoint with real keys, the real tokenizer and random weights"
-        console.say(f"{model}: {what}.")
-        outcome = clean_file(model, job, TextSetup(), outputs, note=console.note, progress=console.progress)
+        outcome, drawn = demo.run_demo(args.out, note=console.note, progress=console.progress)
     console.say()
     show(outcome, console)
-    console.say(f"Open {outcome.files['report']} in a browser. Then try:")
-    console.say(f"  speed-erase verify {outcome.files['checkpoint']} --base {model}")
+    console.say()
+    console.say(f"Erased from {args.out / demo.MODEL}, a small model that draws:")
+    console.say(f"  the painter {demo.PAINTER} (also called {demo.ALIAS}), and the subject {demo.SUBJECT}.")
+    console.say(f"{len(drawn)} prompts were drawn before and after, with the same seeds: look at")
+    console.say(f"  {outcome.files['pictures']}")
+    console.say(f"  {outcome.files['report']}  (in a browser)")
+    console.say("Then try:")
+    console.say(f"  speed-erase verify {outcome.files['checkpoint']} --base {args.out / demo.MODEL}")
+    console.say("  speed-erase demo --comfyui DIR    to draw with it in ComfyUI")
+    return 0
+
+
+def _into_comfyui(folder: Path, console: Console) -> int:
+    from ..checkpoints.demo import place_in_comfyui
+
+    path, new = place_in_comfyui(folder, console.progress)
+    console.result({"checkpoint": str(path), "new": new})
+    console.say(f"The model is in {path}." if new else f"The model was in {path} already.")
+    console.say("In ComfyUI, press R and choose it in Load Checkpoint: 128 x 128 pixels, euler, 12 steps, cfg 3.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Concepts as a user writes them: one per line, `name | alias -> anchor`."""
+"""Concepts as a user writes them: one per line, `name | alias -> anchor || kind`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
-from ..errors import InputError
-from .kinds import kind_of
+from ..errors import InputError, SpeedError, suggestion
+from .kinds import KINDS, kind_of
 from .names import (
     INVISIBLE,
     MAX_ALIASES,
@@ -48,6 +48,8 @@ _FILE_NAME = re.compile(
     r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)|[.~]{0,2}[/\\].*)",
     re.IGNORECASE,
 )
+KIND_MARK = "||"
+"""Before the kind of one line. No list from before it can hold one: it was an empty alias, which is refused."""
 TARGET_COLUMNS = ("target", "concept", "name")
 LIST_SUFFIXES = (".txt", ".csv", ".tsv")
 
@@ -78,9 +80,10 @@ class Concept:
         """The place to look, for messages."""
         return _place(self.source, self.line)
 
-    def as_line(self) -> str:
-        """The line that parses to this concept."""
-        return f"{' | '.join(self.phrases)} -> {self.anchor}".rstrip()
+    def as_line(self, with_kind: bool = False) -> str:
+        """The line that parses to this concept; `with_kind`, in a list of any kind."""
+        line = f"{' | '.join(self.phrases)} -> {self.anchor}".rstrip()
+        return f"{line} {KIND_MARK} {self.kind}" if with_kind else line
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,11 @@ class ConceptList(Sequence[Concept]):
     def __post_init__(self) -> None:
         if len(self.concepts) > MAX_CONCEPTS:
             raise InputError(f"There are {len(self.concepts):,} concepts: erase at most {MAX_CONCEPTS:,} in one list.")
+        known = _Known()
         for concept in self.concepts:
-            if len(concept.aliases) > MAX_ALIASES:
-                count = f"{len(concept.aliases)} aliases; the limit is {MAX_ALIASES}"
-                raise InputError(f"{concept.where}: {quoted(concept.target)} has {count}.")
-        _refuse_clashes(self.concepts)
+            _refuse_many_aliases(concept)
+        for concept in self.concepts:
+            known.add(concept)
 
     def __len__(self) -> int:
         return len(self.concepts)
@@ -116,8 +119,9 @@ class ConceptList(Sequence[Concept]):
         return ConceptList(self.concepts + other.concepts)
 
     def as_text(self) -> str:
-        """The list as a user would type it."""
-        return "\n".join(concept.as_line() for concept in self.concepts)
+        """The list as a user would type it; the kinds stand in it where there are several."""
+        mixed = len({concept.kind for concept in self.concepts}) > 1
+        return "\n".join(concept.as_line(mixed) for concept in self.concepts)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -128,24 +132,68 @@ class ConceptList(Sequence[Concept]):
 def parse_concepts(text: str, kind: str, source: str = "", *, comments: bool = True) -> ConceptList:
     """Parses typed text: `target`, `target -> anchor`, `target | alias -> anchor`; `target ->` leaves the name out.
 
-    Commas, parentheses and braces are part of a name. `#` at the start of a line or after a space opens a comment,
-    unless there are no `comments`.
+    `|| style` at the end of a line gives it a kind of its own. Commas, parentheses and braces are part of a name. `#`
+    at the start of a line or after a space opens a comment, unless there are no `comments`.
     """
-    default = kind_of(kind).anchor
-    found: list[Concept] = []
-    for number, line in content_lines(text, comments):
-        where = _place(source, number)
-        _refuse_look_alikes(fold(line), where)
-        parts = _ARROW.split(line)
-        if len(parts) > 2:
-            raise InputError(f"{where}: there is more than one arrow; write one concept per line, as 'name -> anchor'.")
-        names = parts[0].split("|")
-        target, aliases = _phrases(names, where)
-        anchor = clean_name(parts[1], where) if len(parts) == 2 else default
-        if "|" in anchor:
-            raise InputError(f"{where}: put aliases before the arrow; the anchor is a single phrase.")
-        found.append(Concept(target, anchor, kind, aliases, number, source, _cleaned([*names, *parts[1:]])))
-    return ConceptList(tuple(found))
+    kind_of(kind)
+    lines = content_lines(text, comments)
+    return ConceptList(tuple(_line_concept(line, kind, number, source) for number, line in lines))
+
+
+@dataclass(frozen=True)
+class ReadLine:
+    """One line of a list as it was understood."""
+
+    line: int
+    concept: Concept | None
+    problem: str
+    """Why it is refused, in the words that a run would use; empty where it is not."""
+
+
+def read_lines(text: str, kind: str) -> list[ReadLine]:
+    """As `parse_concepts`, for somebody who is still writing: every line is read, whatever is wrong with others."""
+    found: list[ReadLine] = []
+    known = _Known()
+    for number, line in content_lines(text):
+        concept = None
+        try:
+            concept = _line_concept(line, kind, number, "")
+            _refuse_many_aliases(concept)
+            known.add(concept)
+            found.append(ReadLine(number, concept, ""))
+        except SpeedError as error:
+            found.append(ReadLine(number, concept, str(error)))
+    return found
+
+
+def _line_concept(line: str, kind: str, number: int, source: str) -> Concept:
+    where = _place(source, number)
+    line, own_kind = _without_kind(line, where)
+    kind = own_kind or kind
+    _refuse_look_alikes(fold(line), where)
+    parts = _ARROW.split(line)
+    if len(parts) > 2:
+        raise InputError(f"{where}: there is more than one arrow; write one concept per line, as 'name -> anchor'.")
+    names = parts[0].split("|")
+    target, aliases = _phrases(names, where)
+    anchor = clean_name(parts[1], where) if len(parts) == 2 else kind_of(kind).anchor
+    if "|" in anchor:
+        raise InputError(f"{where}: put aliases before the arrow; the anchor is a single phrase.")
+    return Concept(target, anchor, kind, aliases, number, source, _cleaned([*names, *parts[1:]]))
+
+
+def _without_kind(line: str, where: str) -> tuple[str, str]:
+    """The line without the kind at its end, and that kind; empty where it has none of its own."""
+    rest, mark, written = line.rpartition(KIND_MARK)
+    if not mark:
+        return line, ""
+    kind = fold(written).casefold()
+    if kind not in KINDS:
+        wrong = f"there is no kind {quoted(kind)}{suggestion(kind, KINDS)}" if kind else "the kind is missing"
+        raise InputError(
+            f"{where}: {wrong}; after '{KIND_MARK}' write {', '.join(KINDS)}. A single '|' stands before an alias."
+        )
+    return rest, kind
 
 
 def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
@@ -213,16 +261,27 @@ def _phrases(parts: Sequence[str], where: str) -> tuple[str, tuple[str, ...]]:
     return names[0], tuple(names[1:])
 
 
-def _refuse_clashes(concepts: Sequence[Concept]) -> None:
-    owner: dict[str, Concept] = {}
-    for concept in concepts:
+def _refuse_many_aliases(concept: Concept) -> None:
+    if len(concept.aliases) > MAX_ALIASES:
+        count = f"{len(concept.aliases)} aliases; the limit is {MAX_ALIASES}"
+        raise InputError(f"{concept.where}: {quoted(concept.target)} has {count}.")
+
+
+class _Known:
+    """Concepts that do not contradict each other, so far."""
+
+    def __init__(self) -> None:
+        self._owner: dict[str, Concept] = {}
+
+    def add(self, concept: Concept) -> None:
+        """One more; a repeat, a contradiction or a name that would become itself is refused."""
         for phrase in concept.phrases:
             key = same_name_key(phrase)
-            if key in owner:
-                _refuse_repeat(phrase, concept, owner[key])
+            if key in self._owner:
+                _refuse_repeat(phrase, concept, self._owner[key])
             if key == same_name_key(concept.anchor):
                 raise InputError(f"{concept.where}: {quoted(phrase)} would become itself; choose another anchor.")
-            owner[key] = concept
+            self._owner[key] = concept
 
 
 def _refuse_repeat(phrase: str, concept: Concept, earlier: Concept) -> None:

@@ -2,7 +2,7 @@
 
 A layer's delta is `up @ down`; the file scales it by `alpha / rank`, and `alpha` is written as the rank, so that
 strength 1.0 is the edit itself. Names are those kohya's trainer writes for the family: ComfyUI, A1111/Forge and
-diffusers read them.
+diffusers read them, but for SDXL's pooled layer, which diffusers refuses.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..engine.edits import LayerEdit
 from ..errors import FileError, SettingsError, suggestion
+from ..models.architecture import Architecture, LayerKey
 from ..models.detect import is_lora
-from ..models.families import Architecture, LayerKey
 from .atomic import check_target
 from .checkpoint import Checkpoint
 from .tensors import kinds_of, narrow, write_tensors

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import FileError
-from ..models.families import ARCHITECTURES, Architecture
+from ..models.architecture import Architecture
+from ..models.families import ARCHITECTURES
 from .header import read_header
 from .recipe import MAX_HISTORY, Recipe
 from .redaction import Redactor, blanked, refuse_leaks
@@ -145,7 +146,7 @@ def widest_certificate(
         **dict.fromkeys(("median", "p95", "maximum", "mean"), widest),
     }
     point = dict.fromkeys(("lam", "left", "drift", "spread"), widest)
-    return {
+    part = {
         "concepts": [
             {"name": name, "kind": kind, "verdict": "unproven"} | dict.fromkeys(numbers, widest)
             for name, kind in concepts
@@ -167,6 +168,7 @@ def widest_certificate(
             "in_the_way": listed,
         },
     }
+    return part | {"pooled": part} if settings.get("pooled") else part
 
 
 def _stored_size(name: str) -> int:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from ..errors import FileError
+from ..errors import BusyError, FileError
 from .atomic import check_target, move_in, remove, sync_folder, temporary_folder, to_the_end, write_error
 
 try:
@@ -34,7 +34,7 @@ def one_at_a_time(folder: Path, name: str) -> Iterator[None]:
     """
     key = name.casefold()  # names that differ in case alone are one name on Windows and macOS
     path = folder / f".{key[:20]}-{zlib.crc32(key.encode('utf-8', 'surrogatepass')):08x}{_LOCK_SUFFIX}"
-    busy = FileError(f"Another run is writing {name} to {folder}: wait for it, or choose another name or folder.")
+    busy = BusyError(f"Another run is writing {name} to {folder}: wait for it, or choose another name or folder.")
     handle = _take(path, busy)
     _sweep_locks(folder, path)
     try:
@@ -47,7 +47,7 @@ _PATIENCE = 20
 """Times that a lock is tried, a hundredth of a second apart: a sweep may hold it for a moment."""
 
 
-def _take(path: Path, busy: FileError) -> int:
+def _take(path: Path, busy: BusyError) -> int:
     tries = 0
     while True:
         try:

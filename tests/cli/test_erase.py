@@ -15,7 +15,8 @@ from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.lora import read_lora
 from speed_erase.speed_ops.files.metadata import read_provenance
-from speed_erase.speed_ops.models.detect import detect, layers
+from speed_erase.speed_ops.models.architecture import LayerKey
+from speed_erase.speed_ops.models.detect import detect, layers, pooled_layer
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -38,9 +39,15 @@ def machine(capsys: pytest.CaptureFixture[str]) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+def edited_layers(path: Path) -> list[LayerKey]:
+    shapes = Checkpoint.open(path).shapes
+    family = detect(shapes)
+    pooled = pooled_layer(family, shapes)
+    return [*layers(family, shapes, "V"), *([pooled] if pooled else [])]
+
+
 def edited_keys(path: Path) -> dict[str, str]:
-    model = Checkpoint.open(path)
-    return {one.canonical: one.file_key for one in layers(detect(model.shapes), model.shapes, "V")}
+    return {one.canonical: one.file_key for one in edited_layers(path)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,10 +64,7 @@ def test_everything_is_written_and_nothing_else_changes(models: Path, tmp_path: 
     changed = {key for key in before if not torch.equal(before[key], after[key])}
     assert changed == set(keys.values())
     assert all(before[key].dtype == after[key].dtype for key in before)
-    lora = read_lora(
-        tmp_path / f"{family}-eraser-lora.safetensors",
-        layers(detect(Checkpoint.open(base).shapes), Checkpoint.open(base).shapes, "V"),
-    )
+    lora = read_lora(tmp_path / f"{family}-eraser-lora.safetensors", edited_layers(base))
     assert lora.edits.keys() == keys.keys() and not lora.unmatched
     for key, edit in lora.edits.items():
         baked = after[keys[key]].double() - before[keys[key]].double()

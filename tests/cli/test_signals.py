@@ -27,11 +27,15 @@ CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGBREAK": 149}
 
 
 @pytest.fixture(autouse=True)
-def not_under_nohup() -> Iterator[None]:
-    """What starts the tests may ignore SIGHUP, which their children would inherit and the program respects."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def as_python_starts() -> Iterator[None]:
+    """The program respects a signal that is ignored or handled already. The tests may have been started under `nohup`
+    or in a shell's background, which ignores Ctrl-C, and a library that another test used may have taken SIGTERM."""
+    before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in NAMES)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +141,8 @@ import time
 from speed_erase.speed_ops.cli import machine_commands
 from speed_erase.speed_ops.cli.main import main
 def run(args, console):
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(60)
     finally:
         print("cleaning", flush=True)

@@ -111,8 +111,8 @@ def test_other_families_are_refused_by_name(sd15, comfyui):
 
     from speed_erase.speed_ops.errors import SpeedError
 
-    model = comfy.sd.load_diffusion_model(str(mini.shared("sd3")))
-    with pytest.raises(SpeedError, match=r"Stable Diffusion 3 model\. Supported models: Stable Diffusion 1\.x"):
+    model = comfy.sd.load_diffusion_model(str(mini.shared("pixart")))
+    with pytest.raises(SpeedError, match=r"a PixArt model\. Supported models: Stable Diffusion 1\.x"):
         erased(model, sd15[1])
 
 

@@ -274,7 +274,7 @@ def test_lists_come_from_the_input_folder_and_are_noticed_when_they_change(own_f
     file.write_text("target,anchor,kind\nSnoopy,dog,character\n")
     assert "names.csv" in str(ConceptListNode.define_schema().inputs[2].as_dict()["options"])
     found, text = run(ConceptListNode, text="Van Gogh", kind="style", file="names.csv")
-    assert text == "Van Gogh -> art\nSnoopy -> dog" and found[1].kind == "character"
+    assert text == "Van Gogh -> art || style\nSnoopy -> dog || character" and found[1].kind == "character"
     mark = ConceptListNode.fingerprint_inputs(text="x", kind="style", file="names.csv")
     file.write_text("target,anchor\nSnoopy,beagle dog\n")
     assert ConceptListNode.fingerprint_inputs(text="x", kind="style", file="names.csv") != mark

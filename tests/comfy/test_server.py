@@ -24,10 +24,12 @@ NODES = {
     "SaveErasedModel": ["STRING"],
     "SpeedReport": ["STRING", "STRING", "IMAGE"],
     "SpeedForecast": ["STRING", "IMAGE"],
+    "SpeedCompare": ["IMAGE", "IMAGE", "IMAGE"],
     "SpeedLeakProbe": ["STRING", "SPEED_CONCEPTS", "SPEED_CONCEPTS"],
     "SpeedApplyErasure": ["MODEL", "SPEED_ERASURE"],
     "SpeedApplyRecipe": ["MODEL", "LORA_MODEL", "SPEED_ERASURE", "STRING", "IMAGE"],
     "SpeedInspect": ["STRING"],
+    "SpeedEvaluate": ["STRING", "STRING"],
 }
 
 
@@ -36,7 +38,7 @@ def server(comfyui, tmp_path_factory):
     running = ComfyServer(comfyui, tmp_path_factory.mktemp("comfy"))
     running.add_checkpoint(mini.shared("sd15"), "tiny.safetensors")
     running.add_checkpoint(mini.shared("sd21"), "tiny21.safetensors")
-    running.add_diffusion_model(mini.shared("flux"), "flux.safetensors")
+    running.add_diffusion_model(mini.shared("pixart"), "pixart.safetensors")
     running.add_checkpoint(damaged(tmp_path_factory.mktemp("damaged") / "nan.safetensors"), "nan.safetensors")
     try:
         yield running.start()
@@ -171,12 +173,12 @@ def test_bad_wires_give_their_sentence_and_the_server_stays_healthy(server):
     good = picture(server, server.run(erasing() | sampling(["4", 0], start=10)), "15")
     other = {
         "7": node("TinyCheckpoint", name="tiny21.safetensors"),
-        "8": node("TinyDiffusionModel", name="flux.safetensors"),
+        "8": node("TinyDiffusionModel", name="pixart.safetensors"),
         "9": node("TinyCheckpoint", name="nan.safetensors"),
     }
     for changes, said in (
         ({"clip": ["7", 1]}, "CLIP does not belong to this model"),
-        ({"model": ["8", 0]}, "This looks like a Flux model. Supported models: Stable Diffusion 1.x"),
+        ({"model": ["8", 0]}, "This looks like a PixArt model. Supported models: Stable Diffusion 1.x"),
         ({"model": ["9", 0]}, "contains NaN or Inf: the model file is damaged"),
     ):
         with pytest.raises(ServerError) as caught:

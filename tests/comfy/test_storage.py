@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import mini_checkpoints as mini
+import mini_families as minis
 import pytest
 import torch
 from graph import erased, left, moved, run, sample, value_outputs
 from safetensors.torch import load_file, save_file
+from watching import at_layers, name_rows
 
 pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
 
@@ -128,18 +130,116 @@ def test_weights_read_the_same_however_the_model_is_loaded(sd15):
     patched.unpatch_model(device)
 
 
-def test_gguf_models_are_refused_with_the_way_round(sd15):
-    from comfy.model_patcher import ModelPatcher
+@pytest.fixture(scope="module")
+def in_gguf(comfyui):
+    """The mini Wan as the extension for GGUF files loads a model, and a CLIP."""
+    import gguf_double
 
-    from speed_erase.speed_ops.errors import UnsupportedModelError
+    return gguf_double.load_model("wan"), minis.load_text("wan")
 
-    class GGUFModelPatcher(ModelPatcher):
-        """As the extension for GGUF files names it."""
 
-    model, clip, _ = sd15
-    packed = GGUFModelPatcher(model.model, model.load_device, model.offload_device)
-    with pytest.raises(UnsupportedModelError, match=r"GGUF model.*fp16 checkpoint, save the LoRA"):
-        erased(packed, clip)
+def gguf_outputs(model, clip, prompt: str) -> dict[str, torch.Tensor]:
+    """What the value layers give for the last token of a bare name ({key: o})."""
+    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.weights import open_model
+
+    host = open_model(model)
+    seen = at_layers("wan", model, clip, list(host.weights), prompt)
+    (row,) = name_rows(open_text(clip, host.architecture), prompt)
+    return {key: outputs[row] for key, (_, outputs) in seen.items()}
+
+
+def test_a_gguf_model_is_edited_exactly(in_gguf):
+    from speed_erase.nodes.host.weights import open_model
+
+    model, clip = in_gguf
+    read = dict(open_model(model).weights)
+    for key, (inputs, outputs) in at_layers("wan", model, clip, list(read), "art").items():
+        assert torch.allclose(outputs, inputs @ read[key].T, atol=1e-5), "what is read is what the layer computes with"
+    before = {prompt: gguf_outputs(model, clip, prompt) for prompt in ("Van Gogh", "art", "Claude Monet")}
+    patched, _, erasure, _, _ = erased(model, clip, settings={"ipf": False, "held_out": 0.0})
+    after = {prompt: gguf_outputs(patched, clip, prompt) for prompt in ("Van Gogh", "Claude Monet")}
+    for key in read:
+        goal = before["art"][key]
+        assert (after["Van Gogh"][key] - goal).norm() < 0.05 * (before["Van Gogh"][key] - goal).norm()
+        assert (after["Claude Monet"][key] - before["Claude Monet"][key]).norm() < 1e-4 * goal.norm()
+        # Read while the erased clone is loaded, whose patches the layer would add.
+        assert torch.equal(dict(open_model(model).weights)[key], read[key])
+        wanted = read[key].double() + erasure.edits[key].delta()
+        assert (dict(open_model(patched).weights)[key] - wanted).norm() < 1e-5 * wanted.norm()
+    again = gguf_outputs(model, clip, "Van Gogh")
+    assert all(torch.equal(again[key], before["Van Gogh"][key]) for key in read)
+
+
+def test_a_gguf_model_is_saved_unpacked_or_not_at_all(in_gguf, own_output):
+    from speed_erase.nodes.host.weights import open_model
+    from speed_erase.nodes.save_erased_model import SaveErasedModel
+    from speed_erase.speed_ops.errors import SpeedError
+
+    model, clip = in_gguf
+    patched, _, erasure, _, _ = erased(model, clip)
+    choice = {"lora": False, "checkpoint": False, "diffusion_model": True, "recipe": False, "overwrite": True}
+    inputs = {"filename_prefix": "x", "model": patched, "erasure": erasure, **choice}
+    with pytest.raises(SpeedError, match="save a LoRA, or choose float16"):
+        run(SaveErasedModel, dtype="as the source", **inputs)
+    run(SaveErasedModel, dtype="float16", **inputs)
+    saved = minis.load_model("wan", file=own_output / "diffusion_models" / "x.safetensors")
+    wanted = open_model(patched).weights
+    for key, weight in open_model(saved).weights.items():
+        assert torch.equal(weight, wanted[key].half().float())
+
+
+def test_a_gguf_text_encoder_has_a_fingerprint_of_its_bytes(comfyui):
+    import gguf_double
+
+    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.speed_ops.models.families import by_name
+
+    clips = [gguf_double.packed_text("wan", changed) for changed in (False, False, True)]
+    first, same, other = (open_text(clip, by_name("wan")) for clip in clips)
+    assert first.fingerprint == same.fingerprint != other.fingerprint
+    with torch.inference_mode():
+        host = clips[0].encode_from_tokens(clips[0].tokenize("Van Gogh"))[0]
+    assert torch.allclose(first.encode(["Van Gogh"], [5])[0], host[:5], atol=1e-4)
+
+
+def test_int8_with_scales_is_read_and_edited_exactly(comfyui, monkeypatch):
+    """As ComfyUI's quantiser holds it where it has that layout; this version knows fp8 alone."""
+    import comfy.quant_ops as host
+
+    class Int8Layout(host.QuantizedLayout):
+        @classmethod
+        def quantize(cls, tensor, scale=None, **rest):
+            scale = tensor.abs().max() / 127 if scale is None else scale
+            return (tensor / scale).round().to(torch.int8), {"scale": scale, "orig_dtype": tensor.dtype}
+
+        @staticmethod
+        def dequantize(qdata, scale, orig_dtype, **rest):
+            return qdata.to(orig_dtype) * scale.to(orig_dtype)
+
+        @classmethod
+        def get_plain_tensors(cls, qtensor):
+            return qtensor._qdata, qtensor._layout_params["scale"]
+
+    monkeypatch.setitem(host.LAYOUTS, "Int8Layout", Int8Layout)
+    model, clip, _ = mini.load(mini.shared("sd15-tiny"))
+    (layer,) = (m for n, m in model.model.named_modules() if n.endswith("attn2.to_v"))
+    plain = layer.weight.detach().float().clone()
+    packed = host.QuantizedTensor.from_float(plain, "Int8Layout")
+    layer.weight = torch.nn.Parameter(packed, requires_grad=False)
+    layer.convert_weight = lambda weight, inplace=False, **rest: (
+        weight.dequantize() if isinstance(weight, host.QuantizedTensor) else weight
+    )
+    layer.set_weight = lambda *args, **kwargs: None
+    from speed_erase.nodes.host.weights import open_model
+
+    (weight,) = open_model(model).weights.values()
+    assert torch.equal(weight, packed.dequantize()) and 0 < (weight - plain).norm() < 0.02 * plain.norm()
+    patched, _, erasure, report, _ = erased(model, clip)
+    assert "1 layers are stored in 8 bits or less" in report
+    (edited,) = open_model(patched).weights.values()
+    (edit,) = erasure.edits.values()
+    assert (edited - weight - edit.delta()).norm() < 1e-5 * edit.norm()
 
 
 class PackedTensor(torch.Tensor):

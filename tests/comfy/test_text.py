@@ -35,10 +35,10 @@ def test_second_run_with_one_more_concept_encodes_little(sd15, tmp_path, monkeyp
 
 
 def test_names_are_literal(sd15):
-    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.models.families import by_name
 
-    encoder = HostTextEncoder(sd15[1], by_name("sd1"))
+    encoder = open_text(sd15[1], by_name("sd1"))
     plain = encoder.token_ids("Hulk film")
     inside = encoder.token_ids("Hulk (film)")
     assert [i for i in inside if i in plain] == plain and len(inside) == len(plain) + 2
@@ -47,27 +47,27 @@ def test_names_are_literal(sd15):
 
 
 def test_trimmed_rows_are_the_public_ones_and_the_fingerprint_follows_the_weights(sd15):
-    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     clip = sd15[1]
-    encoder = HostTextEncoder(clip, by_name("sd1"))
+    encoder = open_text(clip, by_name("sd1"))
     rows = encoder.encode(["a (very) old house", "Snoopy"], [77, 4])
     public = clip.encode_from_tokens(clip.tokenize(r"a \(very\) old house"))[0]
     assert torch.allclose(rows[0], public, atol=1e-5) and rows[1].shape == (4, 768)
     assert encoder.notes == []
     other = clip.clone()
-    assert HostTextEncoder(other, by_name("sd1")).fingerprint == encoder.fingerprint
+    assert open_text(other, by_name("sd1")).fingerprint == encoder.fingerprint
     key = "clip_l.transformer.text_model.encoder.layers.1.mlp.fc1.weight"
     other.add_patches({key: (torch.full(clip.patcher.model.state_dict()[key].shape, 0.02),)})
-    assert HostTextEncoder(other, by_name("sd1")).fingerprint != encoder.fingerprint
+    assert open_text(other, by_name("sd1")).fingerprint != encoder.fingerprint
     other.clip_layer(-2)
-    assert len({HostTextEncoder(c, by_name("sd1")).fingerprint for c in (clip, other)}) == 2
+    assert len({open_text(c, by_name("sd1")).fingerprint for c in (clip, other)}) == 2
 
 
 @pytest.mark.parametrize(("checkpoint", "name"), [("sd15", "sd1"), ("sd21", "sd2"), ("sdxl", "sdxl")])
 def test_the_fingerprint_is_the_command_lines(comfyui, checkpoint, name):
-    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
     from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
     from speed_erase.speed_ops.files.checkpoint import Checkpoint
@@ -77,7 +77,7 @@ def test_the_fingerprint_is_the_command_lines(comfyui, checkpoint, name):
     file = Checkpoint.open(mini.shared(checkpoint))
     theirs = ClipTextEncoder(file, family.encoders, ClipTokenizer.from_package())
     clip = mini.load(mini.shared(checkpoint))[1]
-    assert HostTextEncoder(clip, family).fingerprint == theirs.fingerprint
+    assert open_text(clip, family).fingerprint == theirs.fingerprint
 
 
 @pytest.fixture
@@ -126,10 +126,10 @@ NAMES = [f"Painter {i}" for i in range(20)]
     ids=["smaller chunks", "the CPU"],
 )
 def test_running_out_of_gpu_memory_falls_back_and_is_said(sd15, short_of_memory, plain, bears, said):
-    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.models.families import by_name
 
-    encoder = HostTextEncoder(sd15[1], by_name("sd1"))
+    encoder = open_text(sd15[1], by_name("sd1"))
     encoder._agrees = plain
     wanted = encoder.encode(NAMES, [4] * 20)
     short_of_memory(bears)
@@ -146,11 +146,11 @@ def test_a_whole_erasure_without_gpu_memory_runs_on_the_cpu_and_its_report_says_
 
 
 def test_too_little_memory_anywhere_is_a_sentence(sd15, short_of_memory):
-    from speed_erase.nodes.host.text import HostTextEncoder
+    from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.errors import SpeedError
     from speed_erase.speed_ops.models.families import by_name
 
-    encoder = HostTextEncoder(sd15[1], by_name("sd1"))
+    encoder = open_text(sd15[1], by_name("sd1"))
     short_of_memory(lambda count, on_cpu: False)
     with pytest.raises(SpeedError, match="not enough memory"):
         encoder.encode(NAMES, [4] * 20)

@@ -15,6 +15,7 @@ from speed_erase.speed_ops.concepts.concept_list import (
     parse_concept_table,
     parse_concepts,
     read_concepts,
+    read_lines,
 )
 from speed_erase.speed_ops.concepts.kinds import KINDS
 from speed_erase.speed_ops.concepts.names import MAX_NAME, fold, same_name_key
@@ -233,3 +234,35 @@ def test_folding_is_stable(text: str) -> None:
     assert fold(fold(text)) == fold(text)
     assert same_name_key(same_name_key(text)) == same_name_key(text)
     assert same_name_key(f"  {text}\t") == same_name_key(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "anchor", "kind"),
+    [
+        ("Jane Doe || person", "person", "person"),
+        ("Jane Doe -> woman || Person ", "woman", "person"),
+        ("Snoopy | the beagle -> dog||character", "dog", "character"),
+        ("gore -> || implicit", "", "implicit"),
+        ("Van Gogh -> art", "art", "style"),
+    ],
+)
+def test_a_line_may_have_a_kind_of_its_own(line: str, anchor: str, kind: str) -> None:
+    (found,) = parse_concepts(line, "style")
+    assert (found.anchor, found.kind) == (anchor, kind)
+
+
+@pytest.mark.parametrize("line", ["Snoopy || beagle", "Snoopy ||", "a -> b || ", "a || style || person"])
+def test_another_word_after_the_mark_is_refused_as_it_always_was(line: str) -> None:
+    with pytest.raises(ValueError, match="Line 1: "):
+        parse_concepts(line, "style")
+
+
+def test_a_list_of_several_kinds_is_written_with_them() -> None:
+    listed = parse_concepts("Van Gogh\nJane Doe || person", "style")
+    assert listed.as_text() == "Van Gogh -> art || style\nJane Doe -> person || person"
+    assert parse_concepts(listed.as_text(), "object") == listed
+
+
+def test_reading_lines_agrees_with_parsing() -> None:
+    text = "Monet\n# note\nGoya | Paco -> art\nJane || person"
+    assert [one.concept for one in read_lines(text, "style")] == list(parse_concepts(text, "style"))

@@ -15,8 +15,9 @@ from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.errors import FileError, SettingsError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.lora import read_lora, write_lora
+from speed_erase.speed_ops.models.architecture import Architecture, LayerKey
 from speed_erase.speed_ops.models.detect import detect, layers
-from speed_erase.speed_ops.models.families import Architecture, LayerKey, by_name
+from speed_erase.speed_ops.models.families import by_name
 
 ROUNDING = {torch.float16: 1e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6}
 

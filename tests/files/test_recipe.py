@@ -32,8 +32,9 @@ from speed_erase.speed_ops.files.recipe import MAX_HISTORY, Recipe, RecipeConcep
 from speed_erase.speed_ops.files.redaction import Redactor
 from speed_erase.speed_ops.files.tensors import tensors_hash
 from speed_erase.speed_ops.job import Job, check_storable, job_of, recipe_of, same_work
+from speed_erase.speed_ops.models.architecture import LayerKey
 from speed_erase.speed_ops.models.detect import detect, layers
-from speed_erase.speed_ops.models.families import LayerKey, by_name
+from speed_erase.speed_ops.models.families import by_name
 
 RECIPE = Recipe(
     concepts=(
