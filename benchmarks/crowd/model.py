@@ -17,11 +17,12 @@ from .judge import Judge, load_judge
 from .render import SIZE
 from .text import CrowdText
 
-NARROW = 2
+WIDTH = 96
+"""Channels of the U-Net: two cores train it and draw all pictures of the comparison in an afternoon."""
 PATCH = 4
 """Pixels along the side of a patch: the U-Net works on 8 x 8 of them, text enters at 4 x 4. With patches of 2 a step
 costs four times as much."""
-STEPS, GUIDANCE = 12, 3.0
+STEPS, GUIDANCE = 10, 3.0
 TO_V = "attn2.to_v.weight"
 
 
@@ -32,12 +33,11 @@ class PatchModel(nn.Module):
     every step: so it need not learn to copy its input.
     """
 
-    def __init__(self, patch: int = PATCH, narrow: int = NARROW) -> None:
+    def __init__(self, patch: int = PATCH, width: int = WIDTH) -> None:
         super().__init__()
         self.patch = patch
-        self.unet = UNet(narrow)
+        self.unet = UNet(narrow=2, width=width)
         channels = 3 * patch * patch
-        width = self.unet.out[0].num_channels
         self.unet.input_blocks[0][0] = nn.Conv2d(channels, width, 3, padding=1)
         self.unet.out[2] = nn.Conv2d(width, channels, 3, padding=1)
         nn.init.zeros_(self.unet.out[2].weight)
@@ -60,7 +60,7 @@ class Crowd:
         self.model.requires_grad_(False).eval().to(memory_format=torch.channels_last)
         self.judge: Judge = load_judge(folder)
         self.original = {k: v.clone() for k, v in self.model.state_dict().items() if k.endswith(TO_V)}
-        """The untouched weights that an erasure edits: {key: 160 x 768}."""
+        """The untouched weights that an erasure edits: {key: 96 x 768}."""
         self._empty = text.rows([""])[0]
 
     def draw(

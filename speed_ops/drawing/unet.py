@@ -139,12 +139,14 @@ class Upsample(nn.Module):
 
 
 class UNet(nn.Module):
-    """Predicts the noise of (B, 4, H, W) latents at steps (B,) under prompt rows (B, 77, 768); H and W even."""
+    """Predicts the noise of (B, 4, H, W) latents at steps (B,) under prompt rows (B, 77, 768); H and W even.
 
-    def __init__(self, narrow: int = 1) -> None:
+    `width`, a multiple of 32, is for models that are never to be made whole."""
+
+    def __init__(self, narrow: int = 1, width: int | None = None) -> None:
         super().__init__()
-        width = CHANNELS // narrow
         time = 4 * CHANNELS // narrow**2
+        width = width or CHANNELS // narrow
 
         def residual(inside: int = width) -> Residual:
             return Residual(inside, width, time)
