@@ -1,10 +1,11 @@
 """Seconds and sizes of an edit at the real layer shapes of every family: the table of docs/architectures.md.
 
-    python benchmarks/families.py [family ...]
+    python -m benchmarks.families [family ...]
 
 Weights and rows are random, the rows with a spectrum like a text encoder's. Solved are 1 and 100 concepts of eight rows
-each, against 300 kept names of two rows each, with the preset `context`. Seconds are processor seconds of one thread:
-they do not depend on what else the machine does. Reading text is not in them.
+each, against 300 kept names of two rows each, with the preset `context`, and where there is a pooled path that, too.
+Seconds are processor seconds of one thread: they do not depend on what else the machine does. Reading text is not in
+them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 
 import torch
+from torch import Tensor
 
 from speed_erase.speed_ops.engine.rows import Rows
 from speed_erase.speed_ops.engine.settings import EraseSettings
@@ -21,7 +23,9 @@ from speed_erase.speed_ops.solver import solve
 
 SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "sd1": [(2, 320, 768), (5, 640, 768), (9, 1280, 768)],
+    "sd2": [(2, 320, 1024), (5, 640, 1024), (9, 1280, 1024)],
     "sdxl": [(10, 640, 2048), (60, 1280, 2048)],
+    "sdxl-refiner": [(16, 768, 1280), (28, 1536, 1280)],
     "sd3": [(1, 1536, 4096)],
     "flux-dev": [(1, 3072, 4096)],
     "chroma": [(1, 3072, 4096)],
@@ -33,6 +37,13 @@ SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "ltxv": [(28, 2048, 2048)],
 }
 """{family: (how many layers, outputs, width)}: SD3 medium, Wan 2.1 1.3B and LTX-Video 2B where a family has sizes."""
+POOLED: dict[str, tuple[int, int, int]] = {
+    "sdxl": (1280, 1280, 2816),
+    "sdxl-refiner": (1536, 1280, 2560),
+    "sd3": (1536, 2048, 2048),
+    "flux-dev": (3072, 768, 768),
+}
+"""{family: (outputs, columns that read text, all columns)} of the layer that reads the pooled embedding."""
 KEPT, ROWS = 300, 8
 
 
@@ -47,27 +58,42 @@ def rows(names: int, each: int, width: int, seed: int) -> Rows:
     return Rows(values.reshape(-1, width), groups, labels, (False, *[True] * (each - 1)) * names)
 
 
-def measure(name: str, concepts: int) -> tuple[float, float]:
-    """(processor seconds, megabytes of the LoRA in half precision)."""
+def layers(shapes: list[tuple[int, int, int]]) -> dict[str, Tensor]:
+    """Random weights."""
     generator, weights = torch.Generator().manual_seed(0), {}
-    for count, outputs, width in SHAPES[name]:
+    for count, outputs, width in shapes:
         for _ in range(count):
             values = torch.randn(outputs, width, generator=generator) * width**-0.5
             weights[f"diffusion_model.{len(weights)}.weight"] = values
-    width = SHAPES[name][0][2]
+    return weights
+
+
+def measure(shapes: list[tuple[int, int, int]], concepts: int) -> tuple[float, int]:
+    """(processor seconds, numbers in the low-rank edits of all layers)."""
+    weights, width = layers(shapes), shapes[0][2]
     given = (rows(concepts, ROWS, width, 1), rows(concepts, ROWS, width, 2), rows(KEPT, 2, width, 3))
     began = time.process_time()
     erasure = solve(weights, *given, given[2].values[:16].clone(), EraseSettings.preset("context"))
     seconds = time.process_time() - began
-    size = sum(edit.up.numel() + edit.down.numel() for edit in erasure.edits.values())
-    return seconds, 2 * size / 1e6
+    return seconds, sum(edit.up.numel() + edit.down.numel() for edit in erasure.edits.values())
+
+
+def cells(name: str, concepts: int) -> tuple[float, float]:
+    """(processor seconds, megabytes of the LoRA in half precision), pooled path included."""
+    seconds, numbers = measure(SHAPES[name], concepts)
+    if name in POOLED:
+        outputs, text, columns = POOLED[name]
+        more, its_numbers = measure([(1, outputs, text)], concepts)
+        # The LoRA holds the whole layer's columns: those that read sizes are zero in it.
+        seconds, numbers = seconds + more, numbers + its_numbers * (outputs + columns) // (outputs + text)
+    return seconds, 2 * numbers / 1e6
 
 
 def main() -> None:
     torch.set_num_threads(1)
     titles = {row.name: row.title for row in ARCHITECTURES}
     for name in sys.argv[1:] or SHAPES:
-        (one, small), (many, large) = (measure(name, concepts) for concepts in (1, 100))
+        (one, small), (many, large) = (cells(name, concepts) for concepts in (1, 100))
         print(f"| {titles[name]} | {one:.1f} s | {many:.1f} s | {small:.2g} MB | {large:.2g} MB |", flush=True)
 
 

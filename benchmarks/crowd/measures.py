@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..world import measures as world
 from ..world.measures import frechet, harmonic
 from .judge import Verdict
 from .tasks import Question, Task
@@ -21,15 +22,7 @@ DRAWS = 2000
 
 def recognised(questions: Sequence[Question], verdict: Verdict) -> list[bool]:
     """For each picture whether the judge sees what the prompt names, by the question's own head."""
-    found = []
-    for i, question in enumerate(questions):
-        if question.head == "style":
-            found.append(STYLES[int(verdict.style[i])] == question.prompt.style)
-        elif question.head == "subject":
-            found.append(SUBJECTS[int(verdict.subject[i])] == question.prompt.subject)
-        else:
-            found.append(bool(verdict.night[i]) == question.prompt.night)
-    return found
+    return world.recognised(questions, verdict, STYLES, SUBJECTS)
 
 
 def scores(task: Task, questions: Sequence[Question], verdict: Verdict) -> dict[str, Any]:

@@ -50,10 +50,10 @@ class Method:
 
 
 def methods() -> Iterator[Method]:
-    """Ours first. The published settings are points of the sweeps of `few` and `multi`."""
+    """Ours first, aimed at the anchor as all others are. The published settings are points of `few` and `multi`."""
     thresholds = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
-    soft = EraseSettings.preset("auto").but(preset_name="context")
+    soft = EraseSettings.preset("auto").but(preset_name="context", aim=1.0)
     yield Method("soft prior (ours)", True, soft, "lam", ())  # along its own curve
     yield Method("firmer prior (ours)", True, soft.but(softness=FIRMER * soft.softness), "lam", ())
     for ours in (True, False):

@@ -14,7 +14,7 @@ from torch import Tensor
 from speed_erase.speed_ops.certificate.measure import left_of
 from speed_erase.speed_ops.prompts.tokens import locate
 
-from .judge import Judge, Verdict
+from .judge import Judge
 from .rows import PromptPair, Target, Text, target_pairs, unseen_templates
 from .tasks import Question, neighbours
 from .text_encoder import LENGTH
@@ -27,14 +27,18 @@ def harmonic(acc_e: float, acc_r: float) -> float:
     return 2 / (1 / gone + 1 / acc_r) if gone > 0 and acc_r > 0 else 0.0
 
 
-def recognised(questions: Sequence[Question], verdict: Verdict) -> list[bool]:
-    """For each picture whether the judge sees what the prompt names, by the question's own head."""
+def recognised(
+    questions: Sequence[Any], verdict: Any, styles: Sequence[str] = STYLES, subjects: Sequence[str] = SCENES
+) -> list[bool]:
+    """For each picture whether the judge sees what the prompt names, by the question's own head.
+
+    `styles` and `subjects` are the judge's, in its order."""
     found = []
     for i, question in enumerate(questions):
         if question.head == "style":
-            found.append(STYLES[int(verdict.style[i])] == question.prompt.style)
+            found.append(styles[int(verdict.style[i])] == question.prompt.style)
         elif question.head == "subject":
-            found.append(SCENES[int(verdict.subject[i])] == question.prompt.subject)
+            found.append(subjects[int(verdict.subject[i])] == question.prompt.subject)
         else:
             found.append(bool(verdict.night[i]) == question.prompt.night)
     return found
