@@ -94,7 +94,8 @@ def main() -> None:
     titles = {row.name: row.title for row in ARCHITECTURES}
     for name in sys.argv[1:] or SHAPES:
         (one, small), (many, large) = (cells(name, concepts) for concepts in (1, 100))
-        print(f"| {titles[name]} | {one:.1f} s | {many:.1f} s | {small:.2g} MB | {large:.2g} MB |", flush=True)
+        sizes = (f"{size:.0f} MB" if size >= 10 else f"{size:.2g} MB" for size in (small, large))
+        print(f"| {titles[name]} | {one:.1f} s | {many:.1f} s | {' | '.join(sizes)} |", flush=True)
 
 
 if __name__ == "__main__":

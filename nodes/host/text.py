@@ -9,7 +9,7 @@ used for everything. Below, what CLIP makes of texts and pictures to compare the
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,6 +21,7 @@ from comfy.sd1_clip import SDTokenizer
 from torch import Tensor
 
 from ...speed_ops.encoders.clip import ClipTextEncoder
+from ...speed_ops.encoders.encoder import RowsAndPooled
 from ...speed_ops.encoders.tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
 from ...speed_ops.errors import InputError, SpeedError
 from ...speed_ops.models.architecture import FamilyEncoder
@@ -71,7 +72,7 @@ def too_long(name: str) -> str:
     return "" if count <= _MOST_TOKENS else long_name(name, count, _MOST_TOKENS)
 
 
-class InChunks(ABC):
+class InChunks(RowsAndPooled):
     """Encodes as many texts at once as memory allows: fewer after running out of it, then on the CPU."""
 
     def __init__(self, clip: Any) -> None:
@@ -97,16 +98,6 @@ class InChunks(ABC):
     @abstractmethod
     def close(self) -> None:
         """Gives memory back; the next call takes it again."""
-
-    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
-        """First `lengths[i]` rows of each prompt, float32 on the CPU."""
-        return self._encoded(prompts, lengths, progress, pools=False)[0]
-
-    def encode_both(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same, and each prompt's pooled embedding."""
-        return self._encoded(prompts, lengths, progress, pools=True)
 
     def _encoded(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool

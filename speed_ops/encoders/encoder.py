@@ -70,6 +70,26 @@ class TextEncoder(Protocol):
         """
 
 
+class RowsAndPooled(ABC):
+    """The two calls of a `TextEncoder` as one."""
+
+    @abstractmethod
+    def _encoded(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """First `lengths[i]` rows of each prompt, and with `pools` each one's pooled embedding."""
+
+    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
+        """First `lengths[i]` rows of each prompt (`length x d`), float32 on the CPU."""
+        return self._encoded(prompts, lengths, progress, pools=False)[0]
+
+    def encode_both(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The same, and each prompt's pooled embedding (`pooled width`)."""
+        return self._encoded(prompts, lengths, progress, pools=True)
+
+
 def read_rows(encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None) -> list[Tensor]:
     """For each request its rows (`len(rows) x d`); a prompt asked for twice is encoded once."""
     needed = _lengths(encoder, requests)
@@ -126,7 +146,7 @@ class EncoderPart:
     """Where its pooled embedding begins in the whole one."""
 
 
-class JoinedTextEncoder:
+class JoinedTextEncoder(RowsAndPooled):
     """A `TextEncoder` made of others. SD3: CLIP in columns 0 to 2047, below it T5 in all 4096."""
 
     def __init__(self, parts: Sequence[EncoderPart], width: int, pooled_width: int = 0) -> None:
@@ -163,19 +183,10 @@ class JoinedTextEncoder:
         for part in self._parts:
             part.encoder.close()
 
-    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
-        """First `lengths[i]` rows of each prompt (`length x d`); a part is run for the prompts that reach into it."""
-        return self._encoded(prompts, lengths, progress, pools=False)[0]
-
-    def encode_both(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same, and each prompt's pooled embedding; the parts that give it are run for every prompt."""
-        return self._encoded(prompts, lengths, progress, pools=True)
-
     def _encoded(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
+        # A part is run for the prompts that reach into it; those that pool, for every prompt.
         out = [torch.zeros(length, self.width) for length in lengths]
         pooled = [torch.zeros(self.pooled_width) for _ in prompts]
         for part, first in zip(self._parts, self._first_rows, strict=True):
@@ -195,7 +206,7 @@ class JoinedTextEncoder:
         return out, pooled
 
 
-class PairedTextEncoder:
+class PairedTextEncoder(RowsAndPooled):
     """A `TextEncoder` whose rows come from one encoder and whose pooled embeddings from another (Flux)."""
 
     def __init__(self, rows: TextEncoder, pooled: TextEncoder) -> None:
@@ -213,18 +224,15 @@ class PairedTextEncoder:
         """That of the other."""
         return self._pooled.pooled_fingerprint
 
-    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
-        """Rows alone."""
-        return self._rows.encode(prompts, lengths, progress)
-
-    def encode_both(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    def _encoded(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Rows of the prompts that any are asked of, and the pooled embeddings of all."""
-        pooled = self._pooled.encode_both(prompts, [0] * len(prompts), _waiting(progress, len(prompts)))[1]
+        waiting = _waiting(progress, len(prompts))
+        pooled = self._pooled.encode_both(prompts, [0] * len(prompts), waiting)[1] if pools else []
         rows = [torch.empty(0, self.width)] * len(prompts)
         chosen = [i for i, length in enumerate(lengths) if length]
-        found = self.encode([prompts[i] for i in chosen], [lengths[i] for i in chosen], progress)
+        found = self._rows.encode([prompts[i] for i in chosen], [lengths[i] for i in chosen], progress)
         for i, values in zip(chosen, found, strict=True):
             rows[i] = values
         return rows, pooled
@@ -245,7 +253,7 @@ BATCH_TOKENS = 1536
 second."""
 
 
-class TowerEncoder(ABC):
+class TowerEncoder(RowsAndPooled):
     """A `TextEncoder` with one stream. Nothing is read from the file before the first prompt, but for the fingerprint.
 
     Prompts to a causal encoder run only as long as the rows asked for, batched with prompts of like length; others
@@ -293,23 +301,10 @@ class TowerEncoder(ABC):
         """Tokens of the literal text, without start and end tokens."""
         return self._tokenizer.token_ids(text)
 
-    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
-        """First `lengths[i]` rows of each prompt (`length x d`)."""
-        return self._encoded(prompts, lengths, progress, ())[0]
-
-    def encode_both(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same, and the pooled embeddings (`pooled width` each)."""
-        return self._encoded(prompts, lengths, progress, self._pooling)
-
     def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        pooling: Sequence[PoolingTower],
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
+        pooling = self._pooling if pools else ()
         texts = [self._checked_ids(prompt) for prompt in prompts]
         out: list[Tensor] = [torch.empty(0, self.width)] * len(prompts)
         pooled: list[Tensor] = [torch.empty(0)] * len(prompts)
