@@ -27,7 +27,7 @@ from .world import SUBJECTS
 class Plan(world.Plan):
     """As the small world's, in larger batches."""
 
-    steps: int = 11000
+    steps: int = 6000
     batch: int = 32
     rate: float = 6e-4
     warmup: int = 200
