@@ -127,9 +127,13 @@ def whole(trained: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         yield TEXT + name, value.half()
     own = {key.removeprefix(AUTOENCODER): v for key, v in trained.items() if key.startswith(AUTOENCODER)}
     yield from ((AUTOENCODER + name, value.half() if value.ndim else value) for name, value in widened(own))
+    yield from ((UNET + name, spread(trained[UNET + name], shape).half()) for name, shape in unet_shapes().items())
+
+
+def unet_shapes() -> dict[str, tuple[int, ...]]:
+    """Of the checkpoint's U-Net, by name."""
     with torch.device("meta"):
-        shapes = {name: tuple(value.shape) for name, value in UNet().state_dict().items()}
-    yield from ((UNET + name, spread(trained[UNET + name], shape).half()) for name, shape in shapes.items())
+        return {name: tuple(value.shape) for name, value in UNet().state_dict().items()}
 
 
 def write_whole(path: Path, file: Path = FILE, *, force: bool = False, progress: Progress | None = None) -> Path:

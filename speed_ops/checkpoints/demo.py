@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,17 @@ from ..concepts.retain_set import builtin_retain, parse_retain, union
 from ..drawing.autoencoder import CELL, SD1_SCALE, Autoencoder
 from ..drawing.sampler import noise_for, sample
 from ..drawing.unet import UNet
+from ..encoders.encoder import TextEncoder
 from ..engine.settings import EraseSettings
 from ..erase import Outcome
-from ..errors import FileError
+from ..errors import FileError, InputError
 from ..files.atomic import write_bytes
 from ..files.checkpoint import Checkpoint, file_hash
+from ..files.lora import read_lora
 from ..job import HELD_OUT_SHARE, Job
 from ..progress import Progress
 from ..report.html import Drawn, report_page
-from .box import AUTOENCODER, NARROW, UNET, WHOLE_SHA256, folded, known_names, write_whole
+from .box import AUTOENCODER, NARROW, UNET, WHOLE_SHA256, folded, known_names, spread, unet_shapes, write_whole
 from .clean import clean_file
 from .output_files import PRODUCTS, OutputFiles
 from .source import ModelSource, TextSetup
@@ -37,6 +39,8 @@ SIZE, STEPS, GUIDANCE = 128, 12, 3.0
 PAINTER, ALIAS, SUBJECT = "Orla Venn", "the Copper Hand", "cat"
 _STRANGERS = 60
 """Real painters, of whom the model knows nothing, that are kept as well."""
+_COPY_ERROR = 2e-3
+"""How far two copies of a channel may be apart, in the largest weight of their layer: half precision, and no more."""
 
 
 @dataclass(frozen=True)
@@ -113,21 +117,105 @@ def rows_of(path: Path, prompts: Sequence[str]) -> Tensor:
 
 
 def draw(path: Path, rows: Tensor, noise: Tensor, tick: Callable[[int], None] | None = None) -> Tensor:
-    """Pictures (n, 128, 128, 3) as bytes, by the weights of a file alone; `rows` begin with the empty prompt's.
+    """Pictures (n, 128, 128, 3) as bytes, by the weights of a file alone; `rows` begin with the empty prompt's."""
+    return as_bytes(Drawing.load(Checkpoint.open(path)).colours(rows, noise, STEPS, GUIDANCE, tick))
 
-    The file's U-Net has each channel twice. Without the copies it is the same function at a quarter of the cost.
-    """
-    file = Checkpoint.open(path)
-    unet, autoencoder = UNet(NARROW), Autoencoder()
-    for module, prefix in ((unet, UNET), (autoencoder, AUTOENCODER)):
-        shapes = {key: tuple(value.shape) for key, value in module.state_dict().items()}
-        module.load_state_dict({key: folded(file[prefix + key].float(), shape) for key, shape in shapes.items()})
-        module.eval()
-    latents = sample(unet, rows[1:], rows[0], noise, STEPS, GUIDANCE, tick)
-    scale, shift = (file[f"{AUTOENCODER}vae_{name}"].float() for name in ("scale", "shift"))
-    with torch.no_grad():
-        colours = autoencoder.decode((latents / SD1_SCALE - shift) * scale).clamp(0, 1)
-    return (colours.permute(0, 2, 3, 1) * 255).to(torch.uint8)  # SaveImage cuts off, too
+
+def as_bytes(colours: Tensor) -> Tensor:
+    """From 0 to 1 as files hold them, cut off as by ComfyUI's SaveImage."""
+    return (colours * 255).to(torch.uint8)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What makes pictures of rows of text, in a model of the box's layout. Make one with `load`."""
+
+    unet: UNet
+    autoencoder: Autoencoder
+    scale: Tensor
+    shift: Tensor
+
+    @staticmethod
+    def fits(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether a file is of that layout."""
+        unet = unet_shapes()
+        return f"{AUTOENCODER}vae_scale" in shapes and all(shapes.get(UNET + key) == unet[key] for key in unet)
+
+    @classmethod
+    def load(cls, file: Checkpoint, changes: Mapping[str, Tensor] | None = None) -> Drawing:
+        """From a file; `changes` are added to the weights of their keys."""
+        changes = changes or {}
+        full = {key: file[UNET + key].float() for key in unet_shapes()}
+        full |= {key.removeprefix(UNET): file[key].float() + change.float() for key, change in changes.items()}
+        unet, autoencoder = _unet_of(full), Autoencoder()
+        autoencoder.load_state_dict({key: file[AUTOENCODER + key].float() for key in autoencoder.state_dict()})
+        scale, shift = (file[f"{AUTOENCODER}vae_{name}"].float() for name in ("scale", "shift"))
+        return cls(unet.eval(), autoencoder.eval(), scale, shift)
+
+    def colours(
+        self, rows: Tensor, noise: Tensor, steps: int, guidance: float, tick: Callable[[int], None] | None = None
+    ) -> Tensor:
+        """Pictures (n, height, width, 3) from 0 to 1; `rows` begin with those to be guided away from."""
+        latents = sample(self.unet, rows[1:], rows[0], noise, steps, guidance, tick)
+        with torch.no_grad():
+            found = self.autoencoder.decode((latents / SD1_SCALE - self.shift) * self.scale).clamp(0, 1)
+        return found.permute(0, 2, 3, 1)
+
+
+@dataclass
+class Artist:
+    """A model of the box's layout that draws one picture at a time, so that none depends on what else is drawn."""
+
+    drawing: Drawing
+    encoder: TextEncoder
+    _rows: dict[str, Tensor] = field(default_factory=dict)
+    """Of the last prompt and negative prompt: seeds share them."""
+
+    @classmethod
+    def open(cls, path: Path, lora: Path | None = None, strength: float = 1.0) -> Artist:
+        """The model of a file, with a LoRA on it if there is one."""
+        source, changes = ModelSource.open(path), dict[str, Tensor]()
+        if lora is not None:
+            layers = source.every_layer("KV")
+            found, keys = read_lora(lora, layers), {layer.canonical: layer.file_key for layer in layers}
+            if found.unmatched:
+                raise InputError(f"{lora.name} changes more than layers that read text: draw with it in ComfyUI.")
+            changes = {keys[key]: strength * (edit.up @ edit.down) for key, edit in found.edits.items()}
+        return cls(Drawing.load(source.checkpoint, changes), TextSetup().encoder(source).encoder)
+
+    def picture(
+        self, prompt: str, negative: str, seed: int, size: tuple[int, int], steps: int, guidance: float
+    ) -> Tensor:
+        """Colours (height, width, 3) from 0 to 1."""
+        known, length = self._rows, self.encoder.context_length
+        texts = (negative, prompt)
+        self._rows = {
+            text: known[text] if text in known else self.encoder.encode([text], [length])[0] for text in texts
+        }
+        noise = noise_for([seed], *(side // CELL for side in size))
+        return self.drawing.colours(torch.stack([self._rows[text] for text in texts]), noise, steps, guidance)[0]
+
+    def _encoded(self, text: str) -> Tensor:
+        return self.encoder.encode([text], [self.encoder.context_length])[0]
+
+    def close(self) -> None:
+        """Frees what the text encoder holds."""
+        self.encoder.close()
+
+
+def _unet_of(full: Mapping[str, Tensor]) -> UNet:
+    """The box's U-Net has each channel twice. Without the copies it is the same function at a quarter of the cost;
+    where somebody's training made them differ, all are needed."""
+    narrow = UNet(NARROW)
+    shapes = {key: tuple(value.shape) for key, value in narrow.state_dict().items()}
+    small = {key: folded(value, shapes[key]) for key, value in full.items()}
+    twice = all(
+        bool((spread(small[key], tuple(value.shape)) - value).abs().max() <= _COPY_ERROR * value.abs().max())
+        for key, value in full.items()
+    )
+    unet = narrow if twice else UNet()
+    unet.load_state_dict(small if twice else dict(full))
+    return unet
 
 
 def as_png(picture: Tensor) -> bytes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..evaluate.findings import Judges
     from ..evaluate.painters import ComfyPainter, Model
     from ..evaluate.pictures import Album
-    from ..evaluate.setup import Setup
+    from ..evaluate.setup import Sampling, Setup
     from ..files.metadata import Provenance
 
 _EXAMPLES = """\
@@ -30,6 +30,8 @@ pictures:FOLDER for pictures that another program drew from OUT/prompts.csv.
 
 examples:
   speed-erase evaluate --setups
+  speed-erase evaluate --original demo-out/demo-model.safetensors \\
+      --erased demo-out/demo-model-erased.safetensors --out seen
   speed-erase evaluate --original sd14.safetensors --erased lora:eraser.safetensors --server 127.0.0.1:8188 --out seen
   speed-erase evaluate --setup styles/van-gogh --original sd14.safetensors --erased UCE=uce.safetensors \\
       --erased SPEED=speed.safetensors --server gpu1:8188 --server gpu2:8188 --clip clip-vit-large --out table1"""
@@ -49,7 +51,7 @@ def add_evaluate(commands: Any) -> None:
     offer(models.add_argument("--original", metavar="MODEL", help="the model before the erasure"))
     erased = "an erased model; repeatable, and [LABEL=]MODEL names it in the report"
     offer(models.add_argument("--erased", action="append", default=[], metavar="MODEL", help=erased))
-    server = "address of a running ComfyUI; repeatable: the work is spread"
+    server = "address of a running ComfyUI; repeatable: the work is spread. Without it, the demo's model is drawn here"
     offer(models.add_argument("--server", action="append", default=[], metavar="URL", help=server))
     waiting = "seconds that a server may take for a picture (default: 600)"
     offer(models.add_argument("--timeout", type=float, default=600.0, metavar="S", help=waiting))
@@ -81,7 +83,9 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how to draw (default: 512x512, 20 steps of dpmpp_2m / normal, guidance 7.5)")
+    group = parser.add_argument_group(
+        "how to draw (default: 512x512, 20 steps of dpmpp_2m / normal, guidance 7.5; without --server the demo's)"
+    )
     offer(group.add_argument("--size", metavar="WxH", help="pixels"))
     offer(group.add_argument("--steps", type=int, metavar="N", help="sampling steps"))
     offer(group.add_argument("--cfg", type=float, metavar="X", help="guidance"))
@@ -120,13 +124,14 @@ def run_evaluate(args: argparse.Namespace, console: Console) -> int:
         return 0
     if not args.original or not args.erased or args.out is None:
         raise UsageError("Give --original, --erased and --out, or --setups for a list of setups.")
-    from ..evaluate.painters import ComfyPainter
+    from ..evaluate.painters import BoxPainter, ComfyPainter
     from ..evaluate.pictures import Album, bring_in, draw_missing, jobs_for, numbered, write_list
 
     servers = [ComfyPainter(url, args.timeout) for url in args.server]
     original, erased = _models(args, console)
     said = {model.label: _provenance(model, servers) for model in erased}
     setup = _setup(args, said, console)
+    setup = replace(setup, sampling=_sampling(args, setup.sampling))
     args.out.mkdir(parents=True, exist_ok=True)
     write_list(args.out / "prompts.csv", setup.shots)
     if args.list_prompts:
@@ -137,7 +142,7 @@ def run_evaluate(args: argparse.Namespace, console: Console) -> int:
     album = Album(args.pictures or args.out / "pictures")
     jobs = jobs_for([original, *erased], setup.shots, setup.sampling)
     new = bring_in(jobs, numbered(setup.shots), album)
-    new += draw_missing(servers, jobs, album, note=console.note, progress=console.progress)
+    new += draw_missing(servers or [BoxPainter()], jobs, album, note=console.note, progress=console.progress)
     console.say(f"{len(jobs)} pictures: {new} new, {len(jobs) - new} from an earlier run.")
     return _judge_and_write(args, setup, original, erased, album, judges, said, console)
 
@@ -153,11 +158,15 @@ def _judge_and_write(
     console: Console,
 ) -> int:
     from ..evaluate.findings import evaluate
+    from ..evaluate.judges import Judgements
     from ..files.atomic import write_bytes
     from ..report.evaluation_page import evaluation_page
 
     headers = {label: _header(found) for label, found in said.items() if found is not None}
-    findings = evaluate(setup, original, erased, album, judges, headers=headers, progress=console.progress)
+    known = Judgements(album.folder / "judged")
+    findings = evaluate(setup, original, erased, album, judges, known, headers=headers, progress=console.progress)
+    if known.new or known.kept:
+        console.say(f"{known.new + known.kept} judgements: {known.new} new, {known.kept} from an earlier run.")
     page, data = args.out / "report.html", args.out / "evaluation.json"
     write_bytes(data, json.dumps(findings, indent=1, ensure_ascii=False).encode(), force=True)
     write_bytes(page, evaluation_page(findings, album.thumbnail).encode(), force=True)
@@ -223,6 +232,14 @@ def _setup(args: argparse.Namespace, said: Mapping[str, Provenance | None], cons
             setup = setup_of_concepts(concepts, args.keep or near, seeds).limited(args.limit, None)
     for sentence in setup.notes:
         console.note(sentence)
+    return setup
+
+
+def _sampling(args: argparse.Namespace, usual: Sampling) -> Sampling:
+    """How to draw: what the setup says, or what the model in the box draws well with; and what is typed."""
+    from ..drawing.autoencoder import CELL
+    from ..evaluate.painters import BOX_SAMPLING
+
     given = {name: value for name in ("steps", "cfg", "sampler", "scheduler", "negative")
              if (value := getattr(args, name)) is not None}  # fmt: skip
     if args.size:
@@ -230,7 +247,14 @@ def _setup(args: argparse.Namespace, said: Mapping[str, Provenance | None], cons
         if not found:
             raise UsageError(f"--size is {args.size!r}: write it as 512x512.")
         given |= {"width": int(found[1]), "height": int(found[2])}
-    return replace(setup, sampling=replace(setup.sampling, **given))
+    if args.server:
+        return replace(usual, **given)
+    here = replace(BOX_SAMPLING, **given)
+    if (here.sampler, here.scheduler) != (BOX_SAMPLING.sampler, BOX_SAMPLING.scheduler):
+        raise UsageError("Without --server, pictures are drawn with the sampler euler and the scheduler normal alone.")
+    if here.width % (2 * CELL) or here.height % (2 * CELL):
+        raise UsageError(f"Without --server, the sides of a picture are multiples of {2 * CELL} pixels.")
+    return here
 
 
 def _concepts(args: argparse.Namespace, said: Mapping[str, Provenance | None]) -> tuple[tuple[Concept, ...], list[str]]:
@@ -269,11 +293,11 @@ def _judges(args: argparse.Namespace, servers: Sequence[ComfyPainter]) -> Judges
         NUDENET_THRESHOLD,
         ClipFolder,
         ComfyClip,
+        GivenClassifier,
         GivenSeer,
         Lpips,
         NudeNet,
         Seer,
-        given_classifier,
     )
 
     clip: Seer | None = None
@@ -292,8 +316,7 @@ def _judges(args: argparse.Namespace, servers: Sequence[ComfyPainter]) -> Judges
     return Judges(
         clip=clip,
         features=GivenSeer(args.features) if args.features else None,
-        classify=given_classifier(args.classifier) if args.classifier else None,
-        classifier=args.classifier,
+        classifier=GivenClassifier(args.classifier) if args.classifier else None,
         nudity=NudeNet(threshold, labels) if args.nudenet else None,
         lpips=Lpips() if args.lpips else None,
     )

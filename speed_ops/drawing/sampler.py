@@ -28,9 +28,9 @@ SIGMAS = ((1 - SIGNAL) / SIGNAL).sqrt()
 _LOGS = SIGMAS.log()
 
 
-def noise_for(seeds: Sequence[int], size: int) -> Tensor:
-    """What a picture begins as, (n, 4, size, size): each from its own seed, as ComfyUI makes a single picture's."""
-    shape = (1, LATENT_CHANNELS, size, size)
+def noise_for(seeds: Sequence[int], height: int, width: int | None = None) -> Tensor:
+    """What a picture begins as, (n, 4, height, width): each from its own seed, as ComfyUI makes a single picture's."""
+    shape = (1, LATENT_CHANNELS, height, width or height)
     return torch.cat([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..concepts.names import same_name_key
 from ..files.metadata import package_version
 from ..progress import Progress
-from .judges import Lpips, NudeNet, Seer, shown_name
+from .judges import GivenClassifier, Judgements, Lpips, NudeNet, Seer, hashed
 from .measures import (
     STILL_THERE,
     Figure,
@@ -32,8 +32,8 @@ from .measures import (
     verdict_on_erased,
     verdict_on_kept,
 )
-from .painters import Model, picture_key
-from .pictures import Album
+from .painters import Model
+from .pictures import Album, picture_key
 from .setup import PaperTable, Setup, Shot
 
 VERSION = "1.0"
@@ -54,8 +54,7 @@ class Judges:
     """Scores, drift, and recognition where there is no classifier."""
     features: Seer | None = None
     """For the Frechet distance; CLIP's features where there are none."""
-    classify: Callable[[Sequence[Pixels]], list[str]] | None = None
-    classifier: str = ""
+    classifier: GivenClassifier | None = None
     nudity: NudeNet | None = None
     lpips: Lpips | None = None
 
@@ -63,8 +62,9 @@ class Judges:
         """What each of them is."""
         found = {
             "CS, drift": self.clip.about if self.clip else "",
-            "recognition": shown_name(self.classifier)
-            or (f"zero-shot by {self.clip.about}" if self.clip is not None and self.clip.joint else ""),
+            "recognition": self.classifier.about
+            if self.classifier
+            else (f"zero-shot by {self.clip.about}" if self.clip is not None and self.clip.joint else ""),
             self.distance: (self.features or self.clip).about if self.features or self.clip else "",  # type: ignore[union-attr]
             "nudity": self.nudity.about if self.nudity else "",
             "LPIPS": self.lpips.about if self.lpips else "",
@@ -83,6 +83,8 @@ class _Seen:
 
     frames: dict[str, Frame] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    hashes: dict[str, str] = field(default_factory=dict)
+    """Of the pixels, for what is kept of earlier judgements."""
     clip: dict[str, Rows] = field(default_factory=dict)
     features: dict[str, Rows] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -106,6 +108,7 @@ def evaluate(
     erased: Sequence[Model],
     album: Album,
     judges: Judges,
+    known: Judgements,
     *,
     headers: Mapping[str, Mapping[str, Any]],
     progress: Progress | None = None,
@@ -113,11 +116,13 @@ def evaluate(
     """Everything that was found, as plain values. `headers`: label -> what the model's file says about its erasure."""
     models = [original, *erased]
     keys = {model.label: [picture_key(model, shot, setup.sampling) for shot in setup.shots] for model in models}
-    seen = _look(setup, list(dict.fromkeys(key for found in keys.values() for key in found)), album, judges, progress)
+    every = list(dict.fromkeys(key for found in keys.values() for key in found))
+    seen = _look(setup, every, album, judges, known, progress)
     results = {}
     for model in models:
         pairs = [_Pair(*three) for three in zip(setup.shots, keys[original.label], keys[model.label], strict=True)]
-        results[model.label] = _result(pairs, seen, judges, album)
+        apart = _apart(pairs, seen, judges, album, known)
+        results[model.label] = _result(pairs, seen, judges, apart)
     return {
         "version": VERSION,
         "package_version": package_version(),
@@ -132,48 +137,81 @@ def evaluate(
     }
 
 
-def _look(setup: Setup, keys: Sequence[str], album: Album, judges: Judges, progress: Progress | None) -> _Seen:
+def _look(
+    setup: Setup, keys: Sequence[str], album: Album, judges: Judges, known: Judgements, progress: Progress | None
+) -> _Seen:
     """Shows every picture to every judge, a few at a time; faulty frames are shown to nobody."""
     seen = _Seen()
     labels: Rows | None = None
     if judges.clip is not None and judges.clip.joint:
         prompts = list(dict.fromkeys(shot.prompt for shot in setup.shots))
-        seen.texts = dict(zip(prompts, judges.clip.texts(prompts), strict=True))
-        if judges.classify is None and len(setup.labels) > 1:
-            labels = judges.clip.texts(list(setup.labels.values()))
+        seen.texts = dict(zip(prompts, _text_rows(judges.clip, prompts, known), strict=True))
+        if judges.classifier is None and len(setup.labels) > 1:
+            labels = np.stack(_text_rows(judges.clip, list(setup.labels.values()), known))
     for start in range(0, len(keys), _AT_ONCE):
         if progress is not None:
             progress("judge", start, len(keys))
-        part = keys[start : start + _AT_ONCE]
-        fine, pictures = [], []
-        for key in part:
+        pictures = dict[str, Pixels]()
+        for key in keys[start : start + _AT_ONCE]:
             drawn = album.get(key)
             seen.frames[key], seen.seconds[key] = frame_fault(drawn.pixels, drawn.finite), drawn.seconds
             if seen.frames[key] == "fine":
-                fine.append(key)
-                pictures.append(drawn.pixels)
-        if not fine:
-            continue
-        if judges.clip is not None:
-            rows = judges.clip.pictures(pictures)
-            seen.clip |= dict(zip(fine, rows, strict=True))
-            if labels is not None:
-                best = nearest(rows, labels)
-                names = list(setup.labels)
-                seen.names |= {key: same_name_key(names[place]) for key, place in zip(fine, best, strict=True)}
-        if judges.features is not None:
-            seen.features |= dict(zip(fine, judges.features.pictures(pictures), strict=True))
-        if judges.classify is not None:
-            found = judges.classify(pictures)
-            seen.names |= {key: same_name_key(name) for key, name in zip(fine, found, strict=True)}
-        if judges.nudity is not None:
-            seen.exposed |= {key: judges.nudity.exposed(one) for key, one in zip(fine, pictures, strict=True)}
+                pictures[key] = drawn.pixels
+                seen.hashes[key] = hashed(drawn.pixels)
+        if pictures:
+            _ask(judges, pictures, seen, known)
+        if labels is not None and pictures:
+            best, names = nearest(np.stack([seen.clip[key] for key in pictures]), labels), list(setup.labels)
+            seen.names |= {key: same_name_key(names[place]) for key, place in zip(pictures, best, strict=True)}
     if progress is not None:
         progress("judge", len(keys), len(keys))
     return seen
 
 
-def _result(pairs: Sequence[_Pair], seen: _Seen, judges: Judges, album: Album) -> dict[str, Any]:
+def _text_rows(clip: Seer, texts: Sequence[str], known: Judgements) -> list[Rows]:
+    ask = [hashed(text) for text in texts]
+    return known.of(f"texts {clip.identity}", ask, lambda places: list(clip.texts([texts[place] for place in places])))
+
+
+def _ask(judges: Judges, pictures: Mapping[str, Pixels], seen: _Seen, known: Judgements) -> None:
+    """What every judge says about these pictures, by their keys."""
+    ask, pixels = [seen.hashes[key] for key in pictures], list(pictures.values())
+
+    def said(judge: str, call: Callable[[list[Pixels]], Sequence[Any]]) -> dict[str, Rows]:
+        found = known.of(judge, ask, lambda places: call([pixels[place] for place in places]))
+        return dict(zip(pictures, found, strict=True))
+
+    if (clip := judges.clip) is not None:
+        seen.clip |= said(clip.identity, lambda some: list(clip.pictures(some)))
+    if (features := judges.features) is not None:
+        seen.features |= said(features.identity, lambda some: list(features.pictures(some)))
+    if (classifier := judges.classifier) is not None:
+        names = said(f"names {classifier.identity}", classifier.names)
+        seen.names |= {key: same_name_key(str(name)) for key, name in names.items()}
+    if (nudity := judges.nudity) is not None:
+        exposed = said(nudity.about, lambda some: [nudity.exposed(one) for one in some])
+        seen.exposed |= {key: bool(one) for key, one in exposed.items()}
+
+
+def _apart(
+    pairs: Sequence[_Pair], seen: _Seen, judges: Judges, album: Album, known: Judgements
+) -> dict[tuple[str, str], float]:
+    """The perceptual distance of pairs of pictures that are both fine, by their keys."""
+    lpips = judges.lpips
+    if lpips is None:
+        return {}
+    two = [(pair.before, pair.after) for pair in pairs if pair.before in seen.hashes and pair.after in seen.hashes]
+
+    def measure(places: list[int]) -> list[float]:
+        return [lpips.distance(*(album.get(key).pixels for key in two[place])) for place in places]
+
+    things = [hashed(" ".join(seen.hashes[key] for key in keys)) for keys in two]
+    return dict(zip(two, (float(one) for one in known.of(lpips.about, things, measure)), strict=True))
+
+
+def _result(
+    pairs: Sequence[_Pair], seen: _Seen, judges: Judges, apart: Mapping[tuple[str, str], float]
+) -> dict[str, Any]:
     groups = dict[str, list[_Pair]]()
     for pair in pairs:
         groups.setdefault(pair.shot.group, []).append(pair)
@@ -185,7 +223,7 @@ def _result(pairs: Sequence[_Pair], seen: _Seen, judges: Judges, album: Album) -
                   for role in ("erase", "keep")}  # fmt: skip
     gone, stays = recognised["erase"], recognised["keep"]
     return {
-        "groups": [_group(name, found, seen, judges, album) for name, found in groups.items()],
+        "groups": [_group(name, found, seen, judges, apart) for name, found in groups.items()],
         "overall": {
             "Acc_e": _plain(share(sum(gone), len(gone))),
             "Acc_r": _plain(share(sum(stays), len(stays))),
@@ -196,7 +234,9 @@ def _result(pairs: Sequence[_Pair], seen: _Seen, judges: Judges, album: Album) -
     }
 
 
-def _group(name: str, pairs: Sequence[_Pair], seen: _Seen, judges: Judges, album: Album) -> dict[str, Any]:
+def _group(
+    name: str, pairs: Sequence[_Pair], seen: _Seen, judges: Judges, apart: Mapping[tuple[str, str], float]
+) -> dict[str, Any]:
     """The measures of one group. Pairs with a faulty frame are left out of all but the count of those."""
     fine = [pair for pair in pairs if seen.frames[pair.before] == seen.frames[pair.after] == "fine"]
     faults = {when: dict(Counter(frame for pair in pairs if (frame := seen.frames[getattr(pair, when)]) != "fine"))
@@ -219,9 +259,8 @@ def _group(name: str, pairs: Sequence[_Pair], seen: _Seen, judges: Judges, album
     if seen.exposed and fine:
         for word, when in (("nudity before", "before"), ("nudity", "after")):
             found[word] = share(sum(seen.exposed[getattr(pair, when)] for pair in fine), len(fine))
-    if judges.lpips is not None and fine:
-        read = (tuple(album.get(key).pixels for key in (pair.before, pair.after)) for pair in fine)
-        found["LPIPS"] = mean([judges.lpips.distance(one, other) for one, other in read])
+    if apart and fine:
+        found["LPIPS"] = mean([apart[pair.before, pair.after] for pair in fine])
     found["seconds"] = mean([seen.seconds[pair.after] for pair in pairs if seen.seconds[pair.after] > 0])
     return {
         "group": name,

@@ -1,6 +1,7 @@
 """Who looks at the pictures: CLIP from a folder or through ComfyUI, NudeNet, LPIPS, or a function of yours.
 
-Nothing is downloaded. What each judge is (version, file, threshold, licence) is printed with every figure it gives.
+What they say is kept beside the pictures (`Judgements`), so that nobody is asked twice about the same picture. Nothing
+is downloaded. What each judge is (version, file, threshold, licence) is printed with every figure it gives.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +23,7 @@ import numpy as np
 from ..errors import FileError, InputError, SettingsError, UsageError
 from .measures import Pixels, Rows
 from .painters import ComfyPainter, encode, node
+from .pictures import keep
 
 NUDENET_LABELS = (
     "FEMALE_BREAST_EXPOSED",
@@ -37,11 +40,57 @@ _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.2613
 """Of the pictures that CLIP was trained on, for folders that do not say."""
 
 
+@dataclass
+class Judgements:
+    """What judges have said, on disk: an array for each judge and each picture, text or pair of pictures."""
+
+    folder: Path
+    new: int = 0
+    kept: int = 0
+    """Of those asked for in this run, how many were there before."""
+
+    def of(self, judge: str, things: Sequence[str], ask: Callable[[list[int]], Sequence[Any]]) -> list[Rows]:
+        """A judgement of each thing, by its hash; `ask` gets the places of those that nobody has judged."""
+        folder = self.folder / hashlib.sha256(judge.encode()).hexdigest()[:16]
+        files = {thing: folder / thing[:2] / f"{thing}.npy" for thing in things}
+        found = {thing: value for thing, file in files.items() if (value := _stored(file)) is not None}
+        missing = [thing for thing in files if thing not in found]
+        self.kept, self.new = self.kept + len(found), self.new + len(missing)
+        said = ask([things.index(thing) for thing in missing]) if missing else ()
+        for thing, value in zip(missing, said, strict=True):
+            found[thing] = np.asarray(value)
+            held = io.BytesIO()
+            np.save(held, found[thing], allow_pickle=False)
+            keep(files[thing], held.getvalue())
+        return [found[thing] for thing in things]
+
+
+def _stored(file: Path) -> Rows | None:
+    try:
+        return np.asarray(np.load(file, allow_pickle=False))
+    except (OSError, ValueError, EOFError):
+        return None  # what is not there, or damaged, is asked for again
+
+
+def hashed(thing: Pixels | str) -> str:
+    """The name of a picture or text in `Judgements`."""
+    content = thing.encode() if isinstance(thing, str) else str(thing.shape).encode() + thing.tobytes()
+    return hashlib.sha256(content).hexdigest()[:40]
+
+
+def _files_identity(files: Iterable[Path]) -> str:
+    """Changes when one of the files does."""
+    return " ".join(f"{file.name} {facts.st_size} {facts.st_mtime_ns}" for file in sorted(files)
+                    if (facts := file.stat()))  # fmt: skip
+
+
 class Seer(Protocol):
     """Turns pictures into features, and texts into features of the same space where it knows any."""
 
     about: str
     """What it is, for people who hold its figures against others'."""
+    identity: str
+    """Changes whenever it may judge otherwise."""
     joint: bool
     """Whether `texts` can be asked."""
 
@@ -58,6 +107,7 @@ class ClipFolder:
 
     folder: Path
     about: str = field(init=False)
+    identity: str = field(init=False)
     joint: bool = True
 
     def __post_init__(self) -> None:
@@ -84,6 +134,7 @@ class ClipFolder:
             f"CLIP in {self.folder.name} ({vision.num_hidden_layers} layers, {self._size} px, patches of "
             f"{vision.patch_size})"
         )
+        self.identity = f"{self.about} {_files_identity(file for file in self.folder.iterdir() if file.is_file())}"
 
     def pictures(self, pictures: Sequence[Pixels]) -> Rows:
         import torch
@@ -127,6 +178,7 @@ class ComfyClip:
     vision: str
     text: str = ""
     about: str = field(init=False)
+    identity: str = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.server.ask("/object_info/SpeedEvaluate"):
@@ -139,6 +191,7 @@ class ComfyClip:
                 raise InputError(f"{self.server.name} has no {name!r} in models/{folder}.")
         self.joint = bool(self.text)
         self.about = f"CLIP_VISION {self.vision}" + (f" with the texts of {self.text}" if self.text else "")
+        self.identity = f"{self.about} on {self.server.url}"
 
     def pictures(self, pictures: Sequence[Pixels]) -> Rows:
         rows = []
@@ -181,6 +234,7 @@ class GivenSeer:
     def __post_init__(self) -> None:
         self._call = given_function(self.name)
         self.about = f"features of {shown_name(self.name)}"
+        self.identity = function_identity(self.name, self._call)
 
     def pictures(self, pictures: Sequence[Pixels]) -> Rows:
         from PIL import Image
@@ -198,21 +252,24 @@ class GivenSeer:
         raise SettingsError(f"{self.name} knows no texts.")
 
 
-def given_classifier(name: str) -> Callable[[Sequence[Pixels]], list[str]]:
+class GivenClassifier:
     """A function of the user's: pictures in, for each the name of what it shows; None or "" for nothing it knows."""
-    call = given_function(name)
 
-    def classify(pictures: Sequence[Pixels]) -> list[str]:
+    def __init__(self, name: str) -> None:
+        self._call, self._name = given_function(name), name
+        self.about = shown_name(name)
+        self.identity = function_identity(name, self._call)
+
+    def names(self, pictures: Sequence[Pixels]) -> list[str]:
+        """What each picture shows."""
         from PIL import Image
 
-        found = []
+        found: list[Any] = []
         for start in range(0, len(pictures), _BATCH):
-            found += list(call([Image.fromarray(one) for one in pictures[start : start + _BATCH]]))
+            found += list(self._call([Image.fromarray(one) for one in pictures[start : start + _BATCH]]))
         if len(found) != len(pictures):
-            raise SettingsError(f"{name} must return one name for each picture; it returned {len(found)}.")
+            raise SettingsError(f"{self._name} must return one name for each picture; it returned {len(found)}.")
         return [str(one or "") for one in found]
-
-    return classify
 
 
 def given_function(name: str) -> Callable[..., Any]:
@@ -236,6 +293,14 @@ def given_function(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{name} is no function.")
     return found  # type: ignore[no-any-return]
+
+
+def function_identity(name: str, function: Callable[..., Any]) -> str:
+    """Changes when the function's file does; what else it reads is its owner's business."""
+    source = sys.modules.get(getattr(function, "__module__", None) or "")
+    file = getattr(source, "__file__", None)
+    content = Path(file).read_bytes() if file and Path(file).is_file() else b""
+    return f"{shown_name(name)} {hashlib.sha256(content).hexdigest()}"
 
 
 def shown_name(function: str) -> str:

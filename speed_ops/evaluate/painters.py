@@ -1,4 +1,4 @@
-"""Who draws: ComfyUI servers over their HTTP interface with stock nodes alone, or a folder of pictures drawn elsewhere.
+"""Who draws: ComfyUI servers over their HTTP interface with stock nodes alone, or this machine the model in the box.
 
 A painter draws one picture at a time, so that a picture does not depend on what else was asked for, or of whom.
 """
@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ..checkpoints.demo import GUIDANCE, SIZE, STEPS, Artist, Drawing, as_bytes
 from ..errors import FileError, InputError, NotFoundError, ServerError, SpeedError, UsageError, suggestion
 from ..files.checkpoint import Checkpoint, checkpoint_hash
 from ..models.detect import is_lora
@@ -43,6 +44,8 @@ _LOADERS: dict[str, tuple[str, str, str]] = {
 _ANSWER_SECONDS = 30.0
 _LOOK_EVERY = 0.1
 PICTURE_SECONDS = 600.0
+BOX_SAMPLING = Sampling(SIZE, SIZE, STEPS, GUIDANCE, "euler", "normal")
+"""What the model in the box draws well with; its sampler is the only one that is known here."""
 
 
 class PainterGone(ServerError):
@@ -282,20 +285,42 @@ class ComfyPainter:
 
 
 @dataclass
-class FolderPainter:
-    """Pictures that another program drew from our list of prompts: `<number>.png`, as `prompts.csv` counts them."""
+class BoxPainter:
+    """This machine, with the small sampler that comes with the model in the box: for models of its layout alone."""
 
-    folder: Path
-    numbers: Mapping[tuple[str, int], int]
-    """(prompt, seed) -> number in the list."""
+    name: str = "this machine"
+    _at_hand: tuple[str, Artist] | None = None
+    """The model that was drawn last, under its identity."""
 
-    def read(self, shot: Shot) -> Drawn:
-        """The picture that was drawn for it."""
-        number = self.numbers[shot.prompt, shot.seed]
-        for name in (f"{number}.png", f"{number:05}.png", f"{number}.jpg", f"{number:05}.jpg", f"{number}.webp"):
-            if (self.folder / name).is_file():
-                return Drawn(decode((self.folder / name).read_bytes(), str(self.folder / name)))
-        raise FileError(f"{self.folder} has no picture {number}.png, for {shot.prompt!r} with seed {shot.seed}.")
+    def ready(self, models: Sequence[Model]) -> None:
+        for one in (one for model in models for one in (model, model.base) if one is not None):
+            if not _is_of_the_box(one):
+                what = f"{one.name!r} is " + ("not one" if one.file else "no file of this machine")
+                rule = "Without --server, only the demo's model and what was made of it can be drawn"
+                raise InputError(f"{rule}: {what}.")
+
+    def draw(self, model: Model, shot: Shot, sampling: Sampling) -> Drawn:
+        started = time.perf_counter()
+        artist = self._artist(model)
+        size = (sampling.height, sampling.width)
+        colours = artist.picture(shot.prompt, sampling.negative, shot.seed, size, sampling.steps, sampling.cfg)
+        finite = bool(colours.isfinite().all())
+        return Drawn(as_bytes(colours.nan_to_num(0)).numpy(), finite, time.perf_counter() - started)
+
+    def _artist(self, model: Model) -> Artist:
+        """One at a time: text encoders are large."""
+        if self._at_hand is None or self._at_hand[0] != model.identity:
+            if self._at_hand is not None:
+                self._at_hand[1].close()
+            lora = model.file if model.kind == "lora" else None
+            self._at_hand = model.identity, Artist.open((model.base or model).file or Path(), lora, model.strength)
+        return self._at_hand[1]
+
+
+def _is_of_the_box(model: Model) -> bool:
+    return model.file is not None and (
+        model.kind == "lora" or (model.kind == "checkpoint" and Drawing.fits(Checkpoint.open(model.file).shapes))
+    )
 
 
 def decode(content: bytes, what: str) -> Pixels:
@@ -319,12 +344,6 @@ def encode(pixels: Pixels, facts: Mapping[str, str] | None = None) -> bytes:
     held = io.BytesIO()
     Image.fromarray(pixels).save(held, "PNG", pnginfo=told)
     return held.getvalue()
-
-
-def picture_key(model: Model, shot: Shot, sampling: Sampling) -> str:
-    """The name under which a picture is kept: of the model, the prompt, the seed and all settings."""
-    facts = [model.identity, shot.prompt, shot.seed, vars(sampling)]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
 
 
 def _state(folder: Path) -> str:

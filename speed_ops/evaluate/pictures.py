@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import io
 import json
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 from ..errors import FileError, InputError, SpeedError
 from ..files.atomic import write_bytes
 from ..progress import Progress
-from .painters import Drawn, FolderPainter, Model, Painter, PainterFault, PainterGone, decode, encode, picture_key
+from .painters import Drawn, Model, Painter, PainterFault, PainterGone, decode, encode
 from .setup import Sampling, Shot
 
 Note = Callable[[str], None]
@@ -65,12 +66,7 @@ class Album:
             "seconds": drawn.seconds,
             "painter": painter,
         }
-        path = self.path(job.key)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as fault:
-            raise FileError(f"Cannot make the folder {path.parent}: {fault.strerror or fault}.") from fault
-        write_bytes(path, encode(drawn.pixels, {"speed.evaluate": json.dumps(facts)}), force=True)
+        keep(self.path(job.key), encode(drawn.pixels, {"speed.evaluate": json.dumps(facts)}))
 
     def thumbnail(self, key: str) -> str:
         """A small copy as an address that a page can hold."""
@@ -95,6 +91,38 @@ class Album:
             raise FileError(f"Cannot read the picture {path} ({fault}): delete it, and it is drawn again.") from fault
         pixels = decode(content, str(path))
         return Drawn(pixels, facts.get("finite") is not False, float(facts.get("seconds") or 0.0))
+
+
+def keep(path: Path, content: bytes) -> None:
+    """Writes a file, and makes its folder."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise FileError(f"Cannot make the folder {path.parent}: {fault.strerror or fault}.") from fault
+    write_bytes(path, content, force=True)
+
+
+@dataclass
+class FolderPainter:
+    """Pictures that another program drew from our list of prompts: `<number>.png`, as `prompts.csv` counts them."""
+
+    folder: Path
+    numbers: Mapping[tuple[str, int], int]
+    """(prompt, seed) -> number in the list."""
+
+    def read(self, shot: Shot) -> Drawn:
+        """The picture that was drawn for it."""
+        number = self.numbers[shot.prompt, shot.seed]
+        for name in (f"{number}.png", f"{number:05}.png", f"{number}.jpg", f"{number:05}.jpg", f"{number}.webp"):
+            if (self.folder / name).is_file():
+                return Drawn(decode((self.folder / name).read_bytes(), str(self.folder / name)))
+        raise FileError(f"{self.folder} has no picture {number}.png, for {shot.prompt!r} with seed {shot.seed}.")
+
+
+def picture_key(model: Model, shot: Shot, sampling: Sampling) -> str:
+    """The name under which a picture is kept: of the model, the prompt, the seed and all settings."""
+    facts = [model.identity, shot.prompt, shot.seed, vars(sampling)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
 
 
 def jobs_for(models: Sequence[Model], shots: Iterable[Shot], sampling: Sampling) -> list[Job]:

@@ -183,6 +183,40 @@ def test_a_killed_run_goes_on_where_it_was(fake, tmp_path):
     assert len(fake.drawn) - done <= 160 + 1, "at most the picture that was under way is drawn again"
 
 
+def test_nobody_is_asked_twice_about_a_picture(fake, tmp_path):
+    """Not by a second run, nor by one with more prompts; but another judge, or a damaged file, is a reason to ask."""
+    judge, asked = tmp_path / "mine.py", tmp_path / "asked"
+    code = f"""
+def count(pictures):
+    with open({str(asked)!r}, "a") as log:
+        log.write("x" * len(pictures))
+
+def names(pictures):
+    count(pictures)
+    return ["Zorn"] * len(pictures)
+
+def rows(pictures):
+    count(pictures)
+    return [[one.getpixel((0, 0))[0], 1.0] for one in pictures]
+"""
+    judge.write_text(code)
+
+    def asked_by(*lines: str) -> tuple[int, dict]:
+        asked.write_text("")
+        given = ("--erased", "lora:eraser.safetensors", "--server", fake.url, *SMALL, "--concepts", "Zorn -> art")
+        given = (*given, "--classifier", f"{judge}:names", "--features", f"{judge}:rows")
+        found = evaluate(tmp_path, *given, "--prompts", prompts(tmp_path, *lines))
+        return len(asked.read_text()), found
+
+    count, first = asked_by("a boat by Zorn")
+    assert count == 8 and asked_by("a boat by Zorn") == (0, first)
+    assert asked_by("a boat by Zorn", "a tree by Zorn")[0] == 8
+    next((tmp_path / "pictures" / "judged").rglob("*.npy")).write_bytes(b"broken")
+    assert asked_by("a boat by Zorn", "a tree by Zorn")[0] == 1
+    judge.write_text(code + "# better\n")
+    assert asked_by("a boat by Zorn")[0] == 8
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -17,9 +17,16 @@ from speed_erase.speed_ops.evaluate.painters import (
     PainterGone,
     encode,
     parse_model,
-    picture_key,
 )
-from speed_erase.speed_ops.evaluate.pictures import Album, bring_in, draw_missing, jobs_for, numbered, write_list
+from speed_erase.speed_ops.evaluate.pictures import (
+    Album,
+    bring_in,
+    draw_missing,
+    jobs_for,
+    numbered,
+    picture_key,
+    write_list,
+)
 from speed_erase.speed_ops.evaluate.setup import Sampling, Shot
 
 SMALL = Sampling(width=16, height=16, steps=3)
