@@ -53,6 +53,7 @@ def evaluation_page(findings: Mapping[str, Any], thumbnail: Thumbnail) -> str:
         "overall": [(label, _overall(results[label])) for label in erased if any(results[label]["overall"].values())],
         "table": _table(findings["table"]) if findings["table"] else None,
         "pictures": _pictures(results, erased, thumbnail),
+        "seeds": min(SEEDS_SHOWN, max(len(one["pictures"]) for one in results[erased[0]]["prompts"])),
         "judges": list(findings["judges"].items()),
         "facts": _facts(findings),
         "notes": findings["setup"]["notes"],
@@ -175,8 +176,14 @@ def _prompt(results: Mapping[str, Any], erased: Sequence[str], number: int, thum
     for label in erased:
         other = results[label]["prompts"][number]
         images = [(thumbnail(shot["after"]), _hint(shot, 1)) for shot in other["pictures"][:SEEDS_SHOWN]]
-        rows.append({"label": label if len(erased) > 1 else "after", "verdict": other["verdict"], "images": images})
+        verdict = other["verdict"] if _judged(results[label]) else ""
+        rows.append({"label": label if len(erased) > 1 else "after", "verdict": verdict, "images": images})
     return {"text": one["prompt"], "rows": rows, "hidden": len(one["pictures"]) - len(shots)}
+
+
+def _judged(result: Mapping[str, Any]) -> bool:
+    """Whether a verdict says anything: without judges all are the same."""
+    return set(result["verdicts"]) != {"unjudged"}
 
 
 def _hint(shot: Mapping[str, Any], after: int) -> str:
@@ -201,7 +208,9 @@ def _model(model: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any
     return {
         "label": model["label"],
         "name": model["name"],
-        "verdicts": [(word, result["verdicts"][word]) for word in _ORDER[::-1] if word in result["verdicts"]],
+        "verdicts": [
+            (word, result["verdicts"][word]) for word in _ORDER[::-1] if word in result["verdicts"] and _judged(result)
+        ],
         "certificate": concepts,
         "curve": _curve(certificate.get("curve")),
     }
