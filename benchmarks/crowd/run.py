@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -37,12 +38,13 @@ class Runner:
         return self.folder / f"{task.name}__{method.name}.json"
 
     def run_all(self, tasks: Iterable[Task], methods: Callable[[str], list[Method]] = methods_of) -> None:
-        """Every method of every task that has no result yet."""
-        for task in tasks:
-            rows = Rows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
-            for method in methods(task.name):
-                if not self.path(task, method).exists():
-                    self.run(task, method, rows)
+        """Every method of every task that has no result yet: the most important ones of all tasks first, so that a run
+        that is cut short can be read."""
+        rows = {task: Rows(task, self.crowd.text.engine, self.crowd.original, **self._effort) for task in tasks}
+        for turn in itertools.zip_longest(*(methods(task.name) for task in rows)):
+            for task, method in zip(rows, turn, strict=True):
+                if method is not None and not self.path(task, method).exists():
+                    self.run(task, method, rows[task])
             self.crowd.text.save()
 
     def run(self, task: Task, method: Method, rows: Rows) -> dict[str, Any]:
