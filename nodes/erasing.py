@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..speed_ops.concepts.concept_list import Concept
 from ..speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from ..speed_ops.engine.settings import EraseSettings
 from ..speed_ops.erase import EditableModel, Held, Outcome, at_strength
@@ -18,7 +19,7 @@ from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
 from .earlier import held_rows, notes_on, remember
 from .host.patching import rounding_note, with_edits
 from .host.progress import HostProgress, outside_inference_mode, stoppable
-from .host.public_text import WiredText, open_text
+from .host.public_text import WiredText, open_inversions, open_text
 from .host.weights import open_model
 
 _KEPT = 4
@@ -38,18 +39,23 @@ class Wired:
 
 
 @contextmanager
-def wire(model: Any, clip: Any, settings: EraseSettings, hidden: Any = None) -> Iterator[Wired]:
+def wire(
+    model: Any, clip: Any, settings: EraseSettings, concepts: Sequence[Concept], hidden: Any = None
+) -> Iterator[Wired]:
     """Opens both for reading; a model of another family or a CLIP of another model is refused here.
 
-    `hidden`: those inputs of the node that shows how far the work is.
+    So is a concept that names a textual inversion which is not there. `hidden`: those inputs of the node that shows
+    how far the work is.
     """
     progress = HostProgress(hidden)
     progress("fingerprint", 0, 1)
     host = open_model(model, settings.layers)
     encoder = open_text(clip, host.architecture)
+    inversions = open_inversions(clip, host.architecture)
+    inversions.check(name for concept in concepts for name in (*concept.phrases, concept.anchor))
     cache = EmbeddingCache()
     try:
-        yield Wired(host, encoder, CachedEncoder(encoder, cache, host.push), cache, progress)
+        yield Wired(host, encoder, CachedEncoder(encoder, cache, host.push, inversions.stored_as), cache, progress)
     finally:
         encoder.close()
 
@@ -59,7 +65,7 @@ def erase(model: Any, clip: Any, job: Job, strength: float, hidden: Any = None) 
     """The erased clone and what is known about it, at the strength that is used."""
     strength = check_strength(strength)
     check_storable(job)
-    with wire(model, clip, job.settings, hidden) as wired:
+    with wire(model, clip, job.settings, job.concepts, hidden) as wired:
         held = held_rows(model, job.concepts, wired.reader, wired.model.pooled, wired.progress)
         base = _base_hash(wired.model, job.settings.pooled)
         outcome, again = _erase_once(wired, job, held, base)
@@ -118,9 +124,9 @@ def _base_hash(model: EditableModel, pooled: bool) -> str:
 def _job_key(wired: Wired, job: Job, held: Held, base: str) -> str:
     total = hashlib.sha256(f"{base} {wired.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode())
     for concept in job.concepts:
-        total.update(f"{concept.as_line()}\0{concept.kind}\n".encode())
+        total.update(f"{wired.reader.stored_as(concept.as_line())}\0{concept.kind}\n".encode())
     for index, name in enumerate(job.retain.names):
-        total.update(f"{name}\0{job.retain.kind_of_name(index, '')}\n".encode())
+        total.update(f"{wired.reader.stored_as(name)}\0{job.retain.kind_of_name(index, '')}\n".encode())
     for name, rows in (("held", held.rows), ("held pooled", held.pooled)):
         if rows is not None:
             total.update(tensors_hash([(name, rows.values)]).encode())

@@ -12,7 +12,7 @@ from comfy_api.latest import io
 from ..speed_ops.errors import InputError
 from ..speed_ops.evaluate.measures import Figure, Rows, frame_fault, frechet, nearest, of_features, share
 from ..speed_ops.report.evaluation_page import figure_text, interval_text
-from .host.text import picture_features, text_features
+from .host.sampling import picture_features, text_features
 from .sockets import CATEGORY, shows_text, telling
 
 

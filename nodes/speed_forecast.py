@@ -67,7 +67,7 @@ def forecast_names(
 ) -> Forecast:
     """The kept names by how far an unprotected edit would move them."""
     job = Job.of(concepts, retain, settings)
-    with wire(model, clip, settings, hidden) as wired:
+    with wire(model, clip, settings, concepts, hidden) as wired:
         return predict(job, wired.model, wired.reader, wired.progress)
 
 

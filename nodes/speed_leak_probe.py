@@ -108,7 +108,7 @@ def leaks_of(
     """Which phrases still draw what was erased; `model` is the one that the erasure was made from."""
     if not concepts:
         raise InputError("This erasure came from a file without names: wire the concepts to probe for.")
-    with wire(model, clip, EraseSettings(layers="KV"), hidden) as wired:
+    with wire(model, clip, EraseSettings(layers="KV"), concepts, hidden) as wired:
         erasure.check_fits(wired.model.architecture, wired.model.layers)
         return probe_leaks(
             wired.reader,

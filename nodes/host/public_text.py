@@ -21,7 +21,7 @@ from ...speed_ops.models.architecture import Architecture, FamilyEncoder
 from ...speed_ops.progress import Progress
 from ...speed_ops.prompts.tokens import Stream
 from .progress import check_stop
-from .text import HostTextEncoder, InChunks, literal, token_key
+from .text import HostTextEncoder, InChunks, Inversions, ids_in, token_key
 from .weights import effective_weight, raw_weight
 
 _LETTER = "x"
@@ -59,6 +59,12 @@ def open_text(clip: Any, architecture: Architecture) -> WiredText:
     return _Paired(parts[0].encoder, HostTextEncoder(clip, pooled, 0, pooled, column, rows_are_read=False))
 
 
+def open_inversions(clip: Any, architecture: Architecture) -> Inversions:
+    """The textual inversions that all of those encoders can read."""
+    present, wanted = _widths(clip), architecture.every_encoder
+    return Inversions(clip, {token_key(row.name): row.width for row in wanted if present.get(row.name) == row.width})
+
+
 def _notes(*encoders: TextEncoder) -> list[str]:
     return list(dict.fromkeys(note for encoder in encoders for note in getattr(encoder, "notes", [])))
 
@@ -82,6 +88,7 @@ class PublicTextEncoder(InChunks):
         super().__init__(clip)
         self._row, self._key = row, token_key(row.name)
         self.width = row.width
+        self._inversions = Inversions(clip, {self._key: row.width})
         empty, letter = self._section(""), self._section(_LETTER)
         before = next((i for i, (a, b) in enumerate(zip(empty, letter, strict=False)) if a != b), len(empty))
         after = 1 if row.padding != "none" else len(empty) - before
@@ -92,7 +99,7 @@ class PublicTextEncoder(InChunks):
         # Padded to what this tokenizer pads to, which an option of it may change.
         self.context_length = len(empty) if row.padding != "none" else row.length
         stream = Stream(
-            _tokens_between(clip, self._key, before, after if row.padding == "none" else None),
+            _tokens_between(clip, self._key, before, after if row.padding == "none" else None, self._inversions),
             self.context_length,
             before=before - cut,
             causal=row.causal,
@@ -106,8 +113,8 @@ class PublicTextEncoder(InChunks):
         """ComfyUI looks after the memory of its models."""
 
     def _section(self, text: str) -> list[int]:
-        """Tokens of the literal text in its template, with everything around it; a long one has further sections."""
-        return [int(pair[0]) for pair in self._clip.tokenize(literal(text))[self._key][0]]
+        """Tokens of the text in its template, with everything around it; a long one has further sections."""
+        return ids_in(self._clip.tokenize(self._inversions.typed(text))[self._key][0])
 
     def _run(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
@@ -127,7 +134,7 @@ class PublicTextEncoder(InChunks):
         """All rows that the model receives of each prompt; their sections are equally long."""
         tokens: dict[str, list[Any]] = {}
         for prompt in prompts:
-            for name, sections in self._clip.tokenize(literal(prompt)).items():
+            for name, sections in self._clip.tokenize(self._inversions.typed(prompt)).items():
                 tokens.setdefault(name, []).extend(sections[:1] if name == self._key else [])
         for name, sections in self._clip.tokenize("").items():
             # ComfyUI does without an encoder that the model can do without, else one short text must do.
@@ -170,13 +177,15 @@ def _batches(counts: Sequence[int], alone: bool) -> list[tuple[int, list[int]]]:
     return batches
 
 
-def _tokens_between(clip: Any, key: str, before: int, after: int | None) -> Callable[[str], list[int]]:
-    """Literal text to token ids, without what stands around it; `after` None: up to the first end token."""
+def _tokens_between(
+    clip: Any, key: str, before: int, after: int | None, inversions: Inversions
+) -> Callable[[str], list[int]]:
+    """Text to token ids, without what stands around it; `after` None: up to the first end token."""
     end = None if after is not None else int(clip.tokenize("")[key][0][before][0])
 
     def ids_of(text: str) -> list[int]:
         check_stop()
-        ids = [int(pair[0]) for section in clip.tokenize(literal(text))[key] for pair in section]
+        ids = [token for section in clip.tokenize(inversions.typed(text))[key] for token in ids_in(section)]
         if after is not None:
             return ids[before : len(ids) - after]
         return ids[before : ids.index(end, before)] if end in ids[before:] else ids[before:]

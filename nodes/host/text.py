@@ -3,14 +3,15 @@
 CLIP's rows do not depend on what follows them, so names are encoded without padding. ComfyUI's public call cannot do
 that; the engine's own encoder can, over the weights that are in effect in the CLIP object. The two are compared once
 for each CLIP, and where they differ (text encoders kept in float32, modules changed by other nodes) the public call is
-used for everything. Below, what CLIP makes of texts and pictures to compare them.
+used for everything; so it is for texts that name a textual inversion.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from ...speed_ops.encoders.clip import ClipTextEncoder
 from ...speed_ops.encoders.encoder import RowsAndPooled
-from ...speed_ops.encoders.tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
+from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, START_TOKEN, ClipTokenizer
 from ...speed_ops.errors import InputError, SpeedError
 from ...speed_ops.models.architecture import FamilyEncoder
 from ...speed_ops.progress import Progress, part_of
@@ -36,9 +37,6 @@ _AGREES_TO = 1e-4
 _FIRST_CHUNK = 256
 _LEAST_CHUNK = 4
 _PUBLIC_BATCH = 8
-_PROJECTION = "text_projection.weight"
-_USABLE = (1e-4, 1.0)
-"""Spread of the values of a trained projection lies between: those of CLIP are near 0.01. NaN lies nowhere."""
 _known: WeakKeyDictionary[Any, dict[Any, tuple[bool, str, str]]] = WeakKeyDictionary()
 """Text encoder module -> {(patches, clip skip): whether trimmed encoding agrees, fingerprint, that of pooled ones}:
 hashing takes time."""
@@ -46,7 +44,11 @@ hashing takes time."""
 
 def literal(text: str) -> str:
     """Text that ComfyUI's tokenizer reads as it stands: no weights, no textual inversion."""
-    return text.replace("(", "\\(").replace(")", "\\)").replace("embedding:", "embedding :")
+    return _unweighted(text).replace("embedding:", "embedding :")
+
+
+def _unweighted(text: str) -> str:
+    return text.replace("(", "\\(").replace(")", "\\)")
 
 
 def token_key(name: str) -> str:
@@ -70,6 +72,73 @@ def too_long(name: str) -> str:
     tokens = [pair for section in _clip_tokenizer().tokenize_with_weights(literal(name)) for pair in section]
     count = sum(int(pair[0]) not in (START_TOKEN, END_TOKEN) for pair in tokens)
     return "" if count <= _MOST_TOKENS else long_name(name, count, _MOST_TOKENS)
+
+
+_AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
+"""What a prompt may put behind a name without a space; ComfyUI would take it for a part of the file's name."""
+
+
+class Inversions:
+    """Textual inversions in texts (`embedding:name`), as ComfyUI's tokenizer finds them. All else is literal."""
+
+    def __init__(self, clip: Any, widths: Mapping[str, int]) -> None:
+        """`widths`: {encoder, under its name in ComfyUI's tokens: width} of those that must be able to read one."""
+        self._clip, self._widths = clip, widths
+
+    def typed(self, text: str) -> str:
+        """What a user would type into ComfyUI to mean this text."""
+        out, done = "", 0
+        for found in INVERSION.finditer(text):
+            if name := self._file_in(found.group(1)):
+                out += f"{literal(text[done : found.start()])}embedding:{_unweighted(name)} "
+                done = found.start(1) + len(name)
+        return out + literal(text[done:])
+
+    def check(self, texts: Iterable[str]) -> None:
+        """Refuses an inversion that is not there, or was made for other text encoders."""
+        for name in (found.group(1) for text in texts for found in INVERSION.finditer(text)):
+            vectors = self._vectors(name)
+            if not any(vectors.values()):
+                raise InputError(
+                    f"There is no textual inversion '{name}' in ComfyUI's folder of embeddings: put it there, or write "
+                    f"'embedding :{name}' if you mean the words."
+                )
+            shapes = {key: {tuple(vector.shape) for vector in part} for key, part in vectors.items()}
+            if shapes != {key: {(width,)} for key, width in self._widths.items()}:
+                raise InputError(
+                    f"The textual inversion '{name}' was made for another model: its vectors do not fit the text "
+                    "encoders of this one."
+                )
+
+    def stored_as(self, text: str) -> str:
+        """The text and, where it names inversions, what is in their files."""
+        names = [self._file_in(found.group(1)) for found in INVERSION.finditer(text)]
+        parts = [part for name in names if name for part in self._vectors(name).values()]
+        ids = " ".join(str(vector_id(vector)) for part in parts for vector in part)
+        return f"{text}\0{ids}" if ids else text
+
+    def _file_in(self, word: str) -> str:
+        """The part of a word that names an inversion; empty where none does."""
+        shorter = _AFTER_INVERSION.sub("", word)
+        return next((name for name in dict.fromkeys((word, shorter)) if name and any(self._vectors(name).values())), "")
+
+    def _vectors(self, name: str) -> dict[str, list[Tensor]]:
+        """{encoder: the vectors that ComfyUI reads for it}"""
+        tokens = self._clip.tokenize(f"embedding:{_unweighted(name)}")
+        return {
+            key: [pair[0] for section in tokens[key] for pair in section if isinstance(pair[0], Tensor)]
+            for key in self._widths
+        }
+
+
+def vector_id(vector: Tensor) -> int:
+    """A number for a vector that stands for a token, by its values; tokens have numbers from 0 on."""
+    return -1 - int.from_bytes(hashlib.sha256(vector.detach().float().numpy().tobytes()).digest()[:6], "big")
+
+
+def ids_in(section: Iterable[Any]) -> list[int]:
+    """Ids of ComfyUI's tokens, some of which may be vectors."""
+    return [vector_id(pair[0]) if isinstance(pair[0], Tensor) else int(pair[0]) for pair in section]
 
 
 class InChunks(RowsAndPooled):
@@ -162,7 +231,8 @@ class HostTextEncoder(InChunks):
         super().__init__(clip)
         self._rows, self._pooled = tuple(rows), tuple(pooled)
         self._first_column, self._pooled_column, self._rows_are_read = first_column, pooled_column, rows_are_read
-        self._tokenizer = ClipTokenizer(_tokens_of(clip, rows[0].name))
+        self._inversions = Inversions(clip, {token_key(row.name): row.width for row in rows})
+        self._tokenizer = ClipTokenizer(_tokens_of(clip, rows[0].name, self._inversions))
         self._trimmed = self._engine_encoder()
         self.context_length = self._trimmed.context_length
         self.width = self._trimmed.width
@@ -183,7 +253,7 @@ class HostTextEncoder(InChunks):
     def _run(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
-        if not self._agrees:
+        if not self._agrees or any(INVERSION.search(prompt) for prompt in prompts):
             return self._public(prompts, lengths, progress, pools=pools)
         if pools:
             return self._trimmed.encode_both(prompts, lengths, progress)
@@ -252,7 +322,7 @@ class HostTextEncoder(InChunks):
         own = {token_key(row.name) for row in self._rows}
         tokens: dict[str, list[Any]] = {}
         for prompt in prompts:
-            for name, sections in self._clip.tokenize(literal(prompt)).items():
+            for name, sections in self._clip.tokenize(self._inversions.typed(prompt)).items():
                 tokens.setdefault(name, []).extend(sections[:1] if name in own else [])
         if not self._rows_are_read:
             tokens |= {name: part[:1] for name, part in self._clip.tokenize("").items() if name not in own}
@@ -273,14 +343,14 @@ def _alike(public: Tensor, trimmed: Tensor) -> bool:
     return not public.numel() or float((public - trimmed).abs().max()) <= _AGREES_TO * float(public.abs().max())
 
 
-def _tokens_of(clip: Any, name: str) -> Callable[[str], list[int]]:
-    """Literal text to token ids; it knows the CLIP, not the encoder, which would otherwise refer to itself."""
+def _tokens_of(clip: Any, name: str, inversions: Inversions) -> Callable[[str], list[int]]:
+    """Text to token ids; it knows the CLIP, not the encoder, which would otherwise refer to itself."""
 
     def ids_of(text: str) -> list[int]:
         check_stop()
         ids: list[int] = []
-        for section in clip.tokenize(literal(text))[token_key(name)]:
-            values = [int(pair[0]) for pair in section[1:]]
+        for section in clip.tokenize(inversions.typed(text))[token_key(name)]:
+            values = ids_in(section[1:])
             ids += values[: values.index(END_TOKEN)] if END_TOKEN in values else values
         return ids
 
@@ -312,32 +382,3 @@ def _folder_keys(present: Sequence[str], rows: Sequence[Any]) -> Iterator[tuple[
         for key in present:
             if key.startswith(start):
                 yield f"{row.folder}/{key[len(start) :]}", key
-
-
-def picture_features(clip_vision: Any, images: Tensor) -> Tensor:
-    """Pictures (n x height x width x 3, in 0 to 1) in the space that CLIP shares between pictures and texts: n x d."""
-    rows = []
-    for start in range(0, len(images), _PUBLIC_BATCH):
-        check_stop()
-        rows.append(clip_vision.encode_image(images[start : start + _PUBLIC_BATCH, ..., :3])["image_embeds"])
-    return torch.cat(rows).double()
-
-
-def text_features(clip: Any, texts: Sequence[str]) -> Tensor:
-    """Texts in the space that CLIP shares between pictures and texts: n x d.
-
-    That space begins behind a projection that diffusion models do not use. Where a file has none, ComfyUI leaves
-    whatever was in memory in its place.
-    """
-    weights = [value for name, value in clip.cond_stage_model.named_parameters() if name.endswith(_PROJECTION)]
-    spread = float(weights[0].detach().float().std()) if weights else 0.0
-    if not _USABLE[0] < spread < _USABLE[1]:
-        raise InputError(
-            "This CLIP has no projection for comparing texts with pictures, as in Stable Diffusion checkpoints: load "
-            "the text encoder from a file of its own, such as clip_l.safetensors."
-        )
-    rows = []
-    for text in texts:
-        check_stop()
-        rows.append(clip.encode_from_tokens(clip.tokenize(literal(text)), return_pooled=True)[1])
-    return torch.cat(rows).double()

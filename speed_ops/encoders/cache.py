@@ -15,7 +15,7 @@ import os
 import secrets
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -245,14 +245,22 @@ FLUSH_BYTES = 2**28
 class CachedEncoder:
     """A text encoder that remembers. It counts what it really encoded."""
 
-    def __init__(self, encoder: TextEncoder, cache: EmbeddingCache | None = None, push: Push | None = None) -> None:
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        cache: EmbeddingCache | None = None,
+        push: Push | None = None,
+        stored_as: Callable[[str], str] = str,
+    ) -> None:
         """Without a cache every text is encoded. `push`: what the model does to each row before the edited layers.
 
-        Rows are kept as the encoder gives them, so that models with other weights share them.
+        Rows are kept as the encoder gives them, so that models with other weights share them, under the name that
+        `stored_as` gives a text: another one whenever a file that the text names has changed.
         """
         self.encoder = encoder
         self.cache = cache
         self.push = push
+        self.stored_as = stored_as
         self.pools = False
         """Whether the pooled embedding of every text is read along with its rows, so that no text is run twice."""
         self.encoded = 0
@@ -295,8 +303,7 @@ class CachedEncoder:
             fresh = self._encode(part, missing, part_of(progress, stage, start, len(missing)))
             # Encoded again for the sake of others, a row may differ by rounding: the one on disk stays the one used.
             fresh = {key: row for key, row in fresh.items() if key not in known}
-            if self.cache is not None:
-                self.cache.write(self.encoder.fingerprint, fresh)
+            self._store(self.encoder.fingerprint, fresh)
             known |= fresh
         if progress is not None:
             progress(stage, len(missing), len(missing))
@@ -326,10 +333,19 @@ class CachedEncoder:
             return {}
         if self.pools:
             encoder, asked = self.encoder, [(text, 0) for text in wanted if text not in self._pooled]
-            stored = self.cache.read(encoder.pooled_fingerprint, encoder.pooled_width, asked)
+            stored = self._stored(encoder.pooled_fingerprint, encoder.pooled_width, asked)
             self._pooled |= {text: row for (text, _), row in stored.items()}
         keys = [(text, row) for text, rows in wanted.items() for row in rows]
-        return self.cache.read(self.encoder.fingerprint, self.encoder.width, keys)
+        return self._stored(self.encoder.fingerprint, self.encoder.width, keys)
+
+    def _stored(self, fingerprint: str, width: int, keys: Sequence[StoredRow]) -> dict[StoredRow, Tensor]:
+        assert self.cache is not None
+        names = {(self.stored_as(text), row): (text, row) for text, row in keys}
+        return {names[key]: row for key, row in self.cache.read(fingerprint, width, names).items()}
+
+    def _store(self, fingerprint: str, rows: Mapping[StoredRow, Tensor]) -> None:
+        if self.cache is not None:
+            self.cache.write(fingerprint, {(self.stored_as(text), at): row for (text, at), row in rows.items()})
 
     def _encode(
         self, texts: Sequence[str], wanted: dict[str, set[int]], progress: Progress | None
@@ -338,8 +354,7 @@ class CachedEncoder:
         if self.pools:
             blocks, pooled = read_both(self.encoder, requests, progress)
             new = {text: row for text, row in pooled.items() if text not in self._pooled}
-            if self.cache is not None:
-                self.cache.write(self.encoder.pooled_fingerprint, {(text, 0): row for text, row in new.items()})
+            self._store(self.encoder.pooled_fingerprint, {(text, 0): row for text, row in new.items()})
             self._pooled |= new
         else:
             blocks = read_rows(self.encoder, requests, progress)

@@ -28,10 +28,16 @@ _SAMPLE = (
 )
 
 
+INVERSION = re.compile(r"(?<!\S)embedding:(\S+)")
+"""ComfyUI's spelling of a textual inversion: a file whose vectors stand for a word."""
+
+
 class LiteralTokenizer:
     """A subclass says which words would act as control tokens and where its vocabulary comes from."""
 
     control: re.Pattern[str]
+    knows_inversions = True
+    """False: there is nowhere to look for one, so a text that names one is refused, not read as words."""
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         self._encode = encode
@@ -43,6 +49,11 @@ class LiteralTokenizer:
         bad = self.control.search(text)
         if bad:
             raise InputError(f"The text contains '{bad.group()}', which would start or end the prompt: remove it.")
+        if not self.knows_inversions and (named := INVERSION.search(text)):
+            raise InputError(
+                f"'{named.group()}' is a textual inversion, which only ComfyUI can look up: erase it there, or write "
+                f"'embedding :{named.group(1)}' if you mean the words."
+            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -212,6 +223,12 @@ _CLIP_FILE = "vocab.json"
 
 def clip_words(given: Path | None, holders: Sequence[Checkpoint]) -> ClipTokenizer:
     """The tokenizer given (a folder or a ComfyUI checkout), else the model folder's own, else the package's."""
+    words = _find_clip_words(given, holders)
+    words.knows_inversions = False
+    return words
+
+
+def _find_clip_words(given: Path | None, holders: Sequence[Checkpoint]) -> ClipTokenizer:
     if given is not None and not _is_t5_alone(given):
         if (given / "comfy" / "sd1_tokenizer").is_dir():
             return find_tokenizer(comfyui=given)
@@ -226,7 +243,9 @@ def t5_words(given: Path | None, holders: Sequence[Checkpoint]) -> T5Tokenizer:
     """The tokenizer given, else the model folder's own, else that of a ComfyUI checkout around the files or known."""
     for folder in _t5_places(given, holders):
         if (folder / T5_FILE).is_file() and not (folder / _CLIP_FILE).is_file():
-            return T5Tokenizer.from_files(folder)
+            words = T5Tokenizer.from_files(folder)
+            words.knows_inversions = False
+            return words
     where = "" if given is None else f" in {given}"
     raise FileError(
         f"No T5 tokenizer was found{where}: give --tokenizer PATH, a ComfyUI checkout or a folder with T5's {T5_FILE} "

@@ -188,7 +188,7 @@ def test_the_node_measures_pairs_and_counts_faulty_frames_apart(tiny):
 
 
 def test_the_node_refuses_what_cannot_be_compared(tiny):
-    from speed_erase.nodes.host.text import text_features
+    from speed_erase.nodes.host.sampling import text_features
     from speed_erase.nodes.speed_evaluate import SpeedEvaluate
 
     before, after = batches()

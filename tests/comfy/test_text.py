@@ -7,7 +7,8 @@ import gc
 import mini_checkpoints as mini
 import pytest
 import torch
-from graph import erased, left, sample
+from graph import erased, left, sample, value_outputs
+from safetensors.torch import save_file
 
 pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
 
@@ -44,6 +45,43 @@ def test_names_are_literal(sd15):
     assert [i for i in inside if i in plain] == plain and len(inside) == len(plain) + 2
     assert len(encoder.token_ids("embedding:foo")) == len(encoder.token_ids("embedding :foo")) >= 3
     assert encoder.token_ids("{a|b}") and encoder.token_ids("") == []
+
+
+def inversion(folder, name: str, **widths: int) -> None:
+    """A file of two random vectors for each encoder."""
+    save_file({key: torch.randn(2, width) for key, width in widths.items()}, folder / f"{name}.safetensors")
+
+
+def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monkeypatch):
+    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.speed_ops.errors import InputError
+    from speed_erase.speed_ops.models.families import by_name
+
+    model, clip, _ = sd15
+    monkeypatch.setattr(clip.tokenizer.clip_l, "embedding_directory", str(tmp_path))
+    inversion(tmp_path, "my-style", emb_params=768)
+    encoder = open_text(clip, by_name("sd1"))
+    (rows,) = encoder.encode(["embedding:my-style's (old) harbour"], [77])
+    assert torch.allclose(
+        rows, clip.encode_from_tokens(clip.tokenize(r"embedding:my-style 's \(old\) harbour")), atol=1e-5
+    )
+    assert len(encoder.token_ids("by embedding:my-style, 1900")) == len(encoder.token_ids("by , 1900")) + 2
+
+    text, last = "embedding:my-style", 2
+    first = erased(model, clip, f"{text} -> art")[0]
+    goal, before, after = (value_outputs(m, clip, name) for m, name in ((model, "art"), (model, text), (first, text)))
+    shares = [(after[k][last] - goal[k][1]).norm() / (before[k][last] - goal[k][1]).norm() for k in goal]
+    assert max(shares) < 0.05, shares
+
+    inversion(tmp_path, "my-style", emb_params=768)
+    again = erased(model, clip, f"{text} -> art")[3]
+    assert "not computed again" not in again and " texts encoded" in again, "another file is another concept"
+    assert "not computed again" in erased(model, clip, f"{text} -> art")[3], "the control"
+    with pytest.raises(InputError, match="no textual inversion 'nowhere'"):
+        erased(model, clip, "embedding:nowhere -> art")
+    inversion(tmp_path, "other", clip_h=1024)
+    with pytest.raises(InputError, match="'other' was made for another model"):
+        erased(model, clip, "embedding:other -> art")
 
 
 def test_trimmed_rows_are_the_public_ones_and_the_fingerprint_follows_the_weights(sd15):

@@ -77,6 +77,14 @@ def test_another_clip_skip_shares_nothing(tmp_path: Path) -> None:
         assert reader.encoded == 1
 
 
+def test_a_text_that_names_another_file_is_another_text(tmp_path: Path) -> None:
+    for content, encoded in (("old", 1), ("new", 1), ("old", 0)):
+        cache = EmbeddingCache(tmp_path)
+        reader = CachedEncoder(tiny_encoder(), cache, stored_as=lambda text, c=content: f"{text} {c}")
+        reader.rows([RowRequest("by embedding:x", (1,))])
+        assert reader.encoded == encoded, content
+
+
 def test_an_interrupted_run_keeps_what_it_finished(tmp_path: Path) -> None:
     requests = [RowRequest(f"painter {i}", (1,)) for i in range(600)]
 

@@ -22,7 +22,7 @@ from text_pico import (
 from speed_erase.speed_ops.encoders import tower as lazy_blocks
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder, ClipWeights
 from speed_erase.speed_ops.encoders.encoder import TextEncoder, read_rows
-from speed_erase.speed_ops.encoders.tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
+from speed_erase.speed_ops.encoders.tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer, clip_words
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
 from speed_erase.speed_ops.prompts.requests import RowRequest
 
@@ -51,6 +51,13 @@ def test_equals_transformers_own_model() -> None:
     with torch.no_grad():
         expected = model(input_ids=torch.tensor([ids(prompt, END_TOKEN) for prompt in PROMPTS])).last_hidden_state
     torch.testing.assert_close(full(tiny_encoder("sd1")), expected, atol=1e-6, rtol=0)
+
+
+def test_without_comfyui_a_textual_inversion_is_no_text() -> None:
+    words = clip_words(None, ())
+    with pytest.raises(InputError, match="'embedding:my-style' is a textual inversion, which only ComfyUI can look up"):
+        words.token_ids("a harbour by embedding:my-style")
+    assert len(words.token_ids("embedding :my-style")) == len(words.token_ids("an-embedding:my-style")) - 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)
