@@ -17,7 +17,7 @@ from .concepts.concept_list import Concept
 from .concepts.kinds import Kind, Prompt, Template
 from .concepts.retain_set import RetainSet, drop_targets
 from .encoders.cache import CachedEncoder
-from .encoders.encoder import TextEncoder
+from .encoders.encoder import TextEncoder, prompts_worth
 from .engine.draws import generator, permutation
 from .engine.problem import FEWEST_NAMES, WITNESS_SHARE, RowSet
 from .engine.rows import Rows
@@ -129,7 +129,7 @@ def gather(
     with watch.part("concepts"):
         concepts = read_concepts(reader, job.concepts, job.plan, progress)
     if announce is not None:
-        announce(_outlook(job, len(retain), reader.encoded - before[0], watch.seconds["concepts"]))
+        announce(_outlook(reader.encoder, job, len(retain), reader.encoded - before[0], watch.seconds["concepts"]))
     with watch.part("retain names"):
         names = read_bare_names(reader, retain, job.plan, job.settings, progress)
     with watch.part("retain contexts"):
@@ -179,15 +179,15 @@ def _probe_prompts(kind: Kind) -> tuple[Template, ...]:
     return kind.probe_templates
 
 
-def _outlook(job: Job, names: int, encoded: int, seconds: float) -> str:
+def _outlook(encoder: TextEncoder, job: Job, names: int, encoded: int, seconds: float) -> str:
     """What is still to be encoded, in words."""
     names = min(names, job.plan.considered)
     whole = job.plan.prompts(names, job.settings.context_names)
     text = f"Up to {whole:,} prompts and {names:,} bare names are to be encoded"
     if not encoded:
         return f"{text}; those of earlier runs come from the cache."
-    # A bare name is a few tokens where a prompt is a context full of them.
-    return f"{text}: about {seconds / encoded * (whole + names / 10):.0f} s on this machine, less with a cache."
+    ahead = seconds / encoded * prompts_worth(encoder, whole, names)
+    return f"{text}: about {ahead:.0f} s on this machine, less with a cache."
 
 
 def reading(encoder: TextEncoder | CachedEncoder) -> CachedEncoder:

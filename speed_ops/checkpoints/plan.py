@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from ..concepts.retain_set import drop_targets
 from ..encoders.cache import CachedEncoder
-from ..encoders.encoder import TextEncoder
+from ..encoders.encoder import JoinedTextEncoder, PairedTextEncoder, TextEncoder, TowerEncoder, prompts_worth
 from ..encoders.tower import RESIDENT_BYTES
 from ..errors import FileError, NoSpaceError
 from ..job import Job, recipe_of
@@ -26,7 +25,7 @@ from .output_files import OutputFiles, Product
 from .source import EncoderFiles, ModelSource, TextSetup
 
 QUICK_PARAMETERS = 10**9
-"""Encoders up to this size, SDXL's two among them, are tried in seconds: their speed and their cache are looked at."""
+"""For encoders up to this size, SDXL's two among them, the cache is looked at: larger ones take long to fingerprint."""
 _REPORT_BYTES = 30_000
 
 
@@ -44,8 +43,8 @@ class Plan:
     """At most so many are needed."""
     cached: int | None
     """At least so many of them are in the cache; None: not looked, as that would take long."""
-    seconds: float | None
-    """About so long takes the encoding of the others; None: not known."""
+    seconds: float
+    """About so long takes the encoding of the others, or of all where the cache was not looked at."""
     writes: dict[Product, tuple[Path, int]]
     """Where each result goes, and about its size in bytes."""
     free: int
@@ -85,7 +84,7 @@ def plan_file(path: Path, job: Job, text: TextSetup, outputs: OutputFiles, stren
         reads=_reads(source, files),
         texts=needed.count,
         cached=cached,
-        seconds=_seconds(encoder.encoder, needed, cached or 0) if quick else None,
+        seconds=_seconds(encoder.encoder, needed, cached or 0),
         writes={product: (path, sizes[product]) for product, path in paths.items()},
         free=free_space(outputs.folder),
         notes=tuple(notes),
@@ -171,16 +170,17 @@ def _cached(encoder: CachedEncoder, requests: Sequence[RowRequest], quick: bool)
 
 
 def _seconds(encoder: TextEncoder, needed: _Texts, cached: int) -> float:
-    """From the time of one whole prompt; a bare name is a few tokens where a prompt is a context full of them."""
-    whole = [encoder.context_length]
-    encoder.encode([""], whole)  # reads the weights
-    started = time.perf_counter()
-    encoder.encode(["a picture"], whole)
-    each = time.perf_counter() - started
+    each = _seconds_a_prompt(encoder)
     encoder.close()
-    prompts = needed.count - needed.names
     missing = (needed.count - cached) / needed.count
-    return each * missing * (prompts + needed.names / 10)
+    return each * missing * prompts_worth(encoder, needed.count - needed.names, needed.names)
+
+
+def _seconds_a_prompt(encoder: TextEncoder) -> float:
+    """About how long a whole prompt takes, from one block of each encoder: the whole of T5-XXL takes a minute."""
+    if isinstance(encoder, JoinedTextEncoder | PairedTextEncoder):
+        return sum(map(_seconds_a_prompt, encoder.parts))
+    return encoder.trial() if isinstance(encoder, TowerEncoder) else 0.0
 
 
 def _lora_bytes(layers: Sequence[LayerKey], rank: int) -> int:

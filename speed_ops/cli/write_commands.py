@@ -369,12 +369,19 @@ def show_plan(plan: Plan, console: Console) -> None:
     console.say(f"{plan.model}: a {plan.family} model; {layers_in_words(plan)} would be edited.")
     for file, size in plan.reads.items():
         console.say(f"reads       {file}  ({size_in_words(size)})")
-    cached = "" if plan.cached is None else f", at least {plan.cached} of them from the cache"
-    taken = "an unknown time" if plan.seconds is None else f"about {plan.seconds:.0f} s"
-    console.say(f"encodes     up to {plan.texts} texts{cached}; the rest takes {taken}")
+    rest = ", which" if plan.cached is None else f", at least {plan.cached} of them from the cache; the rest"
+    console.say(f"encodes     up to {plan.texts} texts{rest} takes about {time_in_words(plan.seconds)}")
     for product, (path, size) in plan.writes.items():
         console.say(f"{product:<10}  {path}  (about {size_in_words(size)})")
     console.say(f"{size_in_words(plan.free)} are free there. Nothing was written.")
+
+
+def time_in_words(seconds: float) -> str:
+    """In the largest unit that leaves two digits."""
+    for unit, length in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 10 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def layers_in_words(plan: Plan) -> str:

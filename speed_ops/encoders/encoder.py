@@ -1,8 +1,7 @@
 """Prompts to rows: what the rest of the program needs from a text encoder, whoever runs it.
 
 `TextEncoder` is that need. `TowerEncoder` meets it with one tokenizer and one encoder or several side by side,
-`JoinedTextEncoder` with encoders of several kinds: each has rows of its own below the others', in its own columns, zero
-elsewhere.
+`JoinedTextEncoder` with several kinds: each has rows of its own below the others', in its own columns, zero elsewhere.
 """
 
 from __future__ import annotations
@@ -90,6 +89,14 @@ class RowsAndPooled(ABC):
         return self._encoded(prompts, lengths, progress, pools=True)
 
 
+def prompts_worth(encoder: TextEncoder, prompts: int, names: int) -> float:
+    """How many whole prompts take as long as these and so many bare names.
+
+    A name is a few tokens where a prompt is a context full of them; an encoder that is not causal runs both whole.
+    """
+    return prompts + names / (10 if all(stream.causal for stream in encoder.streams) else 1)
+
+
 def read_rows(encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None) -> list[Tensor]:
     """For each request its rows (`len(rows) x d`); a prompt asked for twice is encoded once."""
     needed = _lengths(encoder, requests)
@@ -165,6 +172,11 @@ class JoinedTextEncoder(RowsAndPooled):
             for stream in part.encoder.streams
         )
 
+    @property
+    def parts(self) -> tuple[TextEncoder, ...]:
+        """The encoders that it is made of."""
+        return tuple(part.encoder for part in self._parts)
+
     @cached_property
     def fingerprint(self) -> str:
         """Hash over the parts' and their places."""
@@ -237,6 +249,11 @@ class PairedTextEncoder(RowsAndPooled):
             rows[i] = values
         return rows, pooled
 
+    @property
+    def parts(self) -> tuple[TextEncoder, TextEncoder]:
+        """Both."""
+        return self._rows, self._pooled
+
     def close(self) -> None:
         """Gives the memory of both back."""
         self._rows.close()
@@ -296,6 +313,11 @@ class TowerEncoder(RowsAndPooled):
         """Gives its memory back; the next call to `encode` takes it again."""
         for tower in self._towers:
             tower.close()
+
+    def trial(self) -> float:
+        """About how many seconds a whole prompt takes, from one block of each tower."""
+        whole = self.context_length
+        return sum(tower.trial(self._padded([[]], tower, whole), BATCH_TOKENS // whole) for tower in self._towers)
 
     def token_ids(self, text: str) -> list[int]:
         """Tokens of the literal text, without start and end tokens."""

@@ -7,6 +7,7 @@ never whole in memory, and `Tower` computes hidden states.
 from __future__ import annotations
 
 import hashlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -130,7 +131,9 @@ class LazyBlocks:
         """`layers`: modules without memory. `read`: the tensors of one block, named relative to it. `idle`: blocks that
         pass their input on unchanged and need not be run."""
         per_block = sum(parameter.numel() for parameter in layers[0].parameters())
-        if 4 * per_block * len(layers) > RESIDENT_BYTES:
+        self.stay = 4 * per_block * len(layers) <= RESIDENT_BYTES
+        """Whether all of them are in memory once they have been run."""
+        if not self.stay:
             layers = nn.ModuleList([layers[0]] * len(layers))
         for layer in dict.fromkeys(layers):
             layer.register_forward_pre_hook(self._fill)
@@ -244,6 +247,19 @@ class Tower(ABC):
     def states(self, ids: Tensor) -> Tensor:
         """`batch x length` token ids to `batch x length x d`: what the diffusion model receives."""
         return self._run(ids, self.blocks, self.row.final_norm)
+
+    def trial(self, ids: Tensor, together: int) -> float:
+        """About how many seconds a prompt takes, from its first block. `together`: how many are run at once, for which
+        an encoder that does not stay in memory is read once."""
+        with torch.no_grad():
+            self._run(ids, 1, norm=False)
+            started = time.perf_counter()
+            self._run(ids, 1, norm=False)
+        computed = time.perf_counter()
+        if not self._ready().blocks.stay:
+            self._weights.block(0)
+        read = time.perf_counter() - computed
+        return self.blocks * (computed - started + read / together)
 
     def _run(self, ids: Tensor, blocks: int, norm: bool) -> Tensor:
         built = self._ready()

@@ -119,16 +119,16 @@ def test_without_a_cache_nothing_counts_as_cached(
         assert (machine(capsys)["cached"] > 0) is some
 
 
-def test_a_large_encoder_is_not_tried(
+def test_of_a_large_encoder_one_block_is_tried_and_its_cache_left_alone(
     studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(plans, "QUICK_PARAMETERS", 10)
     monkeypatch.setenv("SPEED_ERASE_CACHE", str(studio / "cache"))
     assert main(erase(studio, tmp_path / "out", "--dry-run", "--json")) == 0
     said = machine(capsys)
-    assert said["cached"] is None and said["seconds"] is None and said["texts"] > 0
+    assert said["cached"] is None and said["seconds"] > 0 and said["texts"] > 0
     assert main(erase(studio, tmp_path / "out", "--dry-run")) == 0
-    assert "the rest takes an unknown time" in capsys.readouterr().out
+    assert "texts, which takes about " in capsys.readouterr().out
 
 
 class Usage(NamedTuple):
