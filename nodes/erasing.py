@@ -40,7 +40,7 @@ class Wired:
 
 @contextmanager
 def wire(
-    model: Any, clip: Any, settings: EraseSettings, concepts: Sequence[Concept], hidden: Any = None
+    model: Any, clip: Any, settings: EraseSettings, concepts: Sequence[Concept] = (), hidden: Any = None
 ) -> Iterator[Wired]:
     """Opens both for reading; a model of another family or a CLIP of another model is refused here.
 
