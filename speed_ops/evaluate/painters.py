@@ -118,6 +118,8 @@ class Painter(Protocol):
     """Draws pictures; calls come from one thread at a time."""
 
     name: str
+    here: bool
+    """Whether it draws in this process, which must not end before the picture is finished."""
 
     def ready(self, models: Sequence[Model]) -> None:
         """Raises `PainterGone` where nobody answers, `InputError` where a model is not known here."""
@@ -133,6 +135,7 @@ class ComfyPainter:
     url: str
     picture_seconds: float = PICTURE_SECONDS
     name: str = field(init=False)
+    here: bool = False
     _client: str = field(init=False, default_factory=lambda: uuid.uuid4().hex)
     _listed: dict[str, str] = field(init=False, default_factory=dict)
     """`kind name` of a model -> the name in the server's own spelling."""
@@ -289,6 +292,7 @@ class BoxPainter:
     """This machine, with the small sampler that comes with the model in the box: for models of its layout alone."""
 
     name: str = "this machine"
+    here: bool = True
     _at_hand: tuple[str, Artist] | None = None
     """The model that was drawn last, under its identity."""
 

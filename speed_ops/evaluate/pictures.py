@@ -190,6 +190,9 @@ def draw_missing(
             board.wait(_LOOK_EVERY)
     finally:
         board.stop()
+        for painter, thread in zip(able, threads, strict=True):
+            if painter.here:
+                thread.join()
     for sentence in board.said():
         note(sentence)
     if board.fault is not None:

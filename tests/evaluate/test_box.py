@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import mini
 import numpy as np
+import pico
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -82,6 +86,20 @@ def test_a_checkpoint_draws_what_its_lora_draws(box, tmp_path):
 def test_what_cannot_be_drawn_here_is_told(box, tmp_path, capsys, more, said):
     assert evaluate(box, tmp_path, "--erased", "nowhere.safetensors", *more) != 0
     assert said in capsys.readouterr().err and not list(tmp_path.rglob("*.png"))
+
+
+@pico.posix
+def test_a_run_that_is_stopped_finishes_what_it_draws(box, tmp_path):
+    """A process that ends under its drawing thread would crash."""
+    files = ("--original", box / "model.safetensors", "--erased", f"lora:{box / 'lora.safetensors'}@0")
+    command = mini.command("evaluate", *files, "--prompts", box / "one.csv", "--out", tmp_path, "--steps", "3")
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.rglob("*.png")):
+        assert driver.poll() is None
+        time.sleep(0.01)
+    driver.terminate()
+    said = driver.communicate(timeout=300)[1]
+    assert driver.returncode == 128 + signal.SIGTERM and "nothing unfinished was left behind" in said
 
 
 def test_other_models_need_a_server(box, tmp_path, capsys):
