@@ -32,7 +32,7 @@ NARROW = {"F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn}
 CONCEPT = ("--concepts", "Van Gogh -> art", "--retain", "artists", "--threads", "1", "--no-cache", "--force")
 SMALL = ("--preset", "few", "--retain-limit", "4", "--held-out", "0")
 """T5-XXL runs every text at its full 256 rows: on one core each takes half a minute."""
-QUICK = ("--effort", "quick", "--retain-limit", "150")
+QUICK = ("--effort", "quick", "--retain-limit", "40", "--context-names", "10")
 
 
 class RandomValues:
@@ -212,9 +212,10 @@ def run(model: Path, out: Path, *more: str) -> None:
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "speed_erase.speed_ops.cli", *command[1:]], check=True)
     seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all children so far
     sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.2f} MB" for path in sorted(out.iterdir()))
-    print(f"{seconds:.0f} s, peak memory {peak / 1e9:.2f} GB (the largest so far); {sizes}", flush=True)
+    print(f"{seconds:.0f} s ({used.ru_utime + used.ru_stime:.0f} processor seconds so far)", flush=True)
+    print(f"peak memory {used.ru_maxrss * 1024 / 1e9:.2f} GB (the largest so far); {sizes}", flush=True)
 
 
 def main() -> None:

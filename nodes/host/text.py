@@ -84,6 +84,8 @@ class Inversions:
     def __init__(self, clip: Any, widths: Mapping[str, int]) -> None:
         """`widths`: {encoder, under its name in ComfyUI's tokens: width} of those that must be able to read one."""
         self._clip, self._widths = clip, widths
+        self._known: dict[str, dict[str, list[Tensor]]] = {}
+        """{name: vectors}: ComfyUI reads the file anew each time, and warns each time that there is none."""
 
     def typed(self, text: str) -> str:
         """What a user would type into ComfyUI to mean this text."""
@@ -124,11 +126,13 @@ class Inversions:
 
     def _vectors(self, name: str) -> dict[str, list[Tensor]]:
         """{encoder: the vectors that ComfyUI reads for it}"""
-        tokens = self._clip.tokenize(f"embedding:{_unweighted(name)}")
-        return {
-            key: [pair[0] for section in tokens[key] for pair in section if isinstance(pair[0], Tensor)]
-            for key in self._widths
-        }
+        if name not in self._known:
+            tokens = self._clip.tokenize(f"embedding:{_unweighted(name)}")
+            self._known[name] = {
+                key: [pair[0] for section in tokens[key] for pair in section if isinstance(pair[0], Tensor)]
+                for key in self._widths
+            }
+        return self._known[name]
 
 
 def vector_id(vector: Tensor) -> int:

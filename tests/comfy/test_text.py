@@ -47,9 +47,10 @@ def test_names_are_literal(sd15):
     assert encoder.token_ids("{a|b}") and encoder.token_ids("") == []
 
 
-def inversion(folder, name: str, **widths: int) -> None:
-    """A file of two random vectors for each encoder."""
-    save_file({key: torch.randn(2, width) for key, width in widths.items()}, folder / f"{name}.safetensors")
+def inversion(folder, name: str, seed: int, width: int = 768) -> None:
+    """A file of two random vectors."""
+    vectors = torch.randn(2, width, generator=torch.Generator().manual_seed(seed))
+    save_file({"emb_params": vectors}, folder / f"{name}.safetensors")
 
 
 def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monkeypatch):
@@ -59,7 +60,7 @@ def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monke
 
     model, clip, _ = sd15
     monkeypatch.setattr(clip.tokenizer.clip_l, "embedding_directory", str(tmp_path))
-    inversion(tmp_path, "my-style", emb_params=768)
+    inversion(tmp_path, "my-style", 1)
     encoder = open_text(clip, by_name("sd1"))
     (rows,) = encoder.encode(["embedding:my-style's (old) harbour"], [77])
     assert torch.allclose(
@@ -73,13 +74,13 @@ def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monke
     shares = [(after[k][last] - goal[k][1]).norm() / (before[k][last] - goal[k][1]).norm() for k in goal]
     assert max(shares) < 0.05, shares
 
-    inversion(tmp_path, "my-style", emb_params=768)
+    inversion(tmp_path, "my-style", 2)
     again = erased(model, clip, f"{text} -> art")[3]
     assert "not computed again" not in again and " texts encoded" in again, "another file is another concept"
     assert "not computed again" in erased(model, clip, f"{text} -> art")[3], "the control"
     with pytest.raises(InputError, match="no textual inversion 'nowhere'"):
         erased(model, clip, "embedding:nowhere -> art")
-    inversion(tmp_path, "other", clip_h=1024)
+    inversion(tmp_path, "other", 3, width=1024)
     with pytest.raises(InputError, match="'other' was made for another model"):
         erased(model, clip, "embedding:other -> art")
 
