@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from comfy_api.latest import io
 
 from ..speed_ops.erase import Outcome
 from ..speed_ops.errors import SpeedError
+from ..speed_ops.files.atomic import write_bytes
 from ..speed_ops.job import Job, check_strength
+from ..speed_ops.report.html import report_page
 from ..speed_ops.report.panel import panel, summary
 from .erasing import erase
 from .host.patching import lora_state
+from .host.paths import temporary_file
 from .sockets import CATEGORY, Concepts, Erasure, Retain, Settings, erasure_chart, found_by, shows_text, telling
 from .speed_settings import preset_inputs, reach_inputs, reach_settings, settings_from
 
@@ -35,8 +40,25 @@ def erased(node: type[io.ComfyNode], model: Any, clip: Any, job: Job, strength: 
     patched, outcome = erase(model, clip, job, strength, node.hidden)
     outcome = replace(outcome, notes=(*outcome.notes, *notes))
     report, lora = outcome.text(), lora_state(outcome.edits, outcome.layers)
-    told = telling(node, report, summary(outcome)) | {"speed": (panel(outcome),), "recipe": (_recipe(outcome),)}
+    facts = panel(outcome) | {"page": _page(outcome, model)}
+    told = telling(node, report, summary(outcome)) | {"speed": (facts,), "recipe": (_recipe(outcome),)}
     return io.NodeOutput(patched, lora, outcome, report, erasure_chart(outcome), ui=told)
+
+
+@dataclass(frozen=True)
+class _Wired:
+    """What a page says of a model that came through a wire."""
+
+    path: Path
+    size: int
+
+
+def _page(outcome: Outcome, model: Any) -> dict[str, str]:
+    """Writes the report as a page that the screen can open; where ComfyUI's `/view` finds it until it restarts."""
+    page = report_page(outcome, _Wired(Path("the model in the graph"), model.model_size())).encode("utf-8")
+    path, place = temporary_file(f"speed_report_{hashlib.sha256(page).hexdigest()[:16]}.html")
+    write_bytes(path, page, force=True)
+    return place
 
 
 _MOST_RECIPE = 200_000

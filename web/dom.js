@@ -63,6 +63,7 @@ const CSS = `
 .speed .bar > b { position: absolute; top: 0; bottom: 0; width: 2px; background: currentColor; opacity: .55; }
 .speed .row { display: grid; grid-template-columns: minmax(80px, 42%) minmax(40px, 1fr) max-content; gap: 8px; align-items: center; margin: 3px 0; }
 .speed .row > :first-child, .speed .chip .what { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.speed .row > .whole { white-space: normal; line-height: 1.2; }
 .speed .strip { position: relative; height: 20px; background: var(--speed-soft); border-radius: 3px; }
 .speed .strip > i { position: absolute; top: 6px; height: 8px; left: 0; background: var(--speed-blue); opacity: .45; border-radius: 3px; }
 .speed .strip > u { position: absolute; top: 2px; bottom: 2px; width: 3px; background: var(--speed-blue); }

@@ -1,6 +1,7 @@
 // Chips over a concept list. The text of the node stays what is saved; a chip is a way to change one line of it.
 import { h } from "./dom.js";
 import { add, guess, linesFrom, move, remove, replace, split, toggle, write } from "./lines.js";
+import { counted, t } from "./words.js";
 
 const WAIT = 250; // ms without a key before the server is asked
 const UNDO = 100; // steps that are remembered
@@ -17,17 +18,17 @@ export class Editor {
     this.undo = [];
     this.redo = [];
     this.editing = null;
-    this.list = h("div", { class: "speed-scroll", style: "max-height: 320px", role: "list", "aria-label": "concepts" });
+    this.list = h("div", { class: "speed-scroll", style: "max-height: 320px", role: "list", "aria-label": t("concepts") });
     this.under = h("div", { class: "note", style: "white-space: normal" });
     this.options = h("datalist", { id: `speed-names-${Math.random().toString(36).slice(2)}` });
     this.input = h("input", {
-      placeholder: "Add a name, or paste a column", "aria-label": "add a concept",
+      placeholder: t("Add a name, or paste a column"), "aria-label": t("add a concept"),
       oninput: () => this.suggest(this.input.value),
       onkeydown: (event) => event.key === "Enter" && this.addLines([this.input.value]),
       onpaste: (event) => this.paste(event),
     });
     this.input.setAttribute("list", this.options.id);
-    this.adding = h("div", { class: "add" }, this.input, h("button", { onclick: () => this.addLines([this.input.value]), title: "Add (Enter)" }, "Add"));
+    this.adding = h("div", { class: "add" }, this.input, h("button", { onclick: () => this.addLines([this.input.value]), title: t("Add (Enter)") }, t("Add")));
     this.element = h("div", { onkeydown: (event) => this.keys(event) }, this.adding, this.options, this.list, this.under);
     for (const [name, hook] of [["dragover", (e) => this.over(e)], ["dragleave", () => this.element.classList.remove("drop")], ["drop", (e) => this.drop(e)]]) {
       this.element.addEventListener(name, hook);
@@ -152,7 +153,7 @@ export class Editor {
     const lines = linked ? [] : split(this.source.text());
     const bad = lines.filter((line, place) => this.says(place, line.raw)?.problem).length;
     const count = lines.filter((line) => guess(line.raw).type === "concept").length;
-    const told = linked ? ["The text comes from another node."] : [`${count} concept${count === 1 ? "" : "s"}${bad ? `, ${bad} with a problem` : ""}`, ...this.notes];
+    const told = linked ? [t("The text comes from another node.")] : [[counted(count, "1 concept", "{0} concepts"), bad && t("{0} with a problem", bad)].filter(Boolean).join(", "), ...this.notes];
     this.under.replaceChildren(...told.map((text) => h("div", {}, text)));
     // Lines that did not change keep their elements: five hundred of them stay smooth.
     const known = new Map([...this.list.children].map((chip) => [chip.dataset.key, chip]));
@@ -185,14 +186,14 @@ export class Editor {
     const others = one.aliases.length;
     const shown = said?.problem && !said.target ? raw : anchor === undefined ? one.target : null;
     return h("div", { class: `chip ${one.type === "off" ? "off" : ""} ${said?.problem ? "bad" : ""}`, ...marks },
-      h("button", { class: "what", title: "Edit (Enter), turn on or off (Space), move (Alt+arrows), delete (Del)", onclick: () => this.edit(place) },
-        shown ?? [one.target, " → ", one.anchor === null ? h("em", { title: "what this kind becomes" }, anchor || "(nothing)") : anchor || "(nothing)"]),
+      h("button", { class: "what", title: t("Edit (Enter), turn on or off (Space), move (Alt+arrows), delete (Del)"), onclick: () => this.edit(place) },
+        shown ?? [one.target, " → ", one.anchor === null ? h("em", { title: t("what this kind becomes") }, anchor || t("(nothing)")) : anchor || t("(nothing)")]),
       h("span", { class: "tag" }, kind),
-      others ? h("span", { class: "tag", title: one.aliases.join(", ") }, `${others} alias${others === 1 ? "" : "es"}`) : null,
-      h("button", { class: "small", title: one.type === "off" ? "Turn on" : "Turn off", "aria-pressed": one.type !== "off", onclick: () => this.turn(place) }, one.type === "off" ? "○" : "●"),
-      h("button", { class: "small", title: "Move up", onclick: () => this.change(move(this.source.text(), place, place - 1), place - 1) }, "↑"),
-      h("button", { class: "small", title: "Move down", onclick: () => this.change(move(this.source.text(), place, place + 1), place + 1) }, "↓"),
-      h("button", { class: "small", title: "Remove", onclick: () => this.change(remove(this.source.text(), place), place) }, "×"),
+      others ? h("span", { class: "tag", title: one.aliases.join(", ") }, counted(others, "1 alias", "{0} aliases")) : null,
+      h("button", { class: "small", title: one.type === "off" ? t("Turn on") : t("Turn off"), "aria-pressed": one.type !== "off", onclick: () => this.turn(place) }, one.type === "off" ? "○" : "●"),
+      h("button", { class: "small", title: t("Move up"), onclick: () => this.change(move(this.source.text(), place, place - 1), place - 1) }, "↑"),
+      h("button", { class: "small", title: t("Move down"), onclick: () => this.change(move(this.source.text(), place, place + 1), place + 1) }, "↓"),
+      h("button", { class: "small", title: t("Remove"), onclick: () => this.change(remove(this.source.text(), place), place) }, "×"),
       said?.problem || said?.note ? h("div", { class: "says" }, said.problem || said.note) : null);
   }
 
@@ -205,9 +206,9 @@ export class Editor {
   form(place, one, marks) {
     const field = (value, placeholder) => h("input", { value, placeholder });
     const target = field(one.target);
-    const aliases = field(one.aliases.join(" | "), "other names, with | between");
-    const anchor = field(one.anchor ?? "", "as the kind says");
-    const kind = h("select", {}, h("option", { value: "" }, "as the list"), KINDS.map((name) => h("option", { value: name, selected: name === one.kind }, name)));
+    const aliases = field(one.aliases.join(" | "), t("other names, with | between"));
+    const anchor = field(one.anchor ?? "", t("as the kind says"));
+    const kind = h("select", {}, h("option", { value: "" }, t("as the list")), KINDS.map((name) => h("option", { value: name, selected: name === one.kind }, name)));
     const done = () => {
       this.editing = null;
       const kept = one.anchor === "" && !anchor.value ? "" : anchor.value.trim() || null;
@@ -222,7 +223,7 @@ export class Editor {
       else if (event.key === "Escape") leave();
     };
     return h("div", { class: "form", ...marks, onkeydown: keys },
-      "erase", target, "also", aliases, "becomes", anchor, "kind", kind,
-      h("div", {}, h("button", { onclick: leave }, "Cancel"), h("button", { onclick: done }, "Done")));
+      t("erase"), target, t("also"), aliases, t("becomes"), anchor, t("kind"), kind,
+      h("div", {}, h("button", { onclick: leave }, t("Cancel")), h("button", { onclick: done }, t("Done"))));
   }
 }

@@ -1,4 +1,5 @@
 // Numbers to words and places: everything that is drawn is reckoned here, and nothing here draws.
+import { t } from "./words.js";
 
 export const percent = (share, digits = share < 0.1 ? 1 : 0) => `${(share * 100).toFixed(digits)} %`;
 
@@ -16,10 +17,11 @@ export function roundUp(value) {
 /** "2 of 3 erased, 1 weakened" from {verdict: count}. */
 export function headline(counts) {
   const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
-  const words = { weakened: "weakened", stands: "still there", unproven: "unproven" };
-  const others = Object.keys(words).filter((verdict) => counts[verdict]).map((verdict) => `${counts[verdict]} ${words[verdict]}`);
-  if (total === 1) return counts.erased ? "Erased" : others[0].replace(/^1 (.)/, (_, letter) => letter.toUpperCase());
-  return [`${counts.erased ?? 0} of ${total} erased`, ...others].join(", ");
+  const alone = { erased: t("Erased"), weakened: t("Weakened"), stands: t("Still there"), unproven: t("Unproven") };
+  if (total === 1) return alone[worst(counts)];
+  const others = { weakened: t("{0} weakened", counts.weakened), stands: t("{0} still there", counts.stands), unproven: t("{0} unproven", counts.unproven) };
+  const found = Object.keys(others).filter((verdict) => counts[verdict]).map((verdict) => others[verdict]);
+  return [t("{0} of {1} erased", counts.erased ?? 0, total), ...found].join(", ");
 }
 
 /** The verdict that a headline is coloured by: the worst one. */

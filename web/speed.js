@@ -7,6 +7,7 @@ import { Editor } from "./editor.js";
 import { addAliases, commandLine } from "./lines.js";
 import { drawLeaks, drawPairs, retainLook } from "./looks.js";
 import { drawPanel } from "./panel.js";
+import { speak, t } from "./words.js";
 
 const SAVED = "speed"; // the property of a node that holds what its last run told
 const TEXT = "$$node-text-preview"; // the front end's own widget for text under a node
@@ -19,6 +20,18 @@ async function ask(path, question) {
   } catch (error) {
     console.warn("[SPEED]", error);
     return null;
+  }
+}
+
+/** Our words in the front end's language, from where it takes the labels of nodes. */
+async function learnWords() {
+  const language = String(app.extensionManager?.setting?.get?.("Comfy.Locale") ?? "en");
+  if (language.startsWith("en")) return;
+  try {
+    const all = await (await api.fetchApi("/i18n")).json();
+    speak((all[language] ?? all[language.split("-")[0]])?.SPEED);
+  } catch (error) {
+    console.warn("[SPEED]", error);
   }
 }
 
@@ -197,17 +210,17 @@ function say(summary, detail = "", severity = "success") {
 
 async function closeLeaks(node, facts) {
   const list = along(node, false, "ConceptList");
-  if (!list || linked(list, "text")) return say("No Concept List", "The probed erasure has no Concept List before it in this graph.", "warn");
+  if (!list || linked(list, "text")) return say(t("No Concept List"), t("The probed erasure has no Concept List before it in this graph."), "warn");
   const phrases = facts.tried.filter((one) => one.leaks && one.alias);
-  const shown = phrases.map((one) => `${one.phrase} (for ${one.concept})`).join(", ");
-  if (!(await sure(`Add these phrases as aliases to the Concept List, so that the next run erases them, too? ${shown}`))) return;
+  const shown = phrases.map((one) => t("{0} (for {1})", one.phrase, one.concept)).join(", ");
+  if (!(await sure(`${t("Add these phrases as aliases to the Concept List, so that the next run erases them, too?")} ${shown}`))) return;
   let text = String(value(list, "text") ?? "");
   for (const one of phrases) text = addAliases(text, one.concept, [one.phrase]) ?? text;
   list.speedEditor?.change(text);
-  say("Aliases added", "Run again to erase them.");
+  say(t("Aliases added"), t("Run again to erase them."));
 }
 
-const pictureUrl = (file) => api.apiURL(`/view?${new URLSearchParams({ filename: file.filename, subfolder: file.subfolder ?? "", type: file.type ?? "temp" })}`);
+const viewPath = (file) => `/view?${new URLSearchParams({ filename: file.filename, subfolder: file.subfolder ?? "", type: file.type ?? "temp" })}`;
 
 const VIEWS = {
   ConceptList: conceptEditor,
@@ -215,7 +228,7 @@ const VIEWS = {
   SpeedErase: erasePanel,
   SpeedApplyRecipe: erasePanel,
   SpeedLeakProbe: (node) => resultView(node, (facts) => drawLeaks(facts, safely(() => closeLeaks(node, facts)))),
-  SpeedCompare: (node) => resultView(node, (facts) => drawPairs(facts, pictureUrl)),
+  SpeedCompare: (node) => resultView(node, (facts) => drawPairs(facts, (file) => api.apiURL(viewPath(file)))),
 };
 
 // What the last run sends along for the clipboard; too long to be saved with a workflow.
@@ -240,28 +253,40 @@ function asCommand(node) {
 }
 
 async function copy(text, what) {
-  if (!text) return say("Nothing to copy yet", "Run the graph once, then copy.", "warn");
+  if (!text) return say(t("Nothing to copy yet"), t("Run the graph once, then copy."), "warn");
   await navigator.clipboard.writeText(text);
-  say(`${what} copied`);
+  say(t("{0} copied", what));
+}
+
+/** The report of the last run in a tab of its own. `/view` gives pages as downloads, so the tab gets its text. */
+async function openReport(node) {
+  const file = node.properties?.[SAVED]?.page;
+  const answer = file && (await api.fetchApi(viewPath(file)));
+  if (!answer?.ok) return say(t("No report yet"), t("Run the graph, then open the report."), "warn");
+  const page = URL.createObjectURL(new Blob([await answer.text()], { type: "text/html" }));
+  window.open(page, "_blank");
+  setTimeout(() => URL.revokeObjectURL(page), 60_000);
 }
 
 const erasers = (nodes) => nodes.filter((node) => node?.type === "SpeedErase");
 const chosen = () => erasers(Object.values(app.canvas?.selected_nodes ?? {}))[0] ?? erasers(app.graph?._nodes ?? [])[0];
 const ACTIONS = {
-  CopyCommand: ["Copy as command line", (node) => copy(asCommand(node), "Command line")],
-  CopyRecipe: ["Copy recipe", (node) => copy(recipes.get(keyOf(node)), "Recipe")],
+  CopyCommand: [() => t("Copy as command line"), "copy", (node) => copy(asCommand(node), t("Command line"))],
+  CopyRecipe: [() => t("Copy recipe"), "copy", (node) => copy(recipes.get(keyOf(node)), t("Recipe"))],
+  OpenReport: [() => t("Open report"), "external-link", openReport],
 };
 
 app.registerExtension({
   name: "ComfyUI-SPEED",
-  commands: Object.entries(ACTIONS).map(([id, [label, work]]) => ({
+  commands: Object.entries(ACTIONS).map(([id, [label, icon, work]]) => ({
     id: `SPEED.${id}`,
-    label: `SPEED: ${label}`,
-    icon: "pi pi-copy",
-    function: safely(() => (chosen() ? work(chosen()) : say("No SPEED Erase in this graph", "", "warn"))),
+    label: `SPEED: ${label()}`,
+    icon: `pi pi-${icon}`,
+    function: safely(() => (chosen() ? work(chosen()) : say(t("No SPEED Erase in this graph"), "", "warn"))),
   })),
   menuCommands: [{ path: ["Extensions", "SPEED"], commands: Object.keys(ACTIONS).map((id) => `SPEED.${id}`) }],
-  getNodeMenuItems: (node) => (node.type === "SpeedErase" ? Object.values(ACTIONS).map(([content, work]) => ({ content: `SPEED: ${content}`, callback: safely(() => work(node)) })) : []),
+  getNodeMenuItems: (node) => (node.type === "SpeedErase" ? Object.values(ACTIONS).map(([label, , work]) => ({ content: `SPEED: ${label()}`, callback: safely(() => work(node)) })) : []),
+  init: learnWords,
   setup: safely(addStyle),
   nodeCreated: safely((node) => VIEWS[node.comfyClass ?? node.type]?.(node)),
 });

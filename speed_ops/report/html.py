@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..certificate.cautions import fixed_text
 from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
 from ..erase import Outcome
 from ..errors import InputError
-from ..files.checkpoint import Checkpoint
 from ..files.redaction import Redactor, blanked, refuse_leaks
 from .chart import plotted
 
@@ -39,24 +38,36 @@ class Drawn:
     after: bytes
 
 
-def report_page(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = None, drawn: Sequence[Drawn] = ()) -> str:
+class Named(Protocol):
+    """What a page says of the model: a checkpoint has both, and a graph can tell them of a model without a file."""
+
+    @property
+    def path(self) -> Path:
+        """Its last part is the model's name."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+
+def report_page(outcome: Outcome, model: Named, salt: str | None = None, drawn: Sequence[Drawn] = ()) -> str:
     """The page for a file, with pictures if there are any; with a salt, one that certainly shows none of the names."""
-    page = render(report_facts(outcome, checkpoint, salt), drawn)
+    page = render(report_facts(outcome, model, salt), drawn)
     if salt is not None and outcome.recipe is not None:
-        ours = render(_without_names(report_facts(outcome, checkpoint)))
+        ours = render(_without_names(report_facts(outcome, model)))
         refuse_leaks(page, outcome.recipe.names, "The report", f"{ours} {fixed_text()}")
     return page
 
 
-def report_facts(outcome: Outcome, checkpoint: Checkpoint, salt: str | None = None) -> dict[str, Any]:
+def report_facts(outcome: Outcome, model: Named, salt: str | None = None) -> dict[str, Any]:
     """Plain values for the report; with a salt, hashes in the place of names."""
     if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
         raise InputError("An erasure from a file has no certificate for this model, so there is nothing to report.")
     recipe, rows = outcome.recipe, outcome.rows
     facts: dict[str, Any] = {
-        "model": checkpoint.path.name or str(checkpoint.path),
+        "model": model.path.name or str(model.path),
         "family": outcome.architecture.title,
-        "size": checkpoint.size,
+        "size": model.size,
         "base_hash": recipe.base_hash,
         "encoder_hash": recipe.encoder_hash,
         "package_version": recipe.package_version,

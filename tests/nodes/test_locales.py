@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
 
 import pytest
+
+from speed_erase.speed_ops.certificate.certificate import GROUPS, PLACES, VERDICT_WORDS
+from speed_erase.speed_ops.report import panel
 
 ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = sorted(path.name for path in (ROOT / "locales").iterdir() if path.is_dir())
@@ -51,5 +55,25 @@ def test_every_help_page_explains_every_slot(language: str, comfyui: Path) -> No
 @each_language
 def test_no_command_is_missing(language: str) -> None:
     script = (ROOT / "web" / "speed.js").read_text(encoding="utf-8")
-    ids = set(re.findall(r"^  (\w+): \[\"Copy", script, re.MULTILINE))
+    ids = set(re.findall(r"^  (\w+): \[\(\) => t\(", script, re.MULTILINE))
     assert ids and set(stored(language, "commands")) == {f"SPEED_{one}" for one in ids}
+
+
+def printed() -> set[str]:
+    """Everything that the scripts put on the screen: words of their own, and fixed words that the server sends."""
+    scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "web").glob("*.js"))
+    own = set(re.findall(r'\bt\("([^"]+)"', scripts))
+    counts = {word for pair in re.findall(r'\bcounted\(\w+, "([^"]+)", "([^"]+)"', scripts) for word in pair}
+    groups = {f"{group}, {place}" for group in GROUPS.values() for place in PLACES.values()}
+    advice = set(re.findall(r'yield "([^"]+)"', inspect.getsource(panel.advice)))
+    rows = re.search(r"^ROWS = {(.*?)^}", (ROOT / "nodes" / "speed_compare.py").read_text(), re.MULTILINE | re.DOTALL)
+    assert rows and len(own) > 60 and len(counts) == 4 and len(advice) > 5
+    return own | counts | groups | advice | set(VERDICT_WORDS.values()) | set(re.findall(r': "([^"]+)"', rows[1]))
+
+
+@each_language
+def test_no_word_of_the_screen_is_missing_or_left_over(language: str) -> None:
+    words = stored(language, "main")["SPEED"]
+    assert set(words) == printed()
+    for english, other in words.items():
+        assert other.strip() and sorted(re.findall(r"{\d}", english)) == sorted(re.findall(r"{\d}", other)), english

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import re
 import shutil
@@ -12,18 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 RENDERERS = {"canvas": False, "nodes2": True}
 """The two ways in which front ends draw nodes -> the setting that chooses."""
 NO_FRONT_END = "there is no newest front end"
 _KNOWN = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _WAIT = 180_000
-_MENUS = (
-    *(".comfyui-body-top", ".comfyui-body-left", ".side-tool-bar-container", ".actionbar", ".p-panel"),
-    *(".minimap-main-container", ".workflow-tabs-container", ".comfyui-menu", ".subgraph-breadcrumb"),
-    *(".graph-canvas-menu", "[data-testid=graph-canvas-menu]"),
-)
 _BUNDLES = Path.home() / ".cache" / "comfyui-frontend"
 
 
@@ -50,6 +42,7 @@ class Screen:
 
     def __init__(self, page: Any, address: str) -> None:
         self.page, self.address = page, address
+        self.settings: dict[str, Any] = {}
         self.faults: list[str] = []
         """Errors that our own files caused."""
         page.on("console", lambda one: self._note(one.type, f"{one.text} {one.location.get('url', '')}"))
@@ -64,34 +57,42 @@ class Screen:
         inside = route.request.url.startswith((self.address, "data:", "blob:"))
         route.continue_() if inside else route.abort()
 
-    def open(self, nodes2: bool, palette: str = "dark") -> Screen:
-        """ComfyUI with this way of drawing nodes and these colours."""
-        settings = {"Comfy.TutorialCompleted": True, "Comfy.VueNodes.Enabled": nodes2, "Comfy.ColorPalette": palette}
-        settings |= {"Comfy.Minimap.Visible": False, "Comfy.InstalledVersion": "1.0.0"}
-        assert self.page.request.post(f"{self.address}/settings", data=settings).ok
+    def open(self, nodes2: bool, palette: str = "dark", language: str = "en") -> Screen:
+        """ComfyUI with this way of drawing nodes, these colours and this language."""
+        self.settings = {"Comfy.TutorialCompleted": True, "Comfy.VueNodes.Enabled": nodes2, "Comfy.Locale": language}
+        self.settings |= {"Comfy.Minimap.Visible": False, "Comfy.InstalledVersion": "1.0.0"}
+        self.settings |= {"Comfy.ColorPalette": palette}
         return self.reload()
 
     def reload(self) -> Screen:
-        """As with F5."""
-        self._visit()
-        return self
-
-    def _visit(self) -> None:
+        """As with F5, until the workflow that was open last, or the front end's first one, is there."""
+        assert self.page.request.post(f"{self.address}/settings", data=self.settings).ok  # pages share them
         self.page.goto(self.address)
         self.page.wait_for_function(
-            "() => !!(window.app?.extensionManager && app.graph && LiteGraph.registered_node_types.SpeedErase)",
+            "() => !!(window.app?.extensionManager?.workflow?.activeWorkflow && app.graph?._nodes?.length"
+            " && LiteGraph.registered_node_types.SpeedErase)",
             timeout=_WAIT,
         )
-        self.page.wait_for_timeout(1500)  # the workflow that was open last is loaded after that
+        return self
 
     def run(self, script: str, given: Any = None) -> Any:
         """A function of the page."""
         return self.page.evaluate(script, given)
 
     def load(self, graph: dict[str, Any]) -> None:
-        """Opens a workflow and fits it into the window."""
+        """Opens a workflow, until it is drawn."""
         self.run("async (graph) => { await app.loadGraphData(graph) }", graph)
-        self.page.wait_for_timeout(600)
+        self.drawn()
+
+    def drawn(self) -> None:
+        """Until the page has drawn what changed."""
+        self.run("async () => { for (let i = 0; i < 3; i++) await new Promise((done) => requestAnimationFrame(done)) }")
+
+    def open_template(self, title: str) -> None:
+        """Clicks a card in Browse Templates, as a newcomer does."""
+        self.execute("Comfy.BrowseTemplates")
+        self.page.get_by_text("ComfyUI-SPEED", exact=True).first.click(timeout=_WAIT)
+        self.page.get_by_test_id(f"template-workflow-{title}").click(timeout=_WAIT)
 
     def wait_for_count(self, selector: str, count: int) -> None:
         """Until our part of the page has so many of these: a busy machine draws late."""
@@ -104,20 +105,13 @@ class Screen:
         self.run("() => app.extensionManager.command.execute('Comfy.Canvas.FitView')")
         self.page.wait_for_timeout(900)
 
-    def picture(self, path: Path, region: tuple[int, int, int, int], width: int) -> None:
-        """A part of the graph (left, top, width and height in its own units), as a JPEG of that width."""
-        left, top, wide, high = region
-        self.page.add_style_tag(content=f"{', '.join(_MENUS)} {{ visibility: hidden !important }}")
+    def look(self, scale: float, offset: tuple[int, int]) -> None:
+        """Zooms, and moves the graph by so much in its own units."""
         self.run(
-            "([left, top]) => { const { ds } = app.canvas; ds.scale = 1; ds.offset = [20 - left, 60 - top];"
-            " app.canvas.setDirty(true, true) }",
-            [left, top],
+            "([scale, offset]) => { Object.assign(app.canvas.ds, { scale, offset }); app.canvas.setDirty(true, true) }",
+            [scale, offset],
         )
-        self.page.wait_for_timeout(1200)
-        whole = self.page.screenshot(clip={"x": 20, "y": 60, "width": wide, "height": high})
-        picture = Image.open(io.BytesIO(whole)).convert("RGB")
-        picture.thumbnail((width, width), Image.Resampling.LANCZOS)
-        picture.save(path, quality=84, optimize=True)
+        self.drawn()
 
     def value(self, kind: str, name: str) -> Any:
         """What a widget of the first node of a kind holds."""
@@ -139,8 +133,29 @@ class Screen:
         """The workflow as it would be saved."""
         return self.run("() => JSON.parse(JSON.stringify(app.graph.serialize()))")
 
+    def press_run(self) -> None:
+        """Clicks the button, as a newcomer does."""
+        self.page.get_by_role("button", name="Run", exact=True).first.click(timeout=_WAIT)
+
+    def execute(self, command: str) -> None:
+        """Runs a command, as a menu does."""
+        self.run("(name) => { app.extensionManager.command.execute(name) }", command)
+
+    def wait_for_check(self) -> None:
+        """Until the server's answer for every line of the concept list is drawn."""
+        self.page.wait_for_function(
+            "() => { const { source, said } = app.graph._nodes.find((n) => n.type === 'ConceptList').speedEditor;"
+            " return source.text().split('\\n').every((raw, i) => !raw || raw[0] === '#' || said.has(`${i} ${raw}`)) }",
+            timeout=_WAIT,
+        )
+        self.drawn()
+
+    def close(self) -> None:
+        """The page and all it knew."""
+        self.page.context.close()
+
     def queue(self) -> None:
-        """Presses Run."""
+        """What the button does."""
         self.run("() => app.queuePrompt(0)")
 
     def at(self, selector: str) -> Any:

@@ -2,8 +2,7 @@
 
     python tests/support/templates.py http://127.0.0.1:8188
 
-writes `example_workflows/*.json` and `subgraphs/*.json` from the nodes of a running ComfyUI. The previews beside them
-are made by the tests in `tests/browser`.
+writes `example_workflows/*.json` from the nodes of a running ComfyUI. `previews.py` makes the pictures beside them.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ DEMO, SD15, SDXL = "speed_demo.safetensors", "v1-5-pruned-emaonly-fp16.safetenso
 FLUX, OTHER = "flux1-dev-fp8.safetensors", "dreamshaper_8.safetensors"
 RECIPE = "output/recipes/speed/erased_00001_.recipe.json"
 """What the template that saves has written after its first run."""
+_NOTE, _ERASE, _AFTER, _LAST = -400, 420, 910, 1440
+"""Columns besides the one at 0. The front end fits a template into the window: below 60 % nobody can read it."""
 Info = Mapping[str, Any]
 
 
@@ -88,7 +89,7 @@ class Graph:
             "links": self.links,
             "groups": [],
             "config": {},
-            "extra": {"ds": {"scale": 0.8, "offset": [460, 80]}},
+            "extra": {"ds": {"scale": 0.65, "offset": [500, 160]}},
             "version": 0.4,
         }
 
@@ -108,16 +109,16 @@ def _values(name: str, spec: list[Any], given: Mapping[str, Any]) -> list[Any]:
 
 def _erase(graph: Graph, checkpoint: str, concepts: str, kind: str = "style", **given: Any) -> tuple[int, int]:
     """Loader, list and SPEED Erase; returns the loader and the eraser."""
-    loader = graph.add("CheckpointLoaderSimple", (0, 0), (400, 100), ckpt_name=checkpoint)
-    listed = graph.add("ConceptList", (0, 150), (400, 400), "What to erase", text=concepts, kind=kind)
+    loader = graph.add("CheckpointLoaderSimple", (0, 0), (380, 100), ckpt_name=checkpoint)
+    listed = graph.add("ConceptList", (0, 150), (380, 400), "What to erase", text=concepts, kind=kind)
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP"), "concepts": (listed, "concepts")}
-    return loader, graph.add("SpeedErase", (460, 0), (460, 270), **wires, **given)
+    return loader, graph.add("SpeedErase", (_ERASE, 0), (450, 270), **wires, **given)
 
 
 def _compare(graph: Graph, loader: int, eraser: int, **given: Any) -> int:
     wires = {"original": (loader, "MODEL"), "erased": (eraser, "model")}
     parts = {"clip": (loader, "CLIP"), "vae": (loader, "VAE")}
-    return graph.add("SpeedCompare", (980, 0), (520, 480), "Before and after", **wires, **parts, **given)
+    return graph.add("SpeedCompare", (_AFTER, 0), (490, 480), "Before and after", **wires, **parts, **given)
 
 
 _DEMO_LOOK = {"pairs": 2, "steps": 12, "cfg": 3.0, "width": 128, "height": 128}
@@ -130,8 +131,8 @@ _PAINTERS = (
 def demo(graph: Graph) -> None:
     """The one that needs no download."""
     graph.note(
-        (-440, 0),
-        (400, 420),
+        (_NOTE, 0),
+        (360, 420),
         "## Make a model forget a painter\n\nThis runs on a toy model that comes with SPEED: *speed-erase demo "
         "--comfyui PATH* puts **speed_demo** into your checkpoints. It knows twelve invented painters and ten "
         "things to paint.\n\n1. *What to erase* holds one name. Click it to change it.\n2. Press **Run**.\n3. Read "
@@ -140,7 +141,7 @@ def demo(graph: Graph) -> None:
         "off (bypassed): switch it on with Ctrl+B to keep the result.",
     )
     kept = graph.add(
-        "RetainSetLoader", (0, 600), (400, 420), "What to keep", text=_PAINTERS, kind="style", builtin="none"
+        "RetainSetLoader", (_NOTE, 440), (360, 420), "What to keep", text=_PAINTERS, kind="style", builtin="none"
     )
     loader, eraser = _erase(graph, DEMO, "Orla Venn | the Copper Hand -> art", retain=(kept, "retain"))
     _compare(
@@ -153,14 +154,14 @@ def demo(graph: Graph) -> None:
         control="a house in the style of Tibor Quill",
         **_DEMO_LOOK,
     )
-    saver = graph.add("SaveErasedModel", (460, 1150), (460, 260), erasure=(eraser, "erasure"))
+    saver = graph.add("SaveErasedModel", (0, 620), (380, 260), erasure=(eraser, "erasure"))
     graph.nodes[saver - 1]["mode"] = 4
 
 
 def one_style(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 240),
+        (_NOTE, 0),
+        (360, 240),
         "## Erase one artist's style\n\nWrite the name in *What to erase*, press **Run**, and read the panel on *SPEED "
         "Erase*. 'Van Gogh → art' means: prompts with that name are drawn as if they said *art*.\n\nStill shows? "
         "Allow more change, or raise strength a little.",
@@ -179,8 +180,8 @@ def one_style(graph: Graph) -> None:
 
 def characters(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 220),
+        (_NOTE, 0),
+        (360, 220),
         "## Erase three characters\n\nOne line for each, with what it becomes. An alias after the bar goes with it: "
         "people also ask for *the Peanuts beagle*.",
     )
@@ -201,14 +202,14 @@ def hundred(graph: Graph) -> None:
     from speed_erase.speed_ops.concepts.retain_set import builtin_retain
 
     graph.note(
-        (-440, 0),
-        (400, 240),
+        (_NOTE, 0),
+        (360, 240),
         "## Erase 100 names at once\n\nPaste your own list over these painters: a column of a spreadsheet will do, or "
         "drop a .csv file on the node. All other painters we know of are kept.\n\nMany names share one budget: the "
         "panel shows the least erased first.",
     )
     names = builtin_retain("artists").limit(100).names
-    kept = graph.add("RetainSetLoader", (0, 600), (400, 420), "What to keep", builtin="for kind: style")
+    kept = graph.add("RetainSetLoader", (_NOTE, 300), (360, 420), "What to keep", builtin="for kind: style")
     loader, eraser = _erase(graph, SD15, "\n".join(names), retain=(kept, "retain"))
     _compare(
         graph,
@@ -223,8 +224,8 @@ def hundred(graph: Graph) -> None:
 
 def implicit(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 260),
+        (_NOTE, 0),
+        (360, 260),
         "## Erase an idea\n\nSome things have no name of their own: violence, nudity, gore. The kind **implicit** "
         "treats the words as an idea, and without an anchor they are drawn as if they were not in the prompt.\n\nWrite "
         "the words people use for it as aliases. Then look for leaks: ideas have many names.",
@@ -243,8 +244,8 @@ def implicit(graph: Graph) -> None:
 
 def replaced(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 220),
+        (_NOTE, 0),
+        (360, 220),
         "## Replace one thing by another\n\nThe anchor is what takes its place: prompts with *horse* are drawn as if "
         "they said *zebra*. The nearer the two are, the cleaner the swap.",
     )
@@ -262,8 +263,8 @@ def replaced(graph: Graph) -> None:
 
 def sdxl(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 200),
+        (_NOTE, 0),
+        (360, 200),
         "## SDXL\n\nThe same three nodes. Reading text takes longer, so *effort* is *quick*; with a GPU choose "
         "*normal*.",
     )
@@ -284,8 +285,8 @@ def sdxl(graph: Graph) -> None:
 
 def flux(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 220),
+        (_NOTE, 0),
+        (360, 220),
         "## Flux\n\nAll text enters Flux through one layer, and that is the one that is edited. It takes a GPU with "
         "room for the model. cfg stays at 1.",
     )
@@ -308,29 +309,29 @@ def flux(graph: Graph) -> None:
 
 def saving(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 300),
+        (_NOTE, 0),
+        (360, 300),
         "## Keep the result\n\n*Save Erased Model* writes into ComfyUI's output folder:\n\n- a **LoRA** of a few "
         "megabytes, for people who have the checkpoint\n- the cleaned **checkpoint**, from which nobody can unload "
         "it\n- a **recipe**, a small text that repeats the erasure on another model",
     )
     loader, eraser = _erase(graph, SD15, "Van Gogh -> art\nClaude Monet -> art")
     wires = {"erasure": (eraser, "erasure"), "model": (eraser, "model"), "clip": (loader, "CLIP")}
-    graph.add("SaveErasedModel", (980, 0), (460, 280), **wires, vae=(loader, "VAE"), checkpoint=True)
-    graph.add("SpeedReport", (980, 340), (520, 560), erasure=(eraser, "erasure"))
+    graph.add("SaveErasedModel", (_AFTER, 0), (450, 280), **wires, vae=(loader, "VAE"), checkpoint=True)
+    graph.add("SpeedReport", (_AFTER, 340), (490, 560), erasure=(eraser, "erasure"))
 
 
 def recipe(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 260),
+        (_NOTE, 0),
+        (360, 260),
         "## Repeat an erasure on another checkpoint\n\nRun *Save a LoRA, a checkpoint and a recipe* first, then choose "
         "your recipe here (press R to refresh the list). The edit is made anew for this model: a recipe fits every "
         "checkpoint, a LoRA only its own family.",
     )
-    loader = graph.add("CheckpointLoaderSimple", (0, 0), (400, 100), ckpt_name=OTHER)
+    loader = graph.add("CheckpointLoaderSimple", (0, 0), (380, 100), ckpt_name=OTHER)
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
-    eraser = graph.add("SpeedApplyRecipe", (460, 0), (460, 180), **wires, recipe=RECIPE)
+    eraser = graph.add("SpeedApplyRecipe", (_ERASE, 0), (450, 180), **wires, recipe=RECIPE)
     _compare(
         graph,
         loader,
@@ -344,8 +345,8 @@ def recipe(graph: Graph) -> None:
 
 def compared(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 260),
+        (_NOTE, 0),
+        (360, 260),
         "## Compare before and after\n\nFour prompts tell an erasure from damage: the name and its alias should "
         "change, the neighbour and the far control should stay. Each pair has the same seed.\n\n*grid* is the same as "
         "one picture, to save or to post.",
@@ -361,21 +362,21 @@ def compared(graph: Graph) -> None:
         control="a photo of a lighthouse",
         pairs=4,
     )
-    graph.add("SaveImage", (1560, 0), (420, 420), images=(compare, "grid"), filename_prefix="speed/compare")
+    graph.add("SaveImage", (_LAST, 0), (340, 360), images=(compare, "grid"), filename_prefix="speed/compare")
 
 
 def leaks(graph: Graph) -> None:
     graph.note(
-        (-440, 0),
-        (400, 280),
+        (_NOTE, 0),
+        (360, 280),
         "## Find leaks and close them\n\n*SPEED Leak Probe* tries other spellings, typos and descriptions. Click *Add "
         "the leaking phrases as aliases*, and they go into *What to erase*; run again.\n\nWithout clicking: the "
         "second *SPEED Erase* below takes the *closed* list by itself, from the original model.",
     )
     loader, eraser = _erase(graph, SD15, "Salvador Dali -> art")
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
-    probe = graph.add("SpeedLeakProbe", (980, 0), (460, 240), **wires, erasure=(eraser, "erasure"))
-    graph.add("SpeedErase", (1500, 0), (460, 270), "Leaks closed", **wires, concepts=(probe, "closed"))
+    probe = graph.add("SpeedLeakProbe", (_AFTER, 0), (450, 240), **wires, erasure=(eraser, "erasure"))
+    graph.add("SpeedErase", (_LAST, 0), (450, 270), "Leaks closed", **wires, concepts=(probe, "closed"))
 
 
 TEMPLATES: dict[str, Callable[[Graph], None]] = {
