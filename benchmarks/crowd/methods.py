@@ -159,7 +159,8 @@ ABLATED = ("painters1", "painters10", "subjects3")
 
 def methods_of(task: str) -> list[Method]:
     """What is run on a task, the most important first."""
-    chosen = [NONE, METHODS[DEFAULT], *_RIVALS, *(m for m in _BUDGETED if m.name != DEFAULT)]
+    budgets = [method for method in reversed(_BUDGETED) if method.name != DEFAULT]
+    published, lent = ([method for method in _RIVALS if method.group == group] for group in ("published", "lent"))
+    chosen = [NONE, METHODS[DEFAULT], *published, *(_IMPLICIT if task == "night" else []), *budgets, *lent]
     chosen += _HARD if task in CURVED else []
-    chosen += _ABLATED if task in ABLATED else []
-    return chosen + (_IMPLICIT if task == "night" else [])
+    return chosen + (_ABLATED if task in ABLATED else [])

@@ -22,7 +22,7 @@ WIDTH = 96
 PATCH = 4
 """Pixels along the side of a patch: the U-Net works on 8 x 8 of them, text enters at 4 x 4. With patches of 2 a step
 costs four times as much."""
-STEPS, GUIDANCE = 10, 3.0
+STEPS, GUIDANCE = 8, 3.0
 TO_V = "attn2.to_v.weight"
 
 
