@@ -3,8 +3,8 @@
     python -m benchmarks.fleet [--models N] [--gigabytes X] [--tasks N] [--folder DIR]
 
 Processor seconds are given beside the clock's, because they mean something on a busy machine, too. The models are the
-demo's: real keys and text embeddings of real width, thin encoders. So the time of encoding, which depends on the
-encoder alone, is not measured here (docs/benchmarks.md has it).
+demo's, with zeros added until they are as large as real ones. The text encoder has CLIP-L's size; encoders of other
+sizes are in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from speed_erase.speed_ops.checkpoints.batch import find_models, sort_out
+from speed_erase.speed_ops.checkpoints.box import write_whole
 from speed_erase.speed_ops.checkpoints.catalogue import Catalogue, Shadow
-from speed_erase.speed_ops.checkpoints.demo import write_demo_checkpoint
 from speed_erase.speed_ops.checkpoints.fleet import Cluster, connected
 from speed_erase.speed_ops.checkpoints.fleet_worker import Order, SharedRows, Work, work_on
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
@@ -145,7 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder = Path(place)
         demo = folder / "demo.safetensors"
-        write_demo_checkpoint(demo)
+        write_whole(demo)
         found: dict[str, Any] = {"alike": alike(demo), "look": look(demo, folder, args.models)}
         found["hand out"] = hand_out(args.tasks)
         for name in ("first", "second"):

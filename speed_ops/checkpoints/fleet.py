@@ -7,9 +7,7 @@ late: it comes with the extra `fleet`.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import logging
 import os
 import signal
@@ -18,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
@@ -26,10 +24,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ..errors import MissingPackageError, SettingsError
-from ..job import recipe_of
 from .batch import Candidate, Done
 from .catalogue import AT_ONCE, Catalogue
-from .fleet_worker import Order, Report, Work, work_on
+from .fleet_worker import Order, Report, Work, job_hash, work_on
 from .ledger import Entry, Ledger
 from .plan import Survey
 
@@ -125,8 +122,13 @@ class Fleet:
                     self._surveys[place] = found
                     self._groups.setdefault(found.encoder, _Group()).waiting.append(place)
         if self._groups:
-            with connected(cluster, self._work.threads) as ray:
-                self._hand_out(ray, cluster.jobs)
+            signals = _Signals()
+            try:
+                with connected(cluster, self._work.threads) as ray:
+                    signals.take_back(noting=True)
+                    self._hand_out(ray, cluster.jobs, signals.raise_noted)
+            finally:
+                signals.take_back(noting=False)
         return [self._results[place] for place in sorted(self._results)]
 
     def plan(self) -> list[Done]:
@@ -182,12 +184,13 @@ class Fleet:
         self._results[place] = done
         self._told(len(self._results), one, done)
 
-    def _hand_out(self, ray: Any, jobs: int | None) -> None:
+    def _hand_out(self, ray: Any, jobs: int | None, stop_if_asked: Callable[[], None]) -> None:
         """Starts models while there is room, and takes reports as they come."""
         task = ray.remote(max_retries=0)(work_on)
         work, flying = ray.put(self._work), dict[Any, int]()
         try:
             while flying or any(group.waiting for group in self._groups.values()):
+                stop_if_asked()
                 capacity = _Capacity.of(ray)
                 # Twice what fits, so that no machine waits for us to answer.
                 most = jobs or max(4, 2 * capacity.cores // self._work.threads)
@@ -287,16 +290,6 @@ class Fleet:
 ALREADY_DONE = "Already done."
 
 
-def job_hash(work: Work, models: Sequence[Candidate]) -> str:
-    """Of all that decides what is written; names are salted where they are to be hidden."""
-    recipe = recipe_of(work.stored.job, strength=work.stored.strength, clip_skip=work.text.clip_skip)
-    outputs = models[0].outputs if models else None
-    if outputs is not None and outputs.salt:
-        recipe = recipe.redacted_with(outputs.salt)
-    products = sorted(outputs.products) if outputs is not None else []
-    return hashlib.sha256(json.dumps([recipe.to_json(), products]).encode()).hexdigest()[:32]
-
-
 def _stop(ray: Any, flying: list[Any]) -> None:
     """Asks workers to stop, and waits a little, so that they take their unfinished files with them."""
     with suppress(Exception):
@@ -339,21 +332,48 @@ def connected(cluster: Cluster, threads: int = 1) -> Iterator[Any]:
         cores = max(threads, cluster.jobs * threads if cluster.jobs else os.cpu_count() or 1)
         how = {"address": "local", "num_cpus": cores, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         how["_node_ip_address"] = "127.0.0.1"  # nobody else is to reach it
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ray.init(**how, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300].rstrip(".")
-        where = f"the Ray cluster at {cluster.address}" if cluster.address else "a Ray cluster on this machine"
-        raise SettingsError(f"Cannot use {where}: {reason}.") from error
-    try:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():  # Ray takes some for itself
-                signal.signal(number, handler)
+        _start_ray(ray, how)
         with redirect_stdout(_WithoutRay(sys.stdout)):
             yield ray
     finally:
         ray.shutdown()
+
+
+class _Signals:
+    """Requests to stop. Ray takes some signals for itself, and what a handler raises inside Ray may be lost: so it is
+    noted, and raised where it suits."""
+
+    def __init__(self) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        self._handlers: dict[int, Any] = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM) if main}
+        self._raised: list[BaseException] = []
+
+    def take_back(self, noting: bool) -> None:
+        """From Ray: to be noted, or answered as before."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, self._note if noting and callable(handler) else handler)
+
+    def _note(self, number: int, frame: Any) -> None:
+        try:
+            self._handlers[number](number, frame)
+        except BaseException as fault:
+            self._raised.append(fault)
+
+    def raise_noted(self) -> None:
+        if self._raised:
+            raise self._raised[0]
+
+
+def _start_ray(ray: Any, how: dict[str, Any]) -> None:
+    try:
+        ray.init(**how, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        where = "a Ray cluster on this machine" if how["address"] == "local" else f"the Ray cluster at {how['address']}"
+        if "://" in how["address"]:
+            reason += ". If it asks for a token, as those of newer versions of Ray do, set RAY_AUTH_MODE=token here"
+        raise SettingsError(f"Cannot use {where}: {reason}.") from error
 
 
 class _WithoutRay(io.TextIOBase):

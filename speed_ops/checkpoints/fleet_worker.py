@@ -6,11 +6,13 @@ they are. `work_on` is the whole.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from ..encoders.cache import DEFAULT_LIMIT, EmbeddingCache, StoredRow
 from ..errors import NotFoundError, SettingsError
 from ..files.header import PICKLE_SUFFIXES
 from ..files.metadata import package_version
-from ..job import StoredJob
+from ..job import StoredJob, recipe_of
 from .batch import Candidate, Done, clean_one
 from .catalogue import FOLDER_MARK, Store, is_url, scratch_folder
 from .output_files import PRODUCTS, OutputFiles
@@ -171,6 +173,16 @@ class Work:
     """Whether to use the embedding cache of the machine, too."""
     version: str
     """Of this package, on the machine that started the run."""
+
+
+def job_hash(work: Work, models: Sequence[Candidate]) -> str:
+    """Of all that decides what is written; names are salted where they are to be hidden."""
+    recipe = recipe_of(work.stored.job, strength=work.stored.strength, clip_skip=work.text.clip_skip)
+    outputs = models[0].outputs if models else None
+    if outputs is not None and outputs.salt:
+        recipe = recipe.redacted_with(outputs.salt)
+    products = sorted(outputs.products) if outputs is not None else []
+    return hashlib.sha256(json.dumps([recipe.to_json(), products]).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

@@ -173,16 +173,31 @@ def test_a_node_dies_and_nothing_is_lost_or_done_twice(studio: Path, cluster: An
 
 @pytest.mark.fleet
 @pytest.mark.slow
-def test_one_is_started_where_there_is_none(studio: Path) -> None:
-    """On this machine alone, from and to URLs; models that need more memory than there is are refused."""
-    places = ("--in", f"file://{studio / 'in'}", "--out", f"file://{studio / 'out'}", "--include", "[ab]*")
-    more = ("--on", "ray", "--jobs", "1", "--ledger", str(studio / "ledger.jsonl"), "--json-lines")
-    found = mini.run("batch", "--recipe", studio / "a-recipe.json", *places, *more, "--save", "lora", timeout=LONG)
+@pico.posix
+def test_one_is_started_where_there_is_none_and_stops_when_asked(studio: Path) -> None:
+    """On this machine alone, from and to URLs. What was done before the signal is not done again."""
+    places = ("--in", f"file://{studio / 'in'}", "--out", f"file://{studio / 'out'}", "--scratch", studio / "scratch")
+    ledger, more = studio / "ledger.jsonl", ("--on", "ray", "--jobs", "1", "--json-lines", "--save", "lora")
+    command = ("batch", "--recipe", studio / "a-recipe.json", *places, "--ledger", ledger, "--include", "[abo]*", *more)
+    driver = subprocess.Popen(mini.command(*command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(studio / "out" / "a-eraser-lora.safetensors", driver)
+        driver.terminate()
+        said = driver.communicate(timeout=LONG)
+    finally:
+        driver.kill()
+    assert driver.returncode == 128 + signal.SIGTERM, said
+    early = {path.name: path.stat().st_mtime_ns for path in (studio / "out").iterdir()}
+    whole = {f"{name}-eraser-lora.safetensors" for name in ("a", "b", "other")}
+    assert early.keys() < whole and not list((studio / "scratch").iterdir()), "nothing half done, no scratch left"
+
+    found = mini.run(*command, timeout=LONG)
     assert found.returncode == 0, found.stderr
     lines = [json.loads(line) for line in found.stdout.splitlines()]
-    assert lines[-1] == {"cleaned": 2, "skipped": 0, "failed": 0}
-    assert lines[0]["files"] == {"lora": f"file://{studio / 'out' / 'a-eraser-lora.safetensors'}"}
-    assert sorted(path.name for path in (studio / "out").iterdir()) == [f"{x}-eraser-lora.safetensors" for x in "ab"]
+    assert lines[-1]["failed"] == 0 and lines[-1]["cleaned"] == len(whole) - len(early)
+    assert all(file.startswith("file://") for line in lines[:-1] for file in line.get("files", {}).values())
+    now = {path.name: path.stat().st_mtime_ns for path in (studio / "out").iterdir()}
+    assert now.keys() == whole and {name: now[name] for name in early} == early
 
 
 def test_a_dry_run_needs_no_cluster_and_writes_nothing(studio: Path, capsys: pytest.CaptureFixture[str]) -> None:
