@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from comfy_api.latest import ComfyExtension, io
 
+from ..speed_ops.checkpoints.demo import place_among
 from .concept_list import ConceptListNode, check, suggest
+from .host.paths import checkpoint_folder
 from .host.routes import Answer, serve
 from .retain_set_loader import RetainSetLoader, look
 from .save_erased_model import SaveErasedModel
@@ -35,7 +39,19 @@ NODES: list[type[io.ComfyNode]] = [
     SpeedEvaluate,
 ]
 
-ANSWERS: dict[str, Answer] = {"concepts/check": check, "concepts/suggest": suggest, "retain/look": look}
+
+def place_demo(asked: dict[str, Any]) -> dict[str, Any]:
+    """Puts the model that comes with the package among the checkpoints; the screen asks the user first."""
+    path, new = place_among(checkpoint_folder())
+    return {"name": path.name, "new": new}
+
+
+ANSWERS: dict[str, Answer] = {
+    "concepts/check": check,
+    "concepts/suggest": suggest,
+    "retain/look": look,
+    "demo/place": place_demo,
+}
 """What the screen may ask, below `/speed/`."""
 
 

@@ -276,6 +276,24 @@ const ACTIONS = {
   OpenReport: [() => t("Open report"), "external-link", openReport],
 };
 
+const DEMO = "speed_demo.safetensors"; // the model that comes with the package, as the first template asks for it
+let offered = false;
+
+/** A graph asks for that model, and it is not there: one click puts it among the checkpoints. */
+async function offerModel() {
+  const asking = (app.graph?._nodes ?? []).filter((node) => value(node, "ckpt_name") === DEMO);
+  if (offered || !asking.length) return;
+  const known = await (await api.fetchApi("/models/checkpoints")).json();
+  if (offered || known.includes(DEMO)) return;
+  offered = true;
+  if (!(await sure(t("This workflow draws with the small model that comes with SPEED. Put it into your checkpoints? It takes 324 MB and no download.")))) return;
+  const answer = await ask("demo/place", {});
+  if (!answer || answer.error) return say(t("The model could not be put there"), answer?.error ?? "", "error");
+  await app.refreshComboInNodes?.();
+  for (const node of asking) node.onWidgetChanged?.("ckpt_name", DEMO, "", widget(node, "ckpt_name")); // newer front ends mark what is missing
+  say(t("The model is there"), t("Press Run."));
+}
+
 app.registerExtension({
   name: "ComfyUI-SPEED",
   commands: Object.entries(ACTIONS).map(([id, [label, icon, work]]) => ({
@@ -287,6 +305,7 @@ app.registerExtension({
   menuCommands: [{ path: ["Extensions", "SPEED"], commands: Object.keys(ACTIONS).map((id) => `SPEED.${id}`) }],
   getNodeMenuItems: (node) => (node.type === "SpeedErase" ? Object.values(ACTIONS).map(([label, , work]) => ({ content: `SPEED: ${label()}`, callback: safely(() => work(node)) })) : []),
   init: learnWords,
+  afterConfigureGraph: () => void offerModel().catch((error) => console.warn("[SPEED]", error)),
   setup: safely(addStyle),
   nodeCreated: safely((node) => VIEWS[node.comfyClass ?? node.type]?.(node)),
 });

@@ -48,6 +48,11 @@ def model_names() -> list[str]:
     return found or [NONE]
 
 
+def checkpoint_folder() -> Path:
+    """Where ComfyUI looks for checkpoints first."""
+    return Path(folder_paths.get_folder_paths("checkpoints")[0])
+
+
 def lora_names() -> list[str]:
     """`none`, then the LoRAs."""
     return [NONE, *folder_paths.get_filename_list("loras")]

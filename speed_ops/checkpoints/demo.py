@@ -263,13 +263,18 @@ def sheet(drawn: Sequence[Drawn]) -> bytes:
 
 
 def place_in_comfyui(folder: Path, progress: Progress | None = None) -> tuple[Path, bool]:
-    """Puts the model where a ComfyUI looks for checkpoints; (where, whether it is new there).
-
-    A different file of that name is somebody's and stays.
-    """
+    """Puts the model where a ComfyUI looks for checkpoints; (where, whether it is new there)."""
     models = folder / "models" / "checkpoints"
     if not models.is_dir():
         raise FileError(f"{folder} has no folder models/checkpoints: give the folder in which ComfyUI is installed.")
+    return place_among(models, progress)
+
+
+def place_among(models: Path, progress: Progress | None = None) -> tuple[Path, bool]:
+    """Puts the model into a folder; (where, whether it is new there).
+
+    A different file of that name is somebody's and stays.
+    """
     target = models / IN_COMFYUI
     if not target.exists():
         return write_whole(target, progress=progress), True

@@ -89,7 +89,7 @@ class Graph:
             "links": self.links,
             "groups": [],
             "config": {},
-            "extra": {"ds": {"scale": 0.65, "offset": [500, 160]}},
+            "extra": {"ds": {"scale": 0.65, "offset": [520, 190]}},
             "version": 0.4,
         }
 
@@ -133,15 +133,16 @@ def demo(graph: Graph) -> None:
     graph.note(
         (_NOTE, 0),
         (360, 420),
-        "## Make a model forget a painter\n\nThis runs on a toy model that comes with SPEED: *speed-erase demo "
-        "--comfyui PATH* puts **speed_demo** into your checkpoints. It knows twelve invented painters and ten "
-        "things to paint.\n\n1. *What to erase* holds one name. Click it to change it.\n2. Press **Run**.\n3. Read "
-        "*SPEED Erase*: what is left of the painter, how far the others moved, and what the trade was.\n4. Slide over "
-        "the pictures on the right: the painter turns plain, everybody else stays.\n5. *Save Erased Model* is switched "
-        "off (bypassed): switch it on with Ctrl+B to keep the result.",
+        "## Make a model forget a painter\n\nThis runs on a small model that comes with SPEED, **speed_demo**. If it "
+        "is not among your checkpoints, you are asked, and one click puts it there; *speed-erase demo --comfyui PATH* "
+        "does the same. It knows twelve invented painters and ten things to paint.\n\n1. *What to erase* holds one "
+        "name. Click it to change it.\n2. Press **Run**.\n3. Read *SPEED Erase*: what is left of the painter, how far "
+        "the others moved, and what the trade was.\n4. Slide over the pictures on the right: the painter turns plain, "
+        "everybody else stays.\n5. *Save Erased Model* is switched off (bypassed): switch it on with Ctrl+B to keep "
+        "the result.",
     )
     kept = graph.add(
-        "RetainSetLoader", (_NOTE, 440), (360, 420), "What to keep", text=_PAINTERS, kind="style", builtin="none"
+        "RetainSetLoader", (_NOTE, 480), (360, 420), "What to keep", text=_PAINTERS, kind="style", builtin="none"
     )
     loader, eraser = _erase(graph, DEMO, "Orla Venn | the Copper Hand -> art", retain=(kept, "retain"))
     _compare(
