@@ -229,4 +229,6 @@ PRESETS["context"] = {
 
 # A slope between what the kept names use and what is free, where `context` has a step: on real text encoders it erases
 # more at every drift (docs/frontier.md). `lam` is only where the search for it starts.
+# It is the default of every family: where all text enters at one layer (SD3, Flux) it keeps its budget and, at the
+# default one, leaves less than the others, too (docs/architectures.md). Families differ in layers, not in settings.
 PRESETS["auto"] = PRESETS["context"] | {"prior": "soft", "lam": 0.1, "aim": 1.1, "rows_per_concept": 16}
