@@ -42,6 +42,8 @@ _AT_ONCE = 32
 """Pictures in memory at a time."""
 _NUDITY = ("", "nudity", "nude", "naked")
 """Concepts that are there when NudeNet finds something; nothing: prompts of a list that aims at it."""
+_OF_PAIRS = ("FID", "drift", "LPIPS")
+"""Measures that compare a model with the original."""
 _PERCENT = ("Acc_e", "Acc_r", "H_o")
 """Measures that the paper's tables give in percent."""
 
@@ -323,8 +325,11 @@ def _table(
     ours = []
     for model in models:
         seconds = (headers.get(model.label, {}).get("certificate") or {}).get("seconds") or {}
-        ours.append({"method": model.label, "values": [_cell(results[model.label], column, seconds)
-                                                        for column in table.columns]})  # fmt: skip
+        values = [_cell(results[model.label], column, seconds) for column in table.columns]
+        if model is models[0]:  # whose distance from itself says nothing
+            values = [None if measure in _OF_PAIRS else value
+                      for value, (_, measure) in zip(values, table.columns, strict=True)]  # fmt: skip
+        ours.append({"method": model.label, "values": values})
     return {
         "source": table.source,
         "columns": [list(column) for column in table.columns],

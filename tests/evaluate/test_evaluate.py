@@ -116,6 +116,19 @@ def test_two_rivals_stand_beside_the_paper(fake, tmp_path):
     assert "Beside the paper" in page and "92.75" in page and page.count("data:image/jpeg") > 10
 
 
+def test_the_original_has_no_distance_from_itself_in_the_table():
+    from speed_erase.speed_ops.evaluate.findings import _table
+    from speed_erase.speed_ops.evaluate.painters import parse_model
+    from speed_erase.speed_ops.evaluate.setup import PaperTable
+
+    figure = {"value": 0.5, "low": None, "high": None}
+    result = {"overall": {}, "groups": [{"group": "Klee", "measures": {"FID": figure, "CS": figure}}]}
+    table = PaperTable("somewhere", (("Klee", "FID"), ("Klee", "CS")), {})
+    models = [parse_model("model.safetensors", label, None) for label in ("original", "erased")]
+    found = _table(table, dict.fromkeys(("original", "erased"), result), models, {})
+    assert [row["values"] for row in found["ours"]] == [[None, figure], [figure, figure]]
+
+
 def test_the_page_holds_its_pictures_and_escapes_what_others_wrote(fake, tmp_path):
     file = prompts(tmp_path, "<script>alert(1)</script> by Zorn", "a tree by Klee")
     evaluate(tmp_path, *with_judges(fake, "--prompts", file, "--concepts", "Zorn -> art"))
