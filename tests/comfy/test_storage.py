@@ -33,8 +33,16 @@ def quantised(comfyui, tmp_path_factory):
     return mini.load(path)
 
 
-def in_fp8() -> tuple:
+@pytest.fixture(scope="module")
+def in_fp8(comfyui):
+    """SD1.5 loaded in fp8 without scales."""
     return mini.load(mini.shared("sd15"), model_options={"dtype": torch.float8_e4m3fn})
+
+
+@pytest.fixture(params=["fp8", "comfy_quant"])
+def in_8_bits(request):
+    """Either of them."""
+    return request.getfixturevalue("in_fp8" if request.param == "fp8" else "quantised")
 
 
 def differs_from_the_edit(model, patched, clip, erasure) -> float:
@@ -46,34 +54,32 @@ def differs_from_the_edit(model, patched, clip, erasure) -> float:
     return max(float(((after[k] - before[k]).double() - want).norm() / want.norm()) for k, want in wanted.items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
-def test_narrow_storage_agrees_with_float32(comfyui, dtype):
-    wide, clip, _ = mini.load(mini.shared("sd15"))
-    narrow = mini.load(mini.shared("sd15"), model_options={"dtype": dtype})[0]
-    assert narrow.model_dtype() == dtype
-    patched, _, _, report, _ = erased(narrow, clip)
-    assert left(narrow, patched, clip) < 0.07
-    if dtype == torch.float8_e4m3fn:
-        assert "too coarse to store the edit" in report
-    else:
-        assert f"Rounding to the model's own type, {str(dtype).removeprefix('torch.')}" in report
+def test_half_precision_agrees_with_float32(sd15):
+    wide, clip, _ = sd15
     assert "Rounding" not in erased(wide, clip)[3]
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow = mini.load(mini.shared("sd15"), model_options={"dtype": dtype}, output_clip=False, output_vae=False)[0]
+        assert narrow.model_dtype() == dtype
+        patched, _, _, report, _ = erased(narrow, clip)
+        assert left(narrow, patched, clip) < 0.07
+        assert f"Rounding to the model's own type, {str(dtype).removeprefix('torch.')}" in report
 
 
-def test_fp8_gets_the_exact_edit_where_a_plain_patch_would_lose_it(comfyui):
+def test_fp8_gets_the_exact_edit_where_a_plain_patch_would_lose_it(in_fp8):
     import comfy.sd
 
-    model, clip, _ = in_fp8()
+    model, clip, _ = in_fp8
+    assert model.model_dtype() == torch.float8_e4m3fn
     patched, lora, erasure, report, _ = erased(model, clip)
     assert "7 layers are stored in 8 bits or less" in report and "Save it as a LoRA" in report
+    assert "too coarse to store the edit" in report and left(model, patched, clip) < 0.07
     assert differs_from_the_edit(model, patched, clip, erasure) < 1e-3
     stock = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0)[0]
     assert differs_from_the_edit(model, stock, clip, erasure) > 0.05, "the control: baked into fp8 it is lost"
 
 
-@pytest.mark.parametrize("kind", ["fp8", "comfy_quant"])
-def test_original_and_erased_in_turn(quantised, kind):
-    model, clip, _ = in_fp8() if kind == "fp8" else quantised
+def test_original_and_erased_in_turn(in_8_bits):
+    model, clip, _ = in_8_bits
     patched = erased(model, clip)[0]
     first, changed, again = (sample(one, clip, "Van Gogh", steps=2) for one in (model, patched, model))
     assert torch.equal(first, again) and not torch.equal(first, changed)
@@ -87,15 +93,14 @@ def test_comfyuis_own_quantised_layers_are_read_and_edited_exactly(quantised, sd
     assert left(model, patched, clip) < 0.05 and moved(model, patched, clip, "Claude Monet", row=True) < 0.02
 
 
-@pytest.mark.parametrize("kind", ["fp8", "comfy_quant"])
-def test_a_checkpoint_in_8_bits_is_refused_before_anything_is_written(quantised, kind, tmp_path, monkeypatch):
+def test_a_checkpoint_in_8_bits_is_refused_before_anything_is_written(in_8_bits, tmp_path, monkeypatch):
     import folder_paths
 
     from speed_erase.nodes.save_erased_model import SaveErasedModel
     from speed_erase.speed_ops.errors import SpeedError
 
     monkeypatch.setattr(folder_paths, "output_directory", str(tmp_path))
-    model, clip, vae = in_fp8() if kind == "fp8" else quantised
+    model, clip, vae = in_8_bits
     patched, _, erasure, _, _ = erased(model, clip)
     choice = {"lora": True, "checkpoint": True, "diffusion_model": False, "recipe": True, "overwrite": True}
     inputs = {"filename_prefix": "x", "model": patched, "clip": clip, "vae": vae, **choice}
