@@ -153,9 +153,12 @@ def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]
     count = _texts(job)
     if slow and count > MANY_TEXTS:
         once = "" if text.cache is None else " the first time (then they are cached)"
+        fewer = (
+            "keep fewer names (`--retain-limit`)" if job.settings.effort == "quick" else "use `erase --effort quick`"
+        )
         found.append(
             f"{slow[0]} encodes up to {count} texts at full length, which takes hours on a CPU{once}. To encode fewer, "
-            "use `erase --effort quick`."
+            f"{fewer}."
         )
     return found
 
