@@ -6,6 +6,7 @@ The widgets are made from the fields of `EraseSettings`, so that the two cannot 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, get_args, get_type_hints
 
 from comfy_api.latest import io
@@ -111,9 +112,11 @@ def reach_settings(budget: str | None, effort: str | None) -> dict[str, Any]:
     """The settings that those two widgets mean; nothing for a workflow from before them."""
     found: dict[str, Any] = {}
     if budget is not None:
-        if budget not in BUDGET_LABELS:
+        # A workflow saved with other steps means the number beside its word.
+        said = re.search(r"\((\d+) %\)$", budget)
+        if said is None:
             raise SettingsError(f"'others may change' is {budget!r}: choose from {', '.join(BUDGET_LABELS)}.")
-        found["drift_budget"] = BUDGET_LABELS[budget]
+        found["drift_budget"] = int(said[1]) / 100
     return found if effort is None else {**found, "effort": effort}
 
 

@@ -97,8 +97,8 @@ class EraseSettings:
         1e6,
     )
     drift_budget: float = _setting(
-        0.1,
-        "auto: how far other names may drift on average, at most; it erases as much as that allows (0.1 is 10 %).",
+        0.3,
+        "auto: how far other names may drift on average, at most; it erases as much as that allows (0.3 is 30 %).",
         0.001,
         10.0,
     )
@@ -155,12 +155,17 @@ class EraseSettings:
         return self.from_dict({**self.to_dict(), **changes})
 
 
-BUDGETS = {"hardly": 0.03, "little": 0.05, "some": 0.1, "more": 0.2, "much": 0.3}
-"""How much may other things change? In words, for people."""
+BUDGETS = {"hardly": 0.05, "little": 0.1, "some": 0.3, "more": 0.45, "much": 0.6}
+"""How much may other things change? In words, for people.
+
+From pictures (docs/proof): up to a drift of 0.3 the kept painters and subjects are recognised as before and their colours
+change by 3 % of the range at most, while at 0.1 three erased painters are still there in most pictures, and at 0.3 ten of
+them are gone from nine in ten. `auto` spends less where more drift buys nothing.
+"""
 
 
 def budget_of(text: str) -> float:
-    """A budget of drift from a word, a share or a percentage: some, 0.1, 10%."""
+    """A budget of drift from a word, a share or a percentage: some, 0.3, 30%."""
     word = text.strip()
     if word in BUDGETS:
         return BUDGETS[word]
