@@ -36,8 +36,10 @@ MACHINES_LOST = 20
 """So many machines may be lost under one model, which is not its fault; but it has to end."""
 BUSY_TRIES, BUSY_SECONDS = 30, 10.0
 """How often, and how long apart, to try again where a worker that counts as lost still holds the lock of a result."""
+ALREADY_DONE = "Already done."
 STORE_BYTES = 1 << 30
 """For embedding rows, on a cluster started here; Ray writes to disk what does not fit."""
+REACH_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -287,18 +289,12 @@ class Fleet:
         self._finish(place, Done(source, "failed", what, 0.0, "memory" if memory else "unexpected"))
 
 
-ALREADY_DONE = "Already done."
-
-
 def _stop(ray: Any, flying: list[Any]) -> None:
     """Asks workers to stop, and waits a little, so that they take their unfinished files with them."""
     with suppress(Exception):
         for reference in flying:
             ray.cancel(reference, force=False)
         ray.wait(flying, num_returns=len(flying), timeout=10)
-
-
-REACH_SECONDS = 20.0
 
 
 def _refuse_unreachable(address: str) -> None:
@@ -365,10 +361,14 @@ class _Signals:
             raise self._raised[0]
 
 
-def _start_ray(ray: Any, how: dict[str, Any]) -> None:
+def _start_ray(ray: Any, how: dict[str, Any], tries: int = TRIES) -> None:
+    """Ray gives a cluster half a minute to start, which on a busy machine may be too little."""
     try:
         ray.init(**how, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises many kinds
+        if how["address"] == "local" and "timed out" in str(error) and tries > 1:
+            ray.shutdown()
+            return _start_ray(ray, how, tries - 1)
         reason = " ".join(str(error).split())[:300].rstrip(".")
         where = "a Ray cluster on this machine" if how["address"] == "local" else f"the Ray cluster at {how['address']}"
         if "://" in how["address"]:

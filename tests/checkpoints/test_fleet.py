@@ -249,6 +249,29 @@ def test_a_cluster_that_does_not_answer_is_named(
     assert said["code"] == "settings" and said["message"].startswith(f"Cannot reach a Ray cluster at {where}: ")
 
 
+@pytest.mark.parametrize("slow", [TRIES - 1, TRIES])
+def test_a_cluster_of_a_busy_machine_may_be_slow_to_start(monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
+    from speed_erase.speed_ops.checkpoints.fleet import Cluster, connected
+    from speed_erase.speed_ops.errors import SettingsError
+
+    asked = []
+
+    def init(**how: object) -> None:
+        asked.append(how)
+        if len(asked) <= slow:
+            raise Exception("The current node timed out during startup.")
+
+    ray = ModuleType("ray")
+    ray.init, ray.shutdown = init, lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    if slow < TRIES:
+        with connected(Cluster()) as found:
+            assert found is ray and len(asked) == TRIES
+    else:
+        with pytest.raises(SettingsError, match=r"a Ray cluster on this machine: .*timed out"), connected(Cluster()):
+            pass
+
+
 def test_no_usage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray does so unless it is told not to."""
     from speed_erase.speed_ops.checkpoints.fleet import Cluster, connected

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
+from previews import MOST_BYTES, PREVIEWS, SIDE
 from templates import TEMPLATES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,11 +21,21 @@ def is_widget(slot: Any) -> bool:
     return slot.io_type in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")
 
 
-def test_every_template_is_there_with_a_picture() -> None:
-    assert {path.stem for path in GRAPHS} == set(TEMPLATES)
-    for path in GRAPHS:
-        picture = path.with_suffix(".jpg").read_bytes()
-        assert picture[:2] == b"\xff\xd8" and 5_000 < len(picture) < 150_000, path.stem
+def test_every_template_is_there_with_a_picture_of_its_own() -> None:
+    assert {path.stem for path in GRAPHS} == set(TEMPLATES) == set(PREVIEWS)
+    pictures = {path.stem: path.with_suffix(".jpg").read_bytes() for path in GRAPHS}
+    assert len(set(pictures.values())) == len(TEMPLATES)
+    for title, content in pictures.items():
+        assert Image.open(io.BytesIO(content)).size == (SIDE, SIDE) and len(content) <= MOST_BYTES, title
+
+
+@pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
+def test_a_template_fits_a_window_at_a_size_that_can_be_read(path: Path) -> None:
+    """Front ends fit a template into the window, and leave words out when they become small."""
+    nodes = json.loads(path.read_text())["nodes"]
+    for axis, most in ((0, 2300), (1, 1200)):
+        ends = [node["pos"][axis] + node["size"][axis] for node in nodes]
+        assert max(ends) - min(node["pos"][axis] for node in nodes) <= most
 
 
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)

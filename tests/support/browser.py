@@ -48,6 +48,7 @@ class Screen:
         page.on("console", lambda one: self._note(one.type, f"{one.text} {one.location.get('url', '')}"))
         page.on("pageerror", lambda one: self._note("error", f"{one} {getattr(one, 'stack', '')}"))
         page.route("**/*", self._inside_only)
+        page.set_default_timeout(_WAIT)  # a busy machine is slow, not wrong
 
     def _note(self, kind: str, text: str) -> None:
         if kind in ("error", "warning") and ("ComfyUI-SPEED" in text or "[SPEED]" in text or "speed" in text.lower()):

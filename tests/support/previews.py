@@ -1,0 +1,296 @@
+"""The pictures beside the example workflows: what each one does, drawn by the model that comes with the package.
+
+    python tests/support/previews.py [FOLDER]
+
+erases and draws for a few minutes and writes `example_workflows/*.jpg`, or the same names into FOLDER. Templates that
+ask for models from elsewhere are shown by the same task on the small model; the picture says so.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+ROOT = Path(__file__).resolve().parents[2]
+SIDE = 512
+"""Front ends show previews in a square, and newer ones lay a badge over the upper left corner."""
+_PAPER, _INK, _SOFT, _GONE, _STAYS, _BLUE = "#1b1f29", "#f2f4f8", "#a4adbd", "#e25b5b", "#3fb582", "#5b93ea"
+_FOOT = "drawn by the small model that comes with SPEED"
+MOST_BYTES = 60_000
+
+
+@dataclass(frozen=True)
+class Erased:
+    """A file with something erased, beside the one it came from."""
+
+    before: Path
+    after: Path
+
+    def pairs(self, *prompts: str, seed: int = 3) -> list[tuple[Image.Image, Image.Image]]:
+        """Each prompt drawn with both, from the same noise."""
+        from speed_erase.speed_ops.checkpoints import demo
+
+        rows = demo.rows_of(self.before, prompts)
+        noise = demo.noise_for([seed] * len(prompts), demo.SIZE // demo.CELL)
+        sides = [demo.draw(path, rows, noise) for path in (self.before, self.after)]
+        return [tuple(Image.fromarray(one.numpy()) for one in pair) for pair in zip(*sides, strict=True)]
+
+
+class Workshop:
+    """The model, and what was erased from it, in a folder that goes away."""
+
+    def __init__(self, folder: Path) -> None:
+        from speed_erase.speed_ops.checkpoints.box import write_whole
+
+        self.folder, self.model = folder, write_whole(folder / "model.safetensors")
+
+    def erase(self, lines: str, kind: str = "style", **changes: Any) -> Erased:
+        """As the demo erases: everything else that the model knows is kept. `changes`: of settings."""
+        from speed_erase.speed_ops.checkpoints.box import known_names
+        from speed_erase.speed_ops.checkpoints.clean import clean_file
+        from speed_erase.speed_ops.checkpoints.output_files import OutputFiles
+        from speed_erase.speed_ops.checkpoints.source import TextSetup
+        from speed_erase.speed_ops.concepts.concept_list import parse_concepts
+        from speed_erase.speed_ops.concepts.retain_set import parse_retain
+        from speed_erase.speed_ops.engine.settings import EraseSettings
+        from speed_erase.speed_ops.job import Job
+
+        kept = parse_retain("\n".join(known_names()["painters"] + known_names()["subjects"]))
+        job = Job.of(parse_concepts(lines, kind), kept, EraseSettings.preset("auto", effort="quick", **changes))
+        outputs = OutputFiles(self.folder, ("checkpoint",), name=f"task{len(list(self.folder.iterdir()))}")
+        outcome = clean_file(self.model, job, TextSetup(), outputs, note=lambda text: None)
+        return Erased(self.model, outcome.files["checkpoint"])
+
+    def leaks(self, erased: Erased, description: str) -> list[tuple[str, float, bool]]:
+        """Phrases that the leak probe tried on it, with a description: (phrase, what is left, whether it leaks)."""
+        from speed_erase.speed_ops.certificate.leak_probe import probe_leaks
+        from speed_erase.speed_ops.checkpoints.source import TextSetup
+        from speed_erase.speed_ops.checkpoints.verify import open_erased
+
+        found = open_erased(erased.after, erased.before)
+        job = found.stored.job
+        weights = found.source.model(job.settings.layers).weights
+        report = probe_leaks(
+            TextSetup().encoder(found.source), weights, found.edits, job.concepts, description=description
+        )
+        return [(one.phrase, one.after, one.leaks) for one in report.tried]
+
+
+class Sheet:
+    """A square to draw on."""
+
+    def __init__(self) -> None:
+        self.image = Image.new("RGB", (SIDE, SIDE), _PAPER)
+        self.pen = ImageDraw.Draw(self.image)
+        self.text(SIDE // 2, SIDE - 14, _FOOT, 13, _SOFT)
+
+    def text(self, x: float, y: float, words: str, size: int, colour: str = _INK, anchor: str = "mm") -> None:
+        self.pen.text((x, y), words, colour, ImageFont.load_default(size), anchor=anchor)
+
+    def tile(self, picture: Image.Image, x: int, y: int, side: int, frame: str = "") -> None:
+        """A picture with round corners; `frame`: the colour around it."""
+        if frame:
+            self.pen.rounded_rectangle((x - 4, y - 4, x + side + 3, y + side + 3), 14, frame)
+        mask = Image.new("L", (side, side), 0)
+        ImageDraw.Draw(mask).rounded_rectangle((0, 0, side - 1, side - 1), 10, 255)
+        self.image.paste(picture.resize((side, side), Image.Resampling.BICUBIC), (x, y), mask)
+
+    def arrow(self, x: int, y: int, length: int = 26, down: bool = False) -> None:
+        end = (x, y + length) if down else (x + length, y)
+        self.pen.line((x, y, *end), _INK, 5)
+        head = [(-9, -9), (9, -9), (0, 6)] if down else [(-9, -9), (-9, 9), (6, 0)]
+        self.pen.polygon([(end[0] + dx, end[1] + dy) for dx, dy in head], _INK)
+
+    def slider(self, pair: Sequence[Image.Image], x: int, y: int, side: int, frame: str = "") -> None:
+        """Before on the left, after on the right, a handle between."""
+        before, after = (one.resize((side, side), Image.Resampling.BICUBIC) for one in pair)
+        before.paste(after.crop((side // 2, 0, side, side)), (side // 2, 0))
+        self.tile(before, x, y, side, frame)
+        middle, ring = x + side // 2, max(8, side // 22)
+        self.pen.line((middle, y, middle, y + side), "white", 3)
+        self.pen.ellipse((middle - ring, y + side // 2 - ring, middle + ring, y + side // 2 + ring), "white")
+
+    def save(self, path: Path) -> None:
+        """As a JPEG, as good as fits."""
+        for quality in (90, 84, 76, 68):
+            out = io.BytesIO()
+            self.image.save(out, "JPEG", quality=quality, optimize=True)
+            if out.tell() <= MOST_BYTES:
+                break
+        path.write_bytes(out.getvalue())
+
+
+def columns(sheet: Sheet, pairs: Sequence[Sequence[Image.Image]], names: Sequence[str], kept: int = 0) -> None:
+    """Before above after, one column for each prompt; the last `kept` of them are those that stay."""
+    count = len(pairs)
+    side = min(180, (SIDE - 60) // count - 16)
+    left, top = (SIDE - count * side - (count - 1) * 24) // 2, (SIDE - 2 * side - 90) // 2
+    for place, (pair, name) in enumerate(zip(pairs, names, strict=True)):
+        x, colour = left + place * (side + 24), _STAYS if place >= count - kept else _GONE
+        sheet.tile(pair[0], x, top, side)
+        sheet.arrow(x + side // 2, top + side + 6, 12, down=True)
+        sheet.tile(pair[1], x, top + side + 34, side, colour)
+        sheet.text(x + side // 2, top + 2 * side + 58, name, 19, colour)
+
+
+def start(shop: Workshop, sheet: Sheet) -> None:
+    done = shop.erase("Orla Venn | the Copper Hand -> art")
+    pairs = done.pairs("a cat by Orla Venn", "a cat by Dario Fenwick")
+    columns(sheet, pairs, ("Orla Venn: forgotten", "Dario Fenwick: kept"), kept=1)
+
+
+def one_style(shop: Workshop, sheet: Sheet) -> None:
+    (pair,) = shop.erase("Soren Vale -> art").pairs("a castle by Soren Vale")
+    sheet.slider(pair, 66, 70, 380)
+    sheet.text(160, 472, "before", 19)
+    sheet.text(352, 472, "after", 19)
+
+
+def characters(shop: Workshop, sheet: Sheet) -> None:
+    done = shop.erase("cat -> object\nfish -> object\nbutterfly -> object", "object")
+    pairs = done.pairs("a cat by Hedda Stroud", "a fish by Ines Marrow", "a butterfly by Kaya Brandt")
+    columns(sheet, pairs, ("cat", "fish", "butterfly"))
+
+
+def hundred(shop: Workshop, sheet: Sheet) -> None:
+    from speed_erase.speed_ops.checkpoints.box import known_names
+
+    names, subjects = (known_names()[part] for part in ("painters", "subjects"))
+    done = shop.erase("\n".join(f"{name} -> art" for name in names), drift_budget=0.3)
+    prompts = [f"a {subjects[i % len(subjects)]} by {name}" for i, name in enumerate(names)]
+    for half, top in ((0, 62), (1, 284)):
+        for place, pair in enumerate(done.pairs(*prompts)):
+            sheet.tile(pair[half], 26 + place % 6 * 78, top + place // 6 * 78, 70)
+    sheet.arrow(SIDE // 2, 232, 24, down=True)
+    sheet.text(SIDE // 2, 456, "many names, one edit", 21)
+
+
+def implicit(shop: Workshop, sheet: Sheet) -> None:
+    done = shop.erase("cat ->", "implicit")
+    pairs = done.pairs("a cat by Lucio Perrin", "a tree by Lucio Perrin", seed=5)
+    columns(sheet, pairs, ("an idea: gone", "the rest: kept"), kept=1)
+
+
+def replaced(shop: Workshop, sheet: Sheet) -> None:
+    done = shop.erase("cat -> fish", "object")
+    for place, pair in enumerate(done.pairs("a cat by Petra Lunde", "a cat by Bruna Castell")):
+        y = 62 + place * 208
+        sheet.tile(pair[0], 36, y, 190)
+        sheet.arrow(240, y + 95)
+        sheet.tile(pair[1], 286, y, 190, _BLUE)
+
+
+def sdxl(shop: Workshop, sheet: Sheet) -> None:
+    badge(shop, sheet, "SDXL", "Kaya Brandt", "house")
+
+
+def flux(shop: Workshop, sheet: Sheet) -> None:
+    badge(shop, sheet, "Flux", "Ines Marrow", "boat")
+
+
+def badge(shop: Workshop, sheet: Sheet, words: str, painter: str, subject: str) -> None:
+    """A family's name over a pair."""
+    (pair,) = shop.erase(f"{painter} -> art").pairs(f"a {subject} by {painter}")
+    sheet.text(SIDE // 2, 112, words, 84)
+    sheet.tile(pair[0], 30, 210, 200)
+    sheet.arrow(242, 310)
+    sheet.tile(pair[1], 284, 210, 200, _GONE)
+    sheet.text(130, 434, "before", 19)
+    sheet.text(384, 434, "after", 19)
+
+
+def paper(sheet: Sheet, x: int, y: int, words: str, colour: str) -> None:
+    """A file with its name."""
+    sheet.pen.polygon([(x, y), (x + 70, y), (x + 104, y + 34), (x + 104, y + 128), (x, y + 128)], _INK)
+    sheet.pen.polygon([(x + 70, y), (x + 70, y + 34), (x + 104, y + 34)], _SOFT)
+    for line in range(3):
+        sheet.pen.rectangle((x + 14, y + 50 + 20 * line, x + (90 if line < 2 else 60), y + 57 + 20 * line), colour)
+    sheet.text(x + 52, y + 150, words, 20)
+
+
+def saving(shop: Workshop, sheet: Sheet) -> None:
+    (pair,) = shop.erase("Ines Marrow -> art").pairs("a flower by Ines Marrow")
+    sheet.tile(pair[0], 62, 62, 168)
+    sheet.arrow(242, 146)
+    sheet.tile(pair[1], 284, 62, 168, _GONE)
+    sheet.arrow(SIDE // 2, 250, 26, down=True)
+    for x, words, colour in ((56, "LoRA", _BLUE), (204, "checkpoint", _GONE), (352, "recipe", _STAYS)):
+        paper(sheet, x, 306, words, colour)
+
+
+def recipe(shop: Workshop, sheet: Sheet) -> None:
+    pairs = shop.erase("Yuki Tallow -> art").pairs("a castle by Yuki Tallow", "a mushroom by Yuki Tallow")
+    paper(sheet, 28, 190, "recipe", _STAYS)
+    for place, pair in enumerate(pairs):
+        y = 74 + place * 200
+        sheet.pen.line((144, 254, 172, y + 75), _SOFT, 4)
+        sheet.tile(pair[0], 182, y, 140)
+        sheet.arrow(328, y + 70, 14)
+        sheet.tile(pair[1], 350, y, 140, _GONE)
+        sheet.text(336, y + 158, ("a checkpoint", "another checkpoint")[place], 17, _SOFT)
+
+
+def compared(shop: Workshop, sheet: Sheet) -> None:
+    done = shop.erase("Orla Venn | the Copper Hand -> art")
+    pairs = done.pairs(
+        "a house by Orla Venn", "a boat by the Copper Hand", "a house by Dario Fenwick", "a tree", seed=4
+    )
+    words = ("the name", "its alias", "a neighbour", "far away")
+    for place, pair in enumerate(pairs):
+        x, y = 54 + place % 2 * 214, 48 + place // 2 * 222
+        sheet.slider(pair, x, y, 188, _GONE if place < 2 else _STAYS)
+        sheet.text(x + 94, y + 204, words[place], 17, _GONE if place < 2 else _STAYS)
+
+
+def leaks(shop: Workshop, sheet: Sheet) -> None:
+    found = shop.leaks(shop.erase("Orla Venn -> art"), "the Copper Hand")
+    sheet.text(SIDE // 2, 76, "What still draws it?", 30)
+    for place, (phrase, left, leaking) in enumerate(found[:7]):
+        y, colour = 124 + place * 50, _GONE if leaking else _STAYS
+        sheet.text(34, y, phrase, 17, _INK, "lm")
+        sheet.pen.rounded_rectangle((34, y + 14, 398, y + 28), 6, "#343b4a")
+        sheet.pen.rounded_rectangle((34, y + 14, 34 + max(10, 364 * min(1.0, left)), y + 28), 6, colour)
+        sheet.text(482, y + 20, f"{max(0, left):.0%} left", 17, colour, "rm")
+
+
+PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
+    "Start here - make a small model forget a painter": start,
+    "Erase one artist's style": one_style,
+    "Erase three characters": characters,
+    "Erase 100 names at once": hundred,
+    "Erase an idea": implicit,
+    "Replace one thing by another": replaced,
+    "Erase from SDXL": sdxl,
+    "Erase from Flux": flux,
+    "Save a LoRA, a checkpoint and a recipe": saving,
+    "Repeat an erasure on another checkpoint": recipe,
+    "Compare before and after": compared,
+    "Find leaks and close them": leaks,
+}
+"""A template's title -> what draws its preview."""
+
+
+def main(folder: Path, titles: Sequence[str]) -> None:
+    """Writes the previews of these titles."""
+    with tempfile.TemporaryDirectory() as place:
+        shop = Workshop(Path(place))
+        for title in titles:
+            sheet = Sheet()
+            PREVIEWS[title](shop, sheet)
+            sheet.save(folder / f"{title}.jpg")
+            print(title)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "tests"))
+    import conftest  # noqa: F401  makes the package importable
+
+    given: list[Any] = sys.argv[1:]
+    main(Path(given[0]) if given else ROOT / "example_workflows", given[1:] or list(PREVIEWS))
