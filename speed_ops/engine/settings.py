@@ -159,8 +159,8 @@ BUDGETS = {"hardly": 0.05, "little": 0.1, "some": 0.3, "more": 0.45, "much": 0.6
 """How much may other things change? In words, for people.
 
 From pictures (docs/proof): up to a drift of 0.3 the kept painters and subjects are recognised as before and their
-colours change by 3 % of the range at most. At 0.1 three erased painters are still there in most pictures; at 0.3 ten are
-gone from nine pictures in ten. `auto` spends less where more drift buys nothing.
+colours change by 3 % of the range at most. At 0.1 three erased painters are still there in most pictures; at 0.3 ten
+are gone from nine pictures in ten. `auto` spends less where more drift buys nothing.
 """
 
 
