@@ -227,7 +227,7 @@ def pooled_lines(part: Certificate) -> list[str]:
     return lines
 
 
-SHOWN_DRIFTS = (0.03, 0.05, 0.1, 0.2, 0.3)
+SHOWN_DRIFTS = (0.05, 0.1, 0.2, 0.3, 0.45)
 """Where the trade-off is told in words."""
 
 
