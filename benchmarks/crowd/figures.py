@@ -78,7 +78,7 @@ def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, l
     return {title: own[:: max(1, len(own) // each)][:each] for title, own in wanted.items() if own}
 
 
-def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 6) -> Path | None:
+def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 5) -> Path | None:
     """Rows: untouched, the best published setting, ours. The same prompts and noise in each column."""
     rival = runs.best(task.name, "published")
     if rival is None or runs.get(task.name, DEFAULT) is None:
@@ -86,17 +86,18 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
     best = METHODS[rival["method"]]
     rows = {"before": NONE, f"best published:\n{best.label}": best, "ours (default)": METHODS[DEFAULT]}
     groups = _groups(task, task.questions(runner.count), each)
-    figure, panels = _plots().subplots(len(rows), len(groups), figsize=(4.2 * len(groups), 2.5), squeeze=False)
+    figure, panels = _plots().subplots(len(rows), len(groups), figsize=(5.4 * len(groups), 3.9), squeeze=False)
     for line, (label, method) in zip(panels, rows.items(), strict=True):
         pictures = runner.pictures(task, method)
         for panel, (title, places) in zip(line, groups.items(), strict=True):
-            panel.imshow(_shown(pictures, places), interpolation="nearest")
+            panel.imshow(_shown(pictures, places), interpolation="bilinear")
             panel.set_xticks([])
             panel.set_yticks([])
             if method is NONE:
-                panel.set_title(title, fontsize=10)
-        line[0].set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center")
-    figure.suptitle(f"Erased: {_named(task)}", fontsize=11, y=1.04)
+                panel.set_title(title, fontsize=14)
+        line[0].set_ylabel(label, fontsize=12, rotation=0, ha="right", va="center")
+    figure.suptitle(f"Erased: {_named(task)}", fontsize=15, y=1.0)
+    figure.subplots_adjust(wspace=0.04, hspace=0.04)
     return _save(figure, out / f"pictures_{task.name}.png")
 
 

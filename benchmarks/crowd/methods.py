@@ -108,14 +108,16 @@ DEFAULT = "auto"
 _few = EraseSettings.preset("few")
 _uce = _few.but(method="uce", rows_per_concept=16, **RIVAL)
 
+SHARES = sorted({*BUDGETS.values(), 0.2})
+"""Budgets that are tried: the named ones, and one between those where pictures begin to change."""
 _BUDGETED = [
     Method(
-        DEFAULT if share == settings_for().drift_budget else f"auto_{word}",
-        f"ours, budget {word} ({share:.0%})",
+        DEFAULT if share == settings_for().drift_budget else f"auto_{100 * share:.0f}",
+        f"ours, budget {share:.0%}",
         "ours",
         settings_for(drift_budget=share),
     )
-    for word, share in BUDGETS.items()
+    for share in SHARES
 ]
 _RIVALS = [
     *_pair("few", "SPEED few", _few),

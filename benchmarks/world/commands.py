@@ -37,7 +37,7 @@ def add_commands(commands: Any, comfy: argparse.ArgumentParser) -> None:
     command.set_defaults(run=_confirm)
 
     command = add("report", help="tables, curves and pictures of the stored runs")
-    command.add_argument("--out", type=Path, default=Path("docs/proof"))
+    command.add_argument("--out", type=Path, default=Path("docs/proof/tidy"))
     _size(command)
     command.set_defaults(run=_report)
 

@@ -1,4 +1,4 @@
-"""docs/proof/README.md from the stored runs: every number with the command that made it, none typed by hand."""
+"""docs/proof/tidy/README.md from the stored runs: every number with the command that made it, none typed by hand."""
 
 from __future__ import annotations
 

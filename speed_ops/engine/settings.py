@@ -221,8 +221,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 # Without IPF and DPA: on the living model the filter let kept prompts drift by a quarter more and the draws changed
-# nothing (docs/proof, the curves `ipf` and `augmentations`). Where IPF is on it works by concept: by row they drifted
-# no less.
+# nothing (docs/proof/tidy, the curves `ipf` and `augmentations`). Where IPF is on it works by concept: by row they
+# drifted no less.
 PRESETS["context"] = {
     "rows": "context",
     "threshold": 1e-2,
