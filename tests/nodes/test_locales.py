@@ -41,6 +41,14 @@ def test_no_key_of_the_nodes_is_missing_or_left_over(language: str, comfyui: Pat
         assert found[name]["display_name"] and found[name]["description"] != schema.description
 
 
+@each_language
+@pytest.mark.parametrize("name", ["nodeDefs", "commands"])
+def test_the_front_end_can_read_every_label(language: str, name: str) -> None:
+    """Its messages have a syntax: a bare `|` parts plural forms, and one that it cannot read stops the whole screen."""
+    raw = (ROOT / "locales" / language / f"{name}.json").read_text(encoding="utf-8")
+    assert all(re.search(r"[|@{}]", re.sub(r"\{'[^']*'\}", "", one)) is None for one in re.findall(r'"(.*)"', raw))
+
+
 @pytest.mark.comfy
 @each_language
 def test_every_help_page_explains_every_slot(language: str, comfyui: Path) -> None:
