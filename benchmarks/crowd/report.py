@@ -26,7 +26,7 @@ from .figures import before_after, drawn_and_meant, left_and_seen, trade_off, wo
 from .inception import with_inception
 from .measures import h_o_interval
 from .methods import METHODS, NONE
-from .run import Runner
+from .run import COUNT, Runner
 from .tasks import TASKS
 from .world import PAINTERS, SUBJECTS
 
@@ -98,6 +98,7 @@ def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: boo
     pictures = sum(len(result["right"]) for result in runs.results)
     refused = len(every) - len(runs.results)
     features = "Inception v3's features" if real else "the judge's own features"
+    number = "" if runner.count == COUNT else f" --count {runner.count}"
     return (
         "# Proof in pictures\n\n"
         f"A crowded world: {len(PAINTERS)} painters, each a combination of palette, texture, line and composition that "
@@ -112,8 +113,8 @@ def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: boo
         f"- {runner.count} pictures on each side of a run: a share of 90 % is known to "
         f"{50 * (near_high - near_low):.0f} points, one of 50 % to {50 * (high - low):.0f}. Leads are measured on the "
         "same pictures (paired bootstrap).\n"
-        f"- Made by `{COMMAND} train`, `{COMMAND} judge`, `{COMMAND} run`"
-        f"{f', `{COMMAND} frechet`' if real else ''}, `{COMMAND} report`.\n\n"
+        f"- Made by `{COMMAND} train`, `{COMMAND} judge`, `{COMMAND} run{number}`"
+        f"{f', `{COMMAND} frechet{number}`' if real else ''}, `{COMMAND} report{number}`.\n\n"
         "Acc_e: pictures of the erased that are still recognised (lower is better). Acc_r: pictures of the kept that "
         "are recognised. H_o: harmonic mean of 1 - Acc_e and Acc_r, times 100. Published: the name's own row, as in "
         f"the papers. Frechet: distance of the kept pictures to the untouched model's, on {features}.\n"
