@@ -108,7 +108,7 @@ DEFAULT = "auto"
 _few = EraseSettings.preset("few")
 _uce = _few.but(method="uce", rows_per_concept=16, **RIVAL)
 
-SHARES = sorted({*BUDGETS.values(), 0.2})
+TRIED = sorted({*BUDGETS.values(), 0.2})
 """Budgets that are tried: the named ones, and one between those where pictures begin to change."""
 _BUDGETED = [
     Method(
@@ -117,7 +117,7 @@ _BUDGETED = [
         "ours",
         settings_for(drift_budget=share),
     )
-    for share in SHARES
+    for share in TRIED
 ]
 _RIVALS = [
     *_pair("few", "SPEED few", _few),

@@ -15,7 +15,7 @@ from speed_erase.benchmarks.crowd import methods, tasks
 from speed_erase.benchmarks.crowd.answers import UNSAFE, Case, Runs, best_bar, first_drift, goals
 from speed_erase.benchmarks.crowd.judge import train_judge
 from speed_erase.benchmarks.crowd.measures import h_o_interval
-from speed_erase.benchmarks.crowd.methods import DEFAULT, METHODS, NONE, SHARES, methods_of
+from speed_erase.benchmarks.crowd.methods import DEFAULT, METHODS, NONE, TRIED, methods_of
 from speed_erase.benchmarks.crowd.model import Crowd, PatchModel
 from speed_erase.benchmarks.crowd.prompts import (
     HELD_OUT_TEMPLATES,
@@ -208,7 +208,7 @@ def test_every_task_is_run_by_every_published_method_with_both_kinds_of_rows() -
         assert {NONE.name, DEFAULT} <= names
         for rival in ("few", "multi", "null", "uce", "rece", "oce"):
             assert {rival, f"{rival}_lent"} <= names
-        assert sum(METHODS[name].group == "ours" for name in names) == len(SHARES)
+        assert sum(METHODS[name].group == "ours" for name in names) == len(TRIED)
 
 
 def test_an_untrained_model_guesses_what_it_can_without_looking() -> None:
