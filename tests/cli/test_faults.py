@@ -46,7 +46,7 @@ def test_killed_a_few_times(workshop: attack.Workshop, tmp_path: Path, nursery: 
     """The long version is `python -m benchmarks.attack kills`."""
     killer = attack.Killer(workshop, nursery, kind, tmp_path / "out")
     caught = sum(killer.strike(how) for how in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
-    for _ in range(10):
+    for _ in range(40):  # on a busy machine most strikes come too early or too late
         if caught:
             break
         caught += killer.strike()
