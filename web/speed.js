@@ -54,16 +54,22 @@ function onChange(node, name, after) {
   if (one) follow(one, "callback", after);
 }
 
-// View of a node -> its element on the screen. After undo, some front ends keep showing the element of the node that was
-// there before: what the new node has to show then moves into that one.
+// View of a node -> its element on the screen, and whose it is. After undo, some front ends keep showing the element of
+// the node that was there before: what the new node has to show then moves into that one. A node that was there before
+// must not move back: what is typed into its view would be lost.
 const shells = new Map();
+let views = 0;
 
-function settle(node, name, shell, content) {
+function settle(node, name, born, shell, content) {
   const key = `${keyOf(node)} ${name}`;
   const known = shells.get(key);
-  const home = !shell.isConnected && known?.isConnected ? known : shell;
-  if (home !== known) shells.set(key, home);
-  if (content.parentElement !== home) home.replaceChildren(content);
+  if (known?.born > born) return;
+  const home = !shell.isConnected && known?.home.isConnected ? known.home : shell;
+  shells.set(key, { home, born });
+  if (content.parentElement === home) return;
+  const held = content.contains(document.activeElement) ? document.activeElement : null;
+  home.replaceChildren(content);
+  held?.focus({ preventScroll: true });
 }
 
 /** One DOM widget at the end of a node, as high as what is in it; never saved. */
@@ -84,7 +90,8 @@ function place(node, name, content, wide = WIDE) {
     node.setDirtyCanvas?.(true, true);
   };
   new ResizeObserver(safely(fit)).observe(content);
-  const look = () => [0, 300, 1200].forEach((wait) => setTimeout(safely(() => settle(node, name, shell, content)), wait));
+  const born = ++views;
+  const look = () => [0, 300, 1200].forEach((wait) => setTimeout(safely(() => settle(node, name, born, shell, content)), wait));
   follow(node, "onConfigure", look);
   look();
   return one;
