@@ -66,7 +66,10 @@ def _frechet(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace) -> None:
     from .report import write_report
 
-    print(write_report(_runner(options), options.out))
+    second = None
+    if options.second:
+        second = _runner(argparse.Namespace(**(vars(options) | {"data": options.second})))
+    print(write_report(_runner(options), options.out, second))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("report", parents=[shared], help="docs/proof from the stored runs")
     command.add_argument("--out", type=Path, default=Path("docs/proof"))
+    command.add_argument("--second", type=Path, help="the folder of another training, to confirm what was chosen")
     command.set_defaults(run=_report)
     return parser
 

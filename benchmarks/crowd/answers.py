@@ -271,5 +271,26 @@ def goals(runs: Runs) -> Table:
     return ["goal", "measured", ""], lines
 
 
+def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
+    """Does it hold where nothing was chosen? The goals' figures again, on the pictures of another training."""
+    head = ["task", "H_o, chosen on", "H_o, second training", "95 %", "best published", "H_o", "ahead by", "95 %"]
+    lines = []
+    for task in second.tasks():
+        chosen, ours, rival = first.get(task, DEFAULT), second.get(task, DEFAULT), second.best(task, "published")
+        assert ours is not None
+        line = [TASKS[task].label, percent(chosen["h_o"] if chosen else None), percent(ours["h_o"])]
+        line.append(_between(h_o_interval(ours)))
+        if rival:
+            lead = 100 * (ours["h_o"] - rival["h_o"])
+            line += [METHODS[rival["method"]].label, percent(rival["h_o"]), f"{lead:+.1f}"]
+            line.append(_between(h_o_interval(ours, rival), "+"))
+        lines.append(line + ["-"] * (len(head) - len(line)))
+    said = ""
+    if cases := cases_of(second):
+        agree, unsafe = (_mean(getattr(case, flag) for case in cases) for flag in ("agrees", "unsafe"))
+        said = f"Verdict and pictures agree in {agree:.1%} of {len(cases)} concepts in runs; {unsafe:.1%} are unsafe."
+    return (head, lines), said
+
+
 def _met(flag: bool) -> str:
     return "met" if flag else "**not met**"

@@ -25,18 +25,19 @@ FOLDER = "inception"
 
 
 class Network:
-    """Features (n, 2048) of pictures."""
+    """Features (n, 2048) of pictures: the mean of the last block's, since its own pooling wants 299 pixels."""
 
     def __init__(self, path: Path) -> None:
-        self._net = torch.jit.load(path, map_location="cpu").eval()
+        *self._blocks, _ = torch.jit.load(path, map_location="cpu").eval().net.layers.children()
 
     @torch.no_grad()
     def features(self, pictures: Tensor) -> Tensor:
         found = []
         for part in from_bytes(pictures).split(32):
-            large = F.interpolate(part, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
-            out = self._net(large)
-            found.append(out.flatten(2).mean(dim=2) if out.ndim > 2 else out)
+            image = F.interpolate(part, size=(SIDE, SIDE), mode="bilinear", align_corners=False)
+            for block in self._blocks:
+                image = block(image)
+            found.append(image.mean(dim=(2, 3)))
         return torch.cat(found)
 
 

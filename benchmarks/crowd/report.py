@@ -16,6 +16,7 @@ from .answers import (
     bars,
     cases_of,
     chosen_point,
+    confirmed,
     first_drift,
     glance,
     goals,
@@ -35,8 +36,8 @@ SHOWN = ("painters1", "painters10", "subjects3", "night")
 """Tasks whose pictures are on the page."""
 
 
-def write_report(runner: Runner, out: Path) -> Path:
-    """The page, the long tables, the pictures, and every result as JSON."""
+def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Path:
+    """The page, the long tables, the pictures, and every result as JSON. `second`: runs of another training."""
     every, real = with_inception(runner, runner.results())
     runs = Runs.of(every)
     out.mkdir(parents=True, exist_ok=True)
@@ -46,8 +47,9 @@ def write_report(runner: Runner, out: Path) -> Path:
     shots = [before_after(runner, runs, TASKS[task], out) for task in SHOWN]
     plots = {"trade": trade_off(runs, out), "verdicts": left_and_seen(cases, out)}
     parts = [
-        _head(runner, runs, every, real),
+        _head(runner, runs, every, real, second),
         _section("The goals", goals(runs)),
+        _section("Does it hold where nothing was chosen?", *_again(runs, second)) if second else "",
         "\n".join(f"![before and after]({path.name})\n" for path in shots if path),
         _section("At a glance", glance(runs), "All methods: [runs.md](runs.md)."),
         _image(plots["trade"], "erased against kept"),
@@ -63,7 +65,9 @@ def write_report(runner: Runner, out: Path) -> Path:
     _write(out / "runs.md", _long(runs, every, real))
     if cases:
         _write(out / "disagreements.md", _wrong(cases))
-    _write(out / "runs.json", json.dumps([_short(result) for result in every], indent=1) + "\n")
+    _write(out / "runs.json", _stored(every))
+    if second:
+        _write(out / "second.json", _stored(second.results()))
     return out / "README.md"
 
 
@@ -71,9 +75,10 @@ def _write(path: Path, text: str) -> None:
     write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def _short(result: dict[str, Any]) -> dict[str, Any]:
+def _stored(results: Sequence[dict[str, Any]]) -> str:
     """Without what the page never reads; every flag stays, so that every figure can be made again."""
-    return {key: value for key, value in result.items() if key not in ("curve", "chosen")}
+    short = [{key: result[key] for key in result if key not in ("curve", "chosen")} for result in results]
+    return json.dumps(short, indent=1) + "\n"
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -91,8 +96,17 @@ def _image(path: Path | None, alt: str) -> str:
     return f"![{alt}]({path.name})\n" if path else ""
 
 
-def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: bool) -> str:
-    training = load_json(runner.crowd.folder / "training.json")
+def _again(runs: Runs, second: Runner) -> tuple[Table, str]:
+    """The second training's figures."""
+    made, said = confirmed(runs, Runs.of(second.results()))
+    about = (
+        f"Weights `{second.folder.name}`: the same world and prompts, another seed for the training (`{COMMAND} --data "
+        f"SECOND train --seed {second.training['plan']['seed']}`) and for the noise of every picture. "
+    )
+    return made, about + said
+
+
+def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: bool, second: Runner | None) -> str:
     low, high = wilson(0.5, runner.count)
     near_low, near_high = wilson(0.9, runner.count)
     pictures = sum(len(result["right"]) for result in runs.results)
@@ -107,7 +121,7 @@ def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: boo
         "methods, and a judge trained on renderings says what the pictures still show. Attacks, and the tidier world "
         "of the first release: [tidy](tidy/README.md).\n\n"
         "![the world](world.png)\n\n"
-        f"- Weights `{runner.folder.name}`, {training['step']:,} training steps. {len(runs.results)} runs"
+        f"- Weights `{runner.folder.name}`, {runner.training['step']:,} training steps. {len(runs.results)} runs"
         f"{f', {refused} more refused' if refused else ''}, {pictures:,} pictures; the same prompts and noise for "
         "every method.\n"
         f"- {runner.count} pictures on each side of a run: a share of 90 % is known to "
@@ -118,8 +132,9 @@ def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: boo
         "- Chosen on these pictures: the default's budget (30 %, after 3, 5, 10, 20, 30, 45 and 60 % had been "
         "drawn; it was 10 %) and the bar of implicit ideas (0.40, it was 0.55). Published settings were not tuned "
         "here. So the goals below say how well the default fits this world, not how it does on pictures that it "
-        "was not chosen by; at 10 % none of the five leads was met, nor either goal of the verdicts. No second "
-        "training or fresh seeds have confirmed it yet.\n\n"
+        "was not chosen by; at 10 % none of the five leads was met, nor either goal of the verdicts. "
+        f"{'A second training did not take part in the choice: see below.' if second else 'Nothing confirms it yet.'}"
+        "\n\n"
         "Acc_e: pictures of the erased that are still recognised (lower is better). Acc_r: pictures of the kept that "
         "are recognised. H_o: harmonic mean of 1 - Acc_e and Acc_r, times 100. Published: the name's own row, as in "
         f"the papers. Frechet: distance of the kept pictures to the untouched model's, on {features}.\n"

@@ -22,6 +22,7 @@ from .model import Crowd, from_bytes
 from .tasks import Task
 
 SEED = 1000
+"""Of the noise; the training's seed is added, so that another training is judged on other noise."""
 COUNT = 200
 """Pictures on each side of a run. A share is then known to 4 points at 90 % and to 7 at 50 %; two methods draw the same
 prompts from the same noise, so differences of 5 points of H_o can be told from chance."""
@@ -32,6 +33,8 @@ class Runner:
 
     def __init__(self, crowd: Crowd, count: int = COUNT, log: Callable[[str], None] = print, **effort: Any) -> None:
         self.crowd, self.count, self.log, self._effort = crowd, count, log, effort
+        self.training: dict[str, Any] = load_json(crowd.folder / "training.json")
+        self.noise = SEED + self.training["plan"]["seed"]
         self.folder = crowd.folder / "runs" / f"{fingerprint(crowd.original)}-{count}"
 
     def path(self, task: Task, method: Method) -> Path:
@@ -58,7 +61,7 @@ class Runner:
             return result
         questions = task.questions(self.count)
         begin = time.monotonic()
-        pictures = self.crowd.draw([question.prompt.text for question in questions], SEED, edited.weights)
+        pictures = self.crowd.draw([question.prompt.text for question in questions], self.noise, edited.weights)
         seconds = {"edit": edited.seconds, "pictures": time.monotonic() - begin}
         before = pictures if method is NONE else self.pictures(task, NONE)
         verdict, old = self._judged(pictures), self._judged(before)
@@ -89,7 +92,7 @@ class Runner:
         """Share of each concept recognised where the prompts say its anchor instead: what chance brings back."""
         questions = [question for question in task.questions(self.count) if question.role == "erased"]
         texts = [task.anchored(question.prompt) for question in questions]
-        verdict = self._judged(self.crowd.draw(texts, SEED))
+        verdict = self._judged(self.crowd.draw(texts, self.noise))
         return shares_by(recognised(questions, verdict), [question.concept for question in questions])
 
 

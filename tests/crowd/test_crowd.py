@@ -278,5 +278,9 @@ def test_from_runs_to_the_page(folder: Path, tmp_path: Path, monkeypatch: pytest
     page = write_report(runner, tmp_path).read_text(encoding="utf-8")
     ours = found[DEFAULT]
     assert f"| 1 painter | {100 * ours['acc_e']:.1f} | {100 * ours['acc_r']:.1f} | {100 * ours['h_o']:.1f} |" in page
+    assert "Nothing confirms it yet." in page
+    again = write_report(runner, tmp_path, second=runner).read_text(encoding="utf-8")
+    held = again.split("## Does it hold where nothing was chosen?")[1].split("##")[0]
+    assert f"| 1 painter | {100 * ours['h_o']:.1f} | {100 * ours['h_o']:.1f} |" in held and "train --seed 0" in held
     for name in ("runs.md", "runs.json", "world.png", "pictures_painters1.png", "untouched.png"):
         assert (tmp_path / name).exists() and (name.endswith(".json") or name in page), name
