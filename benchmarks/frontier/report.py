@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from speed_erase.speed_ops.engine.settings import EraseSettings
+
 from .cells import NAMES, OUTPUTS, Point, least_left
 
+BUDGET = EraseSettings.preset("auto").drift_budget
 DRIFTS = (0.05, 0.10, 0.20, 0.30)
 OURS, FIRM = "soft prior (ours)|ours", "firmer prior (ours)|ours"
 PUBLISHED = {"SPEED few": 1e-1, "SPEED multi": 1e-4}
@@ -24,6 +27,7 @@ def write(known: dict[str, Any], folder: Path) -> None:
         "DEFAULTS": "\n".join(_defaults({**cells, **crowds})),
         "PUBLISHED": "\n".join(_published(cells)),
         "POSITIONS": "\n".join(_positions(known.get("clip rows", []))),
+        "BUDGET": f"{BUDGET:.0%}",
         "NAMES": f"{NAMES}",
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
         "WORST": _worst(cells),
@@ -39,7 +43,7 @@ def write(known: dict[str, Any], folder: Path) -> None:
 
 TIME = """## Where the time goes
 
-Ten concepts at a budget of 10 %, by what is encoded and by how soft the prior is: left / drift
+Ten concepts at the default budget, by what is encoded and by how soft the prior is: left / drift
 (`python -m benchmarks.frontier rows`).
 
 """
@@ -119,7 +123,7 @@ def _defaults(cells: dict[str, Any]) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- |"
     for name, cell in cells.items():
         point = Point(**cell["default"])
-        yield f"| {name} | 10 % | {point.drift:.1%} | {point.left:.2f} | {point.seconds:.1f} |"
+        yield f"| {name} | {BUDGET:.0%} | {point.drift:.1%} | {point.left:.2f} | {point.seconds:.1f} |"
 
 
 def _published(cells: dict[str, Any]) -> Iterator[str]:
@@ -183,7 +187,7 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
                 axis.plot(*zip(*line, strict=True), dashes, label=_label(key), **style)
             default = cell["default"]
             axis.plot([default["drift"]], [default["left"]], "o", color="crimson", label="what auto chooses")
-            axis.axvline(0.1, color="grey", lw=0.8, ls="--")
+            axis.axvline(BUDGET, color="grey", lw=0.8, ls="--")
     for axis in axes[-1]:
         axis.set_xlabel("drift of held-out names")
     for line in axes:

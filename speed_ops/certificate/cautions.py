@@ -22,6 +22,8 @@ TIGHT_ROOM = 0.05
 """Share of the embedding width below which the null space is nearly full."""
 OVER_BUDGET = 1.1
 """Names that the choice did not know may drift this many times the budget before it is called overspent."""
+UNSPENT = 0.9
+"""Below this share of the budget it was not the budget that stopped the edit."""
 NAMED = 3
 """Names mentioned in one sentence."""
 _PART = 2048  # retain rows compared at a time: bounds the memory
@@ -72,6 +74,9 @@ def _about_budget(
     text = f"A drift of {budget:.0%}, the budget, does not allow all of the erasure of {what}."
     if more is not None and more < curve.chosen.left - 0.02:
         text += f" With {2 * budget:.0%}, {more:.0%} would be left on average instead of {curve.chosen.left:.0%}."
+    elif curve.chosen.drift < UNSPENT * budget:
+        text = f"{what} cannot be erased further: past a drift of {curve.chosen.drift:.1%}, "
+        text += "a stronger edit leaves no less in other prompts."
     else:
         text += " More drift would hardly help."
     names = ", ".join(quoted(name) for name, _ in curve.in_the_way[:NAMED])

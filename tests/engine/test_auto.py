@@ -133,6 +133,18 @@ def test_too_little_budget_is_said_with_the_names_in_the_way():
     assert all(name in said for name, _ in certificate.curve.in_the_way[:3])
 
 
+def test_it_is_not_the_budget_that_is_to_blame_where_the_curve_turns():
+    problem = crowded()
+    noise = torch.randn(problem.targets.shape, generator=torch.Generator().manual_seed(0)).double()
+    unseen = problem.targets + 0.1 * problem.targets.norm(dim=1).mean() * noise
+    probes = Rows.single(unseen), Rows.single(problem.anchors)
+    certificate = solve(*problem.args(), EraseSettings.preset("auto", drift_budget=5.0), probes=probes).certificate
+    assert certificate.curve.chosen.drift < 4 and any(one.verdict == "stands" for one in certificate.concepts)
+    (said,) = (text for text in certificate.warnings if "cannot be erased further" in text)
+    assert f"past a drift of {certificate.curve.chosen.drift:.1%}, " in said
+    assert not any("the budget, does not allow" in text for text in certificate.warnings)
+
+
 def test_a_near_double_is_the_first_in_the_way():
     problem = make(96, 4, 18, invariants=3)
     problem = replace(problem, retain=torch.cat([problem.retain, problem.targets[:1] * 1.01]))
