@@ -25,6 +25,13 @@ Group = Literal["untouched", "ours", "published", "lent", "hard", "ablation"]
 on our rows along its threshold; ablation: a published method without some of its parts."""
 RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
 """Usual weights of UCE and RECE: erase 1, preserve 0.1, ridge 0.1."""
+OCE = {
+    "style": {"erase": 500.0, "keep": 1.0, "broad": 10.0, "ridge": 10.0, "names": 2},
+    "object": {"erase": 2000.0, "keep": 0.0, "broad": 10.0, "ridge": 10.0, "names": 1},
+    "many": {"erase": 3500.0, "keep": 5.0, "broad": 50.0, "ridge": 10.0, "names": 100},
+}
+"""OCE's weights in its released scripts, with the number of kept names there: one style, one object, ten people. They
+belong to the size of SD1.4's weights, so larger weights of erasing are tried as well."""
 THRESHOLDS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
@@ -38,6 +45,8 @@ class Method:
     settings: EraseSettings | None = None
     bare: bool = False
     """Whether it gets the names alone."""
+    times: float = 1.0
+    """Of OCE: how many times the released weight of erasing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +79,8 @@ class Rows:
         side: Gathered = cell.bare if method.bare else cell.rows
         begin = time.monotonic()
         if method.settings is None:
-            return Edited(orthogonal()(self._weights, side).weights, None, time.monotonic() - begin)  # type: ignore
+            edited = orthogonal(**self._oce(method.times))(self._weights, side).weights  # type: ignore[arg-type]
+            return Edited(edited, None, time.monotonic() - begin)
         settings = method.settings
         judges: dict[str, Any] = dict(cell.rows.judges([concept.kind for concept in self._task.concepts]))
         if method.group == "ours":
@@ -86,6 +96,11 @@ class Rows:
         seconds = sum(took for part, took in erasure.certificate.seconds.items() if part != "certificate")
         return Edited(apply_edits(dict(self._weights), erasure.edits), erasure.certificate, seconds)
 
+    def _oce(self, times: float) -> dict[str, Any]:
+        concepts = self._task.concepts
+        kind = "many" if len(concepts) >= 10 else "object" if concepts[0].kind == "object" else "style"
+        return OCE[kind] | {"erase": times * OCE[kind]["erase"]}
+
 
 @dataclass(frozen=True)
 class _Kept:
@@ -95,11 +110,11 @@ class _Kept:
     invariants: Tensor
 
 
-def _pair(name: str, label: str, settings: EraseSettings | None) -> list[Method]:
+def _pair(name: str, label: str, settings: EraseSettings | None, times: float = 1.0) -> list[Method]:
     """A method as published, and the same with our rows."""
     return [
-        Method(name, label, "published", settings, bare=True),
-        Method(f"{name}_lent", f"{label}, our rows", "lent", settings),
+        Method(name, label, "published", settings, bare=True, times=times),
+        Method(f"{name}_lent", f"{label}, our rows", "lent", settings, times=times),
     ]
 
 
@@ -125,7 +140,9 @@ _RIVALS = [
     *_pair("null", "null space only", _few.but(method="null_space")),
     *_pair("uce", "UCE", _uce),
     *_pair("rece", "RECE", _uce.but(method="rece", adversarial_rounds=3)),
-    *_pair("oce", "OCE", None),
+    *_pair("oce_1", "OCE", None),
+    *_pair("oce_10", "OCE, erasing 10 times as much", None, 10.0),
+    *_pair("oce_100", "OCE, erasing 100 times as much", None, 100.0),
 ]
 ABLATIONS = {
     "1: null space alone": "null",

@@ -70,8 +70,12 @@ def with_empty(rows: ErasureRows) -> Rows:
     return join([rows.retain, empty])
 
 
-def orthogonal(erase: float = 1.0, keep: float = 0.3, broad: float = 0.5, ridge: float = 1.5) -> Edit:
+def orthogonal(
+    erase: float = 1.0, keep: float = 0.3, broad: float = 0.5, ridge: float = 1.5, names: int | None = None
+) -> Edit:
     """OCE: W* = Q W with Q orthogonal (Procrustes); objective and default weights as in its released code, own code.
+
+    `names`: how many kept names the weight `keep` is meant for; with another number they weigh as much together.
 
     Q maximises tr(Q' M) with M = -erase E E'(I - G G') + keep W C0 C0' W' + broad W K W' + ridge W W', so Q = U V' of
     M's SVD. E and G are orthonormal bases of the targets' and the anchors' outputs, so the first term turns what only
@@ -90,9 +94,12 @@ def orthogonal(erase: float = 1.0, keep: float = 0.3, broad: float = 0.5, ridge:
             moment = (shares * kept).T @ kept
             away = own @ own.T
             target = -erase * (away - away @ guide @ guide.T)
-            target += (keep + broad / len(retain.names)) * moment + ridge * wide @ wide.T
+            each = keep if names is None else keep * names / len(retain.names)
+            target += (each + broad / len(retain.names)) * moment + ridge * wide @ wide.T
             left, _, right = torch.linalg.svd(target)
-            edited[key] = (left @ right @ wide).to(weight.dtype)
+            turn = left @ right
+            turn[:, -1] *= torch.linalg.det(turn).sign()
+            edited[key] = (turn @ wide).to(weight.dtype)
         return Edited(edited)
 
     return edit

@@ -206,7 +206,7 @@ def test_every_task_is_run_by_every_published_method_with_both_kinds_of_rows() -
     for task in TASKS:
         names = {method.name for method in methods_of(task)}
         assert {NONE.name, DEFAULT} <= names
-        for rival in ("few", "multi", "null", "uce", "rece", "oce"):
+        for rival in ("few", "multi", "null", "uce", "rece", "oce_1", "oce_10"):
             assert {rival, f"{rival}_lent"} <= names
         assert sum(METHODS[name].group == "ours" for name in names) == len(TRIED)
 
@@ -261,7 +261,7 @@ def test_from_runs_to_the_page(folder: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(tasks, "default_retain", lambda concepts: few)
     crowd = Crowd(folder, CrowdText(folder, fake_encoder()), steps=2)
     runner = Runner(crowd, 6, lambda text: None, effort="quick")
-    chosen = [METHODS[name] for name in ("none", DEFAULT, "few", "uce_lent", "oce")]
+    chosen = [METHODS[name] for name in ("none", DEFAULT, "few", "uce_lent", "oce_10")]
     task = TASKS["painters1"]
     runner.run_all([task], lambda name: chosen)
     found = {r["method"]: r for r in runner.results()}
