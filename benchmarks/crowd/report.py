@@ -38,7 +38,7 @@ SHOWN = ("painters1", "painters10", "subjects3", "night")
 
 def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Path:
     """The page, the long tables, the pictures, and every result as JSON. `second`: runs of another training."""
-    every, real = with_inception(runner, runner.results())
+    every, real = with_inception(runner, _known(runner))
     runs = Runs.of(every)
     out.mkdir(parents=True, exist_ok=True)
     cases = cases_of(runs)
@@ -67,8 +67,13 @@ def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Pat
         _write(out / "disagreements.md", _wrong(cases))
     _write(out / "runs.json", _stored(every))
     if second:
-        _write(out / "second.json", _stored(second.results()))
+        _write(out / "second.json", _stored(_known(second)))
     return out / "README.md"
+
+
+def _known(runner: Runner) -> list[dict[str, Any]]:
+    """Results of today's methods; a folder may hold runs of others."""
+    return [result for result in runner.results() if result["method"] in METHODS]
 
 
 def _write(path: Path, text: str) -> None:
@@ -98,7 +103,7 @@ def _image(path: Path | None, alt: str) -> str:
 
 def _again(runs: Runs, second: Runner) -> tuple[Table, str]:
     """The second training's figures."""
-    made, said = confirmed(runs, Runs.of(second.results()))
+    made, said = confirmed(runs, Runs.of(_known(second)))
     about = (
         f"Weights `{second.folder.name}`: the same world and prompts, another seed for the training (`{COMMAND} --data "
         f"SECOND train --seed {second.training['plan']['seed']}`) and for the noise of every picture. "

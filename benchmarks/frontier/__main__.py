@@ -87,6 +87,7 @@ def _rows(options: argparse.Namespace) -> None:
         plain = encoder.encoder if isinstance(encoder, CachedEncoder) else encoder
         own = known.setdefault("rows", {}).setdefault(name, {})
         job = job_for(10)
+        known["rows budget"] = job.settings.drift_budget
         for variation, changes in VARIATIONS.items():
             if variation in own:
                 continue
@@ -116,6 +117,9 @@ def _pictures(options: argparse.Namespace) -> None:
     world = World(options.world)
     runner = Runner(world, 36)
     found = [runner.run(task_named(task), method_named(method)) for task in TASKS for method in RELEASES]
+    trained = options.world / "training.json"
+    steps = f"one training of {load_json(trained)['step']:,} steps" if trained.exists() else "the model in the box"
+    known["pictures of"] = steps
     known["pictures"] = [
         {"task": run["task"], "method": run["method"], "h_o": run["h_o"], "drift": run["values"]["drift"]}
         for run in found

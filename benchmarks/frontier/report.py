@@ -31,7 +31,8 @@ def write(known: dict[str, Any], folder: Path) -> None:
         "NAMES": f"{NAMES}",
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
         "WORST": _worst(cells),
-        "TIME": TIME + "\n".join(_rows(known["rows"])) if known.get("rows") else "",
+        "TIME": TIME.format(known["rows budget"]) + "\n".join(_rows(known["rows"])) if known.get("rows") else "",
+        "DRAWN": known.get("pictures of", "the model in the box"),
         "PICTURES": "\n".join(_pictures(known.get("pictures", []))),
         "ATTACKS": "\n".join(_attacks(known.get("attacks", []))),
     }
@@ -43,7 +44,7 @@ def write(known: dict[str, Any], folder: Path) -> None:
 
 TIME = """## Where the time goes
 
-Ten concepts at the default budget, by what is encoded and by how soft the prior is: left / drift
+Ten concepts at a budget of {:.0%}, by what is encoded and by how soft the prior is: left / drift
 (`python -m benchmarks.frontier rows`).
 
 """
