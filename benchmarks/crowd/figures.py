@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..world.storage import write_whole
+from ..world.figures import plots, save
 from .answers import Runs
 from .methods import CURVED, DEFAULT, METHODS, NONE
 from .render import compose
@@ -18,21 +18,7 @@ from .tasks import TASKS, Question, Task
 from .world import BY_NAME, PAINTERS, PLAIN, SUBJECTS
 
 OURS, RIVAL = "#1b7f5c", "#b03030"
-
-
-def _plots() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, path: Path) -> Path:
-    write_whole(path, lambda part: figure.savefig(part, format="png", dpi=90, bbox_inches="tight"))
-    _plots().close(figure)
-    return path
+DPI = 90
 
 
 def _strip(pictures: Sequence[np.ndarray]) -> np.ndarray:
@@ -51,7 +37,7 @@ def _shown(pictures: Tensor, places: Sequence[int]) -> np.ndarray:
 def world_sheet(out: Path) -> Path:
     """All painters with one subject each, their names below; and all subjects."""
     columns = 8
-    figure, panels = _plots().subplots(6, columns, figsize=(12, 10.2))
+    figure, panels = plots().subplots(6, columns, figsize=(12, 10.2))
     for i, painter in enumerate(PAINTERS):
         panel = panels.flat[i]
         panel.imshow(_bytes(compose(SUBJECTS[(5 * i + 3) % len(SUBJECTS)], painter, night=False)))
@@ -64,7 +50,7 @@ def world_sheet(out: Path) -> Path:
     wide.imshow(_strip([_bytes(compose(subject, PLAIN, False)) for subject in SUBJECTS]))
     wide.set_title("the subjects, where no painter is named", fontsize=9)
     wide.axis("off")
-    return _save(figure, out / "world.png")
+    return save(figure, out / "world.png", DPI)
 
 
 def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, list[int]]:
@@ -86,7 +72,7 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
     best = METHODS[rival["method"]]
     rows = {"before": NONE, f"best published:\n{best.label}": best, "ours (default)": METHODS[DEFAULT]}
     groups = _groups(task, task.questions(runner.count), each)
-    figure, panels = _plots().subplots(len(rows), len(groups), figsize=(5.4 * len(groups), 3.9), squeeze=False)
+    figure, panels = plots().subplots(len(rows), len(groups), figsize=(5.4 * len(groups), 3.9), squeeze=False)
     for line, (label, method) in zip(panels, rows.items(), strict=True):
         pictures = runner.pictures(task, method)
         for panel, (title, places) in zip(line, groups.items(), strict=True):
@@ -98,7 +84,7 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
         line[0].set_ylabel(label, fontsize=12, rotation=0, ha="right", va="center")
     figure.suptitle(f"Erased: {_named(task)}", fontsize=15, y=1.0)
     figure.subplots_adjust(wspace=0.04, hspace=0.04)
-    return _save(figure, out / f"pictures_{task.name}.png")
+    return save(figure, out / f"pictures_{task.name}.png", DPI)
 
 
 def _named(task: Task) -> str:
@@ -111,7 +97,7 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
     tasks = [task for task in CURVED if runs.get(task, DEFAULT)]
     if not tasks:
         return None
-    figure, panels = _plots().subplots(1, len(tasks), figsize=(3.6 * len(tasks), 3.4), squeeze=False)
+    figure, panels = plots().subplots(1, len(tasks), figsize=(3.6 * len(tasks), 3.4), squeeze=False)
     for panel, task in zip(panels[0], tasks, strict=True):
         marks = (
             ("ours", "o-", OURS, "ours, by budget"),
@@ -137,7 +123,7 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
     panels[0][0].set_ylabel("kept, recognised (%)", fontsize=8)
     panels[0][-1].legend(fontsize=7, loc="lower right")
     figure.tight_layout()
-    return _save(figure, out / "trade_off.png")
+    return save(figure, out / "trade_off.png", DPI)
 
 
 def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
@@ -147,7 +133,7 @@ def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
     kinds = list(dict.fromkeys(case.kind for case in cases))
     if not kinds:
         return None
-    figure, panels = _plots().subplots(1, len(kinds), figsize=(4 * len(kinds), 3), squeeze=False)
+    figure, panels = plots().subplots(1, len(kinds), figsize=(4 * len(kinds), 3), squeeze=False)
     for panel, kind in zip(panels[0], kinds, strict=True):
         own = [case for case in cases if case.kind == kind]
         for gone, colour, label in ((True, OURS, "gone"), (False, RIVAL, "still seen")):
@@ -159,7 +145,7 @@ def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
         panel.set_ylim(-3, 103)
     panels[0][0].set_ylabel("pictures in which it is recognised (%)", fontsize=8)
     panels[0][-1].legend(fontsize=7)
-    return _save(figure, out / "verdicts.png")
+    return save(figure, out / "verdicts.png", DPI)
 
 
 def drawn_and_meant(runner: Runner, task: Task, out: Path, each: int = 12) -> Path:
@@ -171,10 +157,10 @@ def drawn_and_meant(runner: Runner, task: Task, out: Path, each: int = 12) -> Pa
         _bytes(compose(q.prompt.subject or "", BY_NAME[q.prompt.style], q.prompt.night))
         for q in (questions[i] for i in places)
     ]
-    figure, panels = _plots().subplots(2, 1, figsize=(12, 2.4))
+    figure, panels = plots().subplots(2, 1, figsize=(12, 2.4))
     for panel, strip, title in zip(panels, (_shown(pictures, places), _strip(meant)), ("drawn", "meant"), strict=True):
         panel.imshow(strip, interpolation="nearest")
         panel.set_xticks([])
         panel.set_yticks([])
         panel.set_ylabel(title, fontsize=9, rotation=0, ha="right", va="center")
-    return _save(figure, out / "untouched.png")
+    return save(figure, out / "untouched.png", DPI)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ DEFAULTS = {
 """The point of each curve that the preset has: `context`, which the curves vary, or `auto` where a curve says so."""
 
 
-def _plots() -> Any:
+def plots() -> Any:
+    """pyplot, without a window."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -41,9 +43,15 @@ def _plots() -> Any:
     return pyplot
 
 
-def _save(figure: Any, path: Path) -> Path:
-    write_whole(path, lambda part: figure.savefig(part, format="png", dpi=80, bbox_inches="tight"))
-    _plots().close(figure)
+def save(figure: Any, path: Path, dpi: int = 80) -> Path:
+    """A PNG of 256 colours: a third of the size; single pixels of a picture change by a few per cent."""
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi, bbox_inches="tight")
+    image = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    write_whole(path, lambda part: image.save(part, format="PNG", optimize=True))
+    plots().close(figure)
     return path
 
 
@@ -66,14 +74,14 @@ def curves(points: Points, out: Path) -> Path | None:
         return None
     columns = 4
     rows = -(-len(points) // columns)
-    figure, panels = _plots().subplots(rows, columns, figsize=(14, 2.5 * rows), squeeze=False)
+    figure, panels = plots().subplots(rows, columns, figsize=(14, 2.5 * rows), squeeze=False)
     for panel in panels.flat[len(points) :]:
         panel.axis("off")
     for panel, (curve, found) in zip(panels.flat, points.items(), strict=False):
         _curve(panel, curve, found)
     panels.flat[0].legend(fontsize=7, loc="lower right")
     figure.tight_layout()
-    return _save(figure, out / "curves.png")
+    return save(figure, out / "curves.png")
 
 
 def _curve(panel: Any, curve: str, found: list[tuple[str, dict[str, Any]]]) -> None:
@@ -115,7 +123,7 @@ def concept_curve(results: Sequence[dict[str, Any]], out: Path) -> Path | None:
     lines = {label: sorted(points) for label, points in lines.items() if len(points) > 1}
     if not lines:
         return None
-    figure, panels = _plots().subplots(1, 2, figsize=(11, 3))
+    figure, panels = plots().subplots(1, 2, figsize=(11, 3))
     for place, (panel, title) in enumerate(zip(panels, ("H_o", "Frechet distance of the kept"), strict=True), 1):
         for label, points in lines.items():
             panel.plot([point[0] for point in points], [point[place] for point in points], "o-", label=label)
@@ -123,7 +131,7 @@ def concept_curve(results: Sequence[dict[str, Any]], out: Path) -> Path | None:
         panel.set_title(title, fontsize=9)
         panel.set_ylim(bottom=0)
     panels[0].legend(fontsize=7, loc="lower right")
-    return _save(figure, out / "concepts.png")
+    return save(figure, out / "concepts.png")
 
 
 def before_after(
@@ -144,7 +152,7 @@ def before_after(
     if len(done) < 2:
         return None
     groups = _groups(chosen.questions(runner.count), each)
-    figure, panels = _plots().subplots(
+    figure, panels = plots().subplots(
         len(done), len(groups), figsize=(12 if len(groups) == 2 else 3 * len(groups), 0.95 * len(done)), squeeze=False
     )
     for line, name in zip(panels, done, strict=True):
@@ -158,7 +166,7 @@ def before_after(
         own = {"auto": "SPEED, rows in context\n(auto: the default)"}
         label = labels[name] if labels else own.get(name, "\n".join(METHODS[name].label.split(", ")[:2]))
         line[0].set_ylabel(label, fontsize=9 if labels else 6, rotation=0, ha="right", va="center")
-    return _save(figure, out / (f"glance_{task}.png" if labels else f"pictures_{task}.png"))
+    return save(figure, out / (f"glance_{task}.png" if labels else f"pictures_{task}.png"))
 
 
 def _groups(questions: Sequence[Question], each: int) -> dict[str, list[int]]:
