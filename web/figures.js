@@ -30,16 +30,11 @@ export const worst = (counts) => ["stands", "weakened", "unproven", "erased"].fi
 /** What an edit at another strength or budget would give: drift is exact, what is left is close for nearby strengths. */
 export function forecast(curve, strength, budget) {
   if (!curve) return null;
-  const offer = curve.offers[budget];
-  const moved = curve.budget !== null && offer && Math.abs(offer[0] - curve.budget) > 1e-9;
-  const [drift, left] = moved ? within(curve.points, offer[0]) : curve.chosen;
+  const [share, ...place] = curve.offers[budget] ?? [];
+  // Two numbers: kept with a workflow by an earlier release, which did not say where on the curve the offer is.
+  const moved = curve.budget !== null && place.length === 2 && Math.abs(share - curve.budget) > 1e-9;
+  const [drift, left] = moved ? place : curve.chosen;
   return { drift: drift * Math.abs(strength), left: Math.max(0, 1 - strength * (1 - left)), moved };
-}
-
-/** The point with the least left whose drift is allowed; the most careful one where none is. */
-export function within(points, drift) {
-  const allowed = points.filter((point) => point[0] <= drift);
-  return allowed.length ? allowed.reduce((best, point) => (point[1] < best[1] ? point : best)) : points[0];
 }
 
 /** The plot of a trade-off: places in a box, what lies beyond it left out but for the way there. */
@@ -50,9 +45,11 @@ export function plot(curve, extra, box) {
   const y = scale(1, box.height);
   const place = ([drift, left]) => [box.left + x(drift), box.top + box.height - y(left)];
   const inside = curve.points.filter(([drift], i) => drift <= full || (i && curve.points[i - 1][0] <= full));
+  const joined = (places) => places.map((point) => place(point).map((value) => value.toFixed(1)).join(",")).join(" ");
   return {
     full,
-    line: inside.map((point) => place(point).map((value) => value.toFixed(1)).join(",")).join(" "),
+    line: joined(inside),
+    way: joined(inside.filter((point) => point.length > 2).map(([drift, , toGo]) => [drift, toGo])),
     chosen: place(curve.chosen),
     ghost: extra ? place([extra.drift, extra.left]) : null,
     budget: curve.budget === null ? null : box.left + x(curve.budget),

@@ -79,6 +79,7 @@ function drawCurve(facts, widgets) {
     found.budget === null ? null : [
       svg("line", { x1: found.budget, x2: found.budget, y1: box.top, y2: low, stroke: "currentColor", "stroke-dasharray": "5 4", "stroke-opacity": 0.7 }),
       text(Math.min(found.budget + 5, box.left + box.width - 48), box.top + 12, t("budget"))],
+    svg("polyline", { points: found.way, fill: "none", stroke: "#4a80d8", "stroke-width": 2, "stroke-opacity": 0.6, "stroke-dasharray": "6 4" }, svg("title", {}, t("the part of it that is straight way to the anchor"))),
     svg("polyline", { points: found.line, fill: "none", stroke: "#4a80d8", "stroke-width": 3 }),
     svg("circle", { cx: found.chosen[0], cy: found.chosen[1], r: 7, fill: "#d64545", "data-speed": "chosen" }, svg("title", {}, t("this edit"))),
     found.ghost && svg("circle", { cx: found.ghost[0], cy: found.ghost[1], r: 7, fill: "none", stroke: "#d64545", "stroke-width": 3, "stroke-dasharray": "4 3" }, svg("title", {}, t("the next run"))));

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from speed_erase.speed_ops.certificate.certificate import bars_of
+from speed_erase.speed_ops.certificate.certificate import bars_of, verdict
 from speed_erase.speed_ops.engine.settings import BUDGETS
 
 from ..world.measures import spearman
@@ -135,10 +135,15 @@ class Case:
     method: str
     concept: str
     kind: str
-    verdict: str
     left: float
+    to_go: float
     seen: float
     chance: float
+
+    @property
+    def verdict(self) -> str:
+        """By today's bars."""
+        return verdict(self.left, self.left, self.kind, self.to_go)
 
     @property
     def gone(self) -> bool:
@@ -166,43 +171,59 @@ def _cases(runs: Runs) -> Iterator[Case]:
         for concept, left in result.get("left", {}).items():
             if left is None or result["concept_counts"].get(concept, 0) < FEWEST:
                 continue
-            kind, verdict = result["kinds"][concept], result["verdicts"][concept]
-            if left > bars_of(kind).erased:  # of a run from before the bars were lowered
-                verdict = "weakened" if verdict == "erased" else verdict
             seen, chance = result["by_concept"][concept], before["chance"].get(concept, 0.0)
-            yield Case(result["task"], result["method"], concept, kind, verdict, left, seen, chance)
+            kind, to_go = result["kinds"][concept], result["to_go"][concept]
+            yield Case(result["task"], result["method"], concept, kind, left, to_go, seen, chance)
 
 
-def best_bar(cases: Sequence[Case]) -> tuple[float, float, float]:
-    """The bar on what is left that agrees most often, of those that call at most `UNSAFE` wrongly erased.
+Measure = Literal["left", "to_go"]
+
+
+def best_bar(cases: Sequence[Case], measure: Measure) -> tuple[float, float, float]:
+    """The bar on a measure that agrees most often, of those that call at most `UNSAFE` wrongly erased.
 
     (bar, agreement, share of unsafe); of bars that agree as often, the highest.
     """
-    left = np.array([case.left for case in cases])
+    values = np.array([getattr(case, measure) for case in cases])
     gone = np.array([case.gone for case in cases])
-    levels = np.unique(left)
-    bars = [0.0, *((levels[:-1] + levels[1:]) / 2), float(levels[-1]) + 0.01]
+    levels = np.unique(values)
+    bars = [-0.01, *((levels[:-1] + levels[1:]) / 2), float(levels[-1]) + 0.01]
     scored = []
     for bar in bars:
-        below = left <= bar
+        below = values <= bar
         scored.append((float((below == gone).mean()), float(bar), float((below & ~gone).mean())))
     safe = [entry for entry in scored if entry[2] <= UNSAFE]
     agreement, bar, unsafe = max(safe)
     return bar, agreement, unsafe
 
 
+def told_apart(cases: Sequence[Case], measure: Measure) -> float | None:
+    """How often a measure is lower for a concept that is gone than for one that is not: 0.5 is chance."""
+    gone, seen = (np.array([getattr(c, measure) for c in cases if c.gone == flag]) for flag in (True, False))
+    if not len(gone) or not len(seen):
+        return None
+    below = (gone[:, None] < seen).mean() + (gone[:, None] == seen).mean() / 2
+    return float(below)
+
+
 def bars(runs: Runs) -> Table:
     """Which residual is gone, for each kind?"""
     cases = cases_of(runs)
-    head = ["kind", "concepts in runs", "gone in pictures", "bar now", "agreement", "unsafe"]
-    head += ["best safe bar", "agreement", "unsafe"]
+    head = ["kind", "concepts in runs", "gone in pictures", "bars now: left, to go", "agreement", "unsafe"]
+    for words in ("left", "to go"):
+        head += [f"{words}: told apart", "best safe bar", "agreement"]
     lines = []
     for kind in dict.fromkeys(case.kind for case in cases):
         own = [case for case in cases if case.kind == kind]
-        bar, agreement, unsafe = best_bar(own)
-        line = [kind, str(len(own)), percent(_mean(case.gone for case in own)), f"{bars_of(kind).erased:.2f}"]
+        now = bars_of(kind)
+        shown = f"{now.erased:.2f}, " + ("-" if now.arrived is None else f"{now.arrived:.2f}")
+        line = [kind, str(len(own)), percent(_mean(case.gone for case in own)), shown]
         line += [percent(_mean(case.agrees for case in own)), percent(_mean(case.unsafe for case in own))]
-        lines.append([*line, f"{bar:.2f}", percent(agreement), percent(unsafe)])
+        measures: tuple[Measure, ...] = ("left", "to_go")
+        for measure in measures:
+            bar, agreement, _ = best_bar(own, measure)
+            line += [percent(told_apart(own, measure)), f"{bar:.2f}" if bar > 0 else "none", percent(agreement)]
+        lines.append(line)
     return head, lines
 
 

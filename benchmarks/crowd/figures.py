@@ -127,24 +127,29 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
 
 
 def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
-    """What the certificate says is left against what is seen, by kind, with the bar."""
+    """What the certificate says is left, and is still to go, against what is seen; by kind, with the bars."""
     from speed_erase.speed_ops.certificate.certificate import bars_of
 
     kinds = list(dict.fromkeys(case.kind for case in cases))
     if not kinds:
         return None
-    figure, panels = plots().subplots(1, len(kinds), figsize=(4 * len(kinds), 3), squeeze=False)
-    for panel, kind in zip(panels[0], kinds, strict=True):
-        own = [case for case in cases if case.kind == kind]
-        for gone, colour, label in ((True, OURS, "gone"), (False, RIVAL, "still seen")):
-            part = [case for case in own if case.gone == gone]
-            panel.plot([c.left for c in part], [100 * c.seen for c in part], ".", color=colour, label=label)
-        panel.axvline(bars_of(kind).erased, color="#888888", linestyle=":", label="the bar for 'erased'")
-        panel.set_title(kind, fontsize=10)
-        panel.set_xlabel("left, by the certificate", fontsize=8)
-        panel.set_ylim(-3, 103)
-    panels[0][0].set_ylabel("pictures in which it is recognised (%)", fontsize=8)
+    figure, panels = plots().subplots(2, len(kinds), figsize=(4 * len(kinds), 5.6), squeeze=False, sharey=True)
+    for row, (measure, words) in zip(panels, (("left", "left"), ("to_go", "way still to go")), strict=True):
+        for panel, kind in zip(row, kinds, strict=True):
+            own = [case for case in cases if case.kind == kind]
+            for gone, colour, label in ((True, OURS, "gone"), (False, RIVAL, "still seen")):
+                part = [case for case in own if case.gone == gone]
+                places = [getattr(case, measure) for case in part], [100 * case.seen for case in part]
+                panel.plot(*places, ".", color=colour, label=label)
+            bar = bars_of(kind).erased if measure == "left" else bars_of(kind).arrived
+            if bar is not None:
+                panel.axvline(bar, color="#888888", linestyle=":", label="the bar for 'erased'")
+            panel.set_title(kind, fontsize=10)
+            panel.set_xlabel(f"{words}, by the certificate", fontsize=8)
+            panel.set_ylim(-3, 103)
+        row[0].set_ylabel("still recognised (% of pictures)", fontsize=8)
     panels[0][-1].legend(fontsize=7)
+    figure.tight_layout()
     return save(figure, out / "verdicts.png", DPI)
 
 

@@ -178,13 +178,14 @@ def _disagreements(cases: Sequence[Any]) -> str:
 def _wrong(cases: Sequence[Any]) -> str:
     lines = [
         [
-            *(case.task, METHODS[case.method].label, case.concept, case.verdict, f"{case.left:.2f}"),
+            *(case.task, METHODS[case.method].label, case.concept, case.verdict),
+            *(f"{case.left:.2f}", f"{case.to_go:.2f}"),
             *(percent(case.seen), percent(case.chance), "**unsafe**" if case.unsafe else "cautious"),
         ]
         for case in cases
         if not case.agrees
     ]
-    head = ["task", "method", "concept", "verdict", "left", "still recognised", "by chance", ""]
+    head = ["task", "method", "concept", "verdict", "left", "to go", "still recognised", "by chance", ""]
     return "# Where verdict and pictures disagree\n\n" + table(head, lines)
 
 

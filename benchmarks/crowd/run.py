@@ -113,7 +113,7 @@ def _certified(edited: Edited) -> dict[str, Any]:
     curve = certificate.curve
     return {
         "left": {one.name: one.probe_median for one in certificate.concepts},
-        "verdicts": {one.name: one.verdict for one in certificate.concepts},
+        "to_go": {one.name: one.probe_to_go for one in certificate.concepts},
         "kinds": {one.name: one.kind for one in certificate.concepts},
         "drift": drift.get("held_out context"),
         "drifts": drift,

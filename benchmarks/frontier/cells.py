@@ -36,6 +36,8 @@ class Point:
     seconds: float
     at: float
     """Value of the method's knob."""
+    to_go: float | None = None
+    """How much of what is left is straight way to the anchor; the rest went astray."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,12 @@ class Cell:
             erasure = solve(weights, *given, probes=rows.probes, held_out=rows.held_out, **judges)
         certificate = erasure.certificate
         seconds = sum(took for part, took in certificate.seconds.items() if part != "certificate")
-        left = sum(one.probe_median or 0.0 for one in certificate.concepts) / len(certificate.concepts)
+        left, to_go = (
+            sum(getattr(one, name) or 0.0 for one in certificate.concepts) / len(certificate.concepts)
+            for name in ("probe_median", "probe_to_go")
+        )
         (drift,) = (part.mean for part in certificate.drift if (part.group, part.where) == ("held_out", "context"))
-        return Point(left, drift, seconds, erasure.settings.lam), certificate
+        return Point(left, drift, seconds, erasure.settings.lam, to_go), certificate
 
 
 def compressed(settings: EraseSettings, concepts: int) -> EraseSettings:

@@ -128,11 +128,12 @@ def _table(cells: dict[str, Any]) -> Iterator[str]:
 
 
 def _defaults(cells: dict[str, Any]) -> Iterator[str]:
-    yield "| encoder, concepts | budget | drift of held-out names | left in unseen prompts | seconds |"
-    yield "| --- | --- | --- | --- | --- |"
+    yield "| encoder, concepts | budget | drift of held-out names | left in unseen prompts | still to go | seconds |"
+    yield "| --- | --- | --- | --- | --- | --- |"
     for name, cell in cells.items():
         point = Point(**cell["default"])
-        yield f"| {name} | {BUDGET:.0%} | {point.drift:.1%} | {point.left:.2f} | {point.seconds:.1f} |"
+        to_go = "-" if point.to_go is None else f"{point.to_go:.2f}"
+        yield f"| {name} | {BUDGET:.0%} | {point.drift:.1%} | {point.left:.2f} | {to_go} | {point.seconds:.1f} |"
 
 
 def _published(cells: dict[str, Any]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import torch
 from ..concepts.names import quoted
 from ..engine.curve import Curve
 from ..engine.problem import Problem
-from .certificate import VERDICT_WORDS, ConceptResult, Drift, LayerFacts, left_within, verdict_in_words
+from .certificate import VERDICT_WORDS, ConceptResult, Drift, LayerFacts, helped_by_more, verdict_in_words
 
 ALIKE_BELOW = 0.05
 """Target and anchor whose outputs differ by less than this share of the target's are nearly the same."""
@@ -69,14 +69,15 @@ def _about_budget(
     weak = [one.name for one in concepts if one.verdict in ("weakened", "stands")]
     if not weak:
         return
-    more = left_within(curve, 2 * budget)
+    more = helped_by_more(curve)
     what = quoted(weak[0]) if len(weak) == 1 else f"{len(weak)} of {len(concepts)} concepts"
     text = f"A drift of {budget:.0%}, the budget, does not allow all of the erasure of {what}."
-    if more is not None and more < curve.chosen.left - 0.02:
-        text += f" With {2 * budget:.0%}, {more:.0%} would be left on average instead of {curve.chosen.left:.0%}."
+    if more is not None:
+        text += f" With {2 * budget:.0%}, {more.to_go:.0%} of the way to the anchor would be still to go on average "
+        text += f"instead of {curve.chosen.to_go:.0%}."
     elif curve.chosen.drift < UNSPENT * budget:
         text = f"{what} cannot be erased further: past a drift of {curve.chosen.drift:.1%}, "
-        text += "a stronger edit leaves no less in other prompts."
+        text += "a stronger edit gets no nearer to the anchor in other prompts."
     else:
         text += " More drift would hardly help."
     names = ", ".join(quoted(name) for name, _ in curve.in_the_way[:NAMED])

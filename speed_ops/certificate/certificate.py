@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..engine.adversarial import Round
-from ..engine.curve import Curve
+from ..engine.auto import preferred
+from ..engine.curve import Curve, CurvePoint
 from ..files.metadata import HEADER_WARNINGS
 
 Verdict = Literal["erased", "weakened", "stands", "unproven"]
@@ -27,6 +28,8 @@ class Bars:
     """Up to here a concept counts as erased."""
     stands: float
     """From here on it counts as standing; between the two it is weakened."""
+    arrived: float | None = None
+    """With no more of the straight way to go it counts as erased, whatever went astray: pictures show the way alone."""
 
 
 # From pictures of two models that draw (docs/proof). In the tidy world, 308 erasures, painters were in no picture up to
@@ -66,6 +69,9 @@ class ConceptResult:
     energy_lost: float
     """Share of the change that compressing the concept's rows gave up."""
     kind: str = ""
+    probe_to_go: float | None = None
+    """How much of that residual is straight way to the anchor; the rest went astray. None also before it was measured.
+    """
 
 
 @dataclass(frozen=True)
@@ -153,19 +159,30 @@ _SAID_ONCE = ("seconds", "settings")
 """What a header does not say again of the pooled path."""
 
 
-def verdict(solved: float, probed: float | None, kind: str = "") -> Verdict:
+def verdict(solved: float, probed: float | None, kind: str = "", to_go: float | None = None) -> Verdict:
     """erased, weakened or stands by the unseen contexts; without any, nothing is proven."""
     if probed is None:
         return "unproven"
     left, bars = max(solved, probed), bars_of(kind)
+    if to_go is not None and bars.arrived is not None and to_go <= bars.arrived:
+        return "erased"
     return "erased" if left <= bars.erased else "weakened" if left < bars.stands else "stands"
 
 
-def left_within(curve: Curve, drift: float) -> float | None:
-    """The least that the curve leaves within a drift; None where it has no such point."""
-    return min((point.left for point in curve.points if point.drift <= drift), default=None)
+def point_within(curve: Curve, drift: float) -> CurvePoint | None:
+    """The point of the curve that `auto` would prefer within a drift; None where it has none there."""
+    points = [point for point in curve.points if point.drift <= drift]
+    return preferred(points) if points else None
 
 
+def helped_by_more(curve: Curve) -> CurvePoint | None:
+    """What twice the budget would choose, where that gets clearly nearer to the anchor."""
+    more = None if curve.budget is None else point_within(curve, 2 * curve.budget)
+    return more if more is not None and more.to_go < curve.chosen.to_go - CLEARLY else None
+
+
+CLEARLY = 0.02
+"""Twice what a point of the curve may be short of the best (`auto.WORTH_ITS_DRIFT`): less is not worth a word."""
 VERDICT_WORDS: dict[str, str] = {
     "erased": "erased",
     "weakened": "weakened",
@@ -236,9 +253,10 @@ def _trade_off(curve: Curve) -> str:
     chosen = curve.chosen
     budget = "" if curve.budget is None else f" of a budget of {curve.budget:.0%}"
     who = f"{curve.names} names" + (" set aside" if curve.unseen else ", the kept ones themselves")
-    words = f"Trade-off: {chosen.left:.0%} left for a drift of {chosen.drift:.1%}{budget} (judged on {who})."
-    within = [(drift, left_within(curve, drift)) for drift in SHOWN_DRIFTS]
-    offers = [f"{left:.0%} for {drift:.0%}" for drift, left in within if left is not None]
+    words = f"Trade-off: {chosen.left:.0%} left for a drift of {chosen.drift:.1%}{budget} (judged on {who}), "
+    words += f"and {chosen.to_go:.0%} of the straight way to the anchor still to go."
+    within = [(drift, point_within(curve, drift)) for drift in SHOWN_DRIFTS]
+    offers = [f"{point.left:.0%} for {drift:.0%}" for drift, point in within if point is not None]
     return f"{words} Otherwise: {', '.join(offers)}." if offers else words
 
 

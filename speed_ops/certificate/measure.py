@@ -85,17 +85,18 @@ class Measurer:
         results = []
         kinds = self.problem.kinds or ("",) * len(self.problem.targets.names)
         for i, name in enumerate(self.problem.targets.labels()):
-            seen, seen_worst = (probed[0][i], probed[1][i]) if probed else (None, None)
+            seen, seen_worst, to_go = (part[i] for part in probed) if probed else (None, None, None)
             results.append(
                 ConceptResult(
                     name=name,
-                    verdict=verdict(solved[0][i], seen, kinds[i]),
+                    verdict=verdict(solved[0][i], seen, kinds[i], to_go),
                     solved_median=solved[0][i],
                     solved_worst=solved[1][i],
                     probe_median=seen,
                     probe_worst=seen_worst,
                     energy_lost=self.problem.pairs.energy_lost[i],
                     kind=kinds[i],
+                    probe_to_go=to_go,
                 )
             )
         return tuple(results)
@@ -127,14 +128,16 @@ class _LayerRecord:
         )
 
 
-def left_of(wanted: Tensor, missing: Tensor) -> Tensor:
-    """`m`: squared size of what is left of each row, without what went straight on beyond the anchor.
+def left_of(wanted: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
+    """`m`, twice: squared size of what is left of each row, and of how much of that is way still to go.
 
-    `wanted` (`m x o`) leads from a row's output to its anchor's, `missing` from the anchor's to where the edit put it.
+    What went straight on beyond the anchor is in neither. `wanted` (`m x o`) leads from a row's output to its anchor's,
+    `missing` from the anchor's to where the edit put it.
     """
     size = wanted.square().sum(dim=1)
-    beyond = (missing * wanted).sum(dim=1).clamp(min=0).square() / size.clamp(min=torch.finfo(size.dtype).tiny)
-    return (missing.square().sum(dim=1) - beyond).clamp(min=0)
+    way = (missing * wanted).sum(dim=1) / size.clamp(min=torch.finfo(size.dtype).tiny).sqrt()
+    left = missing.square().sum(dim=1) - way.clamp(min=0).square()
+    return left.clamp(min=0), way.clamp(max=0).square()
 
 
 class _PairRows:
@@ -145,6 +148,7 @@ class _PairRows:
         self.change = anchors.values - targets.values
         self.response = _Response(targets.values)
         self.left: list[Tensor] = []
+        self.to_go: list[Tensor] = []
 
     def measure(self, weight: Tensor, edit: LayerEdit, size: Tensor | None = None) -> Tensor:
         """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept, from each row's `size`."""
@@ -152,16 +156,17 @@ class _PairRows:
         wanted = self.change @ weight.T
         missing = self.response.to(edit) @ edit.up.T - wanted
         whole = per_concept(wanted.square().sum(dim=1), self.index, concepts)
-        part = per_concept(left_of(wanted, missing), self.index, concepts)
         tiny = torch.finfo(whole.dtype).tiny
-        self.left.append((part / whole.clamp(min=tiny)).sqrt() * (whole > 0))
+        for found, sizes in zip((self.left, self.to_go), left_of(wanted, missing), strict=True):
+            part = per_concept(sizes, self.index, concepts)
+            found.append((part / whole.clamp(min=tiny)).sqrt() * (whole > 0))
         own = whole if size is None else per_concept(size, self.index, concepts)
         return (whole / own.clamp(min=tiny)).sqrt()
 
-    def over_layers(self) -> tuple[list[float], list[float]]:
-        """Median and worst residual of each concept."""
-        left = torch.stack(self.left)
-        return left.median(dim=0).values.tolist(), left.amax(dim=0).tolist()
+    def over_layers(self) -> tuple[list[float], list[float], list[float]]:
+        """Median and worst residual of each concept, and the median of its way still to go."""
+        left, to_go = torch.stack(self.left), torch.stack(self.to_go)
+        return left.median(dim=0).values.tolist(), left.amax(dim=0).tolist(), to_go.median(dim=0).values.tolist()
 
 
 class _RetainRows:

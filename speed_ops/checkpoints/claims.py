@@ -71,6 +71,7 @@ def _concept_faults(claims: list[dict[str, Any]], recipe: Recipe, measured: Cert
 
 _SHARES = {
     "probe_median": "is left in unseen prompts",
+    "probe_to_go": "of the way is still to go in unseen prompts",
     "solved_median": "is left in the prompts we optimised",
     "probe_worst": "is left in unseen prompts, in the worst layer",
     "solved_worst": "is left in the prompts we optimised, in the worst layer",
@@ -78,9 +79,15 @@ _SHARES = {
 }
 
 
+_NEWER = ("probe_to_go",)
+"""What files of earlier releases do not say."""
+
+
 def _number_faults(claim: dict[str, Any], found: ConceptResult) -> Iterator[str]:
     """Where more is left of a concept than the certificate says."""
     for field, words in _SHARES.items():
+        if field not in claim and field in _NEWER:
+            continue
         share, said = getattr(found, field), _number(claim.get(field), -math.inf)
         if share is not None and share > said + LEFT_TOLERANCE:
             shown = "does not say" if said == -math.inf else f"says {said:.0%}"
@@ -93,9 +100,11 @@ def _best_verdict(claim: dict[str, Any], found: ConceptResult) -> str:
     Bars are those of the kind that the recipe gives.
     """
     solved, probed = (_number(claim.get(name), math.inf) for name in ("solved_median", "probe_median"))
-    own = verdict(solved, None if claim.get("probe_median") is None else probed, found.kind)
-    lenient = None if found.probe_median is None else found.probe_median - LEFT_TOLERANCE
-    return max(own, verdict(found.solved_median - LEFT_TOLERANCE, lenient, found.kind), key=_VERDICTS.index)
+    to_go = _number(claim.get("probe_to_go"), math.inf)
+    own = verdict(solved, None if claim.get("probe_median") is None else probed, found.kind, to_go)
+    measured = [None if one is None else one - LEFT_TOLERANCE for one in (found.probe_median, found.probe_to_go)]
+    lenient = verdict(found.solved_median - LEFT_TOLERANCE, measured[0], found.kind, measured[1])
+    return max(own, lenient, key=_VERDICTS.index)
 
 
 _GROUPS = {"kept": ("kept", "filtered"), "held_out": ("held_out",)}

@@ -1,9 +1,9 @@
 """What the preset `auto` settles by itself: rows a concept, and how far to go.
 
 The two errors of an erasure pull against each other: what is left of the targets, and how far everything else drifts.
-`auto` goes along the curve of both (`curve`) and erases as much as the budget of drift allows; where more drift buys
-next to nothing it stops earlier. Names and contexts that it judges by are set aside for that alone: the edit is not
-made from them, and the certificate judges by others.
+`auto` goes along the curve of both (`curve`), as far towards the anchors as the budget of drift allows; where more
+drift buys next to nothing, or goes astray, it stops earlier. Names and contexts that it judges by are set aside for
+that alone: the edit is not made from them, and the certificate judges by others.
 
 With the null space as prior it chooses the threshold: the strictest under which the targets reach their anchors.
 """
@@ -27,7 +27,11 @@ from .rows import per_concept
 from .settings import EraseSettings
 
 WORTH_ITS_DRIFT = 0.01
-"""The knee: an edit that leaves no more than this above the least within the budget, and drifts less, is the better."""
+"""The knee: of edits whose way to go is at most this above the shortest within the budget, that which drifts least."""
+ASTRAY = 0.05
+"""What is left may be this much above the least, for a shorter way to go. Pictures stop showing a concept once its way
+is gone, whatever went astray meanwhile (docs/proof); but what is drawn instead should still be near the anchor, and
+where a text encoder hardly knows a name, a stronger edit goes astray faster than it arrives."""
 FIRMER = 1 / 30
 """The second softness that is tried. A tidy text encoder leaves directions that no name uses, and there a prior next to
 a null space erases more; an untidy one leaves none, and there the softer prior does (docs/frontier.md)."""
@@ -71,7 +75,7 @@ def settle(problem: Problem, weights: Mapping[str, Tensor], watch: Stopwatch) ->
     found = [_traced(problem, solver, layers, watch)]
     firmer = replace(problem, settings=settings.but(softness=FIRMER * settings.softness))
     found.append(_traced(firmer, LayerSolver(firmer, problem.pairs, watch, {}), layers, watch))
-    best = _preferred([one.curve.chosen for one in found if one.curve])
+    best = preferred([one.curve.chosen for one in found if one.curve])
     return next(one for one in found if one.curve and one.curve.chosen == best)
 
 
@@ -96,7 +100,7 @@ def _traced(problem: Problem, solver: LayerSolver, layers: Tensor, watch: Stopwa
 
 
 def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> CurvePoint:
-    """The most that can be erased within the budget, or nearly as much for less drift."""
+    """The furthest way within the budget, or nearly as far for less drift."""
     within = [point for point in points if _spent(point) <= budget]
     beyond = points[len(within) :] if within == list(points[: len(within)]) else ()
     if within and beyond:
@@ -106,15 +110,17 @@ def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> Curve
         while _spent(point := judge.at(lam)) > budget:
             lam *= max(2.0, _spent(point) / budget)
         within = [point]
-    return _preferred(within)
+    return preferred(within)
 
 
-def _preferred(points: Sequence[CurvePoint]) -> CurvePoint:
-    """The one that leaves least, or nearly as little for less drift."""
+def preferred(points: Sequence[CurvePoint]) -> CurvePoint:
+    """The one with the shortest way to go, or nearly as short for less drift, of those that did not go astray."""
     least = min(point.left for point in points)
+    near = [point for point in points if point.left <= least + ASTRAY]
+    shortest = min(point.to_go for point in near)
     return min(
-        (point for point in points if point.left <= least + WORTH_ITS_DRIFT),
-        key=lambda point: (point.drift, point.left),
+        (point for point in near if point.to_go <= shortest + WORTH_ITS_DRIFT),
+        key=lambda point: (point.drift, point.to_go),
     )
 
 

@@ -46,6 +46,8 @@ class CurvePoint:
     """Of names that the edit was not made with: mean over names."""
     spread: float
     """Standard error of that mean."""
+    to_go: float
+    """Of the straight way from target to anchor, like `left`, which counts what went astray besides."""
 
 
 @dataclass(frozen=True)
@@ -126,22 +128,30 @@ class Judge:
         drift = self.drift(lam)
         mean = float(drift.mean()) if len(drift) else 0.0
         spread = float(drift.std()) / math.sqrt(len(drift)) if len(drift) > 1 else 0.0
-        return CurvePoint(lam, float(self.left(lam).mean()), mean, spread)
+        left, to_go = self.remains(lam)
+        return CurvePoint(lam, float(left.mean()), mean, spread, float(to_go.mean()))
 
     def drift(self, lam: float) -> Tensor:
         """One for each name."""
         moved = self._sizes(self.reach / (self.path.sizes + lam))
         return (per_concept(moved, self.members, len(self.names.names)) / self.size).sqrt()
 
-    def left(self, lam: float) -> Tensor:
-        """One for each concept; what went straight on beyond the anchor is taken off."""
+    def remains(self, lam: float) -> tuple[Tensor, Tensor]:
+        """What is left of each concept, and how much of that is way still to go.
+
+        What went straight on beyond the anchor is in neither.
+        """
         response = self.response / (self.path.sizes + lam)
         towards = (response * self.along).sum(dim=1)
         missing = self._sizes(response) - 2 * towards + self.whole
         tiny = torch.finfo(self.whole.dtype).tiny
-        beyond = (towards - self.whole).clamp(min=0).square() / self.whole.clamp(min=tiny)
-        part = per_concept((missing - beyond).clamp(min=0), self.groups, self.concepts)
-        return (part / per_concept(self.whole, self.groups, self.concepts).clamp(min=tiny)).sqrt()
+        way = (towards - self.whole) / self.whole.clamp(min=tiny).sqrt()  # below 0 short of the anchor, above beyond it
+        whole = per_concept(self.whole, self.groups, self.concepts).clamp(min=tiny)
+
+        def share(sizes: Tensor) -> Tensor:
+            return (per_concept(sizes, self.groups, self.concepts) / whole).sqrt()
+
+        return share((missing - way.clamp(min=0).square()).clamp(min=0)), share(way.clamp(max=0).square())
 
     def _sizes(self, response: Tensor) -> Tensor:
         return ((response @ self.gram) * response).sum(dim=1).clamp(min=0)

@@ -136,7 +136,7 @@ def widest_certificate(
     widest = -1.2345678901234567e-100  # no number has a longer text
     names = sorted(kept, key=_stored_size, reverse=True)[:LISTED_NAMES]
     longest = max((name for name, _ in concepts), key=_stored_size, default="")
-    numbers = ("solved_median", "solved_worst", "probe_median", "probe_worst", "energy_lost")
+    numbers = ("solved_median", "solved_worst", "probe_median", "probe_worst", "probe_to_go", "energy_lost")
     listed = [[name, widest] for name in names]
     drift = {
         "group": "held_out",
@@ -145,7 +145,7 @@ def widest_certificate(
         "worst": listed,
         **dict.fromkeys(("median", "p95", "maximum", "mean"), widest),
     }
-    point = dict.fromkeys(("lam", "left", "drift", "spread"), widest)
+    point = dict.fromkeys(("lam", "left", "drift", "spread", "to_go"), widest)
     part = {
         "concepts": [
             {"name": name, "kind": kind, "verdict": "unproven"} | dict.fromkeys(numbers, widest)

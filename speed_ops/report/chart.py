@@ -22,7 +22,7 @@ _MARGIN = 24
 _SHOWN = 20
 _GAP = 4
 _INK, _PALE, _GRID = (32, 36, 44), (120, 128, 140), (226, 230, 236)
-_NEUTRAL, _CHOSEN = (66, 114, 196), (197, 48, 48)
+_NEUTRAL, _FAINT, _CHOSEN = (66, 114, 196), (150, 180, 226), (197, 48, 48)
 _COLOURS = {"erased": (38, 139, 96), "weakened": (214, 158, 46), "stands": (197, 48, 48), "unproven": _PALE}
 _PLOT = 260
 """Height of the trade-off's plot."""
@@ -121,6 +121,7 @@ def _draw_curve(pen: Any, curve: Curve, top: int) -> None:
     left, right, high, low = _MARGIN + 50, _WIDTH - _MARGIN, top + _ROW + 8, top + _ROW + _PLOT
     chosen = curve.chosen.drift, curve.chosen.left
     line, reach = plotted(((point.drift, point.left) for point in curve.points), chosen, curve.budget)
+    way = [(0.0, 1.0), *((point.drift, point.to_go) for point in curve.points if point.drift <= reach)]
 
     def place(drift: float, share: float) -> tuple[float, float]:
         return left + (right - left) * drift / reach, low - (low - high) * min(1.0, share)
@@ -135,7 +136,10 @@ def _draw_curve(pen: Any, curve: Curve, top: int) -> None:
         x = place(curve.budget, 0.0)[0]
         pen.line((x, high, x, low), fill=_PALE, width=1)
         pen.text((x + 6, high), "budget", fill=_PALE, font=_font(13))
+    pen.line([place(*point) for point in way], fill=_FAINT, width=2, joint="curve")
     pen.line([place(*point) for point in line], fill=_NEUTRAL, width=3, joint="curve")
+    said = "pale line: the part of it that is straight way to the anchor"
+    pen.text((left, low + 6 + _ROW), said, fill=_PALE, font=_font(13))
     x, y = place(*chosen)
     pen.ellipse((x - 6, y - 6, x + 6, y + 6), fill=_CHOSEN)
     words = f"this edit: {chosen[1]:.0%} left, drift {chosen[0]:.1%}"

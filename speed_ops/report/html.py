@@ -239,6 +239,7 @@ def curve_facts(curve: dict[str, Any] | None) -> dict[str, Any] | None:
     line, reach = plotted(places[:-1], places[-1], budget)
     return {
         "line": [(drift / reach, min(1.0, left)) for drift, left in line],
+        "way": _way(curve["points"], reach),
         "chosen": (chosen["drift"] / reach, min(1.0, chosen["left"])),
         "words": f"this edit: {chosen['left']:.0%} left, drift {chosen['drift']:.1%}",
         "budget": None if budget is None else budget / reach,
@@ -247,6 +248,14 @@ def curve_facts(curve: dict[str, Any] | None) -> dict[str, Any] | None:
         "unseen": curve["unseen"],
         "in_the_way": [(str(name), float(value)) for name, value in curve["in_the_way"]],
     }
+
+
+def _way(points: list[dict[str, Any]], reach: float) -> list[tuple[float, float]]:
+    """The part of the trade-off that is straight way to the anchor; none in certificates of earlier releases."""
+    if any("to_go" not in point for point in points):
+        return []
+    near = [point for point in points if point["drift"] <= reach]
+    return [(0.0, 1.0), *((point["drift"] / reach, min(1.0, point["to_go"])) for point in near)]
 
 
 def _drift(parts: list[dict[str, Any]]) -> dict[str, Any]:

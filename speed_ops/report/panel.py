@@ -11,10 +11,12 @@ from ..certificate.certificate import (
     Certificate,
     ConceptResult,
     bars_of,
-    left_within,
+    helped_by_more,
+    point_within,
     pooled_lines,
     verdict_in_words,
 )
+from ..engine.curve import CurvePoint
 from ..engine.settings import BUDGETS
 from ..erase import Outcome
 
@@ -91,9 +93,7 @@ def advice(proof: Certificate) -> Iterator[str]:
     if "unproven" in verdicts:
         yield "Nothing was checked in unseen prompts: use the preset auto to know."
     if verdicts & {"weakened", "stands"}:
-        curve = proof.curve
-        more = None if curve is None or curve.budget is None else left_within(curve, 2 * curve.budget)
-        if curve is not None and more is not None and more < curve.chosen.left - 0.02:
+        if proof.curve is not None and helped_by_more(proof.curve) is not None:
             yield "Still shows? Allow more change ('others may change'), and see on the curve what that buys."
         yield "Still shows? Raise strength in steps of 0.1; drift grows with it."
         yield "Choose an anchor nearer to the concept, or drop kept names that stand in the way."
@@ -118,14 +118,18 @@ def _curve(outcome: Outcome) -> dict[str, Any] | None:
     curve = None if whole is None else whole.curve
     if curve is None:
         return None
-    offers = {word: left_within(curve, share) for word, share in BUDGETS.items()}
+    offers = {word: point_within(curve, share) or curve.points[0] for word, share in BUDGETS.items()}
     return {
-        "points": [[_short(point.drift), _short(point.left)] for point in curve.points],
-        "chosen": [_short(curve.chosen.drift), _short(curve.chosen.left)],
+        "points": [[*_place(point), _short(point.to_go)] for point in curve.points],
+        "chosen": _place(curve.chosen),
         "budget": curve.budget,
         "names": curve.names,
-        "offers": {word: [BUDGETS[word], None if left is None else _short(left)] for word, left in offers.items()},
+        "offers": {word: [BUDGETS[word], *_place(point)] for word, point in offers.items()},
     }
+
+
+def _place(point: CurvePoint) -> list[float]:
+    return [_short(point.drift), _short(point.left)]
 
 
 def _short(value: float) -> float:

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { forecast, headline, percent, plot, roundUp, scale, strip, within, worst } from "../../web/figures.js";
+import { forecast, headline, percent, plot, roundUp, scale, strip, worst } from "../../web/figures.js";
 
 const CURVE = {
-  points: [[0.01, 0.9], [0.05, 0.5], [0.1, 0.2], [0.3, 0.19], [2.0, 0.3]],
+  points: [[0.01, 0.9, 0.9], [0.05, 0.5, 0.4], [0.1, 0.2, 0.1], [0.3, 0.19, 0.05], [2.0, 0.3, 0.0]],
   chosen: [0.1, 0.2],
   budget: 0.1,
-  offers: { some: [0.1, 0.2], little: [0.05, 0.5], hardly: [0.001, null] },
+  offers: { some: [0.1, 0.1, 0.2], little: [0.05, 0.05, 0.5], hardly: [0.001, 0.01, 0.9] },
 };
 const BOX = { left: 10, top: 5, width: 100, height: 50 };
 
@@ -33,12 +33,15 @@ test("another strength or budget is foretold on the curve", () => {
   assert.ok(less.moved && less.drift === 0.05 && Math.abs(less.left - 0.5) < 1e-9);
   assert.equal(forecast(CURVE, 0, "some").left, 1);
   assert.equal(forecast(null, 1, "some"), null);
-  assert.deepEqual(within(CURVE.points, 0.001), [0.01, 0.9], "no point is so careful: the most careful one");
+  const before = { ...CURVE, points: CURVE.points.map((point) => point.slice(0, 2)), offers: { little: [0.05, 0.5] } };
+  assert.equal(forecast(before, 1, "little").moved, false, "a workflow of an earlier release foretells no other budget");
+  assert.equal(plot(before, null, BOX).way, "");
 });
 
 test("the plot keeps to its box", () => {
   const found = plot(CURVE, { drift: 0.05, left: 0.6 }, BOX);
-  for (const point of found.line.split(" ").map((pair) => pair.split(",").map(Number))) {
+  assert.equal(found.way.split(" ").length, found.line.split(" ").length);
+  for (const point of `${found.line} ${found.way}`.split(" ").map((pair) => pair.split(",").map(Number))) {
     assert.ok(point[0] >= 10 && point[0] <= 110 && point[1] >= 5 && point[1] <= 55, point.join());
   }
   assert.deepEqual(found.chosen, [60, 45]);

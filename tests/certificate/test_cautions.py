@@ -51,8 +51,8 @@ def all_warnings(target: str, kept: str) -> list[str]:
         rows[2:],
         EraseSettings(),
     )
-    point = CurvePoint(1.0, 0.8, 0.1, 0.0)
-    curve = Curve((point, CurvePoint(0.1, 0.2, 0.19, 0.0)), point, 0.1, 5, True, ((kept, 0.5),))
+    point = CurvePoint(1.0, 0.8, 0.1, 0.0, 0.8)
+    curve = Curve((point, CurvePoint(0.1, 0.2, 0.19, 0.0, 0.2)), point, 0.1, 5, True, ((kept, 0.5),))
     concepts = (ConceptResult(target, "stands", 0.9, 0.9, 0.9, 0.9, 0.5),)
     layers = (LayerFacts("layer", 1, 0, 0, 1, 0.1),)
     drift = (Drift("held_out", "context", 3, 0.5, 0.5, 0.5, ((kept, 0.5),), 0.5),)

@@ -140,6 +140,18 @@ def test_going_beyond_the_anchor_leaves_no_more_of_the_target(world):
             assert (concept.solved_median > 0.4) == (aim == 0.5)
 
 
+def test_what_is_left_is_way_to_go_and_what_went_astray():
+    source = torch.Generator().manual_seed(0)
+    wanted = torch.randn(3, 8, generator=source, dtype=torch.float64)
+    aside = torch.randn(3, 8, generator=source, dtype=torch.float64)
+    size = wanted.square().sum(dim=1)
+    aside -= (aside * wanted).sum(dim=1, keepdim=True) / size[:, None] * wanted
+    ahead = torch.tensor([0.3, 0.0, -0.2], dtype=torch.float64)  # short of the anchor, beside it, beyond it
+    left, to_go = measure.left_of(wanted, aside - ahead[:, None] * wanted)
+    assert torch.allclose(to_go, size * ahead.clamp(min=0).square())
+    assert torch.allclose(left, to_go + aside.square().sum(dim=1))
+
+
 def test_residual_and_drift_are_what_they_say(world):
     """Recomputed from the dense edit, in the open."""
     erasure = run(world, "bare", PAPER.but(held_out=0.2))

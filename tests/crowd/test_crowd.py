@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from speed_erase.benchmarks.crowd import methods, tasks
-from speed_erase.benchmarks.crowd.answers import UNSAFE, Case, Runs, best_bar, first_drift, goals
+from speed_erase.benchmarks.crowd.answers import UNSAFE, Case, Runs, best_bar, first_drift, goals, told_apart
 from speed_erase.benchmarks.crowd.judge import train_judge
 from speed_erase.benchmarks.crowd.measures import h_o_interval
 from speed_erase.benchmarks.crowd.methods import DEFAULT, METHODS, NONE, TRIED, methods_of
@@ -171,18 +171,25 @@ def test_frechet_distance_is_that_of_the_gaussians() -> None:
     assert frechet(a, a) == pytest.approx(0, abs=1e-9)
 
 
-def case(left: float, seen: float, verdict: str = "erased") -> Case:
-    return Case("painters1", "auto", "name", "style", verdict, left, seen, 0.0)
+def case(left: float, seen: float) -> Case:
+    return Case("painters1", "auto", "name", "style", left, left, seen, 0.0)
 
 
 def test_the_best_bar_is_never_an_unsafe_one() -> None:
     apart = [case(0.01 * i, 0.0) for i in range(30)] + [case(0.5 + 0.01 * i, 0.9) for i in range(30)]
-    bar, agreement, unsafe = best_bar(apart)
+    bar, agreement, unsafe = best_bar(apart, "left")
     assert 0.29 <= bar <= 0.5 and agreement == 1 and unsafe == 0
     mixed = [*apart, *(case(0.2, 0.9) for _ in range(5))]
-    bar, agreement, unsafe = best_bar(mixed)
+    bar, agreement, unsafe = best_bar(mixed, "to_go")
     assert bar < 0.2 and unsafe <= UNSAFE
-    assert case(0.2, 0.9).unsafe and not case(0.2, 0.9, "stands").unsafe and not case(0.2, 0.9).agrees
+    assert case(0.2, 0.9).unsafe and not case(0.9, 0.9).unsafe and not case(0.2, 0.9).agrees
+
+
+def test_a_measure_tells_the_gone_from_the_seen_or_does_not() -> None:
+    found = (0.1, 0.0), (0.2, 0.0), (0.3, 0.9)
+    cases = [Case("t", "m", "c", "style", 0.5, to_go, seen, 0.0) for to_go, seen in found]
+    assert told_apart(cases, "to_go") == 1 and told_apart(cases, "left") == 0.5
+    assert told_apart(cases[:2], "left") is None
 
 
 def test_goals_follow_the_runs() -> None:

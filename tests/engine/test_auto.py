@@ -11,6 +11,7 @@ from problems import embeddings, make
 
 from speed_erase.speed_ops import EraseSettings, InputError, Rows, solve
 from speed_erase.speed_ops.engine.auto import (
+    ASTRAY,
     FIRMER,
     NEARLY_AS_GOOD,
     RANK_BUDGET,
@@ -57,10 +58,13 @@ def test_the_points_of_the_curve_are_real_edits():
     erasure = run(problem, 2, auto, witnesses=aside)
     for point in erasure.certificate.curve.points[::3]:
         fixed = erasure.settings.but(preset_name="context", lam=point.lam)
-        certificate = run(problem, 2, fixed, held_out=aside).certificate
+        probes = grouped(problem.targets, 2), grouped(problem.anchors, 2)
+        certificate = run(problem, 2, fixed, held_out=aside, probes=probes).certificate
         left = sum(concept.solved_median for concept in certificate.concepts) / 2
+        to_go = sum(concept.probe_to_go for concept in certificate.concepts) / 2
         (drift,) = (part.mean for part in certificate.drift if part.group == "held_out")
         assert point.left == pytest.approx(left, rel=0.06) and point.drift == pytest.approx(drift, rel=0.06)
+        assert point.to_go == pytest.approx(to_go, rel=0.06, abs=1e-3)
 
 
 def test_less_is_left_and_more_drifts_along_the_curve():
@@ -86,26 +90,38 @@ def test_it_never_spends_more_than_the_budget(budget, seed):
 
 
 def test_a_larger_budget_erases_no_less():
-    left = [
-        run(crowded(), 2, EraseSettings.preset("auto", drift_budget=budget)).certificate.curve.chosen.left
+    to_go = [
+        run(crowded(), 2, EraseSettings.preset("auto", drift_budget=budget)).certificate.curve.chosen.to_go
         for budget in (0.01, 0.03, 0.1, 0.3)
     ]
-    assert all(after <= before + WORTH_ITS_DRIFT for before, after in pairwise(left))
-    assert left[-1] < left[0] - 0.05
+    assert all(after <= before + WORTH_ITS_DRIFT for before, after in pairwise(to_go))
+    assert to_go[-1] < to_go[0] - 0.05
 
 
 class Fake:
     """A judge of a curve that is known in closed form."""
 
     def at(self, lam: float) -> CurvePoint:
-        return CurvePoint(lam, left=lam / (1 + lam), drift=0.3 / (1 + lam), spread=0.0)
+        return CurvePoint(lam, left=lam / (1 + lam), drift=0.3 / (1 + lam), spread=0.0, to_go=lam / (1 + lam))
+
+
+def point(lam: float, left: float, drift: float, to_go: float | None = None) -> CurvePoint:
+    return CurvePoint(lam, left, drift, 0.0, left if to_go is None else to_go)
 
 
 def test_the_knee_is_taken_where_more_drift_buys_nothing():
-    flat = (CurvePoint(3.0, 0.9, 0.02, 0.0), CurvePoint(2.0, 0.205, 0.05, 0.0), CurvePoint(1.0, 0.2, 0.09, 0.0))
+    flat = point(3.0, 0.9, 0.02), point(2.0, 0.205, 0.05), point(1.0, 0.2, 0.09)
     assert choose(flat, Fake(), 0.1) == flat[1]
-    steep = (*flat[:2], replace(flat[2], left=0.1))
+    steep = (*flat[:2], replace(flat[2], left=0.1, to_go=0.1))
     assert choose(steep, Fake(), 0.1) == steep[2]
+
+
+def test_it_goes_on_while_the_way_gets_shorter_and_little_goes_astray():
+    """Pictures stop showing a concept with the way to its anchor, not with all that is left."""
+    straight = point(3.0, 0.5, 0.1, to_go=0.4), point(2.0, 0.52, 0.2, to_go=0.1)
+    assert choose(straight, Fake(), 0.3) == straight[1]
+    astray = (straight[0], replace(straight[1], left=0.5 + ASTRAY + 0.01))
+    assert choose(astray, Fake(), 0.3) == astray[0], "an edit that draws something else than the anchor is no better"
 
 
 def test_it_looks_between_the_points_to_use_the_budget():
@@ -254,4 +270,5 @@ def test_a_tidy_encoder_gets_the_firmer_prior_and_an_untidy_one_the_softer():
     few = torch.randn(200, 40, generator=source).double() @ torch.randn(40, 96, generator=source).double()
     tidy = replace(tidy, retain=few)
     assert run(tidy, 2, EraseSettings.preset("auto")).settings.softness == pytest.approx(FIRMER * softness)
-    assert run(crowded(), 2, EraseSettings.preset("auto")).settings.softness == softness
+    scarce = EraseSettings.preset("auto", drift_budget=0.1)  # with more, either prior erases all of it here
+    assert run(crowded(), 2, scarce).settings.softness == softness

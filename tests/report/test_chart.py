@@ -27,8 +27,8 @@ def test_a_picture_of_bytes() -> None:
 
 
 def curve(left: float, budget: float | None = 0.1) -> Curve:
-    points = tuple(CurvePoint(1.0 / n, 1.0 - 0.04 * n, 0.02 * n, 0.0) for n in range(1, 20))
-    return Curve(points, CurvePoint(0.5, left, 0.08, 0.001), budget, 32, True, (("Monet", 0.3),))
+    points = tuple(CurvePoint(1.0 / n, 1.0 - 0.04 * n, 0.02 * n, 0.0, 1.0 - 0.05 * n) for n in range(1, 20))
+    return Curve(points, CurvePoint(0.5, left, 0.08, 0.001, left), budget, 32, True, (("Monet", 0.3),))
 
 
 def test_the_trade_off_is_drawn_below_with_the_chosen_point() -> None:

@@ -26,8 +26,8 @@ def concept(name: str, left: float, verdict: Any) -> ConceptResult:
 
 
 CURVE = Curve(
-    points=(CurvePoint(10, 0.9, 0.01, 0), CurvePoint(1, 0.4, 0.08, 0), CurvePoint(0.1, 0.1, 0.19, 0)),
-    chosen=CurvePoint(1, 0.4, 0.08, 0),
+    points=(CurvePoint(10, 0.9, 0.01, 0, 0.9), CurvePoint(1, 0.4, 0.08, 0, 0.4), CurvePoint(0.1, 0.1, 0.19, 0, 0.1)),
+    chosen=CurvePoint(1, 0.4, 0.08, 0, 0.4),
     budget=0.1,
     names=20,
     unseen=True,
@@ -46,7 +46,8 @@ def test_the_figures_are_the_certificates_and_the_least_erased_come_first() -> N
     assert facts["drift"][0]["worst"] == [["Monet", 0.03]] and facts["drift"][0]["group"] == "Kept names, in prompts"
     assert facts["curve"]["chosen"] == [0.08, 0.4]
     assert set(facts["curve"]["offers"]) == set(BUDGETS)
-    assert facts["curve"]["offers"]["some"] == [0.3, 0.1] and facts["curve"]["offers"]["little"] == [0.1, 0.4]
+    assert facts["curve"]["offers"]["some"] == [0.3, 0.19, 0.1]
+    assert facts["curve"]["offers"]["little"] == [0.1, 0.08, 0.4]
 
 
 def test_what_to_do_next_depends_on_the_verdict() -> None:
