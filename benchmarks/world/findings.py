@@ -40,9 +40,10 @@ What the small world says, and where it disagrees with the paper:
   painter in nearly the same direction. A CLIP of the web is not that tidy. An earlier trial with a random text
   encoder left the style standing under the single-row edit; the short version in the test suite has such an encoder
   too, and even rows in context come only half of the way there.
-- **The orthogonal edit turns rather than removes.** With its released weights, as we read them, it leaves this
-  model's painters standing; with a hundred times the weight on erasing it erases most of them, and the implied
-  night, and harms the others. Its weights were chosen for other models, so this is no verdict on the method.
+- **The orthogonal edit turns rather than removes.** With the default weights of its command line it
+  leaves this model's painters standing; with a hundred times the weight on erasing it erases most of them, and the
+  implied night, and harms the others. Its released scripts use 500 to 3,500 times that weight: the crowded world
+  compares those, and there it does far better. So this is no verdict on the method.
 - **A white-box attacker wins.** Rows moved by a fifth of their length bring the pictures back. Adversarial rounds did
   not help: they lower the engine's own measure of the leak a little, close a few directions, and a gradient has
   hundreds to choose from. Against someone who holds the weights this kind of edit is no protection.

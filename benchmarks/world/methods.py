@@ -156,7 +156,7 @@ def _listed() -> list[Method]:
         speed("abl4_bare", "ablation 4: IEC, IPF, RPA", BARE, "few", dpa=False, rpa=True),
         speed("speed_few", "SPEED as published (few)", BARE, "few"),
         speed("speed_multi", "SPEED as published (multi)", BARE, "multi"),
-        Method("oce_bare", "OCE, released weights", BARE, orthogonal()),
+        Method("oce_bare", "OCE, its command line's weights", BARE, orthogonal()),
         Method("oce_both", "OCE, rows in context", BOTH, orthogonal()),
         Method("oce_hard", "OCE, rows in context, erase weight 100", BOTH, orthogonal(erase=100.0)),
         speed("targets", "SPEED, rows in context for targets only", TARGETS, "context"),
