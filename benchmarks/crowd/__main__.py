@@ -68,7 +68,8 @@ def _report(options: argparse.Namespace) -> None:
 
     second = None
     if options.second:
-        second = _runner(argparse.Namespace(**(vars(options) | {"data": options.second})))
+        other = {"data": options.second, "count": options.second_count or options.count}
+        second = _runner(argparse.Namespace(**(vars(options) | other)))
     print(write_report(_runner(options), options.out, second))
 
 
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("report", parents=[shared], help="docs/proof from the stored runs")
     command.add_argument("--out", type=Path, default=Path("docs/proof"))
     command.add_argument("--second", type=Path, help="the folder of another training, to confirm what was chosen")
+    command.add_argument("--second-count", type=int, help="pictures on each side there (default: as many)")
     command.set_defaults(run=_report)
     return parser
 

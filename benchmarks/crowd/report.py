@@ -106,7 +106,8 @@ def _again(runs: Runs, second: Runner) -> tuple[Table, str]:
     made, said = confirmed(runs, Runs.of(_known(second)))
     about = (
         f"Weights `{second.folder.name}`: the same world and prompts, another seed for the training (`{COMMAND} --data "
-        f"SECOND train --seed {second.training['plan']['seed']}`) and for the noise of every picture. "
+        f"SECOND train --seed {second.training['plan']['seed']}`) and for the noise of every picture; {second.count} "
+        "pictures on each side. "
     )
     return made, about + said
 
@@ -135,7 +136,8 @@ def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: boo
         f"- Made by `{COMMAND} train`, `{COMMAND} judge`, `{COMMAND} run{number}`"
         f"{f', `{COMMAND} frechet{number}`' if real else ''}, `{COMMAND} report{number}`.\n"
         "- Chosen on these pictures: the default's budget (30 %, after 3, 5, 10, 20, 30, 45 and 60 % had been "
-        "drawn; it was 10 %) and the bar of implicit ideas (0.40, it was 0.55). So the goals below say how well the "
+        "drawn; it was 10 %), the rule by which it chooses on its curve (the shortest way to go, it was the least "
+        "left) and the bars of the verdicts. So the goals below say how well the "
         "default fits this world, not how it does on pictures that it was not chosen by. Published settings were not "
         "tuned here, but for OCE's: its weight of erasing belongs to the size of SD1.4's weights, so three are tried "
         "on each task and the best one counts. "

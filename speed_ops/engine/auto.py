@@ -27,7 +27,7 @@ from .rows import per_concept
 from .settings import EraseSettings
 
 WORTH_ITS_DRIFT = 0.01
-"""The knee: of edits whose way to go is at most this above the shortest within the budget, that which drifts least."""
+"""The knee: an edit that is no further than this from the best within the budget, and drifts less, is the better."""
 ASTRAY = 0.05
 """What is left may be this much above the least, for a shorter way to go. Pictures stop showing a concept once its way
 is gone, whatever went astray meanwhile (docs/proof); but what is drawn instead should still be near the anchor, and
@@ -114,14 +114,15 @@ def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> Curve
 
 
 def preferred(points: Sequence[CurvePoint]) -> CurvePoint:
-    """The one with the shortest way to go, or nearly as short for less drift, of those that did not go astray."""
+    """Of those that did not go astray the one with the shortest way to go, then that which leaves least; each of it or
+    nearly so for less drift."""
     least = min(point.left for point in points)
     near = [point for point in points if point.left <= least + ASTRAY]
     shortest = min(point.to_go for point in near)
-    return min(
-        (point for point in near if point.to_go <= shortest + WORTH_ITS_DRIFT),
-        key=lambda point: (point.drift, point.to_go),
-    )
+    near = [point for point in near if point.to_go <= shortest + WORTH_ITS_DRIFT]
+    least = min(point.left for point in near)
+    near = [point for point in near if point.left <= least + WORTH_ITS_DRIFT]
+    return min(near, key=lambda point: (point.drift, point.to_go, point.left))
 
 
 def _spent(point: CurvePoint) -> float:

@@ -14,7 +14,7 @@ from problems import embeddings
 
 from speed_erase.speed_ops import EraseSettings, Rows, solve
 from speed_erase.speed_ops.certificate import measure
-from speed_erase.speed_ops.certificate.certificate import verdict
+from speed_erase.speed_ops.certificate.certificate import BARS, verdict
 from speed_erase.speed_ops.certificate.forecast import forecast
 from speed_erase.speed_ops.engine import curve
 from speed_erase.speed_ops.files.metadata import HEADER_WARNINGS, LISTED_NAMES, widest_certificate
@@ -121,6 +121,15 @@ def test_without_unseen_contexts_nothing_is_proven(world):
     assert {concept.verdict for concept in certificate.concepts} == {"unproven"}
     assert "not checked in other prompts" in certificate.text()
     assert verdict(0.0, None) == "unproven" and verdict(0.9, 0.1) == "stands"
+    assert verdict(0.1, None, "style", 0.0) == "unproven"
+
+
+@pytest.mark.parametrize("kind", BARS)
+def test_a_concept_whose_way_is_gone_counts_as_erased_whatever_went_astray(kind):
+    bars = BARS[kind]
+    assert verdict(0.0, 0.9, kind, bars.arrived) == "erased"
+    assert verdict(0.0, 0.9, kind, bars.arrived + 0.01) == verdict(0.0, 0.9, kind) == "stands"
+    assert verdict(0.0, bars.erased, kind, bars.erased) == "erased"
 
 
 def test_going_beyond_the_anchor_leaves_no_more_of_the_target(world):

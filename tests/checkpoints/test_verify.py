@@ -238,13 +238,17 @@ def test_a_better_verdict_than_the_measured_one_is_found(
         assert f"The certificate calls 'Van Gogh' {said}, but it is still there." in capsys.readouterr().out
 
 
-def claim(kind: str, left: float, said: str, **changes: Any) -> list[str]:
+def claim(
+    kind: str, left: float, said: str, to_go: float | None = None, without: str = "", **changes: Any
+) -> list[str]:
     """Faults of a header that says this verdict, for a concept of which `left` is left."""
-    concept = ConceptResult("Van Gogh", verdict(left, left, kind), left, left, left, left, 0.0, kind)
+    shown = verdict(left, left, kind, to_go)
+    concept = ConceptResult("Van Gogh", shown, left, left, left, left, 0.0, kind, to_go)
     measured = Certificate((concept,), (), 0.0, (), (), (), {}, ())
     recipe = Recipe((RecipeConcept("Van Gogh", "art", kind),), {})
     facts = json.loads(json.dumps(measured.short()))
     facts["concepts"][0] |= {"verdict": said} | changes
+    facts["concepts"][0].pop(without, None)
     return broken_claims(Provenance("1.0", recipe, facts, "", ""), measured)
 
 
@@ -260,6 +264,22 @@ def test_no_verdict_is_better_than_the_measurement(kind: str) -> None:
     numbers = {name: bars.erased for name in ("solved_median", "probe_median", "solved_worst", "probe_worst")}
     assert not claim(kind, near, "erased", **numbers)
     assert claim(kind, far, "erased", **numbers)
+
+
+@pytest.mark.parametrize("kind", BARS)
+def test_the_way_to_go_is_checked_like_what_is_left(kind: str) -> None:
+    arrived = BARS[kind].arrived
+    assert arrived is not None
+
+    def said(measured: float, claimed: float | None) -> list[str]:
+        """Faults of a header that says erased, for a concept of which all is left and so much of the way."""
+        return claim(kind, 0.9, "erased", to_go=measured, probe_to_go=claimed)
+
+    assert not said(arrived, arrived)
+    assert any("of the way is still to go" in fault for fault in said(0.9, arrived))
+    assert any("but it is still there" in fault for fault in said(0.9, 0.9))
+    assert any("but it is still there" in fault for fault in said(arrived, None)), "not said is not proven"
+    assert not claim(kind, 0.0, "erased", to_go=0.0, without="probe_to_go"), "earlier releases do not say it"
 
 
 def test_without_unseen_prompts_nothing_counts_as_proven() -> None:

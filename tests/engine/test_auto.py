@@ -124,6 +124,12 @@ def test_it_goes_on_while_the_way_gets_shorter_and_little_goes_astray():
     assert choose(astray, Fake(), 0.3) == astray[0], "an edit that draws something else than the anchor is no better"
 
 
+def test_where_the_way_is_gone_it_still_takes_less_astray():
+    """In a tidy encoder the way is gone early, as the edit aims beyond the anchor; what went astray shows there."""
+    gone = point(3.0, 0.09, 0.010, to_go=0.0), point(2.0, 0.05, 0.015, to_go=0.0), point(1.0, 0.045, 0.02, to_go=0.0)
+    assert choose(gone, Fake(), 0.3) == gone[1]
+
+
 def test_it_looks_between_the_points_to_use_the_budget():
     judge = Fake()
     points = tuple(judge.at(lam) for lam in (10.0, 1.0))  # drift 0.027 and 0.15
