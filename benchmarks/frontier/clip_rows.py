@@ -72,7 +72,8 @@ def _measured(rows: dict[str, Tensor], positions: Sequence[int]) -> tuple[float,
         for part in (near, padding):
             wanted = -direction[part] @ wide.T
             missing = moved((dog + direction)[part]) - wanted
-            lefts.append((left_of(wanted, missing).sum() / wanted.square().sum()).sqrt())
+            remains, _ = left_of(wanted, missing)
+            lefts.append((remains.sum() / wanted.square().sum()).sqrt())
         own = torch.cat([rows[f"mean_prompt_{name}"][others] for name in KEPT])
         drifts.append(moved(own).norm() / (own @ wide.T).norm())
     return (

@@ -127,7 +127,8 @@ def value_measures(
     for key, weight in before.items():
         delta = (after[key] - weight).float()
         wanted = (new - old) @ weight.float().T
-        left.append(float(left_of(wanted, old @ delta.T - wanted).sum().sqrt() / wanted.norm()))
+        remains, _ = left_of(wanted, old @ delta.T - wanted)
+        left.append(float(remains.sum().sqrt() / wanted.norm()))
         size, change = (kept @ weight.float().T).norm(dim=-1), (kept @ delta.T).norm(dim=-1)
         moved.append((change.square().sum(1) / size.square().sum(1)).sqrt())
         nothing = text.rows([""])[0]
