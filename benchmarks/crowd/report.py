@@ -145,7 +145,9 @@ def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: boo
         "\n\n"
         "Acc_e: pictures of the erased that are still recognised (lower is better). Acc_r: pictures of the kept that "
         "are recognised. H_o: harmonic mean of 1 - Acc_e and Acc_r, times 100. Published: the name's own row, as in "
-        f"the papers. Frechet: distance of the kept pictures to the untouched model's, on {features}.\n"
+        f"the papers. Frechet: distance of the kept pictures to the untouched model's, on {features}. Left: how far a "
+        "concept still is from its anchor, by the certificate; to go: the part of that which is straight way, without "
+        "what went astray.\n"
     )
 
 
