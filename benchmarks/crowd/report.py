@@ -81,9 +81,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def _stored(results: Sequence[dict[str, Any]]) -> str:
-    """Without what the page never reads; every flag stays, so that every figure can be made again."""
+    """Without what the page never reads; every flag stays, so that every figure can be made again. One line a run,
+    numbers to six digits: three more than the page shows."""
     short = [{key: result[key] for key in result if key not in ("curve", "chosen")} for result in results]
-    return json.dumps(short, indent=1) + "\n"
+    short = json.loads(json.dumps(short), parse_float=lambda text: float(f"{float(text):.6g}"))
+    return "[\n" + ",\n".join(json.dumps(result, separators=(",", ":")) for result in short) + "\n]\n"
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
