@@ -60,6 +60,7 @@ const CSS = `
 .speed .warning { border-left: 4px solid var(--speed-weakened); padding: 2px 0 2px 8px; margin: 6px 0; overflow-wrap: anywhere; }
 .speed .bar { position: relative; height: 14px; background: var(--speed-soft); border-radius: 3px; overflow: hidden; }
 .speed .bar > i { position: absolute; inset: 0 auto 0 0; border-radius: 3px; }
+.speed .bar > i.astray { opacity: .35; }
 .speed .bar > b { position: absolute; top: 0; bottom: 0; width: 2px; background: currentColor; opacity: .55; }
 .speed .row { display: grid; grid-template-columns: minmax(80px, 42%) minmax(40px, 1fr) max-content; gap: 8px; align-items: center; margin: 3px 0; }
 .speed .row > :first-child, .speed .chip .what { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }

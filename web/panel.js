@@ -13,6 +13,7 @@ export function drawPanel(facts, widgets, more, showAll) {
     h("div", { class: "dim" }, [spentBy(facts), facts.strength === 1 ? "" : t("at strength {0}", facts.strength)].filter(Boolean).join(", ")),
     warned(facts.warnings),
     h("h4", {}, t("What is left, in prompts not used to make the edit")),
+    facts.concepts.some((one) => Number.isFinite(one.to_go)) && h("div", { class: "dim" }, t("Strong: straight way to the anchor still to go. Pale: went astray.")),
     facts.concepts.slice(0, more ? undefined : SHOWN).map(drawConcept),
     !more && facts.concepts.length > SHOWN && h("button", { onclick: showAll }, t("Show {0} concepts", facts.concepts.length)),
     facts.drift.length ? h("h4", {}, t("How far other names moved")) : null,
@@ -38,12 +39,16 @@ function spentBy({ curve, strength }) {
 
 function drawConcept(one) {
   const x = scale(1, 100);
-  const [erased, stands] = one.bars;
-  const means = t("Erased up to {0}, still there from {1}", percent(erased, 0), percent(stands, 0));
+  const [erased, stands, arrived] = one.bars;
+  const known = Number.isFinite(one.to_go); // not in workflows that an earlier release kept
+  const means = [t("Erased up to {0}, still there from {1}", percent(erased, 0), percent(stands, 0)),
+    known && t("{0} of the straight way to the anchor still to go", percent(one.to_go)),
+    known && arrived && t("with at most {0} of it a concept counts as erased", percent(arrived, 0))].filter(Boolean).join("; ");
   return h("div", { class: "row", title: `${one.name} (${one.kind}). ${means}.`, "data-concept": one.name, "data-left": one.left },
     h("span", {}, one.name),
     h("div", { class: "bar" },
-      h("i", { style: `${colour(one.verdict)}; width: ${x(one.left)}%` }),
+      h("i", { class: known ? "astray" : "", style: `${colour(one.verdict)}; width: ${x(one.left)}%` }),
+      known && h("i", { style: `${colour(one.verdict)}; width: ${x(one.to_go)}%` }),
       [erased, stands].map((bar) => h("b", { style: `left: ${x(bar)}%` }))),
     h("span", {}, t("{0} left, {1}", percent(one.left), t(one.words))));
 }
@@ -79,13 +84,14 @@ function drawCurve(facts, widgets) {
     found.budget === null ? null : [
       svg("line", { x1: found.budget, x2: found.budget, y1: box.top, y2: low, stroke: "currentColor", "stroke-dasharray": "5 4", "stroke-opacity": 0.7 }),
       text(Math.min(found.budget + 5, box.left + box.width - 48), box.top + 12, t("budget"))],
-    svg("polyline", { points: found.way, fill: "none", stroke: "#4a80d8", "stroke-width": 2, "stroke-opacity": 0.6, "stroke-dasharray": "6 4" }, svg("title", {}, t("the part of it that is straight way to the anchor"))),
+    svg("polyline", { points: found.way, fill: "none", stroke: "#4a80d8", "stroke-width": 2, "stroke-opacity": 0.6, "stroke-dasharray": "6 4" }),
     svg("polyline", { points: found.line, fill: "none", stroke: "#4a80d8", "stroke-width": 3 }),
     svg("circle", { cx: found.chosen[0], cy: found.chosen[1], r: 7, fill: "#d64545", "data-speed": "chosen" }, svg("title", {}, t("this edit"))),
     found.ghost && svg("circle", { cx: found.ghost[0], cy: found.ghost[1], r: 7, fill: "none", stroke: "#d64545", "stroke-width": 3, "stroke-dasharray": "4 3" }, svg("title", {}, t("the next run"))));
   const [drift, left] = curve.chosen;
   return h("div", {}, picture,
     h("div", {}, h("span", { style: "color: var(--speed-stands)" }, "● "), t("this edit: about {0} left for {1} drift", percent(left, 0), percent(drift))),
+    found.way && h("div", { class: "dim" }, t("Dashed: the part of it that is straight way to the anchor")),
     moved && h("div", { "data-speed": "forecast", "data-left": guess.left, "data-drift": guess.drift },
       h("span", { style: "color: var(--speed-stands)" }, "◌ "), t("the next run: about {0} left for {1} drift", percent(guess.left, 0), percent(guess.drift))));
 }

@@ -159,15 +159,18 @@ class Case:
 
 
 def cases_of(runs: Runs) -> list[Case]:
-    """Every erased concept with a certificate and enough pictures."""
+    """Every erased concept with a certificate and enough pictures; an edit that several budgets choose counts once."""
     return list(_cases(runs))
 
 
 def _cases(runs: Runs) -> Iterator[Case]:
+    known = []
     for result in runs.results:
         before = runs.get(result["task"], NONE.name)
-        if before is None:
+        same = result["task"], result.get("left"), result.get("to_go")
+        if before is None or same in known:  # two budgets that choose the same point are one edit
             continue
+        known.append(same)
         for concept, left in result.get("left", {}).items():
             if left is None or result["concept_counts"].get(concept, 0) < FEWEST:
                 continue

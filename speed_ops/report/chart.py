@@ -36,6 +36,8 @@ class Bar:
     value: float
     colour: tuple[int, int, int]
     note: str
+    strong: float | None = None
+    """Up to here in full colour, pale from there on; all of it if None."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ def _concepts(certificate: Certificate) -> Panel:
     bars = []
     for one in results[:_SHOWN]:
         left = one.probe_median if one.probe_median is not None else one.solved_median
-        bars.append(Bar(one.name, left, _COLOURS[one.verdict], f"{left:.0%} left, {verdict_in_words(one.verdict)}"))
-    title = "Concepts: how much is left in prompts not used to make the edit (0 = has become the anchor)"
+        note = f"{left:.0%} left, {verdict_in_words(one.verdict)}"
+        bars.append(Bar(one.name, left, _COLOURS[one.verdict], note, one.probe_to_go))
+    title = "Concepts: how much is left in unseen prompts (strong: straight way to the anchor; pale: went astray)"
     return Panel(title, tuple(bars), 1.0)
 
 
@@ -170,12 +173,21 @@ def _draw_panel(pen: Any, panel: Panel, top: int) -> int:
     for bar in panel.bars:
         pen.text((_MARGIN, top + 5), _short(bar.label, 34), fill=_INK, font=_font(13))
         pen.rectangle((_LABEL, top + 4, _LABEL + length, top + _ROW - 5), fill=_GRID)
-        reach = round(length * min(1.0, max(0.0, bar.value / panel.full)))
-        if reach:
-            pen.rectangle((_LABEL, top + 4, _LABEL + reach, top + _ROW - 5), fill=bar.colour)
+        for value, colour in _parts(bar):
+            reach = round(length * min(1.0, max(0.0, value / panel.full)))
+            if reach:
+                pen.rectangle((_LABEL, top + 4, _LABEL + reach, top + _ROW - 5), fill=colour)
         pen.text((_LABEL + length + 10, top + 5), _short(bar.note, 32), fill=_PALE, font=_font(13))
         top += _ROW
     return top + _ROW
+
+
+def _parts(bar: Bar) -> list[tuple[float, tuple[int, int, int]]]:
+    """What is drawn of a bar, the lowest first."""
+    if bar.strong is None:
+        return [(bar.value, bar.colour)]
+    red, green, blue = (round(0.35 * part + 0.65 * ground) for part, ground in zip(bar.colour, _GRID, strict=True))
+    return [(bar.value, (red, green, blue)), (bar.strong, bar.colour)]
 
 
 def _short(text: str, limit: int) -> str:

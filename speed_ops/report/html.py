@@ -160,6 +160,12 @@ def _left(one: dict[str, Any]) -> float:
     return float(one["probe_median"] if one["probe_median"] is not None else one["solved_median"])
 
 
+def _to_go(one: dict[str, Any]) -> float:
+    """How much of that is straight way to the anchor; all of it, for all that certificates of earlier releases say."""
+    to_go = one.get("probe_to_go")
+    return _left(one) if to_go is None else float(to_go)
+
+
 def _tiles(certificate: dict[str, Any]) -> list[tuple[str, str]]:
     """Four numbers that say most of it."""
     kept = [part["p95"] for part in certificate["drift"] if part["group"] == "kept"]
@@ -180,9 +186,10 @@ def _concept_bars(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         _bar(
             one["name"],
-            [(_left(one), f"v-{one['verdict']}")],
+            [(_left(one), f"v-{one['verdict']} astray"), (_to_go(one), f"v-{one['verdict']}")],
             f"{_left(one):.0%}",
-            f"{one['name']}: {one['solved_median']:.1%} left in optimised prompts, {_left(one):.1%} in unseen ones",
+            f"{one['name']}: {one['solved_median']:.1%} left in optimised prompts, {_left(one):.1%} in unseen ones, "
+            f"{_to_go(one):.1%} of it straight way to go",
         )
         for one in results[:_SHOWN]
     ]
@@ -191,6 +198,8 @@ def _concept_bars(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
     results = facts["certificate"]["concepts"]
     anchors = [str(one["anchor"] or "(nothing)") for one in facts["concepts"]] + [""] * len(results)
+    kinds = {str(one.get("kind", "")) for one in results}
+    (arrived, *others) = {bars_of(kind).arrived for kind in kinds}
     return {
         "erased": sum(one["verdict"] == "erased" for one in results),
         "concepts": [
@@ -199,11 +208,14 @@ def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
                 "anchor": anchor,
                 "shown": verdict_in_words(one["verdict"]),
                 "words": _WORDS.get(one["verdict"], ""),
+                "to_go": one.get("probe_to_go"),
             }
             for one, anchor in zip(results, anchors, strict=False)
         ],
         "concept_bars": _concept_bars(results),
-        "marks": _marks({str(one.get("kind", "")) for one in results}),
+        "marks": _marks(kinds),
+        "way_known": any(one.get("probe_to_go") is not None for one in results),
+        "arrived": None if others else arrived,
     }
 
 

@@ -69,12 +69,16 @@ def summary(outcome: Outcome) -> str:
     facts = panel(outcome)
     if not facts:
         return outcome.text()
-    worst = [f"{one['name']}: {one['words']}, {one['left']:.0%} left" for one in facts["concepts"][:_TOLD]]
+    worst = [f"{one['name']}: {one['words']}, {one['left']:.0%} left{_way(one)}" for one in facts["concepts"][:_TOLD]]
     more = sum(facts["counts"].values()) - len(worst)
     lines = worst + ([f"and {more:,} concepts of which less is left"] if more > 0 else [])
     if facts["curve"] is not None:
         lines.append(f"Other names drift by {abs(outcome.strength) * facts['curve']['chosen'][0]:.1%} on average.")
     return "\n".join([*lines, *(f"Warning: {text}" for text in facts["warnings"][:1])])
+
+
+def _way(one: dict[str, Any]) -> str:
+    return "" if one["to_go"] is None else f", {one['to_go']:.0%} of the straight way to go"
 
 
 def left_of(one: ConceptResult) -> float:
@@ -108,7 +112,8 @@ def _concept(one: ConceptResult) -> dict[str, Any]:
         "checked": one.probe_median is not None,
         "verdict": one.verdict,
         "words": verdict_in_words(one.verdict),
-        "bars": [bars.erased, bars.stands],
+        "to_go": None if one.probe_to_go is None else _short(one.probe_to_go),
+        "bars": [bars.erased, bars.stands, bars.arrived],
     }
 
 

@@ -113,7 +113,9 @@ def test_rows_in_context_on_both_sides_are_erased_and_say_so(world):
     certificate = run(world, "context", settings).certificate
     assert [concept.verdict for concept in certificate.concepts] == ["erased", "erased"]
     assert not any("is left in prompts" in warning for warning in certificate.warnings)
-    assert "one: erased" in certificate.text()
+    (one,) = (concept for concept in certificate.concepts if concept.name == "one")
+    way = f"{1 - one.probe_to_go:.0%} of the straight way to the anchor in unseen prompts"
+    assert "one: erased" in certificate.text() and way in certificate.text()
 
 
 def test_without_unseen_contexts_nothing_is_proven(world):

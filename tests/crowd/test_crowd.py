@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from speed_erase.benchmarks.crowd import methods, tasks
-from speed_erase.benchmarks.crowd.answers import UNSAFE, Case, Runs, best_bar, first_drift, goals, told_apart
+from speed_erase.benchmarks.crowd.answers import (
+    FEWEST,
+    UNSAFE,
+    Case,
+    Runs,
+    best_bar,
+    cases_of,
+    first_drift,
+    goals,
+    told_apart,
+)
 from speed_erase.benchmarks.crowd.judge import train_judge
 from speed_erase.benchmarks.crowd.measures import h_o_interval
 from speed_erase.benchmarks.crowd.methods import DEFAULT, METHODS, NONE, TRIED, methods_of
@@ -190,6 +200,16 @@ def test_a_measure_tells_the_gone_from_the_seen_or_does_not() -> None:
     cases = [Case("t", "m", "c", "style", 0.5, to_go, seen, 0.0) for to_go, seen in found]
     assert told_apart(cases, "to_go") == 1 and told_apart(cases, "left") == 0.5
     assert told_apart(cases[:2], "left") is None
+
+
+def test_an_edit_that_two_budgets_choose_is_counted_once() -> None:
+    def run(method: str, left: float) -> dict:
+        told = {"left": {"a": left}, "to_go": {"a": left}, "kinds": {"a": "style"}}
+        pictures = {"by_concept": {"a": 0.0}, "concept_counts": {"a": FEWEST}, "chance": {"a": 0.0}}
+        return {"task": "painters1", "method": method} | pictures | (told if method != NONE.name else {})
+
+    runs = [run(NONE.name, 1.0), run(DEFAULT, 0.3), run("auto_45", 0.3), run("auto_20", 0.4)]
+    assert [case.method for case in cases_of(Runs.of(runs))] == [DEFAULT, "auto_20"]
 
 
 def test_goals_follow_the_runs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from speed_erase.speed_ops.certificate.certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
 from speed_erase.speed_ops.certificate.forecast import Forecast
@@ -46,6 +47,13 @@ def test_more_left_means_a_longer_and_redder_bar() -> None:
     assert good.shape == bad.shape and not np.array_equal(good, bad)
     red = [int(((image[..., 0] > 180) & (image[..., 1] < 80)).sum()) for image in (good, bad)]
     assert red[1] > red[0] + 1000
+
+
+def test_the_way_to_go_is_the_strong_part_of_a_bar() -> None:
+    whole = certificate(0.9)
+    part = replace(whole, concepts=tuple(replace(one, probe_to_go=0.45) for one in whole.concepts))
+    strong = [int((certificate_chart(one)[..., :] == (197, 48, 48)).all(axis=2).sum()) for one in (whole, part)]
+    assert strong[1] == pytest.approx(strong[0] / 2, rel=0.02)
 
 
 def test_a_thousand_concepts_stay_one_screen() -> None:

@@ -129,6 +129,18 @@ def test_verdicts_are_shown_as_they_are() -> None:
         assert f"badge v-{verdict}" in page
 
 
+def test_the_way_to_go_is_drawn_inside_what_is_left() -> None:
+    given = facts(1)
+    given["certificate"]["concepts"][0] |= {"verdict": "erased", "probe_median": 0.8, "probe_to_go": 0.2}
+    page = render(given)
+    pale, strong = (
+        float(re.findall(rf'<rect class="{words}"[^>]* width="([\d.]+)"', page)[0])
+        for words in ("v-erased astray", "v-erased")
+    )
+    assert strong == pytest.approx(pale / 4, rel=0.01) and "20.0%</td>" in page and "Pale:" in page
+    assert "Pale:" not in render(facts(1)), "certificates of earlier releases do not say it"
+
+
 def test_the_words_of_the_marks_do_not_overlap() -> None:
     """Estimated with six units a letter, more than the font takes."""
     drawn = re.findall(r'<text class="small" x="([\d.]+)" y="13" text-anchor="(\w+)">([^<]+)</text>', render(facts()))

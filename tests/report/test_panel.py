@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from speed_erase.speed_ops.certificate.certificate import Certificate, ConceptResult, Drift, LayerFacts
+from speed_erase.speed_ops.certificate.certificate import BARS, Certificate, ConceptResult, Drift, LayerFacts
 from speed_erase.speed_ops.engine.curve import Curve, CurvePoint
 from speed_erase.speed_ops.engine.settings import BUDGETS
 from speed_erase.speed_ops.report.panel import SHOWN_CONCEPTS, panel, summary
@@ -21,8 +21,8 @@ def outcome(concepts: tuple[ConceptResult, ...], strength: float = 1.0, curve: C
     return SimpleNamespace(certificate=proof, full_certificate=whole, strength=strength, text=lambda: "the report")
 
 
-def concept(name: str, left: float, verdict: Any) -> ConceptResult:
-    return ConceptResult(name, verdict, 0.01, 0.02, left, left, 0.0, "style")
+def concept(name: str, left: float, verdict: Any, to_go: float | None = None) -> ConceptResult:
+    return ConceptResult(name, verdict, 0.01, 0.02, left, left, 0.0, "style", to_go)
 
 
 CURVE = Curve(
@@ -41,13 +41,21 @@ def test_the_figures_are_the_certificates_and_the_least_erased_come_first() -> N
         ("b", 0.52, "weakened"),
         ("a", 0.1, "erased"),
     ]
-    assert facts["concepts"][0]["bars"] == [0.48, 0.55]
+    style = BARS["style"]
+    assert facts["concepts"][0]["bars"] == [style.erased, style.stands, style.arrived]
     assert facts["counts"] == {"erased": 1, "weakened": 1} and facts["warnings"] == ["Mind this."]
     assert facts["drift"][0]["worst"] == [["Monet", 0.03]] and facts["drift"][0]["group"] == "Kept names, in prompts"
     assert facts["curve"]["chosen"] == [0.08, 0.4]
     assert set(facts["curve"]["offers"]) == set(BUDGETS)
     assert facts["curve"]["offers"]["some"] == [0.3, 0.19, 0.1]
     assert facts["curve"]["offers"]["little"] == [0.1, 0.08, 0.4]
+
+
+def test_the_way_to_go_is_told_where_it_was_measured() -> None:
+    found = outcome((concept("far", 0.7, "erased", 0.3), concept("near", 0.1, "erased")))
+    assert [one["to_go"] for one in panel(found)["concepts"]] == [0.3, None]
+    lines = summary(found).splitlines()
+    assert lines[:2] == ["far: erased, 70% left, 30% of the straight way to go", "near: erased, 10% left"]
 
 
 def test_what_to_do_next_depends_on_the_verdict() -> None:
