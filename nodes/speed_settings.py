@@ -83,7 +83,7 @@ def reach_inputs() -> list[io.Input]:
             "budget",
             display_name="others may change",
             options=list(BUDGET_LABELS),
-            default=_label("some"),
+            default=_label("more"),
             optional=True,
             tooltip="How much may other things change, on average? The preset auto erases as much as that allows, and "
             "says so when it is not enough. The chart shows what more or less would give. The other presets do not "

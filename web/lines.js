@@ -137,7 +137,7 @@ export function commandLine({ checkpoint, text, kind, preset, strength, seed, bu
   if (preset !== "auto") parts.push("--preset", preset);
   if (strength !== 1) parts.push("--strength", String(strength));
   if (seed) parts.push("--seed", String(seed));
-  if (budget && budget !== "some") parts.push("--budget", budget);
+  if (budget && budget !== "more") parts.push("--budget", budget);
   if (effort && effort !== "normal") parts.push("--effort", effort);
   return [...parts, "--out", "cleaned/"].join(" ");
 }

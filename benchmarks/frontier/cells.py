@@ -17,6 +17,7 @@ from speed_erase.speed_ops.concepts.concept_list import Concept
 from speed_erase.speed_ops.concepts.retain_set import builtin_retain, retain_from_names
 from speed_erase.speed_ops.engine.auto import FIRMER, RANK_BUDGET
 from speed_erase.speed_ops.engine.draws import generator, permutation
+from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.engine.rows import Rows, join
 from speed_erase.speed_ops.gather import Gathered, gather
 from speed_erase.speed_ops.job import Job
@@ -38,6 +39,8 @@ class Point:
     """Value of the method's knob."""
     to_go: float | None = None
     """How much of what is left is straight way to the anchor; the rest went astray."""
+    told: float | None = None
+    """Share of the held-out names that are told apart after the edit (`told_apart`)."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Cell:
         """What `auto` chooses, and its certificate."""
         rows = self.rows
         given = (rows.targets, rows.anchors, rows.retain, rows.invariants, settings)
-        return self._measured(given, witnesses=rows.witnesses, trial=rows.trial)
+        return self._measured(given, told=True, witnesses=rows.witnesses, trial=rows.trial)
 
     def _along(self, settings: EraseSettings) -> tuple[float, ...]:
         """Where the curve of a soft prior has its points."""
@@ -146,7 +149,7 @@ class Cell:
         known = self.bare.retain
         return known.take_concepts([i for i, name in enumerate(known.names) if name not in aside])
 
-    def _measured(self, given: Any, **judges: Any) -> tuple[Point, Any]:
+    def _measured(self, given: Any, told: bool = False, **judges: Any) -> tuple[Point, Any]:
         rows = self.rows
         weights = layers(rows.targets.width)
         with every_row():
@@ -158,7 +161,24 @@ class Cell:
             for name in ("probe_median", "probe_to_go")
         )
         (drift,) = (part.mean for part in certificate.drift if (part.group, part.where) == ("held_out", "context"))
-        return Point(left, drift, seconds, erasure.settings.lam, to_go), certificate
+        share = told_apart(weights, erasure.edits, rows.held_out) if told else None
+        return Point(left, drift, seconds, erasure.settings.lam, to_go, share), certificate
+
+
+def told_apart(weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit], held_out: Rows) -> float:
+    """Share of names in prompts whose mean output is nearest to its own from before the edit; the worst layer's.
+
+    Where no model draws, this stands for the kept names being recognised.
+    """
+    index = held_out.group_index()
+    inside = torch.tensor(held_out.in_context)
+    means = torch.stack([held_out.values[inside & (index == i)].mean(dim=0) for i in range(len(held_out.names))])
+    shares = []
+    for key, weight in weights.items():
+        before = means @ weight.to(means).T
+        after = before + means @ edits[key].delta().to(means).T
+        shares.append(torch.cdist(after, before).argmin(dim=1).eq(torch.arange(len(means))).double().mean())
+    return float(min(shares))
 
 
 def compressed(settings: EraseSettings, concepts: int) -> EraseSettings:

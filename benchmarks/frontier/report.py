@@ -128,12 +128,16 @@ def _table(cells: dict[str, Any]) -> Iterator[str]:
 
 
 def _defaults(cells: dict[str, Any]) -> Iterator[str]:
-    yield "| encoder, concepts | budget | drift of held-out names | left in unseen prompts | still to go | seconds |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    head = ["encoder, concepts", "budget", "drift of held-out names", "told apart", "left in unseen prompts"]
+    head += ["still to go", "seconds"]
+    yield f"| {' | '.join(head)} |"
+    yield "|" + " --- |" * len(head)
     for name, cell in cells.items():
         point = Point(**cell["default"])
         to_go = "-" if point.to_go is None else f"{point.to_go:.2f}"
-        yield f"| {name} | {BUDGET:.0%} | {point.drift:.1%} | {point.left:.2f} | {to_go} | {point.seconds:.1f} |"
+        told = "-" if point.told is None else f"{point.told:.0%}"
+        shown = f"{point.drift:.1%} | {told} | {point.left:.2f} | {to_go} | {point.seconds:.1f}"
+        yield f"| {name} | {BUDGET:.0%} | {shown} |"
 
 
 def _published(cells: dict[str, Any]) -> Iterator[str]:

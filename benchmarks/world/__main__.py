@@ -1,4 +1,4 @@
-"""`python -m benchmarks.world train|sample|evaluate|erase|compare|sweep|attack|confirm|report`: the living model."""
+"""Living model: `python -m benchmarks.world train|sample|evaluate|bits|erase|compare|sweep|attack|confirm|report`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,22 @@ def _evaluate(options: argparse.Namespace) -> None:
     )
 
 
+def _bits(options: argparse.Namespace) -> None:
+    from .evaluate import rounding, splits
+    from .model import World
+    from .storage import load_tensors
+
+    world = World(options.data)
+    eight = {key: value.clone() for key, value in world.unet.state_dict().items()}
+    sixteen = {key: value.half().float() for key, value in load_tensors(options.data / "unet.safetensors").items()}
+    for name, prompts in splits(options.count).items():
+        texts = [prompt.text for prompt in prompts]
+        pictures = [world.draw(texts, options.seed, weights) for weights in (sixteen, eight)]
+        found = rounding(world.judge, prompts, *pictures)
+        print(f"{name:14s} 16 bits {found.sixteen.line()}\n{'':14s}  8 bits {found.eight.line()}")
+        print(f"{'':14s}  seen otherwise {found.otherwise:.1%}, change of colours {found.change:.2%}", flush=True)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.world", description=__doc__)
     parser.add_argument("--data", type=_path, default=default_folder(), help="folder of weights (default: %(default)s)")
@@ -79,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("evaluate", parents=[comfy], help="what the judge sees in the model's pictures")
     command.add_argument("--count", type=int, default=96, help="pictures for each kind of question")
     command.set_defaults(run=_evaluate)
+    command = commands.add_parser("bits", help="what storing the trained U-Net in 8 bits costs in pictures")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--count", type=int, default=96, help="pictures for each kind of question")
+    command.set_defaults(run=_bits)
     add_commands(commands, comfy)
     return parser
 

@@ -75,5 +75,25 @@ def score(judge: Judge, prompts: list[Prompt], pictures: Tensor) -> Score:
     return Score(*(part.float().mean().item() for part in (style, subject, night)), len(prompts))
 
 
+@dataclass(frozen=True)
+class Rounding:
+    """What storing the U-Net in 8 bits costs, against 16: the same prompts and noise."""
+
+    sixteen: Score
+    eight: Score
+    otherwise: float
+    """Share of pictures in which the judge sees another style, subject or time of day than in those of 16 bits."""
+    change: float
+    """Mean absolute change of colours, as a share of the whole range."""
+
+
+def rounding(judge: Judge, prompts: list[Prompt], sixteen: Tensor, eight: Tensor) -> Rounding:
+    """Compares the pictures (n, 3, 128, 128) that both draw."""
+    seen = [judge.judge(pictures) for pictures in (sixteen, eight)]
+    differs = torch.stack([getattr(seen[0], head) != getattr(seen[1], head) for head in ("style", "subject", "night")])
+    scores = (score(judge, prompts, pictures) for pictures in (sixteen, eight))
+    return Rounding(*scores, differs.any(dim=0).float().mean().item(), (sixteen - eight).abs().mean().item() / 2)
+
+
 def evaluate(draw: Draw, judge: Judge, questions: Mapping[str, list[Prompt]]) -> dict[str, Score]:
     return {name: score(judge, prompts, draw([p.text for p in prompts])) for name, prompts in questions.items()}

@@ -279,8 +279,9 @@ def _concept(concept: ConceptResult) -> str:
     solved = f"{1 - concept.solved_median:.0%} removed in the prompts we optimised"
     if concept.probe_median is None:
         return f"{concept.name}: {shown} ({solved}; not checked in other prompts)."
-    way = "" if concept.probe_to_go is None else f" and {1 - concept.probe_to_go:.0%} of the straight way to the anchor"
-    return f"{concept.name}: {shown} ({solved}, {1 - concept.probe_median:.0%}{way} in unseen prompts)."
+    to_go = concept.probe_to_go
+    way = "" if to_go is None else f", where {1 - to_go:.0%} of the straight way to the anchor is gone"
+    return f"{concept.name}: {shown} ({solved}, {1 - concept.probe_median:.0%} in unseen prompts{way})."
 
 
 def _drift(part: Drift) -> str:

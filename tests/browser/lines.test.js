@@ -53,9 +53,11 @@ test("phrases become aliases of their concept, once", () => {
 
 test("a graph is told as a command line that a shell can read", () => {
   const asked = { checkpoint: "models/checkpoints/a model.safetensors", text: "Mary O'Neil -> art # why\n# off: Goya\n# note", kind: "style" };
-  const line = commandLine({ ...asked, preset: "auto", strength: 1.2, seed: 0, budget: "more", effort: "quick", kept: { builtin: ["artists"], typed: true } });
+  const line = commandLine({ ...asked, preset: "auto", strength: 1.2, seed: 0, budget: "some", effort: "quick", kept: { builtin: ["artists"], typed: true } });
   assert.equal(
     line,
-    "speed-erase erase 'models/checkpoints/a model.safetensors' --concepts 'Mary O'\\''Neil -> art' --kind style --retain artists --retain-file kept.txt --strength 1.2 --budget more --effort quick --out cleaned/",
+    "speed-erase erase 'models/checkpoints/a model.safetensors' --concepts 'Mary O'\\''Neil -> art' --kind style --retain artists --retain-file kept.txt --strength 1.2 --budget some --effort quick --out cleaned/",
   );
+  const plain = commandLine({ ...asked, preset: "auto", strength: 1, seed: 0, budget: "more", effort: "normal" });
+  assert.doesNotMatch(plain, /--(budget|effort|preset|strength|seed)/);
 });

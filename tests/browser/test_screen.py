@@ -208,7 +208,7 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     before = screen.saved()
     widgets = {one["type"]: one.get("widgets_values") for one in before["nodes"]}
     assert widgets["ConceptList"][:3] == [screen.value("ConceptList", "text"), "style", "none"]
-    assert widgets["SpeedErase"][:5] == ["auto", 1, 1 + nodes2, "some (30 %)", "normal"]
+    assert widgets["SpeedErase"][:5] == ["auto", 1, 1 + nodes2, "more (45 %)", "normal"]
     screen.reload()
     screen.page.wait_for_selector("[data-speed=verdict]")
     assert figures(screen) == pytest.approx(measured, abs=1e-4), "a reload keeps the panel"

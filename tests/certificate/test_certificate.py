@@ -114,7 +114,7 @@ def test_rows_in_context_on_both_sides_are_erased_and_say_so(world):
     assert [concept.verdict for concept in certificate.concepts] == ["erased", "erased"]
     assert not any("is left in prompts" in warning for warning in certificate.warnings)
     (one,) = (concept for concept in certificate.concepts if concept.name == "one")
-    way = f"{1 - one.probe_to_go:.0%} of the straight way to the anchor in unseen prompts"
+    way = f"{1 - one.probe_to_go:.0%} of the straight way to the anchor is gone"
     assert "one: erased" in certificate.text() and way in certificate.text()
 
 

@@ -14,6 +14,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from workflows import erasing, node, sampling, saving
 
+from speed_erase.speed_ops import EraseSettings
+
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 NODES = {
@@ -72,6 +74,7 @@ def test_every_node_is_listed_with_its_sockets_and_help(server):
     optional = info["SpeedErase"]["input"]["optional"]
     assert set(optional) == {"retain", "settings", "budget", "effort"}, "expert settings stay out of the way"
     assert list(optional)[-2:] == ["budget", "effort"], "what came later stands last, for saved workflows"
+    assert optional["budget"][1]["default"] == f"more ({EraseSettings().drift_budget * 100:g} %)"
     assert info["SpeedSettings"]["input"]["required"]["threshold"][1]["default"] == -1.0
     assert "speed_erase" not in server.log.lower() or "could not load" not in server.log
 

@@ -7,7 +7,20 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from speed_erase.benchmarks.frontier.cells import told_apart
 from speed_erase.benchmarks.frontier.clip_rows import KEPT, NAME, table
+from speed_erase.speed_ops.engine.edits import LayerEdit
+from speed_erase.speed_ops.engine.rows import Rows
+
+
+def test_names_are_told_apart_until_one_has_become_another() -> None:
+    source = torch.Generator().manual_seed(1)
+    rows = Rows(torch.eye(8, dtype=torch.float64)[:4], (0, 1, 2, 3), ("a", "b", "c", "d"), (True,) * 4)
+    weight = torch.randn(6, 8, generator=source, dtype=torch.float64)
+    nothing = LayerEdit(torch.zeros(6, 1, dtype=torch.float64), torch.zeros(1, 8, dtype=torch.float64))
+    became = LayerEdit((weight[:, 1] - weight[:, 0])[:, None], torch.eye(8, dtype=torch.float64)[:1])
+    assert told_apart({"x": weight}, {"x": nothing}, rows) == 1
+    assert told_apart({"x": weight, "y": weight}, {"x": nothing, "y": became}, rows) == 0.75
 
 
 def wandering(source: torch.Generator, step: float) -> torch.Tensor:

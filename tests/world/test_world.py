@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from speed_erase.benchmarks.world.autoencoder import mean_error, new_autoencoder
-from speed_erase.benchmarks.world.evaluate import splits
+from speed_erase.benchmarks.world.evaluate import rounding, splits
 from speed_erase.benchmarks.world.export import CHECKPOINT, export
-from speed_erase.benchmarks.world.judge import accuracy
+from speed_erase.benchmarks.world.judge import Judge, accuracy
 from speed_erase.benchmarks.world.prompts import (
     HELD_OUT_TEMPLATES,
     TEMPLATES,
@@ -52,6 +52,17 @@ def test_the_judge_names_every_clean_rendering_and_most_rough_ones() -> None:
     scores = accuracy(120)
     assert all(scores[f"clean_{head}"] == 1.0 for head in ("subject", "style", "night"))
     assert all(scores[f"rough_{head}"] > 0.95 for head in ("subject", "style", "night"))
+
+
+def test_rounding_is_told_by_what_the_judge_sees_otherwise() -> None:
+    def drawn(scene: str, seed: int) -> torch.Tensor:
+        return torch.from_numpy(np.stack([draw(scene, "Orla Venn", False, np.random.default_rng(seed))] * 2)).float()
+
+    prompts = [sentence(TEMPLATES[0], "cat", "Orla Venn")] * 2
+    same, other = drawn("cat", 1), torch.cat([drawn("cat", 1)[:1], drawn("boat", 1)[:1]])
+    none, half = (rounding(Judge(), prompts, same, pictures) for pictures in (same, other))
+    assert none.sixteen == none.eight and none.otherwise == none.change == 0
+    assert half.otherwise == 0.5 and half.eight.subject == 0.5 and half.sixteen.subject == 1 and half.change > 0
 
 
 def test_painters_come_in_families_with_neighbours() -> None:
