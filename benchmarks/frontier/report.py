@@ -184,7 +184,7 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
         for column, count in enumerate(counts):
             axis, cell = axes[row][column], cells.get(f"{encoder}, {count}")
             axis.set_title(f"{encoder}, {count} concept{'' if count == '1' else 's'}", fontsize=10)
-            axis.set_xlim(0, 0.4)
+            axis.set_xlim(0, 1.2 * BUDGET)
             axis.set_ylim(0, 1.05)
             axis.grid(alpha=0.3)
             if cell is None:
