@@ -243,8 +243,7 @@ def ablation(runs: Runs) -> Table:
     for suffix, rows in (("", "names alone"), ("_lent", "ours")):
         for label, name in ABLATIONS.items():
             found = [runs.get(task, name + suffix) for task in tasks]
-            if any(found):
-                lines.append([label, rows, *(_cell(result) for result in found)])
+            lines.append([label, rows, *(_cell(result) for result in found)])
     return head, lines
 
 
