@@ -83,7 +83,7 @@ def reach_inputs() -> list[io.Input]:
             "budget",
             display_name="others may change",
             options=list(BUDGET_LABELS),
-            default=_label("more"),
+            default=next(label for label, share in BUDGET_LABELS.items() if share == EraseSettings().drift_budget),
             optional=True,
             tooltip="How much may other things change, on average? The preset auto erases as much as that allows, and "
             "says so when it is not enough. The chart shows what more or less would give. The other presets do not "

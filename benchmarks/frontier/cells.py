@@ -40,7 +40,7 @@ class Point:
     to_go: float | None = None
     """How much of what is left is straight way to the anchor; the rest went astray."""
     told: float | None = None
-    """Share of the held-out names that are told apart after the edit (`told_apart`)."""
+    """Share of the held-out names that are told apart after the edit (`names_told_apart`)."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,11 @@ class Cell:
             for name in ("probe_median", "probe_to_go")
         )
         (drift,) = (part.mean for part in certificate.drift if (part.group, part.where) == ("held_out", "context"))
-        share = told_apart(weights, erasure.edits, rows.held_out) if told else None
+        share = names_told_apart(weights, erasure.edits, rows.held_out) if told else None
         return Point(left, drift, seconds, erasure.settings.lam, to_go, share), certificate
 
 
-def told_apart(weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit], held_out: Rows) -> float:
+def names_told_apart(weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit], held_out: Rows) -> float:
     """Share of names in prompts whose mean output is nearest to its own from before the edit; the worst layer's.
 
     Where no model draws, this stands for the kept names being recognised.

@@ -208,7 +208,7 @@ def test_an_edit_that_two_budgets_choose_is_counted_once() -> None:
         pictures = {"by_concept": {"a": 0.0}, "concept_counts": {"a": FEWEST}, "chance": {"a": 0.0}}
         return {"task": "painters1", "method": method} | pictures | (told if method != NONE.name else {})
 
-    runs = [run(NONE.name, 1.0), run(DEFAULT, 0.3), run("auto_45", 0.3), run("auto_20", 0.4)]
+    runs = [run(NONE.name, 1.0), run(DEFAULT, 0.3), run("auto_30", 0.3), run("auto_20", 0.4)]
     assert [case.method for case in cases_of(Runs.of(runs))] == [DEFAULT, "auto_20"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from speed_erase.benchmarks.frontier.cells import told_apart
+from speed_erase.benchmarks.frontier.cells import names_told_apart
 from speed_erase.benchmarks.frontier.clip_rows import KEPT, NAME, table
 from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.engine.rows import Rows
@@ -19,8 +19,8 @@ def test_names_are_told_apart_until_one_has_become_another() -> None:
     weight = torch.randn(6, 8, generator=source, dtype=torch.float64)
     nothing = LayerEdit(torch.zeros(6, 1, dtype=torch.float64), torch.zeros(1, 8, dtype=torch.float64))
     became = LayerEdit((weight[:, 1] - weight[:, 0])[:, None], torch.eye(8, dtype=torch.float64)[:1])
-    assert told_apart({"x": weight}, {"x": nothing}, rows) == 1
-    assert told_apart({"x": weight, "y": weight}, {"x": nothing, "y": became}, rows) == 0.75
+    assert names_told_apart({"x": weight}, {"x": nothing}, rows) == 1
+    assert names_told_apart({"x": weight, "y": weight}, {"x": nothing, "y": became}, rows) == 0.75
 
 
 def wandering(source: torch.Generator, step: float) -> torch.Tensor:
