@@ -40,22 +40,22 @@ class Measurer:
         self.invariant = _Response(problem.invariants)
         aside = self.aside.rows.values if self.aside else names.values[:0]
         self.sizes = _Sizes([self.solved.rows.values, names.values, aside, problem.invariants])
+        self.edit: _MeasuredEdit | None = None
         self.invariant_drift: list[Tensor] = []
         self.alike: list[Tensor] = []
         self.layers: list[_LayerRecord] = []
 
     def measure(self, key: str, weight: Tensor, layer: SolvedLayer) -> None:
         """One layer; tensors stay on their device until the certificate is written."""
-        edit = layer.edit
-        inner = edit.up.T @ edit.up
+        edit = self.edit = _MeasuredEdit.of(layer.edit, self.edit)
         targets, retained, aside, invariants = self.sizes.of(weight)
         self.alike.append(self.solved.measure(weight, edit, targets))
         if self.probed:
             self.probed.measure(weight, edit)
-        self.retained.measure(retained, edit, inner, layer.kept[self.chosen])
+        self.retained.measure(retained, edit, layer.kept[self.chosen])
         if self.aside:
-            self.aside.measure(aside, edit, inner, None)
-        self.invariant_drift.append((_moved(self.invariant.to(edit), inner) / invariants).sqrt())
+            self.aside.measure(aside, edit, None)
+        self.invariant_drift.append((edit.squares(self.invariant.to(edit)) / invariants).sqrt())
         self.layers.append(_LayerRecord(key, layer, layer.kept.sum(), edit.norm() / weight.norm()))
 
     def certificate(
@@ -150,11 +150,11 @@ class _PairRows:
         self.left: list[Tensor] = []
         self.to_go: list[Tensor] = []
 
-    def measure(self, weight: Tensor, edit: LayerEdit, size: Tensor | None = None) -> Tensor:
+    def measure(self, weight: Tensor, edit: _MeasuredEdit, size: Tensor | None = None) -> Tensor:
         """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept, from each row's `size`."""
         concepts = len(self.rows.names)
         wanted = self.change @ weight.T
-        missing = self.response.to(edit) @ edit.up.T - wanted
+        missing = edit.outputs(self.response.to(edit)) - wanted
         whole = per_concept(wanted.square().sum(dim=1), self.index, concepts)
         tiny = torch.finfo(whole.dtype).tiny
         for found, sizes in zip((self.left, self.to_go), left_of(wanted, missing), strict=True):
@@ -180,11 +180,11 @@ class _RetainRows:
         self.size: list[Tensor] = []
         self.kept: list[Tensor | None] = []
 
-    def measure(self, size: Tensor, edit: LayerEdit, inner: Tensor, kept: Tensor | None) -> None:
+    def measure(self, size: Tensor, edit: _MeasuredEdit, kept: Tensor | None) -> None:
         """Notes how far each row moves in one layer; `size` is |W c|^2 of each."""
         if not len(self.rows.values):
             return
-        self.moved.append(_moved(self.response.to(edit), inner))
+        self.moved.append(edit.squares(self.response.to(edit)))
         self.size.append(size)
         self.kept.append(kept)
 
@@ -248,6 +248,43 @@ class _Sizes:
         return sizes.to(weight.dtype).split(self._counts)
 
 
+@dataclass(frozen=True, eq=False)
+class _MeasuredEdit:
+    """An edit by what it does to rows: through its factors, or as one matrix where they are no smaller than that."""
+
+    down: Tensor
+    """`r x d`, or the whole edit, `o x d`."""
+    up: Tensor | None
+    """`o x r`; None where `down` is the whole edit."""
+    inner: Tensor | None
+    """`r x r`: up'up."""
+    across: Tensor | None
+    """`r x r`: down down', which layers with the same `down` have in common."""
+
+    @classmethod
+    def of(cls, edit: LayerEdit, before: _MeasuredEdit | None) -> _MeasuredEdit:
+        """`before`: the layer's before this one."""
+        if edit.rank >= min(len(edit.up), edit.down.shape[1]):
+            return cls(edit.delta(), None, None, None)
+        same = before is not None and before.down is edit.down
+        return cls(edit.down, edit.up, edit.up.T @ edit.up, before.across if same else edit.down @ edit.down.T)
+
+    def outputs(self, response: Tensor) -> Tensor:
+        """`m x o`: what the edit adds for rows with this response (`m x r`)."""
+        return response if self.up is None else response @ self.up.T
+
+    def squares(self, response: Tensor) -> Tensor:
+        """`m`: squared sizes of that, through the small side of the edit."""
+        mixed = response if self.inner is None else response @ self.inner
+        return (mixed * response).sum(dim=1).clamp(min=0)
+
+    def norm(self) -> Tensor:
+        """Scalar: |dW|."""
+        if self.inner is None or self.across is None:
+            return self.down.norm()
+        return (self.inner * self.across).sum().clamp(min=0).sqrt()
+
+
 class _Response:
     """What rows say to the first factor of an edit, which most layers have in common: made once for those."""
 
@@ -256,16 +293,11 @@ class _Response:
         self._down: Tensor | None = None
         self._known = rows[:, :0]
 
-    def to(self, edit: LayerEdit) -> Tensor:
+    def to(self, edit: _MeasuredEdit) -> Tensor:
         """`m x r`: rows times down'."""
         if edit.down is not self._down:
             self._known, self._down = self._rows @ edit.down.T, edit.down
         return self._known
-
-
-def _moved(response: Tensor, inner: Tensor) -> Tensor:
-    """`m`: |dW c|^2 for each row c, through the small side of the edit: `inner` is up'up."""
-    return ((response @ inner) * response).sum(dim=1).clamp(min=0)
 
 
 def certify(

@@ -6,7 +6,10 @@ the layers of a model, and again for every adversarial round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -83,7 +86,8 @@ class LayerSolver:
         if settings.iec and settings.method == "speed" and settings.prior != "null_space" and len(self.constraints):
             self.held = self.held.joined(self.constraints)
         self._span_for_all = span
-        self._free = FreeRows.of(self.targets, settings.lam) if many and settings.mu == 0 and settings.lam > 0 else None
+        # As many rows as the embedding is wide: then C* - C1 is put to the down side, once, and a layer's up is W itself.
+        self.leading = many and settings.method == "speed"
         self._shared: tuple[Tensor, int] | None = None
         baseline = settings.method in ("uce", "rece")
         if baseline:
@@ -98,10 +102,14 @@ class LayerSolver:
             # UCE sums over concepts where SPEED takes the mean: the change goes in unscaled.
             self.change, self._shared = pairs.change[self.erased], (rows[self.erased], retain.width)
         self.change = settings.aim * self.change  # the edit is linear in it: further along the same way
+        self._free: FreeRows | None = None
+        if self.leading and settings.mu == 0 and settings.lam > 0:
+            free = FreeRows.of(self.targets, settings.lam)
+            self._free = replace(free, rows=self._led(free.rows))
         self.refines = refines(settings)
         if self.refines and len(self.retain):
             with watch.part("prior filter"):
-                self.gain = erase_gain(self.targets)[self.erased]
+                self.gain = self._led(erase_gain(self.targets)[self.erased])
                 self.response = self.gain @ self.retain.T  # n x N
                 # Worth its N x N only where some layer may keep fewer rows than the embedding is wide.
                 small = len(self.retain) <= 2 * self.retain.shape[1] and not settings.rpa
@@ -111,7 +119,7 @@ class LayerSolver:
         """The edit of one layer from its weight (`o x d`, working precision)."""
         everything = torch.ones(len(self.retain), dtype=torch.bool, device=weight.device)
         none = weight.new_zeros(())
-        up = weight @ self.change.T  # aim W (C* - C1)
+        up = weight if self.leading else weight @ self.change.T  # aim W (C* - C1)
         if not self.refines or not len(self.retain):
             down, room = self._same_for_all_layers()
             return SolvedLayer(LayerEdit(up, down), everything, none, room)
@@ -198,8 +206,13 @@ class LayerSolver:
         constraints = self.constraints if held else self.constraints[:0]
         with self.watch.part("closed form"):
             if self._free and isinstance(span, KeptSpan) and 2 * len(span.basis) < span.basis.shape[1]:
-                return self._free.outside(span.joined(constraints).basis)[self.erased]
-            return erasing_rows(self.targets, span, constraints, self.settings.lam, self.settings.mu)[self.erased]
+                return self._free.outside(span.joined(constraints).basis)
+            rows = erasing_rows(self.targets, span, constraints, self.settings.lam, self.settings.mu)
+            return self._led(rows[self.erased])
+
+    def _led(self, rows: Tensor) -> Tensor:
+        """Rows that answer to W (C* - C1) as rows that answer to `up`."""
+        return self.change.T @ rows if self.leading else rows
 
     def _same_for_all_layers(self) -> tuple[Tensor, int]:
         """Without refinement no layer has a say in the null space: it is found once for them all."""
@@ -229,6 +242,8 @@ class LayerSolver:
         return self._span_for_all
 
 
+MOST_WAYS = 4
+"""Layers solved at once. Each needs memory of its own, up to a third of a gigabyte on SDXL (docs/benchmarks.md)."""
 WORTH_A_ROUND = 0.01
 """A round that lowers the mean leak by less than this has found nothing worth its rank."""
 
@@ -264,7 +279,7 @@ class Solver:
         except torch.linalg.LinAlgError as fault:
             ridges = f"lam {settings.lam:g} and mu {settings.mu:g}"
             raise InputError(f"There is no stable edit with {ridges}: raise them.") from fault
-        _check_moved(self.problem, solution.layers)
+        self._check_moved(solution.layers)
         return solution
 
     def load(self, key: str) -> Tensor:
@@ -295,6 +310,24 @@ class Solver:
                 break
         return Solution(layers, tuple(turn for turn, _ in rounds))
 
+    def _check_moved(self, solved: Mapping[str, SolvedLayer]) -> None:
+        """Refuses to hand out an edit that does nothing although the anchors differ from the targets."""
+        pairs, lam = self.problem.pairs, self.problem.settings.lam
+        for key, layer in solved.items():
+            if not bool(torch.isfinite(layer.edit.up.sum() + layer.edit.down.sum())):  # NaN and Inf survive a sum
+                raise InputError(f"The edit of {key} is not finite: raise lam (now {lam:g}).")
+
+        def moves(key: str) -> bool:
+            edit, wanted = solved[key].edit, (self.load(key) @ pairs.change.T).abs().max()
+            # Below this the target rows lie in the kept span to rounding: any edit would be noise.
+            return bool((edit.up @ (edit.down @ pairs.targets.T)).abs().max() > 1e-9 * wanted)
+
+        if bool((pairs.change != 0).any()) and not any(moves(key) for key in solved):
+            raise NoRoomError(
+                "The kept names and the empty prompt fill the embedding space: nothing can be erased without touching "
+                "them. Keep fewer names, turn IPF on, or raise the threshold."
+            )
+
     def _leaking(
         self, layers: Mapping[str, SolvedLayer], original: Tensor, number: int, wanted: int
     ) -> tuple[Round, ErasePairs]:
@@ -310,24 +343,50 @@ class Solver:
 
     def _layers(self, pairs: ErasePairs) -> dict[str, SolvedLayer]:
         solver = LayerSolver(self.problem, pairs, self.watch, self.directions, self.span)
-        solved = {}
-        for done, key in enumerate(self.weights):
-            self.progress("layers", done, len(self.weights))
-            solved[key] = solver.solve(key, self.load(key))
-        self.progress("layers", len(self.weights), len(self.weights))
+        solved: dict[str, SolvedLayer] = {}
+        total = len(self.weights)
+        self.progress("layers", 0, total)
+        for key, layer in self._side_by_side(solver) if solver.refines else self._in_turn(solver):
+            solved[key] = layer
+            self.progress("layers", len(solved), total)
         return solved
 
+    def _in_turn(self, solver: LayerSolver) -> Iterator[tuple[str, SolvedLayer]]:
+        for key in self.weights:
+            yield key, solver.solve(key, self.load(key))
 
-def _check_moved(problem: Problem, solved: Mapping[str, SolvedLayer]) -> None:
-    """Refuses to hand out an edit that does nothing although the anchors differ from the targets."""
-    for key, layer in solved.items():
-        if not bool(torch.isfinite(layer.edit.up.sum() + layer.edit.down.sum())):  # NaN and Inf survive a sum
-            raise InputError(f"The edit of {key} is not finite: raise lam (now {problem.settings.lam:g}).")
-    wanted, targets = float(problem.pairs.change.abs().max()), problem.pairs.targets.T
-    # Below this the target rows lie in the kept span to rounding: any edit would be noise.
-    reached = any(float((layer.edit.down @ targets).abs().max()) >= 1e-9 for layer in solved.values())
-    if wanted > 0 and not reached:
-        raise NoRoomError(
-            "The kept names and the empty prompt fill the embedding space: nothing can be erased without touching "
-            "them. Keep fewer names, turn IPF on, or raise the threshold."
-        )
+    def _side_by_side(self, solver: LayerSolver) -> Iterator[tuple[str, SolvedLayer]]:
+        """Several layers at once where each has an eigenproblem of its own, which threads help little inside."""
+        ways = min(MOST_WAYS, torch.get_num_threads(), len(self.weights))
+        if ways < 2 or self.problem.targets.values.device.type != "cpu":
+            yield from self._in_turn(solver)
+            return
+        inference = torch.is_inference_mode_enabled()  # a thread does not inherit it
+
+        def work(key: str, weight: Tensor) -> SolvedLayer:
+            with torch.inference_mode(inference):
+                return solver.solve(key, weight)
+
+        begun: deque[tuple[str, Future[SolvedLayer]]] = deque()
+        with _threads_among(ways), self.watch.side_by_side(ways), ThreadPoolExecutor(ways) as pool:
+            try:
+                for key in self.weights:
+                    begun.append((key, pool.submit(work, key, self.load(key))))  # files are read in one thread only
+                    if len(begun) > ways:
+                        yield begun[0][0], begun[0][1].result()
+                        begun.popleft()
+                for key, layer in begun:
+                    yield key, layer.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _threads_among(ways: int) -> Iterator[None]:
+    """Divides torch's threads among so many Python threads that start inside the block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // ways))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
