@@ -5,10 +5,10 @@
     python -m benchmarks.solve --presets --out docs/benchmarks   100 concepts by each preset
     python -m benchmarks.solve --growth --out docs/benchmarks    cost as the work grows
 
-All ways are timed in one process, so that the ratios hold on a noisy machine. What would take over two minutes is
-timed on one layer of each size and scaled by the number of layers; the table marks it with ~. The released arithmetic
-is linear in the number of names: where one layer alone is too long, it is timed at two smaller numbers and the line is
-drawn through them, marked with ~~.
+All ways are timed in one process, so that the ratios hold on a noisy machine. The engine is always timed on all layers.
+A dense way that would take over two minutes is timed on one layer of each size and scaled by the number of layers; the
+table marks it with ~. The released arithmetic is linear in the number of names: where one layer alone is too long, it
+is timed at two smaller numbers and the line is drawn through them, marked with ~~.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import argparse
 import json
 import multiprocessing
 import platform
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -33,7 +33,7 @@ from speed_erase.speed_ops.engine.closed_form import constraint_rows
 
 from .dense import released, written_well
 from .shapes import SHAPES, Problem, problem
-from .timing import LONG, one_of_each_size, over_layers, peak_memory, scaled, timed
+from .timing import one_of_each_size, over_layers, peak_memory, scaled, timed
 
 SETTINGS = EraseSettings()
 LINE = {"sd1": (500, 1000), "sdxl": (128, 256)}
@@ -59,7 +59,6 @@ class Row:
     edit: float
     """The engine without its certificate: what the other columns compute too."""
     engine: float
-    engine_how: str
     floor: float
     memory: float | None
     """Peak MB that the engine took beyond weights, embeddings and the edit itself."""
@@ -72,62 +71,66 @@ class Row:
 def measure(family: str, concepts: int, names: int) -> Row:
     """Times the four ways on one problem."""
     weights, rows = problem(family, concepts, names)
-    turns, engine_how, dense_how = take_turns(weights, rows)
-    memory = engine_memory(family, concepts, names, whole=not engine_how)
+    turns, dense_how = take_turns(weights, rows)
+    memory = engine_memory(family, concepts, names)
     edit, engine, floor, dense = (median(turn[i] for turn in turns) for i in range(4))
     slow, how = time_released(family, concepts, names)
     errors = accuracy(family, concepts, min(names, JUDGED))
-    return Row(family, concepts, names, slow, how, dense, dense_how, edit, engine, engine_how, floor, memory, *errors)
+    return Row(family, concepts, names, slow, how, dense, dense_how, edit, engine, floor, memory, *errors)
 
 
-def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[float, ...]], str, str]:
-    """Seconds of the edit, of edit and certificate, of the bare eigenproblems and of the dense way; what is scaled.
+def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[float, ...]], str]:
+    """Seconds of the edit, of edit and certificate, of the bare eigenproblems and of the dense way, and whether that
+    one is scaled.
 
     They take turns, so that a moment in which the machine has something else to do falls on all of them alike.
     """
-    few = one_of_each_size(weights)
-    systems = {key: eigenproblems({key: weight}, rows) for key, weight in few.items()}  # warms the libraries up, too
-    parts = {len(weight): _engine_seconds({key: weight}, rows) for key, weight in few.items()}
-    whole = scaled({size: part[1] for size, part in parts.items()}, weights)
-    if whole < SHORT:
+    systems = {key: eigenproblems({key: weight}, rows) for key, weight in one_of_each_size(weights).items()}
+    seconds = _engine_seconds(weights, rows)  # the libraries are warm by now
+    short = seconds[1] < SHORT
+    if short:
         systems = {key: eigenproblems({key: weight}, rows) for key, weight in weights.items()}
     turns = []
-    for _ in range(TURNS if whole < SHORT else 1):
-        if whole > LONG:
-            seconds = tuple(scaled({size: part[i] for size, part in parts.items()}, weights) for i in (0, 1))
-        else:
-            seconds = _engine_seconds(weights, rows)
+    for turn in range(TURNS if short else 1):
+        seconds = _engine_seconds(weights, rows) if turn else seconds
         floor = _bare_seconds(systems, weights)
         dense, shortened = over_layers(lambda w: written_well(w, *_with_constraints(rows), SETTINGS), weights)
         turns.append((*seconds, floor, dense))
-    return turns, "~" if whole > LONG else "", "~" if shortened else ""
+    return turns, "~" if shortened else ""
 
 
-def engine_memory(family: str, concepts: int, names: int, whole: bool) -> float | None:
+def engine_memory(family: str, concepts: int, names: int) -> float | None:
     """Peak MB that the engine takes beyond weights, embeddings and the edit it returns, where the kernel tells.
 
     In a process of its own: here the allocator still holds what earlier runs have left.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(_memory_here, family, concepts, names, whole).result()
+        return pool.submit(_memory_here, family, concepts, names).result()
 
 
-def _memory_here(family: str, concepts: int, names: int, whole: bool) -> float | None:
+def _memory_here(family: str, concepts: int, names: int) -> float | None:
     torch.set_grad_enabled(False)
     weights, rows = problem(family, concepts, names)
     with peak_memory() as memory:
-        erasure = solve(weights if whole else one_of_each_size(weights), *rows, SETTINGS)
+        erasure = solve(weights, *rows, SETTINGS)
     factors = {id(part): part.nbytes for edit in erasure.edits.values() for part in (edit.up, edit.down)}
     return memory["peak"] - sum(factors.values()) / 2**20 if memory else None
 
 
 def _bare_seconds(systems: dict[str, list[Tensor]], weights: dict[str, Tensor]) -> float:
-    """Seconds of the eigenproblems of all layers, scaled where only one of each size is there."""
-    seconds = {key: sum(timed(lambda m=m: torch.linalg.eigh(m))[0] for m in found) for key, found in systems.items()}
-    if len(systems) == len(weights):
-        return sum(seconds.values())
-    return scaled({len(weights[key]): part for key, part in seconds.items()}, weights)
+    """Seconds of the eigenproblems of all layers, as many at once as the engine solves; scaled where only one of each
+    size is there."""
+    ways = min(layer_solver.MOST_WAYS, torch.get_num_threads())
+    with layer_solver.threads_among(ways), ThreadPoolExecutor(ways) as pool:
+        if len(systems) == len(weights):
+            every = [system for found in systems.values() for system in found]
+            return timed(lambda: list(pool.map(torch.linalg.eigh, every)))[0]
+        seconds = {
+            len(weights[key]): timed(lambda found=found: list(pool.map(torch.linalg.eigh, ways * found)))[0] / ways
+            for key, found in systems.items()
+        }
+    return scaled(seconds, weights)
 
 
 def _engine_seconds(weights: dict[str, Tensor], rows: Problem) -> tuple[float, float]:
@@ -204,7 +207,7 @@ def table(rows: list[Row]) -> str:
         memory = f"{r.memory:.0f}" if r.memory is not None else "-"
         lines.append(
             f"| {r.family} | {r.concepts} | {r.names} | {r.released_how}{r.released:.1f} s "
-            f"| {r.dense_how}{r.dense:.2f} s | {r.engine_how}{r.edit:.2f} s | {r.engine_how}{r.engine:.2f} s "
+            f"| {r.dense_how}{r.dense:.2f} s | {r.edit:.2f} s | {r.engine:.2f} s "
             f"| {r.floor:.2f} s | {r.released / r.edit:.0f} | {r.dense / r.edit:.1f} | {r.edit / r.floor:.2f} "
             f"| {memory} | {r.error_released:.0e} | {r.error_dense:.0e} | {r.error_engine:.0e} |"
         )

@@ -266,8 +266,8 @@ class _MeasuredEdit:
         """`before`: the layer's before this one."""
         if edit.rank >= min(len(edit.up), edit.down.shape[1]):
             return cls(edit.delta(), None, None, None)
-        same = before is not None and before.down is edit.down
-        return cls(edit.down, edit.up, edit.up.T @ edit.up, before.across if same else edit.down @ edit.down.T)
+        across = before.across if before and before.down is edit.down else edit.down @ edit.down.T
+        return cls(edit.down, edit.up, edit.up.T @ edit.up, across)
 
     def outputs(self, response: Tensor) -> Tensor:
         """`m x o`: what the edit adds for rows with this response (`m x r`)."""

@@ -86,7 +86,7 @@ class LayerSolver:
         if settings.iec and settings.method == "speed" and settings.prior != "null_space" and len(self.constraints):
             self.held = self.held.joined(self.constraints)
         self._span_for_all = span
-        # As many rows as the embedding is wide: then C* - C1 is put to the down side, once, and a layer's up is W itself.
+        # As many rows as the embedding is wide: C* - C1 goes to the down side, once, and a layer's `up` is W itself.
         self.leading = many and settings.method == "speed"
         self._shared: tuple[Tensor, int] | None = None
         baseline = settings.method in ("uce", "rece")
@@ -368,7 +368,7 @@ class Solver:
                 return solver.solve(key, weight)
 
         begun: deque[tuple[str, Future[SolvedLayer]]] = deque()
-        with _threads_among(ways), self.watch.side_by_side(ways), ThreadPoolExecutor(ways) as pool:
+        with threads_among(ways), self.watch.side_by_side(ways), ThreadPoolExecutor(ways) as pool:
             try:
                 for key in self.weights:
                     begun.append((key, pool.submit(work, key, self.load(key))))  # files are read in one thread only
@@ -382,7 +382,7 @@ class Solver:
 
 
 @contextmanager
-def _threads_among(ways: int) -> Iterator[None]:
+def threads_among(ways: int) -> Iterator[None]:
     """Divides torch's threads among so many Python threads that start inside the block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // ways))
