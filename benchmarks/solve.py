@@ -121,7 +121,7 @@ def _memory_here(family: str, concepts: int, names: int) -> float | None:
 def _bare_seconds(systems: dict[str, list[Tensor]], weights: dict[str, Tensor]) -> float:
     """Seconds of the eigenproblems of all layers, as many at once as the engine solves; scaled where only one of each
     size is there."""
-    ways = min(layer_solver.MOST_WAYS, torch.get_num_threads())
+    ways = layer_solver.ways_at_once(next(iter(weights.values())).shape[1])
     with layer_solver.threads_among(ways), ThreadPoolExecutor(ways) as pool:
         if len(systems) == len(weights):
             every = [system for found in systems.values() for system in found]

@@ -1,9 +1,10 @@
-"""`python -m benchmarks.frontier run|rows|pictures|report`: what is left against what drifts, on real encoders.
+"""`python -m benchmarks.frontier run|rows|pictures|comfy|report`: what is left against what drifts, on real encoders.
 
 python -m benchmarks.frontier run --mpnet FOLDER        every cell; goes on where it stopped
 python -m benchmarks.frontier report --out docs         docs/frontier.md and its pictures
 python -m benchmarks.frontier rows --mpnet FOLDER       ten concepts by what is encoded
 python -m benchmarks.frontier pictures --world FOLDER   the model that draws: pictures and attacks
+python -m benchmarks.frontier comfy --comfyui FOLDER    two painters in the real ComfyUI
 """
 
 from __future__ import annotations
@@ -133,6 +134,24 @@ def _pictures(options: argparse.Namespace) -> None:
     save_json(path, known)
 
 
+FIRST_BUDGETS = ("0.03", "0.04", "0.05", "0.1")
+"""Beside the default: where the first release's erasure is reached for a fraction of its drift."""
+
+
+def _comfy(options: argparse.Namespace) -> None:
+    from .encoders import random_checkpoint
+    from .in_comfy import DEFAULT, FIRST, NOW, measured
+
+    path = options.data / "frontier.json"
+    known = load_json(path) if path.exists() else {}
+    checkpoint = random_checkpoint(options.data, untrained=True)
+    budgets = [DEFAULT] if options.package else [*FIRST_BUDGETS, DEFAULT]
+    found = measured(checkpoint, options.comfyui, options.package, budgets)
+    known.setdefault("comfy", {})[FIRST if options.package else NOW] = found
+    save_json(path, known)
+    print(json.dumps(found, indent=1))
+
+
 def _report(options: argparse.Namespace) -> None:
     from .report import write
 
@@ -156,6 +175,11 @@ def main() -> None:
     pictures = commands.add_parser("pictures", help="what the model that draws shows: pictures, and attacks on them")
     pictures.add_argument("--world", type=Path, default=default_folder())
     pictures.set_defaults(run=_pictures)
+    comfy = commands.add_parser("comfy", help="two painters in the real ComfyUI, judged from outside")
+    checkout = os.environ.get("COMFYUI_PATH", str(Path.home() / "comfy" / "ComfyUI"))
+    comfy.add_argument("--comfyui", type=Path, default=Path(checkout), help="its checkout (default: COMFYUI_PATH)")
+    comfy.add_argument("--package", type=Path, help="folder that holds the first release as 'speed_erase', to compare")
+    comfy.set_defaults(run=_comfy)
     report = commands.add_parser("report", help="tables and pictures of what was measured")
     report.add_argument("--out", type=Path, default=Path("docs"))
     report.set_defaults(run=_report)

@@ -56,13 +56,20 @@ def living(folder: Path | None = None) -> Plain:
     return Plain("living", lambda texts: list(encoder.encode(texts)), Stream(tokens, LENGTH))
 
 
-def random_clip(folder: Path) -> CachedEncoder:
-    """CLIP-L of full size with random weights, in a checkpoint that the command line could open."""
+def random_checkpoint(folder: Path, *, untrained: bool = False) -> Path:
+    """CLIP-L of full size with random weights, in a checkpoint that the command line can open. The untrained one has
+    the U-Net of full size, too, without which ComfyUI does not know it."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "random-clip-l.safetensors"
+    path = folder / f"{'untrained' if untrained else 'random'}-clip-l.safetensors"
     if not path.exists():
-        write_random_checkpoint(path, channels=32, text_layers=FULL_DEPTH)
-    return TextSetup(cache=None).encoder(ModelSource.open(path))
+        channels = 320 if untrained else 32
+        write_random_checkpoint(path, channels=channels, text_layers=FULL_DEPTH, untrained=untrained)
+    return path
+
+
+def random_clip(folder: Path) -> CachedEncoder:
+    """The random one's text encoder."""
+    return TextSetup(cache=None).encoder(ModelSource.open(random_checkpoint(folder)))
 
 
 def mpnet(folder: Path | None = None) -> Plain | None:

@@ -8,7 +8,7 @@ between them. What the certificate says about it is measured like on any model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -39,13 +39,18 @@ def write_random_checkpoint(
     *,
     channels: int = CHANNELS,
     text_layers: int = TEXT_LAYERS,
+    untrained: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the file, half precision, the same bytes every time; one tensor in memory at a time."""
+    """Writes the file, half precision, the same bytes every time; one tensor in memory at a time.
+
+    `untrained`: the text encoder as CLIP's training begins, without a spectrum: its rows fill every direction alike.
+    """
     shapes = dict(_shapes(channels, text_layers))
     generator = torch.Generator().manual_seed(SEED)
-    values = (_value(key, shape, generator).half() for key, shape in shapes.items())
+    fresh = _untrained(text_layers) if untrained else {}
+    values = (_value(key, shape, generator, fresh).half() for key, shape in shapes.items())
     kinds = {key: ("F16", shape) for key, shape in shapes.items()}
     write_tensors(path, kinds, values, _METADATA, force=force, progress=progress, stage="demo")
     return path
@@ -61,11 +66,22 @@ def _shapes(channels: int, text_layers: int) -> Iterator[Entry]:
             yield prefix + name, shape
 
 
-def _value(key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Random weights that keep activations at their size; norms are the identity, biases are zero."""
+def _untrained(layers: int) -> dict[str, float]:
+    """{module of the text encoder: standard deviation of its weights} before CLIP's training."""
+    inside, deep = CONTEXT**-0.5, (2 * layers) ** -0.5
+    into = dict.fromkeys(("q_proj", "k_proj", "v_proj"), inside)
+    out = {"out_proj": inside * deep, "fc1": (2 * CONTEXT) ** -0.5, "fc2": inside * deep}
+    return {"token_embedding": 0.02, "position_embedding": 0.01, **into, **out}
+
+
+def _value(key: str, shape: tuple[int, ...], generator: torch.Generator, fresh: Mapping[str, float]) -> Tensor:
+    """Random weights that keep activations at their size, or are as large as `fresh` says; norms are the identity,
+    biases are zero."""
     if len(shape) == 1:
         return torch.ones(shape) if key.endswith("weight") and "norm" in _owner(key) else torch.zeros(shape)
     values = torch.randn(shape, generator=generator)
+    if key.startswith(_TEXT) and _owner(key) in fresh:
+        return values * fresh[_owner(key)]
     if key.endswith("token_embedding.weight"):
         return _with_spectrum(values, generator)
     if key.endswith("position_embedding.weight"):

@@ -9,6 +9,7 @@ from typing import Any
 from speed_erase.speed_ops.engine.settings import EraseSettings
 
 from .cells import NAMES, OUTPUTS, Point, least_left
+from .in_comfy import DEFAULT, FIRST
 
 BUDGET = EraseSettings.preset("auto").drift_budget
 DRIFTS = (0.05, 0.10, 0.20, 0.30)
@@ -32,6 +33,7 @@ def write(known: dict[str, Any], folder: Path) -> None:
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
         "WORST": _worst(cells),
         "TIME": _time(known) if known.get("rows") else "",
+        "COMFY": "\n".join(_comfy(known.get("comfy", {}))),
         "DRAWN": known.get("pictures of", "the model in the box"),
         "PICTURES": "\n".join(_pictures(known.get("pictures", []))),
         "ATTACKS": "\n".join(_attacks(known.get("attacks", []))),
@@ -54,6 +56,16 @@ EARLIER = " From before the default was raised, and with another training of the
 def _time(known: dict[str, Any]) -> str:
     at = known["rows budget"]
     return TIME.format(at, "" if at == BUDGET else EARLIER) + "\n".join(_rows(known["rows"]))
+
+
+def _comfy(known: dict[str, dict[str, Any]]) -> Iterator[str]:
+    yield "| release | budget | left | still to go | drift of unseen names |"
+    yield "| --- | --- | --- | --- | --- |"
+    for release, runs in known.items():
+        for budget, run in runs.items():
+            allowed = f"{BUDGET:.0%} (the default)" if budget == DEFAULT else f"{float(budget):.0%}"
+            shown = f"{run['left']:.2f} | {run['to_go']:.2f} | {run['drift']:.3f}"
+            yield f"| {release} | {'none to set' if release == FIRST else allowed} | {shown} |"
 
 
 TASKS = {

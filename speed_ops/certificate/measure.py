@@ -264,9 +264,11 @@ class _MeasuredEdit:
     @classmethod
     def of(cls, edit: LayerEdit, before: _MeasuredEdit | None) -> _MeasuredEdit:
         """`before`: the layer's before this one."""
-        if edit.rank >= min(len(edit.up), edit.down.shape[1]):
+        known = before.across if before and before.down is edit.down else None
+        out, width = len(edit.up), edit.down.shape[1]
+        if known is None and edit.rank * (out + width) >= out * width:
             return cls(edit.delta(), None, None, None)
-        across = before.across if before and before.down is edit.down else edit.down @ edit.down.T
+        across = edit.down @ edit.down.T if known is None else known
         return cls(edit.down, edit.up, edit.up.T @ edit.up, across)
 
     def outputs(self, response: Tensor) -> Tensor:

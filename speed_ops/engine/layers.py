@@ -7,9 +7,9 @@ the layers of a model, and again for every adversarial round.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -242,8 +242,8 @@ class LayerSolver:
         return self._span_for_all
 
 
-MOST_WAYS = 4
-"""Layers solved at once. Each needs memory of its own, up to a third of a gigabyte on SDXL (docs/benchmarks.md)."""
+MOST_WAYS, MOST_COLUMNS = 4, 4096
+"""Layers solved at once, and their columns together: squares of those are what each needs in memory of its own."""
 WORTH_A_ROUND = 0.01
 """A round that lowers the mean leak by less than this has found nothing worth its rank."""
 
@@ -346,19 +346,21 @@ class Solver:
         solved: dict[str, SolvedLayer] = {}
         total = len(self.weights)
         self.progress("layers", 0, total)
-        for key, layer in self._side_by_side(solver) if solver.refines else self._in_turn(solver):
-            solved[key] = layer
-            self.progress("layers", len(solved), total)
+        with closing(self._side_by_side(solver) if solver.refines else self._in_turn(solver)) as found:
+            for key, layer in found:
+                solved[key] = layer
+                self.progress("layers", len(solved), total)
         return solved
 
-    def _in_turn(self, solver: LayerSolver) -> Iterator[tuple[str, SolvedLayer]]:
+    def _in_turn(self, solver: LayerSolver) -> Generator[tuple[str, SolvedLayer]]:
         for key in self.weights:
             yield key, solver.solve(key, self.load(key))
 
-    def _side_by_side(self, solver: LayerSolver) -> Iterator[tuple[str, SolvedLayer]]:
+    def _side_by_side(self, solver: LayerSolver) -> Generator[tuple[str, SolvedLayer]]:
         """Several layers at once where each has an eigenproblem of its own, which threads help little inside."""
-        ways = min(MOST_WAYS, torch.get_num_threads(), len(self.weights))
-        if ways < 2 or self.problem.targets.values.device.type != "cpu":
+        rows = self.problem.targets
+        ways = min(ways_at_once(rows.width), len(self.weights))
+        if ways < 2 or rows.values.device.type != "cpu":
             yield from self._in_turn(solver)
             return
         inference = torch.is_inference_mode_enabled()  # a thread does not inherit it
@@ -379,6 +381,11 @@ class Solver:
                     yield key, layer.result()
             finally:
                 pool.shutdown(cancel_futures=True)
+
+
+def ways_at_once(width: int) -> int:
+    """How many layers of this width are worth solving side by side here."""
+    return min(MOST_WAYS, MOST_COLUMNS // width, torch.get_num_threads())
 
 
 @contextmanager
