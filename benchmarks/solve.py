@@ -93,7 +93,7 @@ def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[fl
     turns = []
     for turn in range(TURNS if short else 1):
         seconds = _engine_seconds(weights, rows) if turn else seconds
-        floor = _bare_seconds(systems, weights)
+        floor = _bare_seconds(systems, weights, min(len(rows[2]), rows[2].shape[1]))
         dense, shortened = over_layers(lambda w: written_well(w, *_with_constraints(rows), SETTINGS), weights)
         turns.append((*seconds, floor, dense))
     return turns, "~" if shortened else ""
@@ -118,10 +118,10 @@ def _memory_here(family: str, concepts: int, names: int) -> float | None:
     return memory["peak"] - sum(factors.values()) / 2**20 if memory else None
 
 
-def _bare_seconds(systems: dict[str, list[Tensor]], weights: dict[str, Tensor]) -> float:
+def _bare_seconds(systems: dict[str, list[Tensor]], weights: dict[str, Tensor], side: int) -> float:
     """Seconds of the eigenproblems of all layers, as many at once as the engine solves; scaled where only one of each
     size is there."""
-    ways = layer_solver.ways_at_once(next(iter(weights.values())).shape[1])
+    ways = max(1, layer_solver.ways_at_once(side))
     with layer_solver.threads_among(ways), ThreadPoolExecutor(ways) as pool:
         if len(systems) == len(weights):
             every = [system for found in systems.values() for system in found]

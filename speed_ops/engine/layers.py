@@ -242,8 +242,8 @@ class LayerSolver:
         return self._span_for_all
 
 
-MOST_WAYS, MOST_COLUMNS = 4, 4096
-"""Layers solved at once, and their columns together: squares of those are what each needs in memory of its own."""
+MOST_WAYS, MOST_SIDES = 4, 3500
+"""Layers solved at once, and the sides of their eigenproblems together. One of 2048 keeps all threads busy alone."""
 WORTH_A_ROUND = 0.01
 """A round that lowers the mean leak by less than this has found nothing worth its rank."""
 
@@ -358,8 +358,8 @@ class Solver:
 
     def _side_by_side(self, solver: LayerSolver) -> Generator[tuple[str, SolvedLayer]]:
         """Several layers at once where each has an eigenproblem of its own, which threads help little inside."""
-        rows = self.problem.targets
-        ways = min(ways_at_once(rows.width), len(self.weights))
+        rows = self.problem.retain
+        ways = min(ways_at_once(min(len(rows.values), rows.width)), len(self.weights))
         if ways < 2 or rows.values.device.type != "cpu":
             yield from self._in_turn(solver)
             return
@@ -383,9 +383,9 @@ class Solver:
                 pool.shutdown(cancel_futures=True)
 
 
-def ways_at_once(width: int) -> int:
-    """How many layers of this width are worth solving side by side here."""
-    return min(MOST_WAYS, MOST_COLUMNS // width, torch.get_num_threads())
+def ways_at_once(side: int) -> int:
+    """How many layers with an eigenproblem of this side are worth solving side by side here."""
+    return min(MOST_WAYS, MOST_SIDES // max(1, side), torch.get_num_threads())
 
 
 @contextmanager

@@ -60,6 +60,10 @@ def test_where_all_layers_share_the_null_space_they_take_turns(threads, workers)
     assert {thread for thread, _ in workers} == {threading.get_ident()}
 
 
+def test_a_large_eigenproblem_has_the_threads_for_itself(threads):
+    assert [layers.ways_at_once(side) for side in (768, 1734, 2048, 4096)] == [3, 2, 1, 0]
+
+
 def test_stopping_leaves_the_layers_that_have_not_begun(threads, workers, monkeypatch):
     problem = make(48, 2, 60, outs=(16,) * 24)
     told: list[tuple[int, int]] = []
