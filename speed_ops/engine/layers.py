@@ -87,9 +87,9 @@ class LayerSolver:
             self.held = self.held.joined(self.constraints)
         self._span_for_all = span
         # As many rows as the embedding is wide: C* - C1 goes to the down side, once, and a layer's `up` is W itself.
-        self.leading = many and settings.method == "speed"
-        self._shared: tuple[Tensor, int] | None = None
         baseline = settings.method in ("uce", "rece")
+        self.leading = many and not baseline
+        self._shared: tuple[Tensor, int] | None = None
         if baseline:
             with watch.part("closed form"):
                 rows = uce_rows(
