@@ -77,7 +77,7 @@ def _about_budget(
         text += f"instead of {curve.chosen.to_go:.0%}."
     elif curve.chosen.drift < UNSPENT * budget:
         text = f"{what} cannot be erased further: past a drift of {curve.chosen.drift:.1%}, "
-        text += "a stronger edit gets no nearer to the anchor in other prompts."
+        text += "a stronger edit would cost other names much and get little nearer to the anchor in other prompts."
     else:
         text += " More drift would hardly help."
     names = ", ".join(quoted(name) for name, _ in curve.in_the_way[:NAMED])

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..engine.adversarial import Round
-from ..engine.auto import preferred
+from ..engine.auto import knee, preferred
 from ..engine.curve import Curve, CurvePoint
 from ..files.metadata import HEADER_WARNINGS
 
@@ -174,7 +174,8 @@ def verdict(solved: float, probed: float | None, kind: str = "", to_go: float | 
 
 def point_within(curve: Curve, drift: float) -> CurvePoint | None:
     """The point of the curve that `auto` would prefer within a drift; None where it has none there."""
-    points = [point for point in curve.points if point.drift <= drift]
+    limit = min(drift, knee(curve.points))
+    points = [point for point in curve.points if point.drift <= limit]
     return preferred(points) if points else None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -27,11 +28,17 @@ from .rows import per_concept
 from .settings import EraseSettings
 
 WORTH_ITS_DRIFT = 0.01
-"""The knee: an edit that is no further than this from the best within the budget, and drifts less, is the better."""
+"""An edit that is no further than this from the best within the budget, and drifts less, is the better."""
 ASTRAY = 0.05
 """What is left may be this much above the least, for a shorter way to go. Pictures stop showing a concept once its way
 is gone, whatever went astray meanwhile (docs/proof); but what is drawn instead should still be near the anchor, and
 where a text encoder hardly knows a name, a stronger edit goes astray faster than it arrives."""
+PAYS = 0.3
+"""One percent more drift must shorten the way to go by this many percent, or the curve has passed its knee. With 0.3
+none of the ten erasures that pictures judge are cut (`benchmarks.crowd choices`), and those are cut that gain next to
+nothing (docs/frontier.md, random and untrained CLIP-L); 0.4 would stop one painter in mpnet at a fifth of his drift."""
+UNASKED = 0.05
+"""Drift that need not pay: pictures of kept names do not show it (docs/proof)."""
 FIRMER = 1 / 30
 """The second softness that is tried. A tidy text encoder leaves directions that no name uses, and there a prior next to
 a null space erases more; an untidy one leaves none, and there the softer prior does (docs/frontier.md)."""
@@ -100,7 +107,8 @@ def _traced(problem: Problem, solver: LayerSolver, layers: Tensor, watch: Stopwa
 
 
 def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> CurvePoint:
-    """The furthest way within the budget, or nearly as far for less drift."""
+    """The furthest way within the budget and up to the knee, or nearly as far for less drift."""
+    budget = min(budget, knee(points))
     within = [point for point in points if _spent(point) <= budget]
     beyond = points[len(within) :] if within == list(points[: len(within)]) else ()
     if within and beyond:
@@ -111,6 +119,27 @@ def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> Curve
             lam *= max(2.0, _spent(point) / budget)
         within = [point]
     return preferred(within)
+
+
+def knee(points: Sequence[CurvePoint]) -> float:
+    """The drift beyond which no more of it pays, anywhere on the curve.
+
+    Of the whole curve, because the first drift buys little on every one: the way shortens fastest in the middle.
+    """
+    paid = [_spent(after) for before, after in pairwise(points) if _pays(before, after)]
+    return max([UNASKED, *paid])
+
+
+def _pays(before: CurvePoint, after: CurvePoint) -> bool:
+    """Whether a step along the curve is worth its drift: by the way to go or, as in a tidy encoder where that is soon
+    gone, by what is left."""
+    if after.drift <= UNASKED:
+        return True
+    price = PAYS * math.log(after.drift / max(before.drift, UNASKED * WORTH_ITS_DRIFT))
+    return any(
+        math.log(max(old, WORTH_ITS_DRIFT) / max(new, WORTH_ITS_DRIFT)) >= price
+        for old, new in ((before.to_go, after.to_go), (before.left, after.left))
+    )
 
 
 def preferred(points: Sequence[CurvePoint]) -> CurvePoint:

@@ -162,7 +162,7 @@ From pictures (docs/proof): up to a drift of 0.3 the kept painters and subjects 
 all but two pictures of a hundred, and their colours change by 4 % of the range at most. At 0.1 three erased painters
 are still there in most pictures; at 0.3 ten are gone, but ten subjects are not; at 0.45 those are, too. On encoders
 without a model that draws, names that drift so far are still nearest to themselves (docs/frontier.md). `auto` spends
-less where more drift buys nothing.
+less where more drift buys next to nothing.
 """
 
 

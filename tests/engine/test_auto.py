@@ -17,6 +17,7 @@ from speed_erase.speed_ops.engine.auto import (
     RANK_BUDGET,
     REACHED_BELOW,
     THRESHOLDS,
+    UNASKED,
     WORTH_ITS_DRIFT,
     choose,
 )
@@ -105,6 +106,21 @@ class Fake:
         return CurvePoint(lam, left=lam / (1 + lam), drift=0.3 / (1 + lam), spread=0.0, to_go=lam / (1 + lam))
 
 
+class Nowhere:
+    """A judge who finds nothing within any budget: only the points themselves can be chosen."""
+
+    def at(self, lam: float) -> CurvePoint:
+        return CurvePoint(lam, left=0.5, drift=9.0, spread=0.0, to_go=0.5)
+
+
+class Stubborn:
+    """A judge of a text encoder in which an erasure hardly gets on."""
+
+    def at(self, lam: float) -> CurvePoint:
+        drift = 0.3 / (1 + lam)
+        return CurvePoint(lam, left=1 - drift / 2, drift=drift, spread=0.0, to_go=1 - drift / 2)
+
+
 def point(lam: float, left: float, drift: float, to_go: float | None = None) -> CurvePoint:
     return CurvePoint(lam, left, drift, 0.0, left if to_go is None else to_go)
 
@@ -114,6 +130,35 @@ def test_the_knee_is_taken_where_more_drift_buys_nothing():
     assert choose(flat, Fake(), 0.1) == flat[1]
     steep = (*flat[:2], replace(flat[2], left=0.1, to_go=0.1))
     assert choose(steep, Fake(), 0.1) == steep[2]
+
+
+BEGINNING = point(9.0, 0.9, 0.03), point(8.0, 0.86, 0.07), point(7.0, 0.79, 0.12), point(6.0, 0.4, 0.2)
+"""As every curve begins: the first drift buys less than the next (0.05, 0.16 and 1.3 percent for a percent)."""
+
+
+def test_drift_must_pay_beyond_the_knee():
+    """One percent more drift for a tenth of a percent of the way is refused, for two fifths it is taken."""
+    refused = (*BEGINNING, point(5.0, 0.37, 0.4))
+    assert choose(refused, Fake(), 0.5) == BEGINNING[-1]
+    taken = (*BEGINNING, point(5.0, 0.3, 0.4))
+    assert choose(taken, Fake(), 0.5) == taken[-1]
+
+
+def test_the_slow_beginning_of_a_curve_is_no_knee():
+    """A budget that ends there is used: drift pays later on the same curve."""
+    assert choose(BEGINNING, Nowhere(), 0.13) == BEGINNING[2]
+
+
+def test_drift_that_pictures_do_not_show_need_not_pay():
+    points = point(3.0, 0.5, 0.01), point(2.0, 0.47, 0.04), point(1.0, 0.45, 0.2)
+    assert choose(points, Nowhere(), 0.45) == points[1]
+
+
+def test_where_no_drift_pays_only_that_much_is_spent():
+    judge = Stubborn()
+    points = tuple(judge.at(lam) for lam in (10.0, 3.0, 1.0, 0.3, 0.1))
+    chosen = choose(points, judge, 0.45)
+    assert 0.9 * UNASKED < chosen.drift <= UNASKED < points[-1].drift
 
 
 def test_it_goes_on_while_the_way_gets_shorter_and_little_goes_astray():
@@ -128,6 +173,11 @@ def test_where_the_way_is_gone_it_still_takes_less_astray():
     """In a tidy encoder the way is gone early, as the edit aims beyond the anchor; what went astray shows there."""
     gone = point(3.0, 0.09, 0.010, to_go=0.0), point(2.0, 0.05, 0.015, to_go=0.0), point(1.0, 0.045, 0.02, to_go=0.0)
     assert choose(gone, Fake(), 0.3) == gone[1]
+
+
+def test_where_the_way_is_gone_less_astray_is_worth_drift_too():
+    gone = point(3.0, 0.2, 0.10, to_go=0.0), point(2.0, 0.1, 0.11, to_go=0.0), point(1.0, 0.09, 0.4, to_go=0.0)
+    assert choose(gone, Fake(), 0.45) == gone[1]
 
 
 def test_it_looks_between_the_points_to_use_the_budget():

@@ -51,6 +51,13 @@ def test_the_figures_are_the_certificates_and_the_least_erased_come_first() -> N
     assert facts["curve"]["offers"]["little"] == [0.1, 0.08, 0.4]
 
 
+def test_no_budget_offers_what_auto_would_not_choose() -> None:
+    """Beyond its knee the curve costs drift and gets on no further, so a larger budget chooses the knee as well."""
+    flat = replace(CURVE, points=(*CURVE.points, CurvePoint(0.01, 0.09, 0.44, 0, 0.085)))
+    facts = panel(outcome((concept("a", 0.1, "erased"),), curve=flat))
+    assert facts["curve"]["offers"]["much"][1:] == [0.19, 0.1]
+
+
 def test_the_way_to_go_is_told_where_it_was_measured() -> None:
     found = outcome((concept("far", 0.7, "erased", 0.3), concept("near", 0.1, "erased")))
     assert [one["to_go"] for one in panel(found)["concepts"]] == [0.3, None]
