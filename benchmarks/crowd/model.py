@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -58,10 +59,14 @@ class Crowd:
         self.model = PatchModel(plan["patch"])
         self.model.load_state_dict(load_tensors(folder / "unet.safetensors"))
         self.model.requires_grad_(False).eval().to(memory_format=torch.channels_last)
-        self.judge: Judge = load_judge(folder)
         self.original = {k: v.clone() for k, v in self.model.state_dict().items() if k.endswith(TO_V)}
         """The untouched weights that an erasure edits: {key: 96 x 768}."""
         self._empty = text.rows([""])[0]
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Of the pictures; whoever draws none needs none."""
+        return load_judge(self.folder)
 
     def draw(
         self, texts: Sequence[str], seed: int, weights: Mapping[str, Tensor] | None = None, batch: int = 40

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor
 
 from speed_erase.speed_ops.certificate.certificate import Certificate
+from speed_erase.speed_ops.engine import auto
 
 from ..world.storage import load_json, load_tensors, save_json, save_tensors
 from .judge import Verdict
 from .measures import change, frechet_kept, recognised, scores, shares_by
-from .methods import NONE, Edited, Method, Rows, methods_of
+from .methods import DEFAULT, METHODS, NONE, Edited, Method, Rows, methods_of
 from .model import Crowd, from_bytes
 from .tasks import Task
 
@@ -76,6 +79,23 @@ class Runner:
         save_json(self.path(task, method), result)
         self.log(f"{task.name:10s} {method.name:14s} {line(result)}")
         return result
+
+    def choices(self, tasks: Iterable[Task]) -> None:
+        """What the default chooses, and what it would choose if no drift had to pay: where both are the same, pictures
+        without the knee are the pictures with it. Draws nothing."""
+        for task in tasks:
+            rows = Rows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
+            chosen = []
+            for pays in (auto.PAYS, -math.inf):
+                with patch.object(auto, "PAYS", pays):
+                    certificate = rows.edit(METHODS[DEFAULT]).certificate
+                if certificate is None or certificate.curve is None:
+                    raise AssertionError("the default draws a curve")
+                chosen.append(certificate.curve.chosen)
+            told = [f"drift {point.drift:.4f}, to go {point.to_go:.4f}" for point in chosen]
+            same = "the same" if chosen[0] == chosen[1] else f"without the knee {told[1]}"
+            self.log(f"{task.name:10s} {told[0]}; {same}")
+        self.crowd.text.save()
 
     def pictures(self, task: Task, method: Method) -> Tensor:
         """A finished run's pictures (n, 3, 32, 32), bytes, in the order of the task's questions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ from speed_erase.benchmarks.frontier.encoders import Plain
 from speed_erase.benchmarks.world.measures import frechet
 from speed_erase.speed_ops.concepts.retain_set import builtin_retain, drop_targets, retain_from_names
 from speed_erase.speed_ops.drawing.sampler import SIGNAL
+from speed_erase.speed_ops.engine import auto
 from speed_erase.speed_ops.prompts.tokens import Stream
 
 LENGTH = 40
@@ -311,3 +313,17 @@ def test_from_runs_to_the_page(folder: Path, tmp_path: Path, monkeypatch: pytest
     assert f"| 1 painter | {100 * ours['h_o']:.1f} | {100 * ours['h_o']:.1f} |" in held and "train --seed 0" in held
     for name in ("runs.md", "runs.json", "world.png", "pictures_painters1.png", "untouched.png"):
         assert (tmp_path / name).exists() and (name.endswith(".json") or name in page), name
+
+
+def test_what_the_knee_changes_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = retain_from_names(builtin_retain("artists").names[:60], "artists", "style")
+    monkeypatch.setattr(tasks, "default_retain", lambda concepts: few)
+    said: list[str] = []
+    runner = Runner(Crowd(folder, CrowdText(folder, fake_encoder())), 6, said.append, effort="quick")
+    for pays in (-math.inf, math.inf):
+        monkeypatch.setattr(auto, "PAYS", pays)
+        runner.choices([TASKS["painters1"]])
+    free, strict = said
+    chosen = free.removeprefix("painters1").removesuffix("; the same").strip()
+    assert free.endswith("; the same") and strict.endswith(f"; without the knee {chosen}")
+    assert float(strict.split("drift ")[1].split(",")[0]) <= auto.UNASKED < float(chosen.split()[1].rstrip(","))
