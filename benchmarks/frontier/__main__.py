@@ -136,6 +136,12 @@ def _pictures(options: argparse.Namespace) -> None:
 
 FIRST_BUDGETS = ("0.03", "0.04", "0.05", "0.1")
 """Beside the default: where the first release's erasure is reached for a fraction of its drift."""
+IN_COMFY = {
+    "untrained, as in transformers": "transformers",
+    "untrained, as published": "CLIP",
+    "random CLIP-L": None,
+}
+"""CLIP-L's weights there."""
 
 
 def _comfy(options: argparse.Namespace) -> None:
@@ -144,18 +150,20 @@ def _comfy(options: argparse.Namespace) -> None:
 
     path = options.data / "frontier.json"
     known = load_json(path) if path.exists() else {}
-    checkpoint = random_checkpoint(options.data, untrained=True)
     budgets = [DEFAULT] if options.package else [*FIRST_BUDGETS, DEFAULT]
-    found = measured(checkpoint, options.comfyui, options.package, budgets)
-    known.setdefault("comfy", {})[FIRST if options.package else NOW] = found
-    save_json(path, known)
-    print(json.dumps(found, indent=1))
+    for name in options.encoder or IN_COMFY:
+        checkpoint = random_checkpoint(options.data, IN_COMFY[name], channels=320)
+        found = measured(checkpoint, options.comfyui, options.package, budgets)
+        known.setdefault("comfy", {}).setdefault(name, {})[FIRST if options.package else NOW] = found
+        save_json(path, known)
+        print(f"{name}: {json.dumps(found, indent=1)}", flush=True)
 
 
 def _report(options: argparse.Namespace) -> None:
     from .report import write
 
-    write(load_json(options.data / "frontier.json"), options.out)
+    path = options.data / "frontier.json"
+    write(load_json(path) if path.exists() else {}, options.out)
 
 
 def main() -> None:
@@ -178,6 +186,7 @@ def main() -> None:
     comfy = commands.add_parser("comfy", help="two painters in the real ComfyUI, judged from outside")
     checkout = os.environ.get("COMFYUI_PATH", str(Path.home() / "comfy" / "ComfyUI"))
     comfy.add_argument("--comfyui", type=Path, default=Path(checkout), help="its checkout (default: COMFYUI_PATH)")
+    comfy.add_argument("--encoder", action="append", choices=tuple(IN_COMFY), help="only this one; may be repeated")
     comfy.add_argument("--package", type=Path, help="folder that holds the first release as 'speed_erase', to compare")
     comfy.set_defaults(run=_comfy)
     report = commands.add_parser("report", help="tables and pictures of what was measured")

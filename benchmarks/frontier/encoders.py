@@ -56,14 +56,13 @@ def living(folder: Path | None = None) -> Plain:
     return Plain("living", lambda texts: list(encoder.encode(texts)), Stream(tokens, LENGTH))
 
 
-def random_checkpoint(folder: Path, *, untrained: bool = False) -> Path:
-    """CLIP-L of full size with random weights, in a checkpoint that the command line can open. The untrained one has
-    the U-Net of full size, too, without which ComfyUI does not know it."""
+def random_checkpoint(folder: Path, start: str | None = None, *, channels: int = 32) -> Path:
+    """CLIP-L of full size with random weights, or with those of the `start` of its training, in a checkpoint that the
+    command line can open. ComfyUI knows it only by the U-Net's full 320 channels."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{'untrained' if untrained else 'random'}-clip-l.safetensors"
+    path = folder / f"{start or 'random'}-clip-l-{channels}.safetensors"
     if not path.exists():
-        channels = 320 if untrained else 32
-        write_random_checkpoint(path, channels=channels, text_layers=FULL_DEPTH, untrained=untrained)
+        write_random_checkpoint(path, channels=channels, text_layers=FULL_DEPTH, start=start)
     return path
 
 

@@ -1,4 +1,4 @@
-"""Two painters erased in the real ComfyUI by the package's own nodes, on an untrained CLIP-L of full size.
+"""Two painters erased in the real ComfyUI by the package's own nodes, on an untrained or random CLIP-L of full size.
 
 The erased model is judged from outside: by prompts and names that no release of the package knows, through ComfyUI's
 own text encoding and its own patches. So an earlier release can be judged alike (`--package`).

@@ -39,17 +39,18 @@ def write_random_checkpoint(
     *,
     channels: int = CHANNELS,
     text_layers: int = TEXT_LAYERS,
-    untrained: bool = False,
+    start: str | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Writes the file, half precision, the same bytes every time; one tensor in memory at a time.
 
-    `untrained`: the text encoder as CLIP's training begins, without a spectrum: its rows fill every direction alike.
+    `start`: the text encoder as CLIP's training begins, in one of the `STARTS`, without a spectrum: rows of names fill
+    every direction alike.
     """
     shapes = dict(_shapes(channels, text_layers))
     generator = torch.Generator().manual_seed(SEED)
-    fresh = _untrained(text_layers) if untrained else {}
+    fresh = STARTS[start](text_layers) if start else {}
     values = (_value(key, shape, generator, fresh).half() for key, shape in shapes.items())
     kinds = {key: ("F16", shape) for key, shape in shapes.items()}
     write_tensors(path, kinds, values, _METADATA, force=force, progress=progress, stage="demo")
@@ -66,12 +67,24 @@ def _shapes(channels: int, text_layers: int) -> Iterator[Entry]:
             yield prefix + name, shape
 
 
-def _untrained(layers: int) -> dict[str, float]:
-    """{module of the text encoder: standard deviation of its weights} before CLIP's training."""
-    inside, deep = CONTEXT**-0.5, (2 * layers) ** -0.5
-    into = dict.fromkeys(("q_proj", "k_proj", "v_proj"), inside)
-    out = {"out_proj": inside * deep, "fc1": (2 * CONTEXT) ** -0.5, "fc2": inside * deep}
+def _as_published(layers: int) -> dict[str, float]:
+    """{module of the text encoder: standard deviation of its weights} in CLIP's own code."""
+    wide, deep = CONTEXT**-0.5, (2 * layers) ** -0.5
+    into = dict.fromkeys(("q_proj", "k_proj", "v_proj"), wide)
+    out = {"out_proj": wide * deep, "fc1": (2 * CONTEXT) ** -0.5, "fc2": wide * deep}
     return {"token_embedding": 0.02, "position_embedding": 0.01, **into, **out}
+
+
+def _as_in_transformers(layers: int) -> dict[str, float]:
+    """As above, in the transformers library: depth is made up for before attention instead of after it, so that every
+    token looks at all others nearly alike."""
+    published, deep = _as_published(layers), (2 * layers) ** -0.5
+    into = {name: published[name] * deep for name in ("q_proj", "k_proj", "v_proj")}
+    return published | into | {"out_proj": published["out_proj"] / deep, "position_embedding": 0.02}
+
+
+STARTS = {"CLIP": _as_published, "transformers": _as_in_transformers}
+"""Whose code the text encoder's first weights are drawn as."""
 
 
 def _value(key: str, shape: tuple[int, ...], generator: torch.Generator, fresh: Mapping[str, float]) -> Tensor:

@@ -1,15 +1,20 @@
-"""docs/frontier.md and its pictures, from what was measured."""
+"""docs/frontier.md, its picture and its figures, from what was measured.
+
+The figures stay beside the page (`benchmarks/frontier.json`), so that one cell can be measured again without the rest.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
 
+from ..world.storage import load_json, write_whole
 from .cells import NAMES, OUTPUTS, Point, least_left
-from .in_comfy import DEFAULT, FIRST
+from .in_comfy import DEFAULT, FIRST, NOW
 
 BUDGET = EraseSettings.preset("auto").drift_budget
 DRIFTS = (0.05, 0.10, 0.20, 0.30)
@@ -18,10 +23,43 @@ PUBLISHED = {"SPEED few": 1e-1, "SPEED multi": 1e-4}
 """Thresholds of the published settings."""
 
 
-def write(known: dict[str, Any], folder: Path) -> None:
-    """The page, around the text in `frontier_text.md` beside this file."""
-    cells = {name: cell for name, cell in known["cells"].items() if OURS in cell}
-    crowds = {name: cell for name, cell in known["cells"].items() if OURS not in cell}
+FIGURES = Path("benchmarks") / "frontier.json"
+
+
+def write(measured: dict[str, Any], folder: Path) -> None:
+    """The page and all that belongs to it: figures from before, and over them what was measured now."""
+    path = folder / FIGURES
+    known = merged(load_json(path) if path.exists() else {}, _short(measured))
+    write_whole(path, lambda part: part.write_text(json.dumps(known, separators=(",", ":")) + "\n", encoding="utf-8"))
+    write_whole(folder / "frontier.md", lambda part: part.write_text(page(known), encoding="utf-8"))
+    _plot(_swept(known), folder / "images" / "frontier.png")
+
+
+def merged(before: Any, now: Any) -> Any:
+    """What was measured now in place of the same thing from before."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return before | {key: merged(before.get(key), value) for key, value in now.items()}
+    return now
+
+
+def _short(value: Any) -> Any:
+    """Every number with four digits: more than any table shows."""
+    if isinstance(value, dict):
+        return {key: _short(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_short(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _swept(known: dict[str, Any]) -> dict[str, Any]:
+    """The cells with every method, without those of the default alone."""
+    return {name: cell for name, cell in known["cells"].items() if OURS in cell}
+
+
+def page(known: dict[str, Any]) -> str:
+    """The text in `frontier_text.md` beside this file, with its tables."""
+    cells = _swept(known)
+    crowds = {name: cell for name, cell in known["cells"].items() if name not in cells}
     text = (Path(__file__).parent / "frontier_text.md").read_text(encoding="utf-8")
     parts = {
         "TABLE": "\n".join(_table(cells)),
@@ -40,8 +78,7 @@ def write(known: dict[str, Any], folder: Path) -> None:
     }
     for name, value in parts.items():
         text = text.replace("{" + name + "}", value)
-    (folder / "frontier.md").write_text(text, encoding="utf-8")
-    _plot(cells, folder / "images" / "frontier.png")
+    return text
 
 
 TIME = """## Where the time goes
@@ -58,14 +95,15 @@ def _time(known: dict[str, Any]) -> str:
     return TIME.format(at, "" if at == BUDGET else EARLIER) + "\n".join(_rows(known["rows"]))
 
 
-def _comfy(known: dict[str, dict[str, Any]]) -> Iterator[str]:
-    yield "| release | budget | left | still to go | drift of unseen names |"
-    yield "| --- | --- | --- | --- | --- |"
-    for release, runs in known.items():
-        for budget, run in runs.items():
-            allowed = f"{BUDGET:.0%} (the default)" if budget == DEFAULT else f"{float(budget):.0%}"
-            shown = f"{run['left']:.2f} | {run['to_go']:.2f} | {run['drift']:.3f}"
-            yield f"| {release} | {'none to set' if release == FIRST else allowed} | {shown} |"
+def _comfy(known: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
+    yield "| CLIP-L | release | budget | left | still to go | drift of unseen names |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for encoder, releases in known.items():
+        for release in (FIRST, NOW):
+            for budget, run in releases.get(release, {}).items():
+                allowed = f"{BUDGET:.0%} (the default)" if budget == DEFAULT else f"{float(budget):.0%}"
+                shown = f"{run['left']:.2f} | {run['to_go']:.2f} | {run['drift']:.3f}"
+                yield f"| {encoder} | {release} | {'none to set' if release == FIRST else allowed} | {shown} |"
 
 
 TASKS = {

@@ -1,7 +1,9 @@
-"""The frontier's table of positions, on made-up rows in the place of real ones."""
+"""The frontier: its table of positions on made-up rows, and its page beside the figures it is made from."""
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 
 import torch
@@ -9,6 +11,8 @@ from safetensors.torch import save_file
 
 from speed_erase.benchmarks.frontier.cells import names_told_apart
 from speed_erase.benchmarks.frontier.clip_rows import KEPT, NAME, table
+from speed_erase.benchmarks.frontier.report import BUDGET, FIGURES, merged, page
+from speed_erase.speed_ops.certificate.cautions import OVER_BUDGET
 from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.engine.rows import Rows
 
@@ -41,3 +45,27 @@ def test_positions_over_the_whole_prompt_leave_less_than_the_names_own_row(tmp_p
     alone, ours = lines["the name's row alone (the paper)"], lines["ours (the table of positions)"]
     assert all(0 <= value < 1.5 for values in lines.values() for value in values)
     assert ours[0] < alone[0] - 0.1 and ours[1] < alone[1] - 0.1
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_says_what_its_figures_say() -> None:
+    known = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
+    assert page(known) == (DOCS / "frontier.md").read_text(encoding="utf-8")
+
+
+def test_one_cell_measured_again_changes_that_cell_alone() -> None:
+    known = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
+    again = copy.deepcopy(known["cells"]["mpnet, 1"]["default"]) | {"drift": 0.876}
+    now = page(merged(known, {"cells": {"mpnet, 1": {"default": again}}}))
+    changed = [new for old, new in zip(page(known).splitlines(), now.splitlines(), strict=True) if old != new]
+    assert changed and all(line.startswith("| mpnet, 1 |") for line in changed)
+    assert any("87.6%" in line for line in changed)
+
+
+def test_the_default_keeps_its_budget_in_every_cell() -> None:
+    """As measured last, on names held out of everything; the certificate warns from 1.1 times the budget."""
+    known = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
+    drifts = {name: cell["default"]["drift"] for name, cell in known["cells"].items()}
+    assert len(drifts) == 15 and all(drift <= OVER_BUDGET * BUDGET for drift in drifts.values()), drifts
