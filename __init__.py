@@ -1,7 +1,8 @@
 """ComfyUI-SPEED: closed-form concept erasure for text-to-image models.
 
-ComfyUI imports this folder by path; pip and the tests import it as `speed_erase`. Nothing of torch or ComfyUI is
-imported here, so that the engine (`speed_erase.speed_ops`) stays usable without a ComfyUI.
+ComfyUI imports this folder by path; pip and the tests import it as `speed_erase`. Nothing of torch
+or ComfyUI is imported here, so that the engine (`speed_erase.speed_ops`) stays usable without a
+ComfyUI.
 """
 
 import logging
@@ -16,7 +17,8 @@ async def comfy_entrypoint():
     try:
         from .nodes import SpeedExtension
     except Exception:
-        # ComfyUI reports an exception raised here as one line; the traceback is what a bug report needs.
+        # ComfyUI reports an exception raised here as one line; the traceback is what a bug report
+        # needs.
         logging.getLogger("speed_erase").exception("ComfyUI-SPEED could not load its nodes")
         raise
     return SpeedExtension()

@@ -1,8 +1,9 @@
-"""Lets a torchvision wheel built for CUDA be imported beside a CPU torch, in the environment that runs this script.
+"""Lets a torchvision wheel built for CUDA be imported beside a CPU torch, in the environment that
+runs this script.
 
-Such a wheel stops at the first custom operator that its missing library would have registered. Declaring the operators'
-schemas is enough for the parts written in Python. A machine with a matching pair of wheels needs none of it, and
-nothing is changed there.
+Such a wheel stops at the first custom operator that its missing library would have registered.
+Declaring the operators' schemas is enough for the parts written in Python. A machine with a
+matching pair of wheels needs none of it, and nothing is changed there.
 """
 
 import subprocess

@@ -1,7 +1,8 @@
 """The long version of the attacks that the suite runs a few of.
 
-python -m benchmarks.attack kills --count 500      erase, a folder and batch, killed at random moments
-python -m benchmarks.attack fuzz --count 10000     broken headers, recipes, lists and job files
+python -m benchmarks.attack kills --count 500      erase, a folder and batch, killed at random
+moments python -m benchmarks.attack fuzz --count 10000     broken headers, recipes, lists and job
+files
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ KINDS = ("erase", "folder", "batch")
 
 
 def kills(count: int, folder: Path) -> None:
-    """As many kills of each kind, then an undisturbed run that must find nothing lost and leave nothing behind."""
+    """As many kills of each kind, then an undisturbed run that must find nothing lost and leave
+    nothing behind.
+    """
     import mini
     from attack import Killer, Workshop
 
@@ -31,12 +34,17 @@ def kills(count: int, folder: Path) -> None:
         each = -(-count // len(KINDS))
         caught = sum(killer.strike() for _ in range(each))
         killer.finish()
-        print(f"{kind}: {each} kills, {caught} of them at work; nothing lost, nothing left", flush=True)
+        print(
+            f"{kind}: {each} kills, {caught} of them at work; nothing lost, nothing left",
+            flush=True,
+        )
     nursery.close()
 
 
 def fuzz(count: int, folder: Path, seconds: float = 60.0) -> None:
-    """Runs with broken input; none may end with a traceback, an unexpected error or in more than `seconds`."""
+    """Runs with broken input; none may end with a traceback, an unexpected error or in more than
+    `seconds`.
+    """
     from attack import Fuzzer, Workshop
 
     from speed_erase.speed_ops.cli import main
@@ -61,11 +69,16 @@ def fuzz(count: int, folder: Path, seconds: float = 60.0) -> None:
         fuzzer(number)
         if number % 250 == 249:
             print(f"{4 * (number + 1)} inputs, exit codes {codes}", flush=True)
-    print(f"{4 * -(-count // 4)} inputs in {sum(codes.values())} runs, exit codes {codes}: no traceback")
+    print(
+        f"{4 * -(-count // 4)} inputs in {sum(codes.values())} runs, exit codes {codes}: no"
+        " traceback"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("attack", choices=("kills", "fuzz"))
     parser.add_argument("--count", type=int, default=500)
     chosen = parser.parse_args()

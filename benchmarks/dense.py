@@ -1,6 +1,8 @@
-"""The same erasure computed the dense ways, for comparison: as the authors' released code does it, and written well.
+"""The same erasure computed the dense ways, for comparison: as the authors' released code does it,
+and written well.
 
-Both are written anew from the equations; what they share with the released code is its arithmetic, not its text.
+Both are written anew from the equations; what they share with the released code is its arithmetic,
+not its text.
 """
 
 from __future__ import annotations
@@ -14,9 +16,17 @@ CHUNK = 128  # concepts whose outer products are held at a time
 
 
 def released(
-    W: Tensor, C1: Tensor, Cs: Tensor, C0: Tensor, C2: Tensor, s: EraseSettings, augment: bool = True
+    W: Tensor,
+    C1: Tensor,
+    Cs: Tensor,
+    C0: Tensor,
+    C2: Tensor,
+    s: EraseSettings,
+    augment: bool = True,
 ) -> Tensor:
-    """One layer in the released code's arithmetic: outer products one by one, SVDs, explicit inverses."""
+    """One layer in the released code's arithmetic: outer products one by one, SVDs, explicit
+    inverses.
+    """
     eye = torch.eye(len(C1.T), dtype=W.dtype)
     C1C1 = _outer_mean(C1, C1)
     CsC1 = _outer_mean(Cs, C1)
@@ -43,7 +53,13 @@ def released(
 
 
 def written_well(
-    W: Tensor, C1: Tensor, Cs: Tensor, C0: Tensor, C2: Tensor, s: EraseSettings, augment: bool = True
+    W: Tensor,
+    C1: Tensor,
+    Cs: Tensor,
+    C0: Tensor,
+    C2: Tensor,
+    s: EraseSettings,
+    augment: bool = True,
 ) -> Tensor:
     """The same dense formulas with matrix products, symmetric eigenproblems and solves."""
     n = len(C1)

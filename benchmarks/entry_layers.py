@@ -1,12 +1,14 @@
-"""What an edit leaves and moves where all text enters at one layer: the second table of docs/architectures.md.
+"""What an edit leaves and moves where all text enters at one layer: the second table of
+docs/architectures.md.
 
     python -m benchmarks.entry_layers [--mpnet FOLDER] [--kept N]
 
-The layers have the shapes of SD3's `context_embedder` and Flux's `txt_in` and random values. Two encoders read both
-ways, as T5 does: mpnet, trained on web text, whose rows are 768 wide, and a T5 of two narrow random blocks with the
-real width of 4096 and the real tokenizer (`COMFYUI_PATH`). Painters become "art"; a tenth of the kept painters is held
-out to judge by. Of each budget the table has what `auto` leaves and how far held-out names drift; below, the least that
-others leave within the same drift.
+The layers have the shapes of SD3's `context_embedder` and Flux's `txt_in` and random values. Two
+encoders read both ways, as T5 does: mpnet, trained on web text, whose rows are 768 wide, and a T5
+of two narrow random blocks with the real width of 4096 and the real tokenizer (`COMFYUI_PATH`).
+Painters become "art"; a tenth of the kept painters is held out to judge by. Of each budget the
+table has what `auto` leaves and how far held-out names drift; below, the least that others leave
+within the same drift.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ WIDTH, INNER, HEADS, BLOCKS, LENGTH = 4096, 1024, 16, 2, 48
 
 
 def narrow_t5() -> T5TextEncoder:
-    """T5's width and vocabulary, random values, blocks that only stir: a token stays recognisable in its row."""
+    """T5's width and vocabulary, random values, blocks that only stir: a token stays recognisable
+    in its row.
+    """
     row = replace(by_name("flux-dev").encoders[0], length=LENGTH, layers=BLOCKS)
     tensors = {f"{row.folder}/{name}": value for name, value in _t5_tensors()}
     return T5TextEncoder(tensors, row, t5_words(None, ()))
@@ -104,13 +108,19 @@ def _others() -> Iterator[Method]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mpnet", type=Path, help="folder of all-mpnet-base-v2; left out where it is not given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--mpnet", type=Path, help="folder of all-mpnet-base-v2; left out where it is not given"
+    )
     parser.add_argument("--kept", type=int, default=200, help="kept painters")
     parser.add_argument("--concepts", type=int, nargs="*", default=[1, 10])
     given = parser.parse_args()
     every = {"mpnet": mpnet(given.mpnet), "random T5": narrow_t5()}
-    print(f"| rows, concepts | layer | method | {' | '.join(f'{budget:.0%}' for budget in BUDGETS)} |")
+    print(
+        f"| rows, concepts | layer | method | {' | '.join(f'{budget:.0%}' for budget in BUDGETS)} |"
+    )
     print("| --- | --- | --- |" + " --- |" * len(BUDGETS))
     with TemporaryDirectory() as folder:
         for name, encoder in every.items():

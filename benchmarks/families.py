@@ -1,10 +1,12 @@
-"""Seconds and sizes of an edit at the real layer shapes of every family: the table of docs/architectures.md.
+"""Seconds and sizes of an edit at the real layer shapes of every family: the table of
+docs/architectures.md.
 
     python -m benchmarks.families [family ...]
 
-Weights and rows are random, the rows with a spectrum like a text encoder's. Solved are 1 and 100 concepts of eight rows
-each, against 300 kept names of two rows each, with the preset `context`, and where there is a pooled path that, too.
-Seconds are those of two threads on a machine that does nothing else. Reading text is not in them.
+Weights and rows are random, the rows with a spectrum like a text encoder's. Solved are 1 and 100
+concepts of eight rows each, against 300 kept names of two rows each, with the preset `context`, and
+where there is a pooled path that, too. Seconds are those of two threads on a machine that does
+nothing else. Reading text is not in them.
 """
 
 from __future__ import annotations
@@ -35,14 +37,18 @@ SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "wan": [(30, 1536, 1536)],
     "ltxv": [(28, 2048, 2048)],
 }
-"""{family: (how many layers, outputs, width)}: SD3 medium, Wan 2.1 1.3B and LTX-Video 2B where a family has sizes."""
+"""{family: (how many layers, outputs, width)}: SD3 medium, Wan 2.1 1.3B and LTX-Video 2B where a
+family has sizes.
+"""
 POOLED: dict[str, tuple[int, int, int]] = {
     "sdxl": (1280, 1280, 2816),
     "sdxl-refiner": (1536, 1280, 2560),
     "sd3": (1536, 2048, 2048),
     "flux-dev": (3072, 768, 768),
 }
-"""{family: (outputs, columns that read text, all columns)} of the layer that reads the pooled embedding."""
+"""{family: (outputs, columns that read text, all columns)} of the layer that reads the pooled
+embedding.
+"""
 KEPT, ROWS = 300, 8
 
 
@@ -70,7 +76,11 @@ def layers(shapes: list[tuple[int, int, int]]) -> dict[str, Tensor]:
 def measure(shapes: list[tuple[int, int, int]], concepts: int) -> tuple[float, int]:
     """(seconds, numbers in the low-rank edits of all layers)."""
     weights, width = layers(shapes), shapes[0][2]
-    given = (rows(concepts, ROWS, width, 1), rows(concepts, ROWS, width, 2), rows(KEPT, 2, width, 3))
+    given = (
+        rows(concepts, ROWS, width, 1),
+        rows(concepts, ROWS, width, 2),
+        rows(KEPT, 2, width, 3),
+    )
     began = time.perf_counter()
     erasure = solve(weights, *given, given[2].values[:16].clone(), EraseSettings.preset("context"))
     seconds = time.perf_counter() - began
@@ -84,7 +94,10 @@ def cells(name: str, concepts: int) -> tuple[float, float]:
         outputs, text, columns = POOLED[name]
         more, its_numbers = measure([(1, outputs, text)], concepts)
         # The LoRA holds the whole layer's columns: those that read sizes are zero in it.
-        seconds, numbers = seconds + more, numbers + its_numbers * (outputs + columns) // (outputs + text)
+        seconds, numbers = (
+            seconds + more,
+            numbers + its_numbers * (outputs + columns) // (outputs + text),
+        )
     return seconds, 2 * numbers / 1e6
 
 

@@ -1,10 +1,11 @@
-"""What the plan in docs/fleet.md is made from: looking at models, cleaning large ones, and Ray's own share.
+"""What the plan in docs/fleet.md is made from: looking at models, cleaning large ones, and Ray's
+own share.
 
     python -m benchmarks.fleet [--models N] [--gigabytes X] [--tasks N] [--folder DIR]
 
-Processor seconds are given beside the clock's, because they mean something on a busy machine, too. The models are the
-demo's, with zeros added until they are as large as real ones. The text encoder has CLIP-L's size; encoders of other
-sizes are in docs/benchmarks.md.
+Processor seconds are given beside the clock's, because they mean something on a busy machine, too.
+The models are the demo's, with zeros added until they are as large as real ones. The text encoder
+has CLIP-L's size; encoders of other sizes are in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -24,22 +25,27 @@ from typing import Any
 import torch
 
 from speed_erase.speed_ops.checkpoints.batch import find_models, sort_out
-from speed_erase.speed_ops.checkpoints.box import write_whole
-from speed_erase.speed_ops.checkpoints.catalogue import Catalogue, Shadow
-from speed_erase.speed_ops.checkpoints.fleet import Cluster, connected
-from speed_erase.speed_ops.checkpoints.fleet_worker import Order, SharedRows, Work, work_on
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
 from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
-from speed_erase.speed_ops.concepts.concept_list import parse_concepts
-from speed_erase.speed_ops.concepts.retain_set import builtin_retain
+from speed_erase.speed_ops.demo.packed_model import write_whole
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.files.header import TensorEntry, encode_header, read_header
-from speed_erase.speed_ops.files.metadata import package_version
+from speed_erase.speed_ops.fleet.catalogue import Catalogue, Shadow
+from speed_erase.speed_ops.fleet.scheduler import Cluster, connected
+from speed_erase.speed_ops.fleet.worker import Order, SharedRows, Work, work_on
 from speed_erase.speed_ops.job import Job, StoredJob
+from speed_erase.speed_ops.provenance import package_version
+from speed_erase.speed_ops.text.concept_list import parse_concepts
+from speed_erase.speed_ops.text.retain_set import builtin_retain
 
 SETTINGS = EraseSettings.preset("auto", held_out=0.1, effort="quick")
 JOB = StoredJob(
-    Job.of(parse_concepts("Van Gogh -> art", "style"), builtin_retain("artists").limit(100), SETTINGS), 1.0, None, ()
+    Job.of(
+        parse_concepts("Van Gogh -> art", "style"), builtin_retain("artists").limit(100), SETTINGS
+    ),
+    1.0,
+    None,
+    (),
 )
 
 
@@ -47,11 +53,16 @@ def measured(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
     """Seconds of the clock and of the processor."""
     clock, used = time.perf_counter(), time.process_time()
     result = work()
-    return {"clock": round(time.perf_counter() - clock, 3), "processor": round(time.process_time() - used, 3)}, result
+    return {
+        "clock": round(time.perf_counter() - clock, 3),
+        "processor": round(time.process_time() - used, 3),
+    }, result
 
 
 def look(demo: Path, folder: Path, count: int) -> dict[str, Any]:
-    """Headers of many models, as the machine that hands them out reads them; the weights are holes."""
+    """Headers of many models, as the machine that hands them out reads them; the weights are
+    holes.
+    """
     header, size = read_header(demo), demo.stat().st_size
     start = demo.open("rb").read(header.data_start)
     (folder / "many").mkdir()
@@ -68,19 +79,33 @@ def look(demo: Path, folder: Path, count: int) -> dict[str, Any]:
             catalogue.survey(one, TextSetup())
 
     seconds, _ = measured(all_of_them)
-    return {"models": count, "tensors": len(header.entries), "header bytes": header.data_start, "seconds": seconds}
+    return {
+        "models": count,
+        "tensors": len(header.entries),
+        "header bytes": header.data_start,
+        "seconds": seconds,
+    }
 
 
 def alike(demo: Path) -> dict[str, int]:
     """How many of some texts get other rows when they are encoded with other texts, or alone."""
     encoder = TextSetup().encoder(ModelSource.open(demo)).encoder
-    texts = [f"a painting of a {thing} by painter number {n}" for n, thing in enumerate(("cat", "tree", "ship") * 8)]
+    texts = [
+        f"a painting of a {thing} by painter number {n}"
+        for n, thing in enumerate(("cat", "tree", "ship") * 8)
+    ]
     together = encoder.encode(texts, [encoder.context_length] * len(texts))
     found = {}
     for name, size in (("alone", 1), ("in fives", 5)):
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
-        apart = [rows for part in parts for rows in encoder.encode(part, [encoder.context_length] * len(part))]
-        found[name] = sum(not torch.equal(one, other) for one, other in zip(together, apart, strict=True))
+        apart = [
+            rows
+            for part in parts
+            for rows in encoder.encode(part, [encoder.context_length] * len(part))
+        ]
+        found[name] = sum(
+            not torch.equal(one, other) for one, other in zip(together, apart, strict=True)
+        )
     return found
 
 
@@ -100,7 +125,9 @@ def padded(demo: Path, path: Path, size: int) -> None:
 
 
 def clean(models: list[Path], out: Path) -> dict[str, Any]:
-    """Two models with one text encoder, one after the other in this process; the second has the rows of the first."""
+    """Two models with one text encoder, one after the other in this process; the second has the
+    rows of the first.
+    """
     work = Work(JOB, TextSetup(), 1, None, False, package_version())
     rows: SharedRows | None = None
     found: dict[str, Any] = {}
@@ -109,7 +136,11 @@ def clean(models: list[Path], out: Path) -> dict[str, Any]:
         seconds, report = measured(lambda order=order, rows=rows: work_on(order, work, rows))  # type: ignore[misc]
         assert report.done.status == "cleaned", report.done.detail
         facts = report.done.facts
-        found[model.stem] = {"encoded": facts["encoded"], "reused": facts["reused"], "seconds": seconds}
+        found[model.stem] = {
+            "encoded": facts["encoded"],
+            "reused": facts["reused"],
+            "seconds": seconds,
+        }
         if report.rows is not None:
             rows = report.rows
             found["rows"] = {"count": len(rows.keys), "bytes": rows.values.nbytes}
@@ -132,11 +163,15 @@ def hand_out(tasks: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", type=int, default=300)
     parser.add_argument("--gigabytes", type=float, default=2.1)
     parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, help="where to put some gigabytes (default: the temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, help="where to put some gigabytes (default: the temporary folder)"
+    )
     parser.add_argument("--clean", nargs=3, type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.clean:  # in a process of its own, whose peak memory is its own
@@ -150,7 +185,12 @@ def main() -> None:
         found["hand out"] = hand_out(args.tasks)
         for name in ("first", "second"):
             padded(demo, folder / f"{name}.safetensors", int(args.gigabytes * 1e9))
-        arguments = ["--clean", folder / "first.safetensors", folder / "second.safetensors", folder / "out"]
+        arguments = [
+            "--clean",
+            folder / "first.safetensors",
+            folder / "second.safetensors",
+            folder / "out",
+        ]
         said = subprocess.run(
             [sys.executable, "-m", "benchmarks.fleet", *map(str, arguments)],
             stdout=subprocess.PIPE,

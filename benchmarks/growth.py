@@ -13,7 +13,8 @@ from .timing import timed
 
 CONCEPTS = (1, 3, 10, 30, 100, 300, 1000)
 NAMES = (100, 300, 1000, 3000, 10_000, 20_000)
-TAIL = 3  # points that the exponent is fitted to: the largest ones, where the cost is past its fixed part
+# points that the exponent is fitted to: the largest ones, where the cost is past its fixed part
+TAIL = 3
 
 
 def run(out: Path | None) -> None:
@@ -55,7 +56,10 @@ def _plot(series: dict[str, list[tuple[int, float]]], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), sharey=True)
-    labels = {"concepts": "concepts erased (1,734 names kept)", "names": "names kept (10 concepts erased)"}
+    labels = {
+        "concepts": "concepts erased (1,734 names kept)",
+        "names": "names kept (10 concepts erased)",
+    }
     for axis, (name, points) in zip(axes, series.items(), strict=True):
         axis.loglog(*zip(*points, strict=True), marker="o", color="#3b6fb6")
         axis.set_xlabel(labels[name])

@@ -1,10 +1,12 @@
-"""Models of their full size through the command line: seconds and peak memory, for docs/architectures.md.
+"""Models of their full size through the command line: seconds and peak memory, for
+docs/architectures.md.
 
     python -m benchmarks.real_sizes FOLDER [flux] [sdxl] [--keep]
 
-Flux.1 dev (12 billion weights in fp8) with T5-XXL in fp8 and CLIP-L, and SDXL with its text encoders and its VAE in
-fp16. Values are random: the files take their real size, shapes and types, and draw nothing. `speed-erase erase` runs in
-a process of its own, with one thread, and what it says is printed. 24 GB of disk; the files are deleted afterwards.
+Flux.1 dev (12 billion weights in fp8) with T5-XXL in fp8 and CLIP-L, and SDXL with its text
+encoders and its VAE in fp16. Values are random: the files take their real size, shapes and types,
+and draw nothing. `speed-erase erase` runs in a process of its own, with one thread, and what it
+says is printed. 24 GB of disk; the files are deleted afterwards.
 """
 
 from __future__ import annotations
@@ -21,21 +23,34 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.checkpoints.box import Entry, text_encoder_layout
+from speed_erase.speed_ops.demo.packed_model import Entry, text_encoder_layout
 from speed_erase.speed_ops.files.tensors import write_tensors
 
 from .frontier.random_model import autoencoder_layout
 
 POOL = 16_777_259
-"""Random numbers that all weights are cut from. A prime, so that no two rows of a matrix are the same."""
+"""Random numbers that all weights are cut from. A prime, so that no two rows of a matrix are the
+same.
+"""
 NARROW = {"F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn}
-CONCEPT = ("--concepts", "Van Gogh -> art", "--retain", "artists", "--threads", "1", "--no-cache", "--force")
+CONCEPT = (
+    "--concepts",
+    "Van Gogh -> art",
+    "--retain",
+    "artists",
+    "--threads",
+    "1",
+    "--no-cache",
+    "--force",
+)
 SMALL = ("--preset", "few", "--retain-limit", "4", "--held-out", "0")
 """T5-XXL runs every text at its full 256 rows: on one core each takes a minute."""
 
 
 class RandomValues:
-    """Weights of any shape that keep activations at their size; norms are the identity, biases are zero."""
+    """Weights of any shape that keep activations at their size; norms are the identity, biases are
+    zero.
+    """
 
     def __init__(self) -> None:
         self._pool = torch.randn(POOL, generator=torch.Generator().manual_seed(0))
@@ -109,7 +124,11 @@ def t5_layout(width: int = 4096, inner: int = 10240) -> Iterator[Entry]:
             yield f"{attention}.SelfAttention.{name}.weight", (width, width)
         if number == 0:
             yield f"{attention}.SelfAttention.relative_attention_bias.weight", (32, 64)
-        for name, shape in (("wi_0", (inner, width)), ("wi_1", (inner, width)), ("wo", (width, inner))):
+        for name, shape in (
+            ("wi_0", (inner, width)),
+            ("wi_1", (inner, width)),
+            ("wo", (width, inner)),
+        ):
             yield f"{dense}.DenseReluDense.{name}.weight", shape
         for part in (attention, dense):
             yield f"{part}.layer_norm.weight", (width,)
@@ -141,7 +160,10 @@ def sdxl_layout() -> Iterator[Entry]:
     """The whole checkpoint."""
     yield from clip_l_layout("conditioner.embedders.0.transformer.")
     yield from clip_g_layout("conditioner.embedders.1.model.")
-    for prefix, part in (("first_stage_model.", autoencoder_layout(128)), ("model.diffusion_model.", sdxl_unet())):
+    for prefix, part in (
+        ("first_stage_model.", autoencoder_layout(128)),
+        ("model.diffusion_model.", sdxl_unet()),
+    ):
         for name, shape in part:
             yield prefix + name, shape
 
@@ -152,7 +174,16 @@ def sdxl_unet() -> Iterator[Entry]:
         yield from linear(f"{name}.0", 1280, inside)
         yield from linear(f"{name}.2", 1280, 1280)
     yield from linear("input_blocks.0.0", 320, 4, 3, 3)
-    down = ((320, 320, 0), (320, 320, 0), None, (320, 640, 2), (640, 640, 2), None, (640, 1280, 10), (1280, 1280, 10))
+    down = (
+        (320, 320, 0),
+        (320, 320, 0),
+        None,
+        (320, 640, 2),
+        (640, 640, 2),
+        None,
+        (640, 1280, 10),
+        (1280, 1280, 10),
+    )
     width = 320
     for number, block in enumerate(down, start=1):
         if block is None:
@@ -163,7 +194,14 @@ def sdxl_unet() -> Iterator[Entry]:
     yield from _residual("middle_block.0", 1280, 1280)
     yield from _transformer("middle_block.1", 1280, 10)
     yield from _residual("middle_block.2", 1280, 1280)
-    up = ((2560, 1280, 10), (2560, 1280, 10), (1920, 1280, 10), (1920, 640, 2), (1280, 640, 2), (960, 640, 2))
+    up = (
+        (2560, 1280, 10),
+        (2560, 1280, 10),
+        (1920, 1280, 10),
+        (1920, 640, 2),
+        (1280, 640, 2),
+        (960, 640, 2),
+    )
     for number, block in enumerate((*up, (960, 320, 0), (640, 320, 0), (640, 320, 0))):
         yield from _unet_block(f"output_blocks.{number}", *block)
         if number in (2, 5):
@@ -205,26 +243,40 @@ def _transformer(base: str, width: int, depth: int) -> Iterator[Entry]:
 
 
 def run(model: Path, out: Path, *more: str) -> None:
-    """Erases from a file in another process, and says how long that took and how much memory it needed at most."""
+    """Erases from a file in another process, and says how long that took and how much memory it
+    needed at most.
+    """
     command = ["speed-erase", "erase", str(model), *CONCEPT, *more, "--out", str(out)]
     print("$", " ".join(f'"{part}"' if " " in part else part for part in command), flush=True)
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "speed_erase.speed_ops.cli", *command[1:]], check=True)
     seconds = time.perf_counter() - began
     used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all children so far
-    sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.2f} MB" for path in sorted(out.iterdir()))
-    print(f"{seconds:.0f} s ({used.ru_utime + used.ru_stime:.0f} processor seconds so far)", flush=True)
-    print(f"peak memory {used.ru_maxrss * 1024 / 1e9:.2f} GB (the largest so far); {sizes}", flush=True)
+    sizes = ", ".join(
+        f"{path.name} {path.stat().st_size / 1e6:.2f} MB" for path in sorted(out.iterdir())
+    )
+    print(
+        f"{seconds:.0f} s ({used.ru_utime + used.ru_stime:.0f} processor seconds so far)",
+        flush=True,
+    )
+    print(
+        f"peak memory {used.ru_maxrss * 1024 / 1e9:.2f} GB (the largest so far); {sizes}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", nargs="*", choices=("flux", "sdxl", []), default=("sdxl", "flux"))
     parser.add_argument("--keep", action="store_true", help="keep the models")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    files = {name: given.folder / f"{name}.safetensors" for name in ("sdxl", "flux", "t5xxl", "clip_l")}
+    files = {
+        name: given.folder / f"{name}.safetensors" for name in ("sdxl", "flux", "t5xxl", "clip_l")
+    }
     if "sdxl" in given.models:
         write(files["sdxl"], sdxl_layout(), "F16")
         run(files["sdxl"], given.folder / "sdxl-out", *SMALL)
@@ -232,7 +284,9 @@ def main() -> None:
         write(files["flux"], flux_layout(), "F8_E4M3")
         write(files["t5xxl"], t5_layout(), "F8_E4M3")
         write(files["clip_l"], clip_l_layout(""), "F16")
-        text = [part for name in ("t5xxl", "clip_l") for part in ("--text-encoder", str(files[name]))]
+        text = [
+            part for name in ("t5xxl", "clip_l") for part in ("--text-encoder", str(files[name]))
+        ]
         run(files["flux"], given.folder / "flux-out", *SMALL, *text, "--save", "lora,recipe,report")
     for file in () if given.keep else files.values():
         file.unlink(missing_ok=True)

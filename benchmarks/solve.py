@@ -1,14 +1,16 @@
-"""How fast the engine is, against the dense ways to the same edit and against the bare eigenproblems.
+"""How fast the engine is, against the dense ways to the same edit and against the bare
+eigenproblems.
 
     python -m benchmarks.solve --out docs/benchmarks             the whole table
     python -m benchmarks.solve --family sd1 --concepts 1 --names 1734
     python -m benchmarks.solve --presets --out docs/benchmarks   100 concepts by each preset
     python -m benchmarks.solve --growth --out docs/benchmarks    cost as the work grows
 
-All ways are timed in one process, so that the ratios hold on a noisy machine. The engine is always timed on all layers.
-A dense way that would take over two minutes is timed on one layer of each size and scaled by the number of layers; the
-table marks it with ~. The released arithmetic is linear in the number of names: where one layer alone is too long, it
-is timed at two smaller numbers and the line is drawn through them, marked with ~~.
+All ways are timed in one process, so that the ratios hold on a noisy machine. The engine is always
+timed on all layers. A dense way that would take over two minutes is timed on one layer of each size
+and scaled by the number of layers; the table marks it with ~. The released arithmetic is linear in
+the number of names: where one layer alone is too long, it is timed at two smaller numbers and the
+line is drawn through them, marked with ~~.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ from .timing import one_of_each_size, over_layers, peak_memory, scaled, timed
 
 SETTINGS = EraseSettings()
 LINE = {"sd1": (500, 1000), "sdxl": (128, 256)}
-"""Numbers of names at which the released arithmetic is timed for its line; beyond WHOLE names one layer is too long."""
+"""Numbers of names at which the released arithmetic is timed for its line; beyond WHOLE names one
+layer is too long.
+"""
 WHOLE = {"sd1": 2000, "sdxl": 100}
 JUDGED = 1734
 """Names, at most, in the comparison of results: more of them only repeat it."""
@@ -76,16 +80,21 @@ def measure(family: str, concepts: int, names: int) -> Row:
     edit, engine, floor, dense = (median(turn[i] for turn in turns) for i in range(4))
     slow, how = time_released(family, concepts, names)
     errors = accuracy(family, concepts, min(names, JUDGED))
-    return Row(family, concepts, names, slow, how, dense, dense_how, edit, engine, floor, memory, *errors)
+    return Row(
+        family, concepts, names, slow, how, dense, dense_how, edit, engine, floor, memory, *errors
+    )
 
 
 def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[float, ...]], str]:
-    """Seconds of the edit, of edit and certificate, of the bare eigenproblems and of the dense way, and whether that
-    one is scaled.
+    """Seconds of the edit, of edit and certificate, of the bare eigenproblems and of the dense way,
+    and whether that one is scaled.
 
-    They take turns, so that a moment in which the machine has something else to do falls on all of them alike.
+    They take turns, so that a moment in which the machine has something else to do falls on all of
+    them alike.
     """
-    systems = {key: eigenproblems({key: weight}, rows) for key, weight in one_of_each_size(weights).items()}
+    systems = {
+        key: eigenproblems({key: weight}, rows) for key, weight in one_of_each_size(weights).items()
+    }
     seconds = _engine_seconds(weights, rows)  # the libraries are warm by now
     short = seconds[1] < SHORT
     if short:
@@ -94,13 +103,16 @@ def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[fl
     for turn in range(TURNS if short else 1):
         seconds = _engine_seconds(weights, rows) if turn else seconds
         floor = _bare_seconds(systems, weights, min(len(rows[2]), rows[2].shape[1]))
-        dense, shortened = over_layers(lambda w: written_well(w, *_with_constraints(rows), SETTINGS), weights)
+        dense, shortened = over_layers(
+            lambda w: written_well(w, *_with_constraints(rows), SETTINGS), weights
+        )
         turns.append((*seconds, floor, dense))
     return turns, "~" if shortened else ""
 
 
 def engine_memory(family: str, concepts: int, names: int) -> float | None:
-    """Peak MB that the engine takes beyond weights, embeddings and the edit it returns, where the kernel tells.
+    """Peak MB that the engine takes beyond weights, embeddings and the edit it returns, where the
+    kernel tells.
 
     In a process of its own: here the allocator still holds what earlier runs have left.
     """
@@ -114,20 +126,24 @@ def _memory_here(family: str, concepts: int, names: int) -> float | None:
     weights, rows = problem(family, concepts, names)
     with peak_memory() as memory:
         erasure = solve(weights, *rows, SETTINGS)
-    factors = {id(part): part.nbytes for edit in erasure.edits.values() for part in (edit.up, edit.down)}
+    factors = {
+        id(part): part.nbytes for edit in erasure.edits.values() for part in (edit.up, edit.down)
+    }
     return memory["peak"] - sum(factors.values()) / 2**20 if memory else None
 
 
 def _bare_seconds(systems: dict[str, list[Tensor]], weights: dict[str, Tensor], side: int) -> float:
-    """Seconds of the eigenproblems of all layers, as many at once as the engine solves; scaled where only one of each
-    size is there."""
+    """Seconds of the eigenproblems of all layers, as many at once as the engine solves; scaled
+    where only one of each size is there."""
     ways = max(1, layer_solver.ways_at_once(side))
     with layer_solver.threads_among(ways), ThreadPoolExecutor(ways) as pool:
         if len(systems) == len(weights):
             every = [system for found in systems.values() for system in found]
             return timed(lambda: list(pool.map(torch.linalg.eigh, every)))[0]
         seconds = {
-            len(weights[key]): timed(lambda found=found: list(pool.map(torch.linalg.eigh, ways * found)))[0] / ways
+            len(weights[key]): (
+                timed(lambda found=found: list(pool.map(torch.linalg.eigh, ways * found)))[0] / ways
+            )
             for key, found in systems.items()
         }
     return scaled(seconds, weights)
@@ -139,15 +155,21 @@ def _engine_seconds(weights: dict[str, Tensor], rows: Problem) -> tuple[float, f
 
 
 def time_released(family: str, concepts: int, names: int) -> tuple[float, str]:
-    """All layers where that is bearable, else one of each size, else those at fewer names and a straight line.
+    """All layers where that is bearable, else one of each size, else those at fewer names and a
+    straight line.
 
-    More than one concept at more than a hundred names is left to the line: it is timed for ten thousand names anyway.
+    More than one concept at more than a hundred names is left to the line: it is timed for ten
+    thousand names anyway.
     """
     if names <= (WHOLE[family] if concepts == 1 else 100):
         weights, rows = problem(family, concepts, names)
-        seconds, shortened = over_layers(lambda w: released(w, *_with_constraints(rows), SETTINGS), weights)
+        seconds, shortened = over_layers(
+            lambda w: released(w, *_with_constraints(rows), SETTINGS), weights
+        )
         return seconds, "~" if shortened else ""
-    (few, first), (more, second) = ((n, _released_layers(family, concepts, n)) for n in LINE[family])
+    (few, first), (more, second) = (
+        (n, _released_layers(family, concepts, n)) for n in LINE[family]
+    )
     return first + (second - first) * (names - few) / (more - few), "~~"
 
 
@@ -156,7 +178,11 @@ def _released_layers(family: str, concepts: int, names: int) -> float:
     weights, rows = problem(family, concepts, names)
     layers = one_of_each_size(weights).values()
     return scaled(
-        {len(w): timed(lambda w=w: released(w, *_with_constraints(rows), SETTINGS))[0] for w in layers}, weights
+        {
+            len(w): timed(lambda w=w: released(w, *_with_constraints(rows), SETTINGS))[0]
+            for w in layers
+        },
+        weights,
     )
 
 
@@ -170,7 +196,9 @@ def accuracy(family: str, concepts: int, names: int) -> tuple[float, float, floa
     weights, rows = problem(family, concepts, names)
     weight = next(iter(weights.values()))
     wide = [part.double() for part in (weight, *rows)]
-    exact = written_well(*wide[:4], constraint_rows(wide[4], SETTINGS.invariants, SETTINGS.seed), SETTINGS, False)
+    exact = written_well(
+        *wide[:4], constraint_rows(wide[4], SETTINGS.invariants, SETTINGS.seed), SETTINGS, False
+    )
     ours = solve({"layer": weight}, *rows, SETTINGS.but(dpa=False)).delta("layer")
     single = (weight, *_with_constraints(rows))
     first, second = (way(*single, SETTINGS, False).double() for way in (released, written_well))
@@ -178,7 +206,9 @@ def accuracy(family: str, concepts: int, names: int) -> tuple[float, float, floa
 
 
 def eigenproblems(weights: dict[str, Tensor], rows: Problem) -> list[Tensor]:
-    """The symmetric matrices whose spectra give the layers their null spaces, as the engine makes them."""
+    """The symmetric matrices whose spectra give the layers their null spaces, as the engine makes
+    them.
+    """
     systems: list[Tensor] = []
 
     def recording(way):
@@ -199,17 +229,20 @@ def eigenproblems(weights: dict[str, Tensor], rows: Problem) -> list[Tensor]:
 def table(rows: list[Row]) -> str:
     """Markdown."""
     lines = [
-        "| shapes | concepts | names | (a) released, f32 | (b) dense, f32 | (c) engine, f64 | with certificate "
-        "| (d) eigenproblems | a/c | b/c | c/d | extra MB | error a | error b | error c |",
+        (
+            "| shapes | concepts | names | (a) released, f32 | (b) dense, f32 | (c) engine, f64 |"
+            " with certificate | (d) eigenproblems | a/c | b/c | c/d | extra MB | error a | error b"
+            " | error c |"
+        ),
         "|" + "---|" * 15,
     ]
     for r in rows:
         memory = f"{r.memory:.0f}" if r.memory is not None else "-"
         lines.append(
-            f"| {r.family} | {r.concepts} | {r.names} | {r.released_how}{r.released:.1f} s "
-            f"| {r.dense_how}{r.dense:.2f} s | {r.edit:.2f} s | {r.engine:.2f} s "
-            f"| {r.floor:.2f} s | {r.released / r.edit:.0f} | {r.dense / r.edit:.1f} | {r.edit / r.floor:.2f} "
-            f"| {memory} | {r.error_released:.0e} | {r.error_dense:.0e} | {r.error_engine:.0e} |"
+            f"| {r.family} | {r.concepts} | {r.names} | {r.released_how}{r.released:.1f} s |"
+            f" {r.dense_how}{r.dense:.2f} s | {r.edit:.2f} s | {r.engine:.2f} s | {r.floor:.2f} s |"
+            f" {r.released / r.edit:.0f} | {r.dense / r.edit:.1f} | {r.edit / r.floor:.2f} |"
+            f" {memory} | {r.error_released:.0e} | {r.error_dense:.0e} | {r.error_engine:.0e} |"
         )
     return "\n".join(lines)
 
@@ -217,18 +250,30 @@ def table(rows: list[Row]) -> str:
 def save(folder: Path, name: str, rows: list[dict], text: str) -> None:
     """The table as Markdown and as JSON with the versions it was made with."""
     folder.mkdir(parents=True, exist_ok=True)
-    machine = {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads()}
-    (folder / f"{name}.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    machine = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+    (folder / f"{name}.json").write_text(
+        json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n"
+    )
     (folder / f"{name}.md").write_text(text + "\n")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--family", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--concepts", nargs="+", type=int, default=[1, 10, 100, 1000])
     parser.add_argument("--names", nargs="+", type=int, default=[100, 1734, 10_000])
-    parser.add_argument("--presets", action="store_true", help="100 concepts and 1,734 names by each preset")
-    parser.add_argument("--growth", action="store_true", help="cost against the number of concepts and of names")
+    parser.add_argument(
+        "--presets", action="store_true", help="100 concepts and 1,734 names by each preset"
+    )
+    parser.add_argument(
+        "--growth", action="store_true", help="cost against the number of concepts and of names"
+    )
     parser.add_argument("--out", type=Path, help="folder for the table, JSON and plot")
     chosen = parser.parse_args()
     torch.set_grad_enabled(False)

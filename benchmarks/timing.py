@@ -24,7 +24,10 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 def one_of_each_size(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The first layer of each number of outputs."""
-    return {key: weight for key, weight in {len(w): (k, w) for k, w in reversed(weights.items())}.values()}
+    return {
+        key: weight
+        for key, weight in {len(w): (k, w) for k, w in reversed(weights.items())}.values()
+    }
 
 
 def sizes(weights: dict[str, Tensor]) -> Counter[int]:
@@ -38,7 +41,9 @@ def scaled(per_size: dict[int, float], weights: dict[str, Tensor]) -> float:
 
 
 def over_layers(work: Callable[[Tensor], object], weights: dict[str, Tensor]) -> tuple[float, bool]:
-    """Seconds of all layers, and whether they are scaled from one of each size because all would take too long."""
+    """Seconds of all layers, and whether they are scaled from one of each size because all would
+    take too long.
+    """
     per_size = {len(w): timed(lambda w=w: work(w))[0] for w in one_of_each_size(weights).values()}
     whole = scaled(per_size, weights)
     if whole > LONG:

@@ -6,7 +6,7 @@ from typing import Any
 
 from comfy_api.latest import ComfyExtension, io
 
-from ..speed_ops.checkpoints.demo import place_among
+from ..speed_ops.demo.demo import place_among
 from .concept_list import ConceptListNode, check, suggest
 from .host.paths import checkpoint_folder
 from .host.routes import Answer, serve
@@ -41,7 +41,9 @@ NODES: list[type[io.ComfyNode]] = [
 
 
 def place_demo(asked: dict[str, Any]) -> dict[str, Any]:
-    """Puts the model that comes with the package among the checkpoints; the screen asks the user first."""
+    """Puts the model that comes with the package among the checkpoints; the screen asks the user
+    first.
+    """
     path, new = place_among(checkpoint_folder())
     return {"name": path.name, "new": new}
 

@@ -7,11 +7,17 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.concepts.concept_list import Concept, ConceptList, parse_concepts, read_concepts, read_lines
-from ..speed_ops.concepts.kinds import KINDS, kind_of
-from ..speed_ops.concepts.names import WordIndex, invisible_note, quoted, words_of
-from ..speed_ops.concepts.retain_set import builtin_retain
 from ..speed_ops.errors import InputError, SpeedError
+from ..speed_ops.text.concept_list import (
+    Concept,
+    ConceptList,
+    parse_concepts,
+    read_concepts,
+    read_lines,
+)
+from ..speed_ops.text.kinds import KINDS, kind_of
+from ..speed_ops.text.names import WordIndex, invisible_note, quoted, words_of
+from ..speed_ops.text.retain_set import builtin_retain
 from .host.paths import NONE, input_file, list_names, state_of
 from .host.text import too_long
 from .retain_set_loader import set_of_widgets
@@ -30,36 +36,53 @@ class ConceptListNode(io.ComfyNode):
             display_name="Concept List",
             category=CATEGORY,
             **found_by("artist", "style", "character", "name list"),
-            description="Names to erase, one per line: 'name', 'name -> anchor', 'name | alias -> anchor || kind'.",
+            description=(
+                "Names to erase, one per line: 'name', 'name -> anchor', 'name | alias -> anchor ||"
+                " kind'."
+            ),
             inputs=[
                 io.String.Input(
                     "text",
                     multiline=True,
                     default="",
                     placeholder="Van Gogh -> art\nSnoopy | the Peanuts beagle -> dog\n# a comment",
-                    tooltip="One concept per line. Without '->', the kind decides what the name becomes. With '->' and "
-                    "nothing after it, the name is treated as if it were not in the prompt. '|| person' at the end "
-                    "gives a line a kind of its own. Commas and parentheses are part of a name.",
+                    tooltip=(
+                        "One concept per line. Without '->', the kind decides what the name"
+                        " becomes. With '->' and nothing after it, the name is treated as if it"
+                        " were not in the prompt. '|| person' at the end gives a line a kind of its"
+                        " own. Commas and parentheses are part of a name."
+                    ),
                 ),
                 io.Combo.Input(
                     "kind",
                     options=list(KINDS),
                     default="style",
-                    tooltip="What the names are. This sets the default anchor, the prompts they are tried in and the "
-                    "built-in names to keep.",
+                    tooltip=(
+                        "What the names are. This sets the default anchor, the prompts they are"
+                        " tried in and the built-in names to keep."
+                    ),
                 ),
                 io.Combo.Input(
                     "file",
                     options=list_names(".txt", ".csv", ".tsv"),
                     default=NONE,
-                    tooltip="A list in ComfyUI's input folder, added to the text: .txt as above, .csv with a column "
-                    "'target' and optionally 'anchor', 'aliases' and 'kind'.",
+                    tooltip=(
+                        "A list in ComfyUI's input folder, added to the text: .txt as above, .csv"
+                        " with a column 'target' and optionally 'anchor', 'aliases' and 'kind'."
+                    ),
                 ),
-                Concepts.Input("concepts", optional=True, tooltip="Another list; this one is appended to it."),
+                Concepts.Input(
+                    "concepts", optional=True, tooltip="Another list; this one is appended to it."
+                ),
             ],
             outputs=[
-                Concepts.Output(display_name="concepts", tooltip="For SPEED Erase and SPEED Forecast."),
-                io.String.Output(display_name="text", tooltip="The list as it was understood, one concept per line."),
+                Concepts.Output(
+                    display_name="concepts", tooltip="For SPEED Erase and SPEED Forecast."
+                ),
+                io.String.Output(
+                    display_name="text",
+                    tooltip="The list as it was understood, one concept per line.",
+                ),
             ],
         )
 
@@ -81,8 +104,12 @@ class ConceptListNode(io.ComfyNode):
     def execute(cls, text, kind, file=NONE, concepts=None) -> io.NodeOutput:
         total = (concepts or ConceptList()) + read_list(text, kind, file)
         if not len(total):
-            raise InputError("There is nothing to erase: write one name per line, or choose a list file.")
-        return io.NodeOutput(total, "\n".join([total.as_text(), *(f"# {note}" for note in total.notes)]))
+            raise InputError(
+                "There is nothing to erase: write one name per line, or choose a list file."
+            )
+        return io.NodeOutput(
+            total, "\n".join([total.as_text(), *(f"# {note}" for note in total.notes)])
+        )
 
 
 def read_list(text: str, kind: str, file: str | None) -> ConceptList:
@@ -106,12 +133,19 @@ def check(asked: dict[str, Any]) -> dict[str, Any]:
     try:
         total = ConceptList(tuple(good))
         other = asked.get("file")
-        total = total if other in (None, "", NONE) else total + read_concepts(input_file(str(other)), kind)
+        total = (
+            total
+            if other in (None, "", NONE)
+            else total + read_concepts(input_file(str(other)), kind)
+        )
         notes += total.notes
     except SpeedError as error:
         notes.append(str(error))
     kept = _kept_that_fall(good, asked.get("retain"))
-    return {"lines": [_shown(one.line, one.concept, one.problem, kept) for one in lines], "notes": notes}
+    return {
+        "lines": [_shown(one.line, one.concept, one.problem, kept) for one in lines],
+        "notes": notes,
+    }
 
 
 def _kept_that_fall(concepts: list[Concept], widgets: Any) -> dict[str, list[str]]:
@@ -128,15 +162,20 @@ def _kept_that_fall(concepts: list[Concept], widgets: Any) -> dict[str, list[str
     return found
 
 
-def _shown(line: int, concept: Concept | None, problem: str, kept: dict[str, list[str]]) -> dict[str, Any]:
+def _shown(
+    line: int, concept: Concept | None, problem: str, kept: dict[str, list[str]]
+) -> dict[str, Any]:
     if concept is None:
         return {"line": line, "problem": problem}
     fallen = [name for phrase in concept.phrases for name in kept.get(phrase, ())]
     notes = [invisible_note(concept.cleaned)] if concept.cleaned else []
     if fallen:
-        listed = ", ".join(map(quoted, fallen[:NAMED])) + (" and others" if len(fallen) > NAMED else "")
+        listed = ", ".join(map(quoted, fallen[:NAMED])) + (
+            " and others" if len(fallen) > NAMED else ""
+        )
         notes.append(f"It is inside kept names, which are therefore not kept: {listed}.")
-    notes += [sentence for phrase in concept.phrases if (sentence := too_long(phrase))]  # T5 takes more
+    # T5 takes more
+    notes += [sentence for phrase in concept.phrases if (sentence := too_long(phrase))]
     return {
         "line": line,
         "target": concept.target,
@@ -149,7 +188,9 @@ def _shown(line: int, concept: Concept | None, problem: str, kept: dict[str, lis
 
 
 def suggest(asked: dict[str, Any]) -> dict[str, Any]:
-    """Names that begin as the user does: of the built-in lists for the kind, then of the user's own files."""
+    """Names that begin as the user does: of the built-in lists for the kind, then of the user's own
+    files.
+    """
     written, kind = words_of(str(asked.get("text", ""))), str(asked.get("kind", "style"))
     found: dict[str, None] = {}
     for name in _all_names(kind) if written else ():

@@ -1,4 +1,6 @@
-"""From sockets to an erased MODEL: the engine between ComfyUI's text encoder and ComfyUI's patches."""
+"""From sockets to an erased MODEL: the engine between ComfyUI's text encoder and ComfyUI's
+patches.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +11,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..speed_ops.concepts.concept_list import Concept
 from ..speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from ..speed_ops.engine.settings import EraseSettings
 from ..speed_ops.erase import EditableModel, Held, Outcome, at_strength
 from ..speed_ops.erase import erase as erase_job
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
-from .earlier import held_rows, notes_on, remember
+from ..speed_ops.text.concept_list import Concept
 from .host.patching import rounding_note, with_edits
 from .host.progress import HostProgress, outside_inference_mode, stoppable
 from .host.public_text import WiredText, open_inversions, open_text
 from .host.weights import open_model
+from .previous_erasures import held_rows, notes_on, remember
 
 _KEPT = 4
 _erased: OrderedDict[str, Outcome] = OrderedDict()
-"""The last few outcomes by content of everything they depend on: changing only the strength computes no edit again."""
+"""The last few outcomes by content of everything they depend on: changing only the strength
+computes no edit again.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +44,16 @@ class Wired:
 
 @contextmanager
 def wire(
-    model: Any, clip: Any, settings: EraseSettings, concepts: Sequence[Concept] = (), hidden: Any = None
+    model: Any,
+    clip: Any,
+    settings: EraseSettings,
+    concepts: Sequence[Concept] = (),
+    hidden: Any = None,
 ) -> Iterator[Wired]:
     """Opens both for reading; a model of another family or a CLIP of another model is refused here.
 
-    So is a concept that names a textual inversion which is not there. `hidden`: those inputs of the node that shows
-    how far the work is.
+    So is a concept that names a textual inversion which is not there. `hidden`: those inputs of the
+    node that shows how far the work is.
     """
     progress = HostProgress(hidden)
     progress("fingerprint", 0, 1)
@@ -55,13 +63,21 @@ def wire(
     inversions.check(name for concept in concepts for name in (*concept.phrases, concept.anchor))
     cache = EmbeddingCache()
     try:
-        yield Wired(host, encoder, CachedEncoder(encoder, cache, host.push, inversions.stored_as), cache, progress)
+        yield Wired(
+            host,
+            encoder,
+            CachedEncoder(encoder, cache, host.push, inversions.stored_as),
+            cache,
+            progress,
+        )
     finally:
         encoder.close()
 
 
 @outside_inference_mode
-def erase(model: Any, clip: Any, job: Job, strength: float, hidden: Any = None) -> tuple[Any, Outcome]:
+def erase(
+    model: Any, clip: Any, job: Job, strength: float, hidden: Any = None
+) -> tuple[Any, Outcome]:
     """The erased clone and what is known about it, at the strength that is used."""
     strength = check_strength(strength)
     check_storable(job)
@@ -90,7 +106,9 @@ def erase(model: Any, clip: Any, job: Job, strength: float, hidden: Any = None) 
 
 @outside_inference_mode
 def apply(model: Any, outcome: Outcome) -> Any:
-    """A clone with the erasure on it, which remembers what was erased; strength 0 is the model itself."""
+    """A clone with the erasure on it, which remembers what was erased; strength 0 is the model
+    itself.
+    """
     if outcome.strength == 0:
         return model
     clone = with_edits(model, outcome.edits, outcome.strength)
@@ -105,7 +123,9 @@ def _erase_once(wired: Wired, job: Job, held: Held, base: str) -> tuple[Outcome,
         return _erased[key], True
     progress = wired.progress
     outcome = stoppable(
-        lambda: erase_job(job, wired.model, wired.reader, hold=held, progress=progress, announce=progress.announce),
+        lambda: erase_job(
+            job, wired.model, wired.reader, hold=held, progress=progress, announce=progress.announce
+        ),
         lambda: progress.computes,
     )
     assert outcome.rows is not None
@@ -118,15 +138,23 @@ def _erase_once(wired: Wired, job: Job, held: Held, base: str) -> tuple[Outcome,
 def _base_hash(model: EditableModel, pooled: bool) -> str:
     """Of all weights that the edit depends on."""
     layers = tensors_hash((model.stored if pooled else model.weights).items())
-    return layers if model.push is None else hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()
+    return (
+        layers
+        if model.push is None
+        else hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()
+    )
 
 
 def _job_key(wired: Wired, job: Job, held: Held, base: str) -> str:
-    total = hashlib.sha256(f"{base} {wired.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode())
+    total = hashlib.sha256(
+        f"{base} {wired.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode()
+    )
     for concept in job.concepts:
         total.update(f"{wired.reader.stored_as(concept.as_line())}\0{concept.kind}\n".encode())
     for index, name in enumerate(job.retain.names):
-        total.update(f"{wired.reader.stored_as(name)}\0{job.retain.kind_of_name(index, '')}\n".encode())
+        total.update(
+            f"{wired.reader.stored_as(name)}\0{job.retain.kind_of_name(index, '')}\n".encode()
+        )
     for name, rows in (("held", held.rows), ("held pooled", held.pooled)):
         if rows is not None:
             total.update(tensors_hash([(name, rows.values)]).encode())

@@ -6,10 +6,11 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.concepts.concept_list import read_lines
-from ..speed_ops.concepts.kinds import BUILTIN_KINDS, KINDS
-from ..speed_ops.concepts.names import same_name_key
-from ..speed_ops.concepts.retain_set import (
+from ..speed_ops.errors import SpeedError
+from ..speed_ops.text.concept_list import read_lines
+from ..speed_ops.text.kinds import BUILTIN_KINDS, KINDS
+from ..speed_ops.text.names import same_name_key
+from ..speed_ops.text.retain_set import (
     RetainSet,
     builtin_retain,
     drop_targets,
@@ -17,7 +18,6 @@ from ..speed_ops.concepts.retain_set import (
     read_retain,
     union,
 )
-from ..speed_ops.errors import SpeedError
 from .host.paths import NONE, input_file, list_names, state_of
 from .sockets import CATEGORY, Retain, found_by, shows_text, telling
 
@@ -35,7 +35,9 @@ class RetainSetLoader(io.ComfyNode):
             display_name="Retain Set Loader",
             category=CATEGORY,
             **found_by("keep", "preserve"),
-            description="Names that must stay as they are. Chain several of these to join their sets.",
+            description=(
+                "Names that must stay as they are. Chain several of these to join their sets."
+            ),
             inputs=[*_name_inputs(), *_option_inputs()],
             outputs=[
                 Retain.Output(display_name="retain", tooltip="For SPEED Erase and SPEED Forecast."),
@@ -45,7 +47,9 @@ class RetainSetLoader(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, builtin=NONE, text=None, file=NONE, column="", kind=_ANY_KIND) -> bool | str:
+    def validate_inputs(
+        cls, builtin=NONE, text=None, file=NONE, column="", kind=_ANY_KIND
+    ) -> bool | str:
         try:
             read_set(builtin or NONE, text or "", file, column or "", kind or _ANY_KIND)
         except SpeedError as error:
@@ -54,12 +58,12 @@ class RetainSetLoader(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, file=NONE, **others) -> str:
-        return (
-            f"{sorted(others.items(), key=str)}{file}{state_of(input_file(file)) if file not in (None, NONE) else ''}"
-        )
+        return f"{sorted(others.items(), key=str)}{file}{state_of(input_file(file)) if file not in (None, NONE) else ''}"
 
     @classmethod
-    def execute(cls, builtin, text, file=NONE, column="", kind=_ANY_KIND, limit=0, retain=None) -> io.NodeOutput:
+    def execute(
+        cls, builtin, text, file=NONE, column="", kind=_ANY_KIND, limit=0, retain=None
+    ) -> io.NodeOutput:
         total = (retain or RetainSet()) | read_set(builtin, text, file, column, kind)
         total = total.limit(limit) if limit else total
         counts = describe(total)
@@ -73,7 +77,10 @@ def _name_inputs() -> list[io.Input]:
             "builtin",
             options=[NONE, *sets],
             default=NONE,
-            tooltip="Names that come with the package. 'for kind' joins the sets that suit a kind of concept.",
+            tooltip=(
+                "Names that come with the package. 'for kind' joins the sets that suit a kind of"
+                " concept."
+            ),
         ),
         io.String.Input(
             "text",
@@ -86,8 +93,10 @@ def _name_inputs() -> list[io.Input]:
             "file",
             options=list_names(".txt", ".csv", ".tsv", ".json"),
             default=NONE,
-            tooltip="A list in ComfyUI's input folder: .txt with one name per line, .csv (see column) or .json with "
-            "a list.",
+            tooltip=(
+                "A list in ComfyUI's input folder: .txt with one name per line, .csv (see column)"
+                " or .json with a list."
+            ),
         ),
     ]
 
@@ -97,15 +106,20 @@ def _option_inputs() -> list[io.Input]:
         io.String.Input(
             "column",
             default="",
-            tooltip="Column of a .csv file. If empty, a column called 'name', 'concept' or similar is used.",
+            tooltip=(
+                "Column of a .csv file. If empty, a column called 'name', 'concept' or similar is"
+                " used."
+            ),
             extra_dict={"advanced": True},
         ),
         io.Combo.Input(
             "kind",
             options=[_ANY_KIND, *KINDS, "caption"],
             default=_ANY_KIND,
-            tooltip="What the typed names and those in the file are. This sets the prompts they are kept in. "
-            "'caption': each line is a whole prompt.",
+            tooltip=(
+                "What the typed names and those in the file are. This sets the prompts they are"
+                " kept in. 'caption': each line is a whole prompt."
+            ),
             extra_dict={"advanced": True},
         ),
         io.Int.Input(
@@ -113,7 +127,10 @@ def _option_inputs() -> list[io.Input]:
             default=0,
             min=0,
             max=1_000_000,
-            tooltip="Keep at most this many names, spread over the alphabet; 0 keeps all. Fewer names are faster.",
+            tooltip=(
+                "Keep at most this many names, spread over the alphabet; 0 keeps all. Fewer names"
+                " are faster."
+            ),
         ),
         Retain.Input("retain", optional=True, tooltip="Another set to join with this one."),
     ]
@@ -133,7 +150,9 @@ def read_set(builtin: str, text: str, file: str | None, column: str, kind: str) 
 def describe(retain: RetainSet) -> str:
     """`1750 names: artists 1393, typed 2`."""
     counts = [retain.origins.count(index) for index in range(len(retain.sources))]
-    listed = ", ".join(f"{source.label} {count}" for source, count in zip(retain.sources, counts, strict=True))
+    listed = ", ".join(
+        f"{source.label} {count}" for source, count in zip(retain.sources, counts, strict=True)
+    )
     return "\n".join([f"{len(retain)} names" + (f": {listed}" if listed else ""), *retain.notes])
 
 
@@ -142,7 +161,9 @@ SHOWN = 200
 
 
 def look(asked: dict[str, Any]) -> dict[str, Any]:
-    """The names that the widgets mean, those that fit a search, and those that drop out for what is to be erased."""
+    """The names that the widgets mean, those that fit a search, and those that drop out for what is
+    to be erased.
+    """
     total = set_of_widgets(asked)
     lines = read_lines(str(asked.get("concepts") or ""), str(asked.get("concepts_kind") or "style"))
     _, dropped = drop_targets(total, [one.concept for one in lines if one.concept is not None])
@@ -161,9 +182,12 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
 def set_of_widgets(asked: dict[str, Any]) -> RetainSet:
     """The set of a node by what its widgets hold; what is not there is as in a new node."""
     builtin, file, kind = (
-        str(asked.get(name) or other) for name, other in (("builtin", NONE), ("file", NONE), ("kind", _ANY_KIND))
+        str(asked.get(name) or other)
+        for name, other in (("builtin", NONE), ("file", NONE), ("kind", _ANY_KIND))
     )
-    total = read_set(builtin, str(asked.get("text") or ""), file, str(asked.get("column") or ""), kind)
+    total = read_set(
+        builtin, str(asked.get("text") or ""), file, str(asked.get("column") or ""), kind
+    )
     limit = asked.get("limit")
     return total.limit(limit) if isinstance(limit, int) and limit > 0 else total
 

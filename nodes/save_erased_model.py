@@ -12,7 +12,7 @@ from comfy_api.latest import io
 from ..speed_ops.erase import Outcome
 from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import write_lora
-from ..speed_ops.files.metadata import build_metadata
+from ..speed_ops.provenance import build_metadata
 from .host.paths import check_prefix, output_file
 from .host.progress import HostProgress, outside_inference_mode
 from .host.saving import DTYPES, SOURCE, check_type, workflow_metadata, write_model
@@ -29,19 +29,35 @@ class SaveErasedModel(io.ComfyNode):
             display_name="Save Erased Model",
             category=CATEGORY,
             **found_by("save lora"),
-            description="Saves an erasure so that others can load it with stock nodes and other programs.",
+            description=(
+                "Saves an erasure so that others can load it with stock nodes and other programs."
+            ),
             is_output_node=True,
             inputs=[
                 Erasure.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
                 io.String.Input(
                     "filename_prefix",
                     default="speed/erased",
-                    tooltip="File name inside output/loras, output/checkpoints and so on. A number is added. "
-                    "Placeholders such as %year% are filled in.",
+                    tooltip=(
+                        "File name inside output/loras, output/checkpoints and so on. A number is"
+                        " added. Placeholders such as %year% are filled in."
+                    ),
                 ),
-                io.Boolean.Input("lora", default=True, tooltip="The edit at strength 1, as a LoRA of a few megabytes."),
-                io.Boolean.Input("checkpoint", default=False, tooltip="The whole model; needs model, clip and vae."),
-                io.Boolean.Input("diffusion_model", default=False, tooltip="The diffusion model alone; needs model."),
+                io.Boolean.Input(
+                    "lora",
+                    default=True,
+                    tooltip="The edit at strength 1, as a LoRA of a few megabytes.",
+                ),
+                io.Boolean.Input(
+                    "checkpoint",
+                    default=False,
+                    tooltip="The whole model; needs model, clip and vae.",
+                ),
+                io.Boolean.Input(
+                    "diffusion_model",
+                    default=False,
+                    tooltip="The diffusion model alone; needs model.",
+                ),
                 io.Boolean.Input(
                     "recipe",
                     default=True,
@@ -51,8 +67,10 @@ class SaveErasedModel(io.ComfyNode):
                     "dtype",
                     options=[SOURCE, *DTYPES],
                     default=SOURCE,
-                    tooltip="Number type of the weights. 'as the source' keeps the checkpoint's own type and saves "
-                    "LoRAs in float16.",
+                    tooltip=(
+                        "Number type of the weights. 'as the source' keeps the checkpoint's own"
+                        " type and saves LoRAs in float16."
+                    ),
                 ),
                 io.Boolean.Input(
                     "overwrite",
@@ -60,11 +78,21 @@ class SaveErasedModel(io.ComfyNode):
                     tooltip="Adds no number and replaces a file of the same name.",
                     extra_dict={"advanced": True},
                 ),
-                io.Model.Input("model", optional=True, tooltip="The erased model, for checkpoint and diffusion model."),
-                io.Clip.Input("clip", optional=True, tooltip="The CLIP that goes into the checkpoint."),
-                io.Vae.Input("vae", optional=True, tooltip="The VAE that goes into the checkpoint."),
+                io.Model.Input(
+                    "model",
+                    optional=True,
+                    tooltip="The erased model, for checkpoint and diffusion model.",
+                ),
+                io.Clip.Input(
+                    "clip", optional=True, tooltip="The CLIP that goes into the checkpoint."
+                ),
+                io.Vae.Input(
+                    "vae", optional=True, tooltip="The VAE that goes into the checkpoint."
+                ),
             ],
-            outputs=[io.String.Output(display_name="files", tooltip="Where everything was written.")],
+            outputs=[
+                io.String.Output(display_name="files", tooltip="Where everything was written.")
+            ],
             hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo, *shows_text()],
         )
 
@@ -78,11 +106,26 @@ class SaveErasedModel(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, erasure, filename_prefix, lora, checkpoint, diffusion_model, recipe, dtype, overwrite, **wired
+        cls,
+        erasure,
+        filename_prefix,
+        lora,
+        checkpoint,
+        diffusion_model,
+        recipe,
+        dtype,
+        overwrite,
+        **wired,
     ) -> io.NodeOutput:
-        choice = SaveChoice(lora, checkpoint, diffusion_model, recipe, filename_prefix, dtype, overwrite)
-        workflow = workflow_metadata(cls.hidden.prompt, cls.hidden.extra_pnginfo) if cls.hidden else {}
-        text = "\n".join(save_erasure(erasure, choice, **wired, workflow=workflow, hidden=cls.hidden))
+        choice = SaveChoice(
+            lora, checkpoint, diffusion_model, recipe, filename_prefix, dtype, overwrite
+        )
+        workflow = (
+            workflow_metadata(cls.hidden.prompt, cls.hidden.extra_pnginfo) if cls.hidden else {}
+        )
+        text = "\n".join(
+            save_erasure(erasure, choice, **wired, workflow=workflow, hidden=cls.hidden)
+        )
         return io.NodeOutput(text, ui=telling(cls, text))
 
 
@@ -109,7 +152,9 @@ def save_erasure(
     workflow: Mapping[str, str] | None = None,
     hidden: Any = None,
 ) -> list[str]:
-    """Writes the files and says where each is; nothing is written before everything that is needed is there."""
+    """Writes the files and says where each is; nothing is written before everything that is needed
+    is there.
+    """
     _check(choice, erasure, model, clip, vae)
     progress, lines = HostProgress(hidden), []
     if choice.recipe and erasure.recipe is not None:
@@ -126,7 +171,9 @@ def save_erasure(
             path = output_file(folder, choice.prefix, ".safetensors", choice.overwrite)
             content = "checkpoint" if folder == "checkpoints" else "diffusion_model"
             facts = {**(workflow or {}), **_metadata(erasure, content, path)}
-            write_model(path, model, *parts, facts, choice.dtype, force=choice.overwrite, progress=progress)
+            write_model(
+                path, model, *parts, facts, choice.dtype, force=choice.overwrite, progress=progress
+            )
             lines.append(f"{content.replace('_', ' ').capitalize()}: {path}")
     return lines
 

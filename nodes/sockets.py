@@ -28,7 +28,9 @@ _SEARCHED = ["unlearn", "forget", "remove style", "concept erasure", "erase conc
 
 
 def found_by(*words: str) -> dict[str, list[str]]:
-    """For a schema: other words that find the node; nothing on versions of ComfyUI that know none."""
+    """For a schema: other words that find the node; nothing on versions of ComfyUI that know
+    none.
+    """
     known = "search_aliases" in getattr(io.Schema, "__dataclass_fields__", {})
     return {"search_aliases": [*words, *_SEARCHED]} if known else {}
 
@@ -39,12 +41,16 @@ def strength_input(tooltip: str) -> io.Input:
 
 
 def shows_text() -> list[io.Hidden]:
-    """Hidden inputs that a node needs for `telling`; a new list each time, because schemas add to theirs."""
+    """Hidden inputs that a node needs for `telling`; a new list each time, because schemas add to
+    theirs.
+    """
     return [io.Hidden.unique_id]
 
 
 def telling(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, tuple[str]]:
-    """The `ui` of a node that tells something, after showing it; `short`: what is shown where the screen draws more."""
+    """The `ui` of a node that tells something, after showing it; `short`: what is shown where the
+    screen draws more.
+    """
     show_text(node.hidden, short or text)
     return {"text": (text,)}
 
@@ -64,7 +70,12 @@ def forecast_image(forecast: Forecast) -> Tensor:
 def pairs_image(rows: Sequence[tuple[str, Sequence[Tensor]]]) -> Tensor:
     """`1 x height x width x 3`: rows of pictures (`height x width x 3`), each under its title."""
     return _image(
-        picture_grid([(title, [(one * 255).round().byte().numpy() for one in parts]) for title, parts in rows])
+        picture_grid(
+            [
+                (title, [(one * 255).round().byte().numpy() for one in parts])
+                for title, parts in rows
+            ]
+        )
     )
 
 

@@ -10,13 +10,13 @@ from comfy_api.latest import io
 from ..speed_ops.erase import Outcome, at_strength
 from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import read_lora
-from ..speed_ops.files.metadata import read_provenance
 from ..speed_ops.job import check_strength
-from .earlier import job_in
+from ..speed_ops.provenance import read_provenance
 from .erasing import apply
 from .host.paths import NONE, lora_names, model_file, state_of
 from .host.progress import HostProgress, outside_inference_mode
 from .host.weights import open_model
+from .previous_erasures import job_in
 from .sockets import CATEGORY, Erasure, found_by, strength_input
 
 
@@ -30,7 +30,9 @@ class SpeedApplyErasure(io.ComfyNode):
             display_name="SPEED Apply Erasure",
             category=CATEGORY,
             **found_by(),
-            description="Applies an erasure, or a LoRA that holds one, and checks that it fits the model.",
+            description=(
+                "Applies an erasure, or a LoRA that holds one, and checks that it fits the model."
+            ),
             inputs=[
                 io.Model.Input("model", tooltip="The model to apply it to."),
                 io.Combo.Input(
@@ -41,12 +43,15 @@ class SpeedApplyErasure(io.ComfyNode):
                 ),
                 strength_input("1 applies the exact edit, 0 leaves the model unchanged."),
                 Erasure.Input(
-                    "erasure", optional=True, tooltip="An erasure from another node, used if lora is 'none'."
+                    "erasure",
+                    optional=True,
+                    tooltip="An erasure from another node, used if lora is 'none'.",
                 ),
             ],
             outputs=[
                 io.Model.Output(
-                    display_name="model", tooltip="A copy with the erasure applied; the input model is unchanged."
+                    display_name="model",
+                    tooltip="A copy with the erasure applied; the input model is unchanged.",
                 ),
                 Erasure.Output(display_name="erasure", tooltip="The erasure that was applied."),
             ],
@@ -75,7 +80,9 @@ class SpeedApplyErasure(io.ComfyNode):
 
 @outside_inference_mode
 def applied(model: Any, erasure: Outcome, strength: float) -> tuple[Any, Outcome]:
-    """A clone with the erasure on it, and the erasure at that strength; one of another family is refused."""
+    """A clone with the erasure on it, and the erasure at that strength; one of another family is
+    refused.
+    """
     host = open_model(model, "KV")
     erasure.check_fits(host.architecture, host.layers)
     outcome = at_strength(erasure, check_strength(strength), host, HostProgress())
@@ -88,8 +95,8 @@ def erasure_from_lora(model: Any, path: Path) -> Outcome:
     file = read_lora(path, host.layers)
     if file.unmatched:
         raise InputError(
-            f"{path.name} also changes {len(file.unmatched)} layers that are not text layers, such as "
-            f"{file.unmatched[0]}, so it is not an erasure. Use a LoRA loader for it."
+            f"{path.name} also changes {len(file.unmatched)} layers that are not text layers, such"
+            f" as {file.unmatched[0]}, so it is not an erasure. Use a LoRA loader for it."
         )
     provenance = read_provenance(file.metadata, path.name)
     recipe = provenance.recipe if provenance is not None else None

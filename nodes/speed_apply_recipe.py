@@ -5,8 +5,8 @@ from __future__ import annotations
 from comfy_api.latest import io
 
 from ..speed_ops.errors import SpeedError
-from ..speed_ops.files.recipe import Recipe
 from ..speed_ops.job import StoredJob, check_strength, job_of
+from ..speed_ops.recipe import Recipe
 from .host.paths import recipe_file, recipe_names, state_of
 from .sockets import CATEGORY, found_by, shows_text, strength_input
 from .speed_erase import erased, erasing_outputs
@@ -22,16 +22,26 @@ class SpeedApplyRecipe(io.ComfyNode):
             display_name="SPEED Apply Recipe",
             category=CATEGORY,
             **found_by(),
-            description="Repeats a saved erasure on this model: the edit is made anew for this model and CLIP.",
+            description=(
+                "Repeats a saved erasure on this model: the edit is made anew for this model and"
+                " CLIP."
+            ),
             inputs=[
                 io.Model.Input(
-                    "model", tooltip="The model to erase from. It need not be the one the recipe was saved with."
+                    "model",
+                    tooltip=(
+                        "The model to erase from. It need not be the one the recipe was saved with."
+                    ),
                 ),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
-                io.Combo.Input("recipe", options=recipe_names(), tooltip="A .json in the input or output folder."),
+                io.Combo.Input(
+                    "recipe",
+                    options=recipe_names(),
+                    tooltip="A .json in the input or output folder.",
+                ),
                 strength_input(
-                    "Multiplies the recipe's own strength: 1 repeats the erasure as saved, 0 leaves the model "
-                    "unchanged."
+                    "Multiplies the recipe's own strength: 1 repeats the erasure as saved, 0 leaves"
+                    " the model unchanged."
                 ),
             ],
             outputs=erasing_outputs(),
@@ -70,4 +80,7 @@ def skip_note(stored: int | None, wired: int | None) -> list[str]:
     if stored is None or stored == wired:
         return []
     own = wired or "none"
-    return [f"The recipe was saved with CLIP skip {stored}, but this CLIP has {own}. Set the same CLIP skip."]
+    return [
+        f"The recipe was saved with CLIP skip {stored}, but this CLIP has {own}. Set the same CLIP"
+        " skip."
+    ]

@@ -31,8 +31,10 @@ class SpeedCompare(io.ComfyNode):
             display_name="SPEED Compare",
             category=CATEGORY,
             **found_by("before after", "compare models", "slider"),
-            description="Draws the same prompts and seeds with the original and with the erased model, and shows both "
-            "under a slider.",
+            description=(
+                "Draws the same prompts and seeds with the original and with the erased model, and"
+                " shows both under a slider."
+            ),
             is_output_node=True,
             inputs=[
                 io.Model.Input("original", tooltip="The model before SPEED Erase."),
@@ -43,19 +45,30 @@ class SpeedCompare(io.ComfyNode):
                 *_sampler_inputs(),
             ],
             outputs=[
-                io.Image.Output(display_name="grid", tooltip="All pictures in one: before and after, row by row."),
-                io.Image.Output(display_name="before", tooltip="The original model's pictures, row by row."),
-                io.Image.Output(display_name="after", tooltip="The erased model's pictures, in the same order."),
+                io.Image.Output(
+                    display_name="grid",
+                    tooltip="All pictures in one: before and after, row by row.",
+                ),
+                io.Image.Output(
+                    display_name="before", tooltip="The original model's pictures, row by row."
+                ),
+                io.Image.Output(
+                    display_name="after", tooltip="The erased model's pictures, in the same order."
+                ),
             ],
             hidden=shows_text(),
         )
 
     @classmethod
     def execute(cls, original, erased, clip, vae, seed, pairs, **widgets) -> io.NodeOutput:
-        prompts = {name: text.strip() for name in ROWS if (text := str(widgets.get(name) or "")).strip()}
+        prompts = {
+            name: text.strip() for name in ROWS if (text := str(widgets.get(name) or "")).strip()
+        }
         if not prompts:
             raise InputError("There is nothing to draw: write at least one prompt.")
-        before, after = draw_pairs(original, erased, clip, vae, prompts, seed, pairs, widgets, cls.hidden)
+        before, after = draw_pairs(
+            original, erased, clip, vae, prompts, seed, pairs, widgets, cls.hidden
+        )
         files = ui.PreviewImage(stack([*before, *after]), cls=cls).as_dict()["images"]
         drawn = list(zip(files, files[len(before) :], strict=False))
         rows = [
@@ -64,12 +77,16 @@ class SpeedCompare(io.ComfyNode):
                 "prompt": prompt,
                 "pairs": [
                     {"seed": seed + number, "before": one, "after": other}
-                    for number, (one, other) in enumerate(drawn[place * pairs : (place + 1) * pairs])
+                    for number, (one, other) in enumerate(
+                        drawn[place * pairs : (place + 1) * pairs]
+                    )
                 ],
             }
             for place, (name, prompt) in enumerate(prompts.items())
         ]
-        told = telling(cls, f"{len(before)} pairs of pictures.") | {"speed": ({"seeds": pairs, "rows": rows},)}
+        told = telling(cls, f"{len(before)} pairs of pictures.") | {
+            "speed": ({"seeds": pairs, "rows": rows},)
+        }
         return io.NodeOutput(grid_of(prompts, before, after), stack(before), stack(after), ui=told)
 
 
@@ -78,18 +95,33 @@ def grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor]) 
     sides = [picture for pair in zip(before, after, strict=True) for picture in pair]
     count = len(sides) // len(prompts)
     titles = [f"{ROWS[name]}: {prompt}  (before, after)" for name, prompt in prompts.items()]
-    return pairs_image([(title, sides[n * count : (n + 1) * count]) for n, title in enumerate(titles)])
+    return pairs_image(
+        [(title, sides[n * count : (n + 1) * count]) for n, title in enumerate(titles)]
+    )
 
 
 def _prompt_inputs() -> list[io.Input]:
     hints = {
-        "target": ("a painting in the style of Van Gogh", "A prompt with the erased name: it should change."),
-        "alias": ("", "A prompt with another name for it: it should change, too. Empty: no such row."),
-        "neighbour": ("a painting in the style of Monet", "A prompt with something similar: it should stay."),
-        "control": ("a photo of a dog in a park", "A prompt about something else: it should stay exactly."),
+        "target": (
+            "a painting in the style of Van Gogh",
+            "A prompt with the erased name: it should change.",
+        ),
+        "alias": (
+            "",
+            "A prompt with another name for it: it should change, too. Empty: no such row.",
+        ),
+        "neighbour": (
+            "a painting in the style of Monet",
+            "A prompt with something similar: it should stay.",
+        ),
+        "control": (
+            "a photo of a dog in a park",
+            "A prompt about something else: it should stay exactly.",
+        ),
     }
     return [
-        io.String.Input(name, default=text, multiline=False, tooltip=tooltip) for name, (text, tooltip) in hints.items()
+        io.String.Input(name, default=text, multiline=False, tooltip=tooltip)
+        for name, (text, tooltip) in hints.items()
     ]
 
 
@@ -104,13 +136,29 @@ def _sampler_inputs() -> list[io.Input]:
             control_after_generate=False,
             tooltip="Seed of the first pair; the others follow it.",
         ),
-        io.Int.Input("pairs", default=2, min=1, max=8, tooltip="Seeds for each prompt. More of them tell more."),
+        io.Int.Input(
+            "pairs",
+            default=2,
+            min=1,
+            max=8,
+            tooltip="Seeds for each prompt. More of them tell more.",
+        ),
         io.Int.Input("steps", default=20, min=1, max=200, tooltip="As in KSampler."),
-        io.Float.Input("cfg", default=7.0, min=0.0, max=100.0, step=0.1, tooltip="As in KSampler; 1 for Flux."),
-        io.Combo.Input("sampler_name", options=SAMPLERS, default="euler", tooltip="As in KSampler."),
-        io.Combo.Input("scheduler", options=SCHEDULERS, default="normal", tooltip="As in KSampler."),
-        io.Int.Input("width", default=512, min=64, max=4096, step=8, tooltip="Width of each picture."),
-        io.Int.Input("height", default=512, min=64, max=4096, step=8, tooltip="Height of each picture."),
+        io.Float.Input(
+            "cfg", default=7.0, min=0.0, max=100.0, step=0.1, tooltip="As in KSampler; 1 for Flux."
+        ),
+        io.Combo.Input(
+            "sampler_name", options=SAMPLERS, default="euler", tooltip="As in KSampler."
+        ),
+        io.Combo.Input(
+            "scheduler", options=SCHEDULERS, default="normal", tooltip="As in KSampler."
+        ),
+        io.Int.Input(
+            "width", default=512, min=64, max=4096, step=8, tooltip="Width of each picture."
+        ),
+        io.Int.Input(
+            "height", default=512, min=64, max=4096, step=8, tooltip="Height of each picture."
+        ),
     ]
 
 

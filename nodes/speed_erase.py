@@ -18,30 +18,54 @@ from ..speed_ops.report.panel import panel, summary
 from .erasing import erase
 from .host.patching import lora_state
 from .host.paths import temporary_file
-from .sockets import CATEGORY, Concepts, Erasure, Retain, Settings, erasure_chart, found_by, shows_text, telling
+from .sockets import (
+    CATEGORY,
+    Concepts,
+    Erasure,
+    Retain,
+    Settings,
+    erasure_chart,
+    found_by,
+    shows_text,
+    telling,
+)
 from .speed_settings import preset_inputs, reach_inputs, reach_settings, settings_from
 
 
 def erasing_outputs() -> list[io.Output]:
     """What every node that erases gives."""
     return [
-        io.Model.Output(display_name="model", tooltip="A copy without the concepts; the input model is unchanged."),
-        io.LoraModel.Output(
-            display_name="lora", tooltip="The edit at strength 1, for 'Save LoRA Weights' and other stock nodes."
+        io.Model.Output(
+            display_name="model",
+            tooltip="A copy without the concepts; the input model is unchanged.",
         ),
-        Erasure.Output(display_name="erasure", tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe."),
-        io.String.Output(display_name="report", tooltip="What was erased, what was kept, and how well."),
+        io.LoraModel.Output(
+            display_name="lora",
+            tooltip="The edit at strength 1, for 'Save LoRA Weights' and other stock nodes.",
+        ),
+        Erasure.Output(
+            display_name="erasure",
+            tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe.",
+        ),
+        io.String.Output(
+            display_name="report", tooltip="What was erased, what was kept, and how well."
+        ),
         io.Image.Output(display_name="chart", tooltip="The report as a picture."),
     ]
 
 
-def erased(node: type[io.ComfyNode], model: Any, clip: Any, job: Job, strength: float, *notes: str) -> io.NodeOutput:
+def erased(
+    node: type[io.ComfyNode], model: Any, clip: Any, job: Job, strength: float, *notes: str
+) -> io.NodeOutput:
     """The outputs of a node that erases."""
     patched, outcome = erase(model, clip, job, strength, node.hidden)
     outcome = replace(outcome, notes=(*outcome.notes, *notes))
     report, lora = outcome.text(), lora_state(outcome.edits, outcome.layers)
     facts = panel(outcome) | {"page": _page(outcome, model)}
-    told = telling(node, report, summary(outcome)) | {"speed": (facts,), "recipe": (_recipe(outcome),)}
+    told = telling(node, report, summary(outcome)) | {
+        "speed": (facts,),
+        "recipe": (_recipe(outcome),),
+    }
     return io.NodeOutput(patched, lora, outcome, report, erasure_chart(outcome), ui=told)
 
 
@@ -54,15 +78,21 @@ class _Wired:
 
 
 def _page(outcome: Outcome, model: Any) -> dict[str, str]:
-    """Writes the report as a page that the screen can open; where ComfyUI's `/view` finds it until it restarts."""
-    page = report_page(outcome, _Wired(Path("the model in the graph"), model.model_size())).encode("utf-8")
+    """Writes the report as a page that the screen can open; where ComfyUI's `/view` finds it until
+    it restarts.
+    """
+    page = report_page(outcome, _Wired(Path("the model in the graph"), model.model_size())).encode(
+        "utf-8"
+    )
     path, place = temporary_file(f"speed_report_{hashlib.sha256(page).hexdigest()[:16]}.html")
     write_bytes(path, page, force=True)
     return place
 
 
 _MOST_RECIPE = 200_000
-"""Characters of a recipe that the screen gets to copy; a longer one, with lists of its own, is saved as a file."""
+"""Characters of a recipe that the screen gets to copy; a longer one, with lists of its own, is
+saved as a file.
+"""
 
 
 def _recipe(outcome: Outcome) -> str:
@@ -80,24 +110,35 @@ class SpeedErase(io.ComfyNode):
             display_name="SPEED Erase",
             category=CATEGORY,
             **found_by(),
-            description="Erases concepts from a model in closed form, without training. Put it after LoRA loaders and "
-            "before the sampler; bypass it to get the original back.",
+            description=(
+                "Erases concepts from a model in closed form, without training. Put it after LoRA"
+                " loaders and before the sampler; bypass it to get the original back."
+            ),
             inputs=[
                 io.Model.Input(
                     "model",
-                    tooltip="The model to erase from: SD1.x, SD2.x, SDXL, SD3, Flux.1, Chroma, AuraFlow, Z-Image, "
-                    "Lumina 2, Qwen-Image, Wan 2.x or LTX-Video.",
+                    tooltip=(
+                        "The model to erase from: SD1.x, SD2.x, SDXL, SD3, Flux.1, Chroma,"
+                        " AuraFlow, Z-Image, Lumina 2, Qwen-Image, Wan 2.x or LTX-Video."
+                    ),
                 ),
-                io.Clip.Input("clip", tooltip="The CLIP that will encode your prompts, with all its text encoders."),
+                io.Clip.Input(
+                    "clip",
+                    tooltip="The CLIP that will encode your prompts, with all its text encoders.",
+                ),
                 Concepts.Input("concepts", tooltip="What to erase, from Concept List."),
                 *preset_inputs(),
                 Retain.Input(
                     "retain",
                     optional=True,
-                    tooltip="Names that must stay as they are, from Retain Set Loader. Without it, the built-in names "
-                    "for the kind of concept are kept.",
+                    tooltip=(
+                        "Names that must stay as they are, from Retain Set Loader. Without it, the"
+                        " built-in names for the kind of concept are kept."
+                    ),
                 ),
-                Settings.Input("settings", optional=True, tooltip="Expert settings, from SPEED Settings."),
+                Settings.Input(
+                    "settings", optional=True, tooltip="Expert settings, from SPEED Settings."
+                ),
                 *reach_inputs(),
             ],
             outputs=erasing_outputs(),
@@ -116,7 +157,17 @@ class SpeedErase(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model, clip, concepts, preset, strength, seed, retain=None, settings=None, budget=None, effort=None
+        cls,
+        model,
+        clip,
+        concepts,
+        preset,
+        strength,
+        seed,
+        retain=None,
+        settings=None,
+        budget=None,
+        effort=None,
     ) -> io.NodeOutput:
         changes = {**reach_settings(budget, effort), **(settings or {})}
         job = Job.of(concepts, retain, settings_from(preset, seed, changes))

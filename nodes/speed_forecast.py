@@ -8,11 +8,11 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..speed_ops.certificate.forecast import Forecast
-from ..speed_ops.concepts.concept_list import Concept
-from ..speed_ops.concepts.retain_set import RetainSet
 from ..speed_ops.engine.settings import EraseSettings
 from ..speed_ops.erase import predict
 from ..speed_ops.job import Job
+from ..speed_ops.text.concept_list import Concept
+from ..speed_ops.text.retain_set import RetainSet
 from .erasing import wire
 from .host.progress import outside_inference_mode
 from .sockets import CATEGORY, Concepts, Retain, forecast_image, shows_text, telling
@@ -28,18 +28,24 @@ class SpeedForecast(io.ComfyNode):
             node_id="SpeedForecast",
             display_name="SPEED Forecast",
             category=CATEGORY,
-            description="Before any edit: which names an erasure would move most if nothing protected them.",
+            description=(
+                "Before any edit: which names an erasure would move most if nothing protected them."
+            ),
             is_output_node=True,
             inputs=[
                 io.Model.Input("model", tooltip="The model to erase from."),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
                 Concepts.Input("concepts", tooltip="What would be erased."),
-                io.Int.Input("shown", default=20, min=1, max=1000, tooltip="How many names the text lists."),
+                io.Int.Input(
+                    "shown", default=20, min=1, max=1000, tooltip="How many names the text lists."
+                ),
                 Retain.Input(
                     "retain",
                     optional=True,
-                    tooltip="Names to ask about, from Retain Set Loader. Without it, the built-in names for the kind "
-                    "are used.",
+                    tooltip=(
+                        "Names to ask about, from Retain Set Loader. Without it, the built-in names"
+                        " for the kind are used."
+                    ),
                 ),
             ],
             outputs=[
@@ -74,6 +80,9 @@ def forecast_names(
 def forecast_text(forecast: Forecast, shown: int) -> str:
     """The most endangered names, one per line."""
     lines = [
-        f"{shift:6.1%}  {name}" for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True)
+        f"{shift:6.1%}  {name}"
+        for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True)
     ]
-    return "\n".join([f"Predicted shift of {len(forecast.names)} names if nothing protected them:", *lines])
+    return "\n".join(
+        [f"Predicted shift of {len(forecast.names)} names if nothing protected them:", *lines]
+    )

@@ -6,7 +6,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.certificate.certificate import verdict_in_words
 from ..speed_ops.files.checkpoint import Checkpoint
-from ..speed_ops.files.metadata import Provenance, read_provenance
+from ..speed_ops.provenance import Provenance, read_provenance
 from .host.paths import model_file, model_names, state_of
 from .sockets import CATEGORY, shows_text, telling
 
@@ -20,9 +20,16 @@ class SpeedInspect(io.ComfyNode):
             node_id="SpeedInspect",
             display_name="SPEED Inspect",
             category=CATEGORY,
-            description="Shows which concepts were erased from a checkpoint or LoRA, according to its header.",
+            description=(
+                "Shows which concepts were erased from a checkpoint or LoRA, according to its"
+                " header."
+            ),
             is_output_node=True,
-            inputs=[io.Combo.Input("file", options=model_names(), tooltip="A checkpoint, diffusion model or LoRA.")],
+            inputs=[
+                io.Combo.Input(
+                    "file", options=model_names(), tooltip="A checkpoint, diffusion model or LoRA."
+                )
+            ],
             outputs=[io.String.Output(display_name="text", tooltip="What the header says.")],
             hidden=shows_text(),
         )
@@ -47,7 +54,9 @@ def describe(found: Provenance | None, name: str) -> str:
         lines.append(f"{len(found.recipe.concepts)} concepts erased{kind}:")
         lines += [f"  {one.target} -> {one.anchor or '(nothing)'}" for one in found.recipe.concepts]
         kept = ", ".join(part.label for part in found.recipe.retain) or "none"
-        lines.append(f"Retain sets: {kept}. Preset: {found.recipe.settings.get('preset_name', 'unknown')}.")
+        lines.append(
+            f"Retain sets: {kept}. Preset: {found.recipe.settings.get('preset_name', 'unknown')}."
+        )
     for one in found.certificate.get("concepts", []):
         if isinstance(one, dict):
             lines.append(f"  {one.get('name')}: {verdict_in_words(one.get('verdict'))}")

@@ -8,10 +8,10 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..speed_ops.certificate.leak_probe import TEMPLATES, LeakReport, probe_leaks
-from ..speed_ops.concepts.concept_list import Concept
 from ..speed_ops.engine.settings import EraseSettings
 from ..speed_ops.erase import Outcome
 from ..speed_ops.errors import InputError
+from ..speed_ops.text.concept_list import Concept
 from .erasing import wire
 from .host.progress import outside_inference_mode
 from .sockets import CATEGORY, Concepts, Erasure, found_by, shows_text, telling
@@ -27,12 +27,17 @@ class SpeedLeakProbe(io.ComfyNode):
             display_name="SPEED Leak Probe",
             category=CATEGORY,
             **found_by("red team", "jailbreak"),
-            description="Tries names, aliases, typos and descriptions in prompts that were not used to make the edit, "
-            "and lists those that still draw what was erased.",
+            description=(
+                "Tries names, aliases, typos and descriptions in prompts that were not used to make"
+                " the edit, and lists those that still draw what was erased."
+            ),
             is_output_node=True,
             inputs=[
                 io.Model.Input(
-                    "model", tooltip="The model BEFORE the erasure: the same one that goes into SPEED Erase."
+                    "model",
+                    tooltip=(
+                        "The model BEFORE the erasure: the same one that goes into SPEED Erase."
+                    ),
                 ),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
                 Erasure.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
@@ -41,33 +46,48 @@ class SpeedLeakProbe(io.ComfyNode):
                     default=TEMPLATES,
                     min=0,
                     max=5,
-                    tooltip="How many prompts each phrase is tried in, besides the phrase alone. More are slower.",
+                    tooltip=(
+                        "How many prompts each phrase is tried in, besides the phrase alone. More"
+                        " are slower."
+                    ),
                 ),
                 io.String.Input(
                     "description",
                     default="",
-                    tooltip="Your own description of the concept, without its name. If empty, standard descriptions "
-                    "for its kind are tried.",
+                    tooltip=(
+                        "Your own description of the concept, without its name. If empty, standard"
+                        " descriptions for its kind are tried."
+                    ),
                 ),
                 Concepts.Input(
-                    "concepts", optional=True, tooltip="What to probe for. Without it, what the erasure erased."
+                    "concepts",
+                    optional=True,
+                    tooltip="What to probe for. Without it, what the erasure erased.",
                 ),
             ],
             outputs=[
-                io.String.Output(display_name="text", tooltip="Every phrase that was tried, worst first."),
+                io.String.Output(
+                    display_name="text", tooltip="Every phrase that was tried, worst first."
+                ),
                 Concepts.Output(
-                    display_name="leaking", tooltip="The leaking phrases alone. Erase them from the ERASED model."
+                    display_name="leaking",
+                    tooltip="The leaking phrases alone. Erase them from the ERASED model.",
                 ),
                 Concepts.Output(
                     display_name="closed",
-                    tooltip="The erased concepts with leaking phrases as aliases. Erase them from the ORIGINAL model.",
+                    tooltip=(
+                        "The erased concepts with leaking phrases as aliases. Erase them from the"
+                        " ORIGINAL model."
+                    ),
                 ),
             ],
             hidden=shows_text(),
         )
 
     @classmethod
-    def execute(cls, model, clip, erasure, templates, description="", concepts=None) -> io.NodeOutput:
+    def execute(
+        cls, model, clip, erasure, templates, description="", concepts=None
+    ) -> io.NodeOutput:
         asked = tuple(concepts) if concepts is not None else erasure.concepts
         found = leaks_of(model, clip, erasure, asked, templates, description, cls.hidden)
         told = telling(cls, found.text(), found.text().splitlines()[0]) | {"speed": (shown(found),)}
@@ -88,7 +108,9 @@ def shown(found: LeakReport) -> dict[str, Any]:
             "prompt": one.prompt,
             "after": round(one.after, 4),
             "leaks": one.leaks,
-            "alias": (one.concept.target, one.phrase) in added and one.phrase not in one.concept.aliases,
+            "alias": (
+                (one.concept.target, one.phrase) in added and one.phrase not in one.concept.aliases
+            ),
         }
         for one in found.tried[:SHOWN]
     ]
@@ -105,9 +127,13 @@ def leaks_of(
     description: str,
     hidden: Any = None,
 ) -> LeakReport:
-    """Which phrases still draw what was erased; `model` is the one that the erasure was made from."""
+    """Which phrases still draw what was erased; `model` is the one that the erasure was made
+    from.
+    """
     if not concepts:
-        raise InputError("This erasure came from a file without names: wire the concepts to probe for.")
+        raise InputError(
+            "This erasure came from a file without names: wire the concepts to probe for."
+        )
     with wire(model, clip, EraseSettings(layers="KV"), concepts, hidden) as wired:
         erasure.check_fits(wired.model.architecture, wired.model.layers)
         return probe_leaks(

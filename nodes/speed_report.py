@@ -19,7 +19,10 @@ class SpeedReport(io.ComfyNode):
             node_id="SpeedReport",
             display_name="SPEED Report",
             category=CATEGORY,
-            description="Shows what an erasure did: what is left of each concept and how far kept names moved.",
+            description=(
+                "Shows what an erasure did: what is left of each concept and how far kept names"
+                " moved."
+            ),
             is_output_node=True,
             inputs=[Erasure.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe.")],
             outputs=[
@@ -42,8 +45,12 @@ def describe(erasure: Outcome) -> str:
     """The erasure's own report; for one that came from a file, what its recipe says."""
     if erasure.certificate is not None:
         return erasure.text()
-    names = ", ".join(one.target for one in erasure.recipe.concepts) if erasure.recipe is not None else "unknown names"
+    names = (
+        ", ".join(one.target for one in erasure.recipe.concepts)
+        if erasure.recipe is not None
+        else "unknown names"
+    )
     return (
-        f"This erasure came from a file ({names}). It has no certificate for this model: use SPEED Apply Recipe to "
-        "get one."
+        f"This erasure came from a file ({names}). It has no certificate for this model: use SPEED"
+        " Apply Recipe to get one."
     )

@@ -1,4 +1,5 @@
-"""SPEED Settings: single settings of a preset, for those who want them. SPEED Erase stays short without it.
+"""SPEED Settings: single settings of a preset, for those who want them. SPEED Erase stays short
+without it.
 
 The widgets are made from the fields of `EraseSettings`, so that the two cannot drift apart.
 """
@@ -26,7 +27,10 @@ class SpeedSettings(io.ComfyNode):
             node_id="SpeedSettings",
             display_name="SPEED Settings",
             category=CATEGORY,
-            description="Expert settings for SPEED Erase. A widget left at -1 or 'as preset' changes nothing.",
+            description=(
+                "Expert settings for SPEED Erase. A widget left at -1 or 'as preset' changes"
+                " nothing."
+            ),
             inputs=expert_inputs(),
             outputs=[Settings.Output(display_name="settings", tooltip="For SPEED Erase.")],
         )
@@ -47,7 +51,10 @@ class SpeedSettings(io.ComfyNode):
 AS_PRESET = "as preset"
 _UNSET = -1
 _NOT_WIDGETS = ("preset_name", "seed")
-_SUFFIX = {"choice": f" '{AS_PRESET}' keeps the preset's value.", "number": " -1 keeps the preset's value."}
+_SUFFIX = {
+    "choice": f" '{AS_PRESET}' keeps the preset's value.",
+    "number": " -1 keeps the preset's value.",
+}
 
 
 def preset_inputs() -> list[io.Input]:
@@ -57,13 +64,15 @@ def preset_inputs() -> list[io.Input]:
             "preset",
             options=list(PRESETS),
             default="auto",
-            tooltip="auto: names are erased and kept inside whole prompts; best for most. context: the same with fixed "
-            "settings. few: up to 10 concepts; multi: many; implicit: ideas such as nudity (settings of the paper, "
-            "names without prompts).",
+            tooltip=(
+                "auto: names are erased and kept inside whole prompts; best for most. context: the"
+                " same with fixed settings. few: up to 10 concepts; multi: many; implicit: ideas"
+                " such as nudity (settings of the paper, names without prompts)."
+            ),
         ),
         strength_input(
-            "1 applies the edit as computed, 0 leaves the model unchanged; try a little above 1 if the concept "
-            "still shows. Changing it is quick: the edit is not computed again."
+            "1 applies the edit as computed, 0 leaves the model unchanged; try a little above 1 if"
+            " the concept still shows. Changing it is quick: the edit is not computed again."
         ),
         io.Int.Input(
             "seed",
@@ -71,31 +80,45 @@ def preset_inputs() -> list[io.Input]:
             min=0,
             max=2**53,
             control_after_generate=False,
-            tooltip="Seed for the random choices of the edit (held-out names, augmentation). Not the sampler's seed.",
+            tooltip=(
+                "Seed for the random choices of the edit (held-out names, augmentation). Not the"
+                " sampler's seed."
+            ),
         ),
     ]
 
 
 def reach_inputs() -> list[io.Input]:
-    """How far an erasure may go and how much it may read. They came later: after all others, for saved workflows."""
+    """How far an erasure may go and how much it may read. They came later: after all others, for
+    saved workflows.
+    """
     return [
         io.Combo.Input(
             "budget",
             display_name="others may change",
             options=list(BUDGET_LABELS),
-            default=next(label for label, share in BUDGET_LABELS.items() if share == EraseSettings().drift_budget),
+            default=next(
+                label
+                for label, share in BUDGET_LABELS.items()
+                if share == EraseSettings().drift_budget
+            ),
             optional=True,
-            tooltip="How much may other things change, on average? The preset auto erases as much as that allows, and "
-            "says so when it is not enough. The chart shows what more or less would give. The other presets do not "
-            "look at it.",
+            tooltip=(
+                "How much may other things change, on average? The preset auto erases as much as"
+                " that allows, and says so when it is not enough. The chart shows what more or less"
+                " would give. The other presets do not look at it."
+            ),
         ),
         io.Combo.Input(
             "effort",
             options=list(get_args(Effort)),
             default="normal",
             optional=True,
-            tooltip="How many prompts are read for the edit and its check. quick: about 250, for SDXL without a GPU; "
-            "normal: about 750; thorough: thousands, for a GPU. More of them erase better and keep better.",
+            tooltip=(
+                "How many prompts are read for the edit and its check. quick: about 250, for SDXL"
+                " without a GPU; normal: about 750; thorough: thousands, for a GPU. More of them"
+                " erase better and keep better."
+            ),
         ),
     ]
 
@@ -115,7 +138,9 @@ def reach_settings(budget: str | None, effort: str | None) -> dict[str, Any]:
         # A workflow saved with other steps means the number beside its word.
         said = re.search(r"\((\d+) %\)$", budget)
         if said is None:
-            raise SettingsError(f"'others may change' is {budget!r}: choose from {', '.join(BUDGET_LABELS)}.")
+            raise SettingsError(
+                f"'others may change' is {budget!r}: choose from {', '.join(BUDGET_LABELS)}."
+            )
         found["drift_budget"] = int(said[1]) / 100
     return found if effort is None else {**found, "effort": effort}
 
@@ -152,7 +177,9 @@ def check_moved(changes: dict[str, Any]) -> None:
 
 def settings_from(preset: str, seed: int, changes: dict[str, Any] | None = None) -> EraseSettings:
     """The preset with some settings changed."""
-    return EraseSettings.preset(preset, **{"held_out": HELD_OUT_SHARE, **(changes or {}), "seed": int(seed)})
+    return EraseSettings.preset(
+        preset, **{"held_out": HELD_OUT_SHARE, **(changes or {}), "seed": int(seed)}
+    )
 
 
 def _fields() -> list[dataclasses.Field[Any]]:
@@ -171,6 +198,10 @@ def _widget(item: dataclasses.Field[Any], hint: Any) -> io.Input:
         )
     high, tooltip = item.metadata["high"], text + _SUFFIX["number"]
     if hint is int:
-        return io.Int.Input(item.name, default=_UNSET, min=_UNSET, max=int(high), step=1, tooltip=tooltip)
+        return io.Int.Input(
+            item.name, default=_UNSET, min=_UNSET, max=int(high), step=1, tooltip=tooltip
+        )
     low = float(_UNSET)
-    return io.Float.Input(item.name, default=low, min=low, max=float(high), step=0.00001, tooltip=tooltip)
+    return io.Float.Input(
+        item.name, default=low, min=low, max=float(high), step=0.00001, tooltip=tooltip
+    )

@@ -1,6 +1,8 @@
-"""SPEED in closed form: embeddings and weights in, an exact low-rank edit and its certificate out. No ComfyUI here.
+"""SPEED in closed form: embeddings and weights in, an exact low-rank edit and its certificate out.
+No ComfyUI here.
 
-Names are loaded when they are first used, so that reading a list or a command line does not wait for torch.
+Names are loaded when they are first used, so that reading a list or a command line does not wait
+for torch.
 """
 
 from importlib import import_module

@@ -2,8 +2,9 @@
 
     a job -> encode (`gather`) -> solve and certify (`solver`) -> an outcome
 
-The nodes and the command line both call `erase`: only who encodes text, where weights are read from and where the edit
-goes differ between the two. Who has embeddings instead of names calls `solve` directly.
+The nodes and the command line both call `erase`: only who encodes text, where weights are read from
+and where the edit goes differ between the two. Who has embeddings instead of names calls `solve`
+directly.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from torch import Tensor
 from .certificate.certificate import Certificate
 from .certificate.forecast import Forecast, forecast
 from .certificate.measure import certificate_at
-from .concepts.concept_list import Concept
-from .concepts.retain_set import drop_targets
+from .embed import Gathered, gather, read_bare_names, read_concepts, reading
 from .encoders.cache import CachedEncoder
 from .encoders.encoder import TextEncoder
 from .encoders.push import Push
@@ -28,13 +28,14 @@ from .engine.problem import RowSet, prepare
 from .engine.rows import Rows
 from .engine.settings import EraseSettings
 from .errors import InputError, NoRoomError
-from .files.recipe import Recipe
-from .gather import Gathered, gather, read_bare_names, read_concepts, reading
 from .job import Job
 from .models.architecture import Architecture, LayerKey
 from .pooled import TextColumns, over_all_columns, text_columns_of
 from .progress import Announce, Progress
+from .recipe import Recipe
 from .solver import Erasure, solve
+from .text.concept_list import Concept
+from .text.retain_set import drop_targets
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,23 +48,31 @@ class EditableModel:
     stored: Mapping[str, Tensor]
     """{canonical key: whole weight}, as in effect, read one at a time."""
     push: Push | None = None
-    """What it does to each row of text before those layers; None: they read the text encoder's output."""
+    """What it does to each row of text before those layers; None: they read the text encoder's
+    output.
+    """
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """{canonical key: `o x d`} of the layers that read a prompt row by row."""
-        return TextColumns(self.stored, [layer.canonical for layer in self.layers if layer.kind != "pooled"])
+        return TextColumns(
+            self.stored, [layer.canonical for layer in self.layers if layer.kind != "pooled"]
+        )
 
     @property
     def pooled(self) -> Mapping[str, Tensor]:
-        """{canonical key: `o x pooled width`}: what the pooled path's layer has for text; empty where there is none."""
+        """{canonical key: `o x pooled width`}: what the pooled path's layer has for text; empty
+        where there is none.
+        """
         path = self.architecture.pooled
         keys = [layer.canonical for layer in self.layers if layer.kind == "pooled"]
         return TextColumns(self.stored, keys, None if path is None else path.text_width)
 
 
 def erases_pooled(job: Job, model: EditableModel, encoder: TextEncoder | CachedEncoder) -> bool:
-    """Whether a job edits the pooled path: it is asked to, the model has one, and the encoder can speak for it."""
+    """Whether a job edits the pooled path: it is asked to, the model has one, and the encoder can
+    speak for it.
+    """
     plain = encoder.encoder if isinstance(encoder, CachedEncoder) else encoder
     return job.settings.pooled and len(model.pooled) > 0 and plain.pooled_width > 0
 
@@ -78,9 +87,11 @@ def erase(
     progress: Progress | None = None,
     announce: Announce | None = None,
 ) -> Outcome:
-    """Encodes, solves and certifies, at strength 1. `hold`: targets that were erased from the model before.
+    """Encodes, solves and certifies, at strength 1. `hold`: targets that were erased from the model
+    before.
 
-    `device`: where the edit is computed, and then handed back from to the CPU; None: where the rows are.
+    `device`: where the edit is computed, and then handed back from to the CPU; None: where the rows
+    are.
     """
     pools = erases_pooled(job, model, encoder)
     rows = gather(encoder, model.weights, job, progress, announce, pools=pools)
@@ -113,8 +124,8 @@ def erase(
 
 
 NO_POOLED_ROOM = (
-    "The pooled embeddings of the kept names fill their space, so the pooled path was left as it is: keep fewer names, "
-    "or use the preset auto."
+    "The pooled embeddings of the kept names fill their space, so the pooled path was left as it"
+    " is: keep fewer names, or use the preset auto."
 )
 
 
@@ -128,7 +139,11 @@ class Held:
 
 
 def _solved(
-    weights: Mapping[str, Tensor], rows: RowSet, job: Job, hold: Rows | None, progress: Progress | None
+    weights: Mapping[str, Tensor],
+    rows: RowSet,
+    job: Job,
+    hold: Rows | None,
+    progress: Progress | None,
 ) -> Erasure:
     further = rows.judges([concept.kind for concept in job.concepts])
     further["hold"] = hold
@@ -141,15 +156,23 @@ def _still(progress: Progress, count: int, *_: object) -> None:
     progress("certificate", count, count)
 
 
-def at_strength(outcome: Outcome, strength: float, model: EditableModel, progress: Progress | None = None) -> Outcome:
-    """The outcome for an edit that is applied with another strength, its certificate measured at that strength."""
+def at_strength(
+    outcome: Outcome, strength: float, model: EditableModel, progress: Progress | None = None
+) -> Outcome:
+    """The outcome for an edit that is applied with another strength, its certificate measured at
+    that strength.
+    """
     whole, rows = outcome.full_certificate, outcome.rows
     if whole is None or rows is None or outcome.settings is None:
         return replace(outcome, strength=strength)
-    certificate = _measured_at(strength, whole, outcome, rows, model.weights, outcome.row_edits, progress)
+    certificate = _measured_at(
+        strength, whole, outcome, rows, model.weights, outcome.row_edits, progress
+    )
     if whole.pooled is not None and rows.pooled is not None:
         own = rows.pooled, model.pooled, outcome.pooled_edits
-        certificate = replace(certificate, pooled=_measured_at(strength, whole.pooled, outcome, *own, progress))
+        certificate = replace(
+            certificate, pooled=_measured_at(strength, whole.pooled, outcome, *own, progress)
+        )
     return replace(outcome, strength=strength, certificate=certificate)
 
 
@@ -169,9 +192,14 @@ def _measured_at(
 
 
 def predict(
-    job: Job, model: EditableModel, encoder: TextEncoder | CachedEncoder, progress: Progress | None = None
+    job: Job,
+    model: EditableModel,
+    encoder: TextEncoder | CachedEncoder,
+    progress: Progress | None = None,
 ) -> Forecast:
-    """What a job endangers: its kept names, bare, by how far an unprotected edit would move them."""
+    """What a job endangers: its kept names, bare, by how far an unprotected edit would move
+    them.
+    """
     retain, _ = drop_targets(job.retain, job.concepts)
     reader = reading(encoder)
     concepts = read_concepts(reader, job.concepts, job.plan, progress)
@@ -229,11 +257,17 @@ class Outcome:
         """That of the pooled path, as the engine sees it: of the columns that read text."""
         path, rest = self.architecture.pooled, self.row_edits
         found = {key: edit for key, edit in self.edits.items() if key not in rest}
-        return {} if path is None else {key: text_columns_of(edit, path.text_width) for key, edit in found.items()}
+        return (
+            {}
+            if path is None
+            else {key: text_columns_of(edit, path.text_width) for key, edit in found.items()}
+        )
 
     @property
     def targets(self) -> Held | None:
-        """Rows that a later erasure must hold where this one put them; None for edits from a file."""
+        """Rows that a later erasure must hold where this one put them; None for edits from a
+        file.
+        """
         if self.rows is None:
             return None
         pooled = self.rows.pooled if self.pooled_edits else None
@@ -243,15 +277,16 @@ class Outcome:
         """Refuses a model of another family or with other layers, by name."""
         if architecture.name != self.architecture.name:
             raise InputError(
-                f"The erasure was made for {self.architecture.title}, but the model is {architecture.title}: make one "
-                "for this model with SPEED Erase or SPEED Apply Recipe."
+                f"The erasure was made for {self.architecture.title}, but the model is"
+                f" {architecture.title}: make one for this model with SPEED Erase or SPEED Apply"
+                " Recipe."
             )
         shapes = {layer.canonical: layer.shape for layer in layers}
         for key, edit in self.edits.items():
             if shapes.get(key) != (edit.up.shape[0], edit.down.shape[1]):
                 raise InputError(
-                    f"The erasure edits {key}, which is missing from this model or has another shape: make a new "
-                    "erasure for it."
+                    f"The erasure edits {key}, which is missing from this model or has another"
+                    " shape: make a new erasure for it."
                 )
 
     def get_ram_usage(self) -> int:
@@ -270,11 +305,18 @@ class Outcome:
 
 def _about_lists(rows: Gathered) -> Iterator[str]:
     if rows.dropped:
-        yield _not_kept(rows.dropped, "it contains an erased concept", "they contain an erased concept")
+        yield _not_kept(
+            rows.dropped, "it contains an erased concept", "they contain an erased concept"
+        )
     if rows.unusable:
-        yield _not_kept(rows.unusable, "it has no tokens or too many", "they have no tokens or too many")
+        yield _not_kept(
+            rows.unusable, "it has no tokens or too many", "they have no tokens or too many"
+        )
     if rows.left_out:
-        yield f"{rows.left_out:,} names of the list were left out at this effort: ask for more to use them all."
+        yield (
+            f"{rows.left_out:,} names of the list were left out at this effort: ask for more to use"
+            " them all."
+        )
     inside = f"; {rows.in_context} names were also kept inside prompts" if rows.in_context else ""
     taken = f"in {sum(rows.seconds.values()):.1f} s"
     yield f"{rows.encoded} texts encoded and {rows.reused} read from the cache {taken}{inside}."

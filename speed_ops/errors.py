@@ -1,4 +1,6 @@
-"""The one family of exceptions, a fault in one sentence and one word, and the nearest known name to an unknown one."""
+"""The one family of exceptions, a fault in one sentence and one word, and the nearest known name to
+an unknown one.
+"""
 
 from __future__ import annotations
 
@@ -104,10 +106,30 @@ _OF_OTHERS: tuple[tuple[type[BaseException], str], ...] = (
     (ImportError, "missing-package"),
 )
 ERROR_CODES = (
-    *("usage", "settings", "input", "file", "exists", "not-found", "no-space", "permission", "busy"),
-    *("unsupported-model", "missing-package", "memory", "server", "output", "interrupted", "unexpected"),
+    *(
+        "usage",
+        "settings",
+        "input",
+        "file",
+        "exists",
+        "not-found",
+        "no-space",
+        "permission",
+        "busy",
+    ),
+    *(
+        "unsupported-model",
+        "missing-package",
+        "memory",
+        "server",
+        "output",
+        "interrupted",
+        "unexpected",
+    ),
 )
-"""All that `error_code` can say. Programs rely on them: a code may be added, but none changes its meaning."""
+"""All that `error_code` can say. Programs rely on them: a code may be added, but none changes its
+meaning.
+"""
 
 
 def error_code(fault: BaseException) -> str:
@@ -142,7 +164,10 @@ def sentence_of(fault: BaseException) -> str:
     if isinstance(fault, ImportError):
         return f"A package is missing ({said}): install with `pip install 'speed-erase[cli]'`."
     reason = said[:300] or type(fault).__name__
-    return f"Unexpected error ({type(fault).__name__}: {reason}): run again with --debug and report what it shows."
+    return (
+        f"Unexpected error ({type(fault).__name__}: {reason}): run again with --debug and report"
+        " what it shows."
+    )
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -1,4 +1,6 @@
-"""What a user asks for, and the recipe it is stored as so that anybody can repeat it on another model."""
+"""What a user asks for, and the recipe it is stored as so that anybody can repeat it on another
+model.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .concepts.concept_list import Concept, ConceptList
-from .concepts.kinds import kind_of
-from .concepts.names import clean_name, fold, has_invisible, invisible_note, quoted
-from .concepts.retain_set import (
+from .engine.settings import EraseSettings
+from .errors import FileError, InputError, SettingsError
+from .files.header import MAX_HEADER_BYTES
+from .provenance import LISTED_NAMES, header_size, package_version, widest_certificate
+from .recipe import Recipe, RecipeConcept, RecipeRetain
+from .text.concept_list import Concept, ConceptList
+from .text.kinds import kind_of
+from .text.names import clean_name, fold, has_invisible, invisible_note, quoted
+from .text.plan import RowPlan
+from .text.retain_set import (
     RetainSet,
     builtin_retain,
     builtin_retain_sets,
@@ -18,24 +26,22 @@ from .concepts.retain_set import (
     retain_from_texts,
     union,
 )
-from .engine.settings import EraseSettings
-from .errors import FileError, InputError, SettingsError
-from .files.header import MAX_HEADER_BYTES
-from .files.metadata import LISTED_NAMES, header_size, package_version, widest_certificate
-from .files.recipe import Recipe, RecipeConcept, RecipeRetain
-from .prompts.plan import RowPlan
-from .prompts.tokens import Position
+from .text.tokens import Position
 
 HELD_OUT_SHARE = 0.1
-"""Share of the kept names that nodes and command line hold out of the edit, to judge preservation on; at most as many
-as the effort says."""
+"""Share of the kept names that nodes and command line hold out of the edit, to judge preservation
+on; at most as many as the effort says."""
 MAX_STRENGTH = 100.0
 """Far beyond any use: at 1 a concept has become its anchor."""
 OWN_HEADER = 1_000_000
-"""Bytes of a header that are left to a model whose own header is not known; none has needed half of it."""
+"""Bytes of a header that are left to a model whose own header is not known; none has needed half of
+it.
+"""
 _POSITIONS = ("positions", "retain_positions")
 _BEFORE = {"pooled": False}
-"""What a stored recipe without these settings means: it is older than they are, and must give the edit it gave then."""
+"""What a stored recipe without these settings means: it is older than they are, and must give the
+edit it gave then.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,25 +54,44 @@ class Job:
     plan: RowPlan
 
     @classmethod
-    def of(cls, concepts: Sequence[Concept], retain: RetainSet | None, settings: EraseSettings) -> Job:
-        """The job with the rows that its settings ask for; without names to keep, the built-in ones for its kinds."""
+    def of(
+        cls, concepts: Sequence[Concept], retain: RetainSet | None, settings: EraseSettings
+    ) -> Job:
+        """The job with the rows that its settings ask for; without names to keep, the built-in ones
+        for its kinds.
+        """
         if not concepts:
             raise InputError("There is nothing to erase: name at least one concept.")
-        plan = RowPlan.context(settings.effort, len(concepts)) if settings.rows == "context" else RowPlan.bare()
-        return cls(tuple(concepts), default_retain(concepts) if retain is None else retain, settings, plan)
+        plan = (
+            RowPlan.context(settings.effort, len(concepts))
+            if settings.rows == "context"
+            else RowPlan.bare()
+        )
+        return cls(
+            tuple(concepts), default_retain(concepts) if retain is None else retain, settings, plan
+        )
 
 
 def default_retain(concepts: Sequence[Concept]) -> RetainSet:
     """The built-in names to keep for the kinds of these concepts."""
-    names = dict.fromkeys(name for concept in concepts for name in kind_of(concept.kind).retain_sets)
+    names = dict.fromkeys(
+        name for concept in concepts for name in kind_of(concept.kind).retain_sets
+    )
     return union(builtin_retain(name) for name in names)
 
 
 def check_strength(value: float) -> float:
-    """A strength that can be applied: finite and within reason. NaN would turn every picture black."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -MAX_STRENGTH <= value <= MAX_STRENGTH:
+    """A strength that can be applied: finite and within reason. NaN would turn every picture
+    black.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not -MAX_STRENGTH <= value <= MAX_STRENGTH
+    ):
         raise SettingsError(
-            f"The strength is {str(value)[:40]}: it must be a number from {-MAX_STRENGTH:g} to {MAX_STRENGTH:g}."
+            f"The strength is {str(value)[:40]}: it must be a number from {-MAX_STRENGTH:g} to"
+            f" {MAX_STRENGTH:g}."
         )
     return float(value)
 
@@ -92,10 +117,16 @@ def recipe_of(
     encoder_hash: str = "",
     history: Sequence[Recipe] = (),
 ) -> Recipe:
-    """Everything that decides the edit, and which model it was made for. `history`: what was erased from it before."""
-    concepts = tuple(RecipeConcept(one.target, one.anchor, one.kind, one.aliases) for one in job.concepts)
+    """Everything that decides the edit, and which model it was made for. `history`: what was erased
+    from it before.
+    """
+    concepts = tuple(
+        RecipeConcept(one.target, one.anchor, one.kind, one.aliases) for one in job.concepts
+    )
     kinds = dict.fromkeys(one.kind for one in job.concepts)
-    templates = [template.text for kind in kinds for template in job.plan.solve_templates(kind_of(kind))]
+    templates = [
+        template.text for kind in kinds for template in job.plan.solve_templates(kind_of(kind))
+    ]
     return Recipe(
         concepts=concepts,
         settings=job.settings.to_dict(),
@@ -112,20 +143,32 @@ def recipe_of(
 
 
 def job_of(recipe: Recipe, what: str = "The recipe") -> StoredJob:
-    """The job a recipe describes. Anybody may have written it: every value is checked before any work."""
+    """The job a recipe describes. Anybody may have written it: every value is checked before any
+    work.
+    """
     if recipe.redacted:
-        raise FileError(f"{what} is redacted: it has hashes instead of names, so it cannot be repeated.")
-    notes: list[str] = [f"{what} has an unknown field {name!r}, which is ignored." for name in recipe.unknown]
+        raise FileError(
+            f"{what} is redacted: it has hashes instead of names, so it cannot be repeated."
+        )
+    notes: list[str] = [
+        f"{what} has an unknown field {name!r}, which is ignored." for name in recipe.unknown
+    ]
     notes += _about_history(recipe, what)
-    concepts = ConceptList(tuple(_concept(one, n, what) for n, one in enumerate(recipe.concepts, 1)))
+    concepts = ConceptList(
+        tuple(_concept(one, n, what) for n, one in enumerate(recipe.concepts, 1))
+    )
     settings = _settings(recipe.settings, what, notes)
     retain = _retain(recipe.retain, what, notes)
     cleaned = [name for concept in concepts for name in concept.cleaned]
     notes += [*([invisible_note(cleaned)] if cleaned else ()), *retain.notes]
-    job = dataclasses.replace(Job.of(tuple(concepts), retain, settings), plan=_plan(recipe.rows, settings, what))
+    job = dataclasses.replace(
+        Job.of(tuple(concepts), retain, settings), plan=_plan(recipe.rows, settings, what)
+    )
     rebuilt = recipe_of(job)
     if recipe.contexts and recipe.contexts != rebuilt.contexts:
-        notes.append(f"{what} was written with other prompt templates: the result will differ a little.")
+        notes.append(
+            f"{what} was written with other prompt templates: the result will differ a little."
+        )
     return StoredJob(job, _strength(recipe.rows, what), _clip_skip(recipe.rows, what), tuple(notes))
 
 
@@ -136,8 +179,8 @@ def _about_history(recipe: Recipe, what: str) -> list[str]:
     others = "another concept" if count == 1 else f"{count:,} other concepts"
     those = "that recipe" if len(recipe.history) == 1 else f"those {len(recipe.history)} recipes"
     return [
-        f"{what} was made on a model from which {others} had been erased before: for the same result, apply {those} "
-        "first."
+        f"{what} was made on a model from which {others} had been erased before: for the same"
+        f" result, apply {those} first."
     ]
 
 
@@ -146,8 +189,8 @@ def check_storable(
 ) -> None:
     """Refuses before the work lists so long that no file could hold what is known after it.
 
-    `history` as for `recipe_of`. `salt`: names will be hashes, which may be longer. `beside`: bytes of the header that
-    the source has of its own.
+    `history` as for `recipe_of`. `salt`: names will be hashes, which may be longer. `beside`: bytes
+    of the header that the source has of its own.
     """
     recipe = recipe_of(job, history=history)
     concepts, kept = [(one.target, one.kind) for one in job.concepts], job.retain.names
@@ -158,18 +201,22 @@ def check_storable(
     size = header_size(recipe, widest_certificate(concepts, kept, job.settings.to_dict()))
     if size > MAX_HEADER_BYTES - beside:
         raise FileError(
-            f"With these lists the recipe and the certificate are {size / 1e6:.1f} MB, too long for a file header: "
-            "shorten them."
+            f"With these lists the recipe and the certificate are {size / 1e6:.1f} MB, too long for"
+            " a file header: shorten them."
         )
 
 
 def same_work(first: Recipe, second: Recipe) -> bool:
-    """Whether two recipes ask for the same edit, whatever model, program version or spelling they were written for."""
+    """Whether two recipes ask for the same edit, whatever model, program version or spelling they
+    were written for.
+    """
     return _work_alone(first).to_json() == _work_alone(second).to_json()
 
 
 def _work_alone(recipe: Recipe) -> Recipe:
-    return dataclasses.replace(recipe, family="", package_version="", base_hash="", encoder_hash="", history=())
+    return dataclasses.replace(
+        recipe, family="", package_version="", base_hash="", encoder_hash="", history=()
+    )
 
 
 def _concept(stored: RecipeConcept, number: int, what: str) -> Concept:
@@ -178,20 +225,31 @@ def _concept(stored: RecipeConcept, number: int, what: str) -> Concept:
     written = (stored.target, stored.anchor, *stored.aliases)
     names = [clean_name(name, where) for name in written]
     cleaned = tuple(fold(name) for name in written if has_invisible(name))
-    return Concept(names[0], names[1], stored.kind, tuple(filter(None, names[2:])), number, what, cleaned)
+    return Concept(
+        names[0], names[1], stored.kind, tuple(filter(None, names[2:])), number, what, cleaned
+    )
 
 
 def _settings(values: dict[str, Any], what: str, notes: list[str]) -> EraseSettings:
     known = {item.name for item in dataclasses.fields(EraseSettings)}
-    notes += [f"{what} has an unknown setting {name!r}, which is ignored." for name in values if name not in known]
-    return EraseSettings.from_dict(_BEFORE | {name: value for name, value in values.items() if name in known})
+    notes += [
+        f"{what} has an unknown setting {name!r}, which is ignored."
+        for name in values
+        if name not in known
+    ]
+    return EraseSettings.from_dict(
+        _BEFORE | {name: value for name, value in values.items() if name in known}
+    )
 
 
 def _stored_retain(retain: RetainSet) -> tuple[RecipeRetain, ...]:
-    """Built-in lists by name where that gives the very same set again; users' lists, and shortened ones, in full."""
+    """Built-in lists by name where that gives the very same set again; users' lists, and shortened
+    ones, in full.
+    """
     builtin = builtin_retain_sets()
     by_name = [
-        _stored_source(retain, i, in_full=source.label not in builtin) for i, source in enumerate(retain.sources)
+        _stored_source(retain, i, in_full=source.label not in builtin)
+        for i, source in enumerate(retain.sources)
     ]
     notes: list[str] = []
     if _retain(tuple(by_name), "", notes).names == retain.names and not notes:
@@ -203,7 +261,9 @@ def _stored_source(retain: RetainSet, index: int, *, in_full: bool) -> RecipeRet
     source = retain.sources[index]
     if not in_full:
         return RecipeRetain(source.label, source.sha256, source.kind)
-    names = [name for name, origin in zip(retain.names, retain.origins, strict=True) if origin == index]
+    names = [
+        name for name, origin in zip(retain.names, retain.origins, strict=True) if origin == index
+    ]
     own = retain_from_names(names, source.label, source.kind)
     return RecipeRetain(source.label, own.sources[0].sha256, source.kind, own.names)
 
@@ -213,11 +273,15 @@ def _retain(stored: tuple[RecipeRetain, ...], what: str, notes: list[str]) -> Re
     for one in stored:
         if one.names is not None:
             where = f"{what}, retain list {quoted(one.label)}"
-            parts.append(retain_from_texts(((where, name) for name in one.names), one.label, one.kind))
+            parts.append(
+                retain_from_texts(((where, name) for name in one.names), one.label, one.kind)
+            )
             continue
         parts.append(builtin_retain(one.label))
         if one.sha256 and parts[-1].sources[0].sha256 != one.sha256:
-            notes.append(f"The built-in list {quoted(one.label)} has changed since {what} was written.")
+            notes.append(
+                f"The built-in list {quoted(one.label)} has changed since {what} was written."
+            )
     return union(parts)
 
 
@@ -237,10 +301,13 @@ def _plan(values: dict[str, Any], settings: EraseSettings, what: str) -> RowPlan
             default = getattr(base, item.name)
             value = values[item.name]
             changes[item.name] = _positions(value, what) if item.name in _POSITIONS else value
-            if not isinstance(changes[item.name], type(default)) or isinstance(value, bool) != isinstance(
-                default, bool
-            ):
-                raise SettingsError(f"{what}: {item.name!r} is {str(value)[:40]!r}, which is the wrong type of value.")
+            if not isinstance(changes[item.name], type(default)) or isinstance(
+                value, bool
+            ) != isinstance(default, bool):
+                raise SettingsError(
+                    f"{what}: {item.name!r} is {str(value)[:40]!r}, which is the wrong type of"
+                    " value."
+                )
     return dataclasses.replace(base, **changes)
 
 
@@ -253,7 +320,8 @@ def _positions(value: Any, what: str) -> Position:
     for name in names:
         if not isinstance(name, str) or name not in known:
             raise SettingsError(
-                f"{what}: {str(name)[:40]!r} is not a token position: choose from {', '.join(map(str, known))}."
+                f"{what}: {str(name)[:40]!r} is not a token position: choose from"
+                f" {', '.join(map(str, known))}."
             )
         total |= known[name]
     return total
@@ -268,6 +336,10 @@ def _strength(values: dict[str, Any], what: str) -> float:
 
 def _clip_skip(values: dict[str, Any], what: str) -> int | None:
     value = values.get("clip_skip")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not -100 <= value <= -1):
-        raise SettingsError(f"{what}: clip_skip is {str(value)[:40]!r}, but must be a whole number from -100 to -1.")
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int) or not -100 <= value <= -1
+    ):
+        raise SettingsError(
+            f"{what}: clip_skip is {str(value)[:40]!r}, but must be a whole number from -100 to -1."
+        )
     return value

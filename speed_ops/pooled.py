@@ -1,8 +1,9 @@
 """The pooled path: one embedding of the whole prompt, and the one layer that reads it.
 
-SDXL, SD3 and Flux read a prompt twice: row by row, and pooled into one embedding. The same closed form edits the layer
-that reads the latter, on the pooled embeddings of the very prompts whose rows the other edit is made from. That layer
-may read more than text (SDXL's sizes): the engine sees the text's columns alone, and its edit is zero in the others.
+SDXL, SD3 and Flux read a prompt twice: row by row, and pooled into one embedding. The same closed
+form edits the layer that reads the latter, on the pooled embeddings of the very prompts whose rows
+the other edit is made from. That layer may read more than text (SDXL's sizes): the engine sees the
+text's columns alone, and its edit is zero in the others.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .concepts.concept_list import Concept
 from .encoders.cache import CachedEncoder
 from .engine.edits import LayerEdit
 from .engine.rows import Rows
-from .prompts.requests import KeptName, RowPair
+from .text.concept_list import Concept
+from .text.requests import KeptName, RowPair
 
 
 class TextColumns(Mapping[str, Tensor]):
     """Some layers out of many, of each the columns that read text."""
 
-    def __init__(self, weights: Mapping[str, Tensor], keys: Iterable[str], count: int | None = None) -> None:
+    def __init__(
+        self, weights: Mapping[str, Tensor], keys: Iterable[str], count: int | None = None
+    ) -> None:
         """`count`: how many of the columns, from the first on; None: all."""
         self._weights, self._keys, self._count = weights, tuple(keys), count
 
@@ -48,14 +51,19 @@ def text_columns_of(edit: LayerEdit, count: int) -> LayerEdit:
     return LayerEdit(edit.up, edit.down[:, :count])
 
 
-def pooled_pairs(reader: CachedEncoder, concepts: Sequence[Concept], pairs: Sequence[RowPair]) -> tuple[Rows, Rows]:
+def pooled_pairs(
+    reader: CachedEncoder, concepts: Sequence[Concept], pairs: Sequence[RowPair]
+) -> tuple[Rows, Rows]:
     """Targets and, one to one, anchors: one embedding for each prompt of the pairs."""
     found = {(pair.group, pair.target.text): pair for pair in pairs}.values()
     groups = tuple(pair.group for pair in found)
     context = tuple(all(pair.in_context) for pair in found)
     targets = _embeddings(reader, [pair.target.text for pair in found])
     anchors = _embeddings(reader, [pair.anchor.text for pair in found])
-    names = tuple(concept.target for concept in concepts), tuple(concept.anchor for concept in concepts)
+    names = (
+        tuple(concept.target for concept in concepts),
+        tuple(concept.anchor for concept in concepts),
+    )
     return Rows(targets, groups, names[0], context), Rows(anchors, groups, names[1], context)
 
 
@@ -67,7 +75,12 @@ def pooled_names(reader: CachedEncoder, names: Sequence[KeptName]) -> Rows:
             for request in part:
                 texts.setdefault((group, request.text), flag)
     values = _embeddings(reader, [text for _, text in texts])
-    return Rows(values, tuple(group for group, _ in texts), tuple(name.name for name in names), tuple(texts.values()))
+    return Rows(
+        values,
+        tuple(group for group, _ in texts),
+        tuple(name.name for name in names),
+        tuple(texts.values()),
+    )
 
 
 def _embeddings(reader: CachedEncoder, texts: Sequence[str]) -> Tensor:

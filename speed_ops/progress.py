@@ -29,7 +29,9 @@ Stage = Literal[
     "draw",
     "judge",
 ]
-"""What is being done, in the order a run comes to it. `encode` is an encoder's own word; the asker says what for."""
+"""What is being done, in the order a run comes to it. `encode` is an encoder's own word; the asker
+says what for.
+"""
 TITLES: dict[Stage, str] = {
     "fingerprint": "Reading the text encoder",
     "empty prompt": "Encoding the empty prompt",
@@ -52,7 +54,9 @@ TITLES: dict[Stage, str] = {
 }
 """What people read while a stage runs."""
 Progress = Callable[[Stage, int, int], None]
-"""Called with (stage, done, total), often enough to stop work within a second: raising in it interrupts."""
+"""Called with (stage, done, total), often enough to stop work within a second: raising in it
+interrupts.
+"""
 
 
 Announce = Callable[[str], None]
@@ -64,7 +68,9 @@ def silent(stage: Stage, done: int, total: int) -> None:
 
 
 def part_of(progress: Progress | None, stage: Stage, start: int, total: int) -> Progress | None:
-    """Progress of a part that begins at `start`, whatever stage it calls itself, as progress of the whole."""
+    """Progress of a part that begins at `start`, whatever stage it calls itself, as progress of the
+    whole.
+    """
     if progress is None:
         return None
     return lambda _, done, __: progress(stage, start + done, total)
@@ -84,11 +90,15 @@ class Stopwatch:
         start = time.perf_counter()
         yield
         with self._lock:
-            self.seconds[name] = self.seconds.get(name, 0.0) + (time.perf_counter() - start) / self._ways
+            self.seconds[name] = (
+                self.seconds.get(name, 0.0) + (time.perf_counter() - start) / self._ways
+            )
 
     @contextmanager
     def side_by_side(self, ways: int) -> Iterator[None]:
-        """Inside the block so many threads work at once, and a second of each is only its share of one that passes."""
+        """Inside the block so many threads work at once, and a second of each is only its share of
+        one that passes.
+        """
         self._ways = ways
         try:
             yield

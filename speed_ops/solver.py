@@ -1,4 +1,6 @@
-"""Embeddings and weights in, a certified erasure out: prepare, settle what `auto` chooses, edit the layers, measure."""
+"""Embeddings and weights in, a certified erasure out: prepare, settle what `auto` chooses, edit the
+layers, measure.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Erasure(Mapping[str, LayerEdit]):
         return self[key].delta()
 
     def balanced(self, rank: int | None = None) -> tuple[Erasure, float]:
-        """All edits balanced (see `LayerEdit.balanced`) and the largest relative error of any layer."""
+        """All edits balanced (see `LayerEdit.balanced`) and the largest relative error of any
+        layer.
+        """
         pairs = {key: edit.balanced(rank) for key, edit in self.edits.items()}
         edits = {key: edit for key, (edit, _) in pairs.items()}
         return replace(self, edits=edits), max(error for _, error in pairs.values())
@@ -70,12 +74,14 @@ def solve(
 ) -> Erasure:
     """Erases targets from the layers and says what that did.
 
-    `weights`: {layer key: `o x d`}, read one at a time. `targets`, `anchors` (`n x d`) and `retain` (`N x d`): one
-    concept a row, or `Rows` for several rows a concept. `invariants` (`k x d`): every row of the empty prompt, SOT
-    first. `further`: names, rows to judge by and more, see `Further`. `progress(stage, done, total)` may raise to
-    interrupt: nothing is half done.
+    `weights`: {layer key: `o x d`}, read one at a time. `targets`, `anchors` (`n x d`) and `retain`
+    (`N x d`): one concept a row, or `Rows` for several rows a concept. `invariants` (`k x d`):
+    every row of the empty prompt, SOT first. `further`: names, rows to judge by and more, see
+    `Further`. `progress(stage, done, total)` may raise to interrupt: nothing is half done.
     """
-    settings = settle_rows(settings or EraseSettings(), len(targets.names if isinstance(targets, Rows) else targets))
+    settings = settle_rows(
+        settings or EraseSettings(), len(targets.names if isinstance(targets, Rows) else targets)
+    )
     report, watch = progress or silent, Stopwatch()
     report("prepare", 0, 1)
     with watch.part("prepare"):
@@ -91,21 +97,34 @@ def solve(
 
 
 def erase_jointly(
-    weights: Mapping[str, Tensor], earlier: Erasure, targets: Rows, anchors: Rows, *rest: Any, **options: Any
+    weights: Mapping[str, Tensor],
+    earlier: Erasure,
+    targets: Rows,
+    anchors: Rows,
+    *rest: Any,
+    **options: Any,
 ) -> Erasure:
-    """Erases the earlier and the new list together; `weights` are the ORIGINAL ones (see `original_weights`).
+    """Erases the earlier and the new list together; `weights` are the ORIGINAL ones (see
+    `original_weights`).
 
-    The alternative is `erase_further`. With the same null space the two give the same model, because the held targets
-    are exactly the quadratic that the first edit left behind. `rest` and `options` as for `solve`.
+    The alternative is `erase_further`. With the same null space the two give the same model,
+    because the held targets are exactly the quadratic that the first edit left behind. `rest` and
+    `options` as for `solve`.
     """
     both = join([earlier.targets, targets]), join([earlier.anchors, anchors])
     return solve(weights, *both, *rest, **options)
 
 
 def erase_further(
-    weights: Mapping[str, Tensor], earlier: Rows, targets: Rows, anchors: Rows, *rest: Any, **options: Any
+    weights: Mapping[str, Tensor],
+    earlier: Rows,
+    targets: Rows,
+    anchors: Rows,
+    *rest: Any,
+    **options: Any,
 ) -> Erasure:
-    """Erases the new list alone from EDITED weights, the earlier targets held at their anchors; the edits add up.
+    """Erases the new list alone from EDITED weights, the earlier targets held at their anchors; the
+    edits add up.
 
     `rest` and `options` as for `solve`.
     """

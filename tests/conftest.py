@@ -1,4 +1,6 @@
-"""Loads the repository root as the package `speed_erase` the way ComfyUI does: by path, sys.path left alone."""
+"""Loads the repository root as the package `speed_erase` the way ComfyUI does: by path, sys.path
+left alone.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,19 @@ _load_package()
 
 
 def lacking(checkout: Path) -> list[str]:
-    """Packages that the checkout asks for and this Python does not have; only torchaudio can be done without."""
+    """Packages that the checkout asks for and this Python does not have; only torchaudio can be
+    done without.
+    """
     lines = (checkout / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    names = [found.group() for line in lines if (found := re.match(r"[A-Za-z0-9][\w.-]*", line.strip()))]
+    names = [
+        found.group() for line in lines if (found := re.match(r"[A-Za-z0-9][\w.-]*", line.strip()))
+    ]
     return [name for name in names if name != "torchaudio" and not any(distributions(name=name))]
 
 
 def find_comfyui() -> tuple[Path | None, str]:
-    """A ComfyUI checkout: COMFYUI_PATH, else the one we sit in, else comfy-cli's default workspace; or why not.
+    """A ComfyUI checkout: COMFYUI_PATH, else the one we sit in, else comfy-cli's default workspace;
+    or why not.
 
     One that was not named and that this Python cannot run counts as none.
     """
@@ -53,7 +60,9 @@ def find_comfyui() -> tuple[Path | None, str]:
         if (place / "comfy" / "model_patcher.py").is_file() and (place / "main.py").is_file():
             missing = ", ".join(lacking(place))
             if missing and named:
-                raise pytest.UsageError(f"The ComfyUI at COMFYUI_PATH ({named}) needs {missing}: install them here.")
+                raise pytest.UsageError(
+                    f"The ComfyUI at COMFYUI_PATH ({named}) needs {missing}: install them here."
+                )
             return (None, f"the ComfyUI at {place} needs {missing}") if missing else (place, "")
     if named:
         raise pytest.UsageError(f"COMFYUI_PATH is {named}, but there is no ComfyUI checkout.")
@@ -65,7 +74,9 @@ BROWSER, NO_BROWSER = find_browser()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--screenshots", metavar="DIR", help="Where the tests in tests/browser keep what they saw.")
+    parser.addoption(
+        "--screenshots", metavar="DIR", help="Where the tests in tests/browser keep what they saw."
+    )
 
 
 @pytest.fixture(scope="session")
@@ -134,26 +145,35 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         (
             "ComfyUI",
             NO_COMFYUI,
-            "nothing above says that the nodes work.\nSet COMFYUI_PATH, or put a checkout at ~/comfy/ComfyUI, and run "
-            "again.",
+            (
+                "nothing above says that the nodes work.\nSet COMFYUI_PATH, or put a checkout at"
+                " ~/comfy/ComfyUI, and run again."
+            ),
         ),
         (
             "Browser",
             NO_BROWSER,
-            "nothing above says that the screen works.\nInstall Chromium and playwright, or set CHROMIUM, and run "
-            "again.",
+            (
+                "nothing above says that the screen works.\nInstall Chromium and playwright, or set"
+                " CHROMIUM, and run again."
+            ),
         ),
         (
             "Newest front end",
             NO_FRONT_END,
-            "the screen was tested on the front end of this ComfyUI alone.\nUnpack the newest "
-            "comfyui-frontend-package, set SPEED_FRONT_END to its folder 'static', and run again.",
+            (
+                "the screen was tested on the front end of this ComfyUI alone.\nUnpack the newest"
+                " comfyui-frontend-package, set SPEED_FRONT_END to its folder 'static', and run"
+                " again."
+            ),
         ),
         (
             "Fleet",
             NO_RAY,
-            "nothing above says that `batch --on ray` works.\nRun `pip install -c constraints.txt -e '.[test,fleet]'` "
-            "and try again.",
+            (
+                "nothing above says that `batch --on ray` works.\nRun `pip install -c"
+                " constraints.txt -e '.[test,fleet]'` and try again."
+            ),
         ),
     ):
         if count := sum(bool(why) and why in reason for reason in reasons):

@@ -1,4 +1,6 @@
-"""What README and docs/cli.md show can be typed: the Python lines run, every command parses, every link leads on."""
+"""What README and docs/cli.md show can be typed: the Python lines run, every command parses, every
+link leads on.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import torch
 from speed_erase.speed_ops.cli.main import build_parser
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/cli.md", "docs/engine.md", "docs/evaluate.md", "docs/fleet.md")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/cli.md",
+    "docs/engine.md",
+    "docs/evaluate.md",
+    "docs/fleet.md",
+)
 COMMAND = re.compile(r"^(?:\$ |    )(?:.*&& )?(speed-erase .+)$", re.MULTILINE)
 
 
@@ -22,7 +31,11 @@ def page(name: str) -> str:
 
 
 def commands(name: str) -> list[str]:
-    return [line.split(" | head")[0] for line in COMMAND.findall(page(name)) if "speed-erase[" not in line]
+    return [
+        line.split(" | head")[0]
+        for line in COMMAND.findall(page(name))
+        if "speed-erase[" not in line
+    ]
 
 
 def test_the_python_lines_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +67,9 @@ def test_commands_parse(name: str) -> None:
 
 
 def test_every_command_is_shown() -> None:
-    action = next(one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    action = next(
+        one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction)
+    )
     shown = {shlex.split(line)[1] for line in commands("docs/cli.md")}
     assert shown >= set(action.choices)
 

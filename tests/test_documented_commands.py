@@ -1,4 +1,6 @@
-"""docs/cli.md shows what its commands say today: every block is run, and the page is held against the output."""
+"""docs/cli.md shows what its commands say today: every block is run, and the page is held against
+the output.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from documented import PAGE, VARIES, Block, Run, blocks, compare, differences, rewritten, run_blocks, shape
+from documented import (
+    PAGE,
+    VARIES,
+    Block,
+    Run,
+    blocks,
+    compare,
+    differences,
+    rewritten,
+    run_blocks,
+    shape,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +47,16 @@ def test_the_page_shows_what_the_commands_say(page: str, runs: list[Run]) -> Non
 def test_what_fails_is_what_the_page_says_fails(page: str, runs: list[Run]) -> None:
     failed = [run.command for run in runs if run.code]
     assert failed == [block.command for block in blocks(page) if block.code]
-    assert [command.split()[1] for command in failed] == ["verify", "batch", "probe", "erase", "erase"]
-    refused = [run.command for run in runs if any(line.startswith("speed-erase: ") for line in run.said)]
+    assert [command.split()[1] for command in failed] == [
+        "verify",
+        "batch",
+        "probe",
+        "erase",
+        "erase",
+    ]
+    refused = [
+        run.command for run in runs if any(line.startswith("speed-erase: ") for line in run.said)
+    ]
     assert refused == [command for command in failed if "old-model.ckpt" in command]
 
 
@@ -50,7 +71,8 @@ def altered_lines(block: Block) -> Iterator[Block]:
         before, after = block.shown[:place], block.shown[place + 1 :]
         yield replace(block, shown=(*before, *after))
         yield replace(block, shown=(*before, line, line, *after))
-        # A word that stands for itself in a comparison, unlike a name in a list of those that moved.
+        # A word that stands for itself in a comparison, unlike a name in a list of those that
+        # moved.
         words = re.findall(r"(?<![<\w])[A-Za-z]{3,}(?![\w>])", shape([line])[0])
         if words:
             yield replace(block, shown=(*before, line.replace(words[-1], "something"), *after))
@@ -94,7 +116,9 @@ def test_an_altered_page_is_noticed(page: str, runs: list[Run], name: str) -> No
 
 
 def test_every_stand_in_is_needed(runs: list[Run]) -> None:
-    """After a change of words, a pattern that matches nothing would let another machine fail, and only there."""
+    """After a change of words, a pattern that matches nothing would let another machine fail, and
+    only there.
+    """
     lines = [line for run in runs for line in run.said]
     for pattern, stand_in in VARIES:
         before, lines = lines, [re.sub(pattern, stand_in, line) for line in lines]
@@ -135,7 +159,9 @@ FAILING = "```console\n$ speed-erase inspect missing.safetensors\n```\n"
 
 def test_an_error_is_never_written_as_an_example() -> None:
     runs = run_blocks(FAILING)
-    assert runs[0].code == 1 and "exit code 1, the page says 0" in "\n".join(differences(FAILING, runs))
+    assert runs[0].code == 1 and "exit code 1, the page says 0" in "\n".join(
+        differences(FAILING, runs)
+    )
     with pytest.raises(ValueError, match="exit code 1, the page says 0"):
         rewritten(FAILING, runs)
     said = f"{FAILING}\nExit code 1.\n"
@@ -144,13 +170,17 @@ def test_an_error_is_never_written_as_an_example() -> None:
     assert written == said.replace("\n```\n", f"\n{runs[0].said[0]}\n```\n")
 
 
-@pytest.mark.parametrize("text", ["```console\nspeed-erase demo\n```", "```console\n$ speed-erase a\n$ ls\n```\n"])
+@pytest.mark.parametrize(
+    "text", ["```console\nspeed-erase demo\n```", "```console\n$ speed-erase a\n$ ls\n```\n"]
+)
 def test_a_block_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="one command"):
         blocks(text)
 
 
-@pytest.mark.parametrize("command", ["rm -r models", "speed-erase cache | tail -3", "speed-erase cache | wc | head -1"])
+@pytest.mark.parametrize(
+    "command", ["rm -r models", "speed-erase cache | tail -3", "speed-erase cache | wc | head -1"]
+)
 def test_only_our_own_program_is_run(command: str) -> None:
     with pytest.raises(ValueError, match="Only speed-erase"):
         run_blocks(f"```console\n$ {command}\n```\n")

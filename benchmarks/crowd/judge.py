@@ -1,5 +1,5 @@
-"""The judge: a small network that names painter, subject and night, trained on renderings roughened far beyond the
-training world, so that a diffusion model's pictures are judged fairly.
+"""The judge: a small network that names painter, subject and night, trained on renderings roughened
+far beyond the training world, so that a diffusion model's pictures are judged fairly.
 
 Its 128 features before the heads serve the Frechet distance where no other network is at hand.
 """
@@ -39,9 +39,16 @@ class Judge(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for inside, outside in ((3, 32), (32, 64), (64, 96), (96, 128)):
-            layers += [nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [
+                nn.Conv2d(inside, outside, 3, padding=1),
+                nn.BatchNorm2d(outside),
+                nn.ReLU(),
+                nn.MaxPool2d(2),
+            ]
         self.trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 4, FEATURES), nn.ReLU())
-        self.subject, self.style, self.night = (nn.Linear(FEATURES, n) for n in (len(SUBJECTS), len(STYLES), 2))
+        self.subject, self.style, self.night = (
+            nn.Linear(FEATURES, n) for n in (len(SUBJECTS), len(STYLES), 2)
+        )
 
     def forward(self, colours: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         features = self.trunk(colours)
@@ -55,11 +62,18 @@ class Judge(nn.Module):
 
 
 def examples(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`count` renderings with their labels, every combination equally likely, a quarter of them night."""
+    """`count` renderings with their labels, every combination equally likely, a quarter of them
+    night.
+    """
     subject, style = rng.integers(len(SUBJECTS), size=count), rng.integers(len(STYLES), size=count)
     night = (rng.random(count) < 0.25).astype(np.int64)
-    drawn = [draw(SUBJECTS[a], STYLES[b], bool(c), rng) for a, b, c in zip(subject, style, night, strict=True)]
-    return torch.from_numpy(np.stack(drawn)), *(torch.from_numpy(labels) for labels in (subject, style, night))
+    drawn = [
+        draw(SUBJECTS[a], STYLES[b], bool(c), rng)
+        for a, b, c in zip(subject, style, night, strict=True)
+    ]
+    return torch.from_numpy(np.stack(drawn)), *(
+        torch.from_numpy(labels) for labels in (subject, style, night)
+    )
 
 
 def roughen(colours: Tensor, generator: torch.Generator) -> Tensor:
@@ -79,7 +93,12 @@ def roughen(colours: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def train_judge(
-    folder: Path, seed: int = 1, steps: int = 1500, batch: int = 128, pool: int = 16000, fresh: int = 4000
+    folder: Path,
+    seed: int = 1,
+    steps: int = 1500,
+    batch: int = 128,
+    pool: int = 16000,
+    fresh: int = 4000,
 ) -> dict:
     """Train, save with its accuracy on `fresh` renderings, clean and roughened, and return that."""
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
@@ -91,7 +110,10 @@ def train_judge(
     for _ in range(steps):
         chosen = torch.randint(pool, (batch,), generator=generator)
         outputs = model.train()(roughen(colours[chosen], generator))
-        loss = sum(F.cross_entropy(out, truth[chosen]) for out, truth in zip(outputs[:3], labels, strict=True))
+        loss = sum(
+            F.cross_entropy(out, truth[chosen])
+            for out, truth in zip(outputs[:3], labels, strict=True)
+        )
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -106,7 +128,10 @@ def accuracy(model: Judge, seed: int, count: int) -> dict:
     """Shares of right verdicts on fresh pictures, as drawn and roughened."""
     colours, *labels = examples(count, np.random.default_rng(seed))
     scores: dict = {"pictures": count}
-    for kind, seen in (("clean", colours), ("rough", roughen(colours, torch.Generator().manual_seed(seed)))):
+    for kind, seen in (
+        ("clean", colours),
+        ("rough", roughen(colours, torch.Generator().manual_seed(seed))),
+    ):
         verdict = model.judge(seen)
         for head, truth in zip(HEADS, labels, strict=True):
             scores[f"{kind}_{head}"] = (getattr(verdict, head) == truth).float().mean().item()

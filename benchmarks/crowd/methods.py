@@ -1,4 +1,6 @@
-"""Methods side by side, each with the rows it gets: the names alone, as published, or the package's own choice."""
+"""Methods side by side, each with the rows it gets: the names alone, as published, or the package's
+own choice.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,18 @@ from torch import Tensor
 
 from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate.certificate import Certificate
+from speed_erase.speed_ops.embed import Gathered, gather
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.settings import BUDGETS
-from speed_erase.speed_ops.gather import Gathered, gather
 
 from ..frontier.cells import Cell, compressed
 from ..world.methods import orthogonal, with_empty
 from .tasks import Task, settings_for
 
 Group = Literal["untouched", "ours", "published", "lent", "hard", "ablation"]
-"""ours: auto and its budgets; published: the name's own row; lent: the same method with our rows; hard: the null space
-on our rows along its threshold; ablation: a published method without some of its parts."""
+"""ours: auto and its budgets; published: the name's own row; lent: the same method with our rows;
+hard: the null space on our rows along its threshold; ablation: a published method without some of
+its parts."""
 RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
 """Usual weights of UCE and RECE: erase 1, preserve 0.1, ridge 0.1."""
 OCE = {
@@ -30,8 +33,9 @@ OCE = {
     "object": {"erase": 2000.0, "keep": 0.0, "broad": 10.0, "ridge": 10.0, "names": 1},
     "many": {"erase": 3500.0, "keep": 5.0, "broad": 50.0, "ridge": 10.0, "names": 100},
 }
-"""OCE's weights in its released scripts, with the number of kept names there: one style, one object, ten people. They
-belong to the size of SD1.4's weights, so larger weights of erasing are tried as well."""
+"""OCE's weights in its released scripts, with the number of kept names there: one style, one
+object, ten people. They belong to the size of SD1.4's weights, so larger weights of erasing are
+tried as well."""
 THRESHOLDS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
@@ -61,13 +65,18 @@ class Edited:
 class Rows:
     """The rows of one task, read when they are first needed."""
 
-    def __init__(self, task: Task, encoder: Any, weights: Mapping[str, Tensor], **effort: Any) -> None:
+    def __init__(
+        self, task: Task, encoder: Any, weights: Mapping[str, Tensor], **effort: Any
+    ) -> None:
         self._task, self._encoder, self._weights, self._effort = task, encoder, weights, effort
 
     @cached_property
     def cell(self) -> Cell:
         """Our rows and the bare ones."""
-        jobs = self._task.job(settings_for(**self._effort)), self._task.job(EraseSettings.preset("few"))
+        jobs = (
+            self._task.job(settings_for(**self._effort)),
+            self._task.job(EraseSettings.preset("few")),
+        )
         return Cell(*(gather(self._encoder, self._weights, job) for job in jobs))
 
     def edit(self, method: Method) -> Edited:
@@ -82,7 +91,9 @@ class Rows:
             edited = orthogonal(**self._oce(method.times))(self._weights, side).weights  # type: ignore[arg-type]
             return Edited(edited, None, time.monotonic() - begin)
         settings = method.settings
-        judges: dict[str, Any] = dict(cell.rows.judges([concept.kind for concept in self._task.concepts]))
+        judges: dict[str, Any] = dict(
+            cell.rows.judges([concept.kind for concept in self._task.concepts])
+        )
         if method.group == "ours":
             retain = side.retain
         else:
@@ -92,13 +103,19 @@ class Rows:
                 retain = with_empty(_Kept(retain, side.invariants))
             if not method.bare:
                 settings = compressed(settings, len(side.targets.names))
-        erasure = solve(self._weights, side.targets, side.anchors, retain, side.invariants, settings, **judges)
-        seconds = sum(took for part, took in erasure.certificate.seconds.items() if part != "certificate")
+        erasure = solve(
+            self._weights, side.targets, side.anchors, retain, side.invariants, settings, **judges
+        )
+        seconds = sum(
+            took for part, took in erasure.certificate.seconds.items() if part != "certificate"
+        )
         return Edited(apply_edits(dict(self._weights), erasure.edits), erasure.certificate, seconds)
 
     def _oce(self, times: float) -> dict[str, Any]:
         concepts = self._task.concepts
-        kind = "many" if len(concepts) >= 10 else "object" if concepts[0].kind == "object" else "style"
+        kind = (
+            "many" if len(concepts) >= 10 else "object" if concepts[0].kind == "object" else "style"
+        )
         return OCE[kind] | {"erase": times * OCE[kind]["erase"]}
 
 
@@ -110,7 +127,9 @@ class _Kept:
     invariants: Tensor
 
 
-def _pair(name: str, label: str, settings: EraseSettings | None, times: float = 1.0) -> list[Method]:
+def _pair(
+    name: str, label: str, settings: EraseSettings | None, times: float = 1.0
+) -> list[Method]:
     """A method as published, and the same with our rows."""
     return [
         Method(name, label, "published", settings, bare=True, times=times),
@@ -179,7 +198,16 @@ ABLATED = ("painters1", "painters10", "subjects3")
 def methods_of(task: str) -> list[Method]:
     """What is run on a task, the most important first."""
     budgets = [method for method in reversed(_BUDGETED) if method.name != DEFAULT]
-    published, lent = ([method for method in _RIVALS if method.group == group] for group in ("published", "lent"))
-    chosen = [NONE, METHODS[DEFAULT], *published, *(_IMPLICIT if task == "night" else []), *budgets, *lent]
+    published, lent = (
+        [method for method in _RIVALS if method.group == group] for group in ("published", "lent")
+    )
+    chosen = [
+        NONE,
+        METHODS[DEFAULT],
+        *published,
+        *(_IMPLICIT if task == "night" else []),
+        *budgets,
+        *lent,
+    ]
     chosen += _HARD if task in CURVED else []
     return chosen + (_ABLATED if task in ABLATED else [])

@@ -1,4 +1,6 @@
-"""The model that draws the crowded world: the package's small U-Net on patches of pixels, and everything around it."""
+"""The model that draws the crowded world: the package's small U-Net on patches of pixels, and
+everything around it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from speed_erase.speed_ops.drawing.sampler import SIGNAL, sample
-from speed_erase.speed_ops.drawing.unet import UNet
+from speed_erase.speed_ops.demo.sampler import SIGNAL, sample
+from speed_erase.speed_ops.demo.unet import UNet
 
 from ..world.storage import load_json, load_tensors
 from .judge import Judge, load_judge
@@ -19,10 +21,12 @@ from .render import SIZE
 from .text import CrowdText
 
 WIDTH = 96
-"""Channels of the U-Net: two cores train it and draw all pictures of the comparison in an afternoon."""
+"""Channels of the U-Net: two cores train it and draw all pictures of the comparison in an
+afternoon.
+"""
 PATCH = 4
-"""Pixels along the side of a patch: the U-Net works on 8 x 8 of them, text enters at 4 x 4. With patches of 2 a step
-costs four times as much."""
+"""Pixels along the side of a patch: the U-Net works on 8 x 8 of them, text enters at 4 x 4. With
+patches of 2 a step costs four times as much."""
 STEPS, GUIDANCE = 8, 3.0
 TO_V = "attn2.to_v.weight"
 
@@ -30,8 +34,8 @@ TO_V = "attn2.to_v.weight"
 class PatchModel(nn.Module):
     """Guesses the noise in pictures (B, 3, 32, 32) at steps (B,) under prompt rows (B, M, 768).
 
-    The U-Net itself guesses "v" (Salimans and Ho, 2022), a blend of noise and picture that is of the same size at
-    every step: so it need not learn to copy its input.
+    The U-Net itself guesses "v" (Salimans and Ho, 2022), a blend of noise and picture that is of
+    the same size at every step: so it need not learn to copy its input.
     """
 
     def __init__(self, patch: int = PATCH, width: int = WIDTH) -> None:
@@ -45,7 +49,9 @@ class PatchModel(nn.Module):
         nn.init.zeros_(self.unet.out[2].bias)
 
     def forward(self, x: Tensor, steps: Tensor, context: Tensor) -> Tensor:
-        guess = F.pixel_shuffle(self.unet(F.pixel_unshuffle(x, self.patch), steps, context), self.patch)
+        guess = F.pixel_shuffle(
+            self.unet(F.pixel_unshuffle(x, self.patch), steps, context), self.patch
+        )
         signal = SIGNAL[steps.round().long()][:, None, None, None]
         return signal.sqrt() * guess + (1 - signal).sqrt() * x
 
@@ -59,7 +65,9 @@ class Crowd:
         self.model = PatchModel(plan["patch"])
         self.model.load_state_dict(load_tensors(folder / "unet.safetensors"))
         self.model.requires_grad_(False).eval().to(memory_format=torch.channels_last)
-        self.original = {k: v.clone() for k, v in self.model.state_dict().items() if k.endswith(TO_V)}
+        self.original = {
+            k: v.clone() for k, v in self.model.state_dict().items() if k.endswith(TO_V)
+        }
         """The untouched weights that an erasure edits: {key: 96 x 768}."""
         self._empty = text.rows([""])[0]
 
@@ -69,15 +77,27 @@ class Crowd:
         return load_judge(self.folder)
 
     def draw(
-        self, texts: Sequence[str], seed: int, weights: Mapping[str, Tensor] | None = None, batch: int = 40
+        self,
+        texts: Sequence[str],
+        seed: int,
+        weights: Mapping[str, Tensor] | None = None,
+        batch: int = 40,
     ) -> Tensor:
-        """One picture a prompt, (n, 3, 32, 32) bytes; the noise depends on seed and place alone: methods are paired."""
-        noise = torch.randn(len(texts), 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
-        self.model.load_state_dict({k: v.float() for k, v in (weights or self.original).items()}, strict=False)
+        """One picture a prompt, (n, 3, 32, 32) bytes; the noise depends on seed and place alone:
+        methods are paired.
+        """
+        noise = torch.randn(
+            len(texts), 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed)
+        )
+        self.model.load_state_dict(
+            {k: v.float() for k, v in (weights or self.original).items()}, strict=False
+        )
         drawn = []
         for start in range(0, len(texts), batch):
             rows = self.text.rows(texts[start : start + batch])
-            part = sample(self.model, rows, self._empty, noise[start : start + batch], self.steps, GUIDANCE)
+            part = sample(
+                self.model, rows, self._empty, noise[start : start + batch], self.steps, GUIDANCE
+            )
             drawn.append(to_bytes(part))
         self.model.load_state_dict(self.original, strict=False)
         return torch.cat(drawn)

@@ -1,4 +1,6 @@
-"""docs/proof from the stored runs: a short page with one table a question, the long tables in files beside it."""
+"""docs/proof from the stored runs: a short page with one table a question, the long tables in files
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,22 @@ from .tasks import TASKS
 from .world import PAINTERS, SUBJECTS
 
 SECOND = (
-    "A second training (below) took no part in the choice but for one thing: the budget was raised to 45 % after it "
-    "had lost nothing by that, either."
+    "A second training (below) took no part in the choice but for one thing: the budget was raised"
+    " to 45 % after it had lost nothing by that, either."
 )
-REFUSED = "A dash: the engine refused, because the kept names leave no room for an edit ([runs.md](runs.md))."
+REFUSED = (
+    "A dash: the engine refused, because the kept names leave no room for an edit"
+    " ([runs.md](runs.md))."
+)
 COMMAND = "python -m benchmarks.crowd"
 SHOWN = ("painters1", "painters10", "subjects3", "night")
 """Tasks whose pictures are on the page."""
 
 
 def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Path:
-    """The page, the long tables, the pictures, and every result as JSON. `second`: runs of another training."""
+    """The page, the long tables, the pictures, and every result as JSON. `second`: runs of another
+    training.
+    """
     every, real = with_inception(runner, _known(runner))
     runs = Runs.of(every)
     out.mkdir(parents=True, exist_ok=True)
@@ -86,11 +93,15 @@ def _write(path: Path, text: str) -> None:
 
 
 def _stored(results: Sequence[dict[str, Any]]) -> str:
-    """Without what the page never reads; every flag stays, so that every figure can be made again. One line a run,
-    numbers to six digits: three more than the page shows."""
-    short = [{key: result[key] for key in result if key not in ("curve", "chosen")} for result in results]
+    """Without what the page never reads; every flag stays, so that every figure can be made again.
+    One line a run, numbers to six digits: three more than the page shows."""
+    short = [
+        {key: result[key] for key in result if key not in ("curve", "chosen")} for result in results
+    ]
     short = json.loads(json.dumps(short), parse_float=lambda text: float(f"{float(text):.6g}"))
-    return "[\n" + ",\n".join(json.dumps(result, separators=(",", ":")) for result in short) + "\n]\n"
+    return (
+        "[\n" + ",\n".join(json.dumps(result, separators=(",", ":")) for result in short) + "\n]\n"
+    )
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -112,14 +123,16 @@ def _again(runs: Runs, second: Runner) -> tuple[Table, str]:
     """The second training's figures."""
     made, said = confirmed(runs, Runs.of(_known(second)))
     about = (
-        f"Weights `{second.folder.name}`: the same world and prompts, another seed for the training (`{COMMAND} --data "
-        f"SECOND train --seed {second.training['plan']['seed']}`) and for the noise of every picture; {second.count} "
-        "pictures on each side. "
+        f"Weights `{second.folder.name}`: the same world and prompts, another seed for the training"
+        f" (`{COMMAND} --data SECOND train --seed {second.training['plan']['seed']}`) and for the"
+        f" noise of every picture; {second.count} pictures on each side. "
     )
     return made, about + said
 
 
-def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: bool, second: Runner | None) -> str:
+def _head(
+    runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: bool, second: Runner | None
+) -> str:
     low, high = wilson(0.5, runner.count)
     near_low, near_high = wilson(0.9, runner.count)
     pictures = sum(len(result["right"]) for result in runs.results)
@@ -127,34 +140,33 @@ def _head(runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: boo
     features = "Inception v3's features" if real else "the judge's own features"
     number = "" if runner.count == COUNT else f" --count {runner.count}"
     return (
-        "# Proof in pictures\n\n"
-        f"A crowded world: {len(PAINTERS)} painters, each a combination of palette, texture, line and composition that "
-        f"others share in part, and {len(SUBJECTS)} subjects that look alike in groups. A small model draws it, told "
-        "by prompts that a real text encoder reads (all-mpnet-base-v2, frozen, all rows). Concepts are erased by many "
-        "methods, and a judge trained on renderings says what the pictures still show. Attacks, and the tidier world "
-        "of the first release: [tidy](tidy/README.md).\n\n"
-        "![the world](world.png)\n\n"
-        f"- Weights `{runner.folder.name}`, {runner.training['step']:,} training steps. {len(runs.results)} runs"
-        f"{f', {refused} more refused' if refused else ''}, {pictures:,} pictures; the same prompts and noise for "
-        "every method.\n"
-        f"- {runner.count} pictures on each side of a run: a share of 90 % is known to "
-        f"{50 * (near_high - near_low):.0f} points, one of 50 % to {50 * (high - low):.0f}. Leads are measured on the "
-        "same pictures (paired bootstrap).\n"
-        f"- Made by `{COMMAND} train`, `{COMMAND} judge`, `{COMMAND} run{number}`"
-        f"{f', `{COMMAND} frechet{number}`' if real else ''}, `{COMMAND} report{number}`.\n"
-        "- Chosen on these pictures: the default's budget (45 %, after 3, 5, 10, 20, 30, 45 and 60 % had been "
-        "drawn; it was 10 and then 30 %), the rule by which it chooses on its curve (the shortest way to go, it was "
-        "the least left) and the bars of the verdicts. So the goals below say how well the default fits this "
-        "world, not how it does on pictures that it was not chosen by. Published settings were not tuned here, but "
-        "for OCE's: its weight of erasing belongs to the size of SD1.4's weights, so three are tried on each task and "
-        "the best one counts. "
-        f"{SECOND if second else 'Nothing confirms it yet.'}"
-        "\n\n"
-        "Acc_e: pictures of the erased that are still recognised (lower is better). Acc_r: pictures of the kept that "
-        "are recognised. H_o: harmonic mean of 1 - Acc_e and Acc_r, times 100. Published: the name's own row, as in "
-        f"the papers. Frechet: distance of the kept pictures to the untouched model's, on {features}. Left: how far a "
-        "concept still is from its anchor, by the certificate; to go: the part of that which is straight way, without "
-        "what went astray.\n"
+        f"# Proof in pictures\n\nA crowded world: {len(PAINTERS)} painters, each a combination of"
+        f" palette, texture, line and composition that others share in part, and {len(SUBJECTS)}"
+        " subjects that look alike in groups. A small model draws it, told by prompts that a real"
+        " text encoder reads (all-mpnet-base-v2, frozen, all rows). Concepts are erased by many"
+        " methods, and a judge trained on renderings says what the pictures still show. Attacks,"
+        " and the tidier world of the first release: [tidy](tidy/README.md).\n\n![the"
+        f" world](world.png)\n\n- Weights `{runner.folder.name}`, {runner.training['step']:,}"
+        f" training steps. {len(runs.results)}"
+        f" runs{f', {refused} more refused' if refused else ''}, {pictures:,} pictures; the same"
+        f" prompts and noise for every method.\n- {runner.count} pictures on each side of a run: a"
+        f" share of 90 % is known to {50 * (near_high - near_low):.0f} points, one of 50 % to"
+        f" {50 * (high - low):.0f}. Leads are measured on the same pictures (paired bootstrap).\n-"
+        f" Made by `{COMMAND} train`, `{COMMAND} judge`, `{COMMAND}"
+        f" run{number}`{f', `{COMMAND} frechet{number}`' if real else ''}, `{COMMAND}"
+        f" report{number}`.\n- Chosen on these pictures: the default's budget (45 %, after 3, 5,"
+        " 10, 20, 30, 45 and 60 % had been drawn; it was 10 and then 30 %), the rule by which it"
+        " chooses on its curve (the shortest way to go, it was the least left) and the bars of the"
+        " verdicts. So the goals below say how well the default fits this world, not how it does"
+        " on pictures that it was not chosen by. Published settings were not tuned here, but for"
+        " OCE's: its weight of erasing belongs to the size of SD1.4's weights, so three are tried"
+        " on each task and the best one counts."
+        f" {SECOND if second else 'Nothing confirms it yet.'}\n\nAcc_e: pictures of the erased that"
+        " are still recognised (lower is better). Acc_r: pictures of the kept that are recognised."
+        " H_o: harmonic mean of 1 - Acc_e and Acc_r, times 100. Published: the name's own row, as"
+        " in the papers. Frechet: distance of the kept pictures to the untouched model's, on"
+        f" {features}. Left: how far a concept still is from its anchor, by the certificate; to go:"
+        " the part of that which is straight way, without what went astray.\n"
     )
 
 
@@ -163,17 +175,30 @@ def _untouched(runner: Runner, runs: Runs, out: Path) -> str:
     judge = load_json(runner.crowd.folder / "judge.json")
     heads = {"painter": "style", "subject": "subject", "night": "night"}
     rows = [
-        [f"{kind} renderings", *(percent(judge[f"{kind}_{head}"]) for head in heads.values()), str(judge["pictures"])]
+        [
+            f"{kind} renderings",
+            *(percent(judge[f"{kind}_{head}"]) for head in heads.values()),
+            str(judge["pictures"]),
+        ]
         for kind in ("clean", "rough")
     ]
     for task in TASKS:
         if result := runs.get(task, NONE.name):
             shown = [percent(result["seen"][head]) for head in heads.values()]
-            rows.append([f"untouched model, {TASKS[task].label}", *shown, str(len(result["right"]))])
+            rows.append(
+                [f"untouched model, {TASKS[task].label}", *shown, str(len(result["right"]))]
+            )
     first = next((TASKS[task] for task in TASKS if runs.get(task, NONE.name)), None)
     image = _image(drawn_and_meant(runner, first, out), "drawn and meant") if first else ""
-    note = "Right in % of fresh renderings, as drawn and roughened, and of the untouched model's pictures."
-    return _section("Judge and untouched model", (["pictures", *heads, "number"], rows), note) + "\n" + image
+    note = (
+        "Right in % of fresh renderings, as drawn and roughened, and of the untouched model's"
+        " pictures."
+    )
+    return (
+        _section("Judge and untouched model", (["pictures", *heads, "number"], rows), note)
+        + "\n"
+        + image
+    )
 
 
 def _disagreements(cases: Sequence[Any]) -> str:
@@ -191,19 +216,47 @@ def _wrong(cases: Sequence[Any]) -> str:
         [
             *(case.task, METHODS[case.method].label, case.concept, case.verdict),
             *(f"{case.left:.2f}", f"{case.to_go:.2f}"),
-            *(percent(case.seen), percent(case.chance), "**unsafe**" if case.unsafe else "cautious"),
+            *(
+                percent(case.seen),
+                percent(case.chance),
+                "**unsafe**" if case.unsafe else "cautious",
+            ),
         ]
         for case in cases
         if not case.agrees
     ]
-    head = ["task", "method", "concept", "verdict", "left", "to go", "still recognised", "by chance", ""]
+    head = [
+        "task",
+        "method",
+        "concept",
+        "verdict",
+        "left",
+        "to go",
+        "still recognised",
+        "by chance",
+        "",
+    ]
     return "# Where verdict and pictures disagree\n\n" + table(head, lines)
 
 
 def _long(runs: Runs, every: Sequence[dict[str, Any]], real: bool) -> str:
     """One table a task, every method."""
-    parts = [f"# All runs\n\n`{COMMAND} run`, then `{COMMAND} report`. 95 % intervals in brackets.\n"]
-    head = ["method", "Acc_e", "Acc_r", "H_o", "near", "far", "surnames", "Frechet", "left", "drift", "seconds"]
+    parts = [
+        f"# All runs\n\n`{COMMAND} run`, then `{COMMAND} report`. 95 % intervals in brackets.\n"
+    ]
+    head = [
+        "method",
+        "Acc_e",
+        "Acc_r",
+        "H_o",
+        "near",
+        "far",
+        "surnames",
+        "Frechet",
+        "left",
+        "drift",
+        "seconds",
+    ]
     for task in TASKS.values():
         own = sorted(runs.of_task(task.name), key=lambda result: -result["h_o"])
         if not own:
@@ -213,9 +266,10 @@ def _long(runs: Runs, every: Sequence[dict[str, Any]], real: bool) -> str:
         brought = sum(chance.values()) / len(chance) if chance else None
         count = own[0]["counts"]
         parts.append(
-            f"## {task.label[0].upper()}{task.label[1:]}\n\n{count['erased']} pictures of the erased, {count['kept']} "
-            f"of the kept ({own[0]['near_count']} near, {own[0]['far_count']} far). Told the anchor instead, the "
-            f"untouched model shows the erased in {percent(brought)} % of its pictures: so much is chance.\n"
+            f"## {task.label[0].upper()}{task.label[1:]}\n\n{count['erased']} pictures of the"
+            f" erased, {count['kept']} of the kept ({own[0]['near_count']} near,"
+            f" {own[0]['far_count']} far). Told the anchor instead, the untouched model shows the"
+            f" erased in {percent(brought)} % of its pictures: so much is chance.\n"
         )
         parts.append(table(head, (_line(result) for result in own)))
         refused = [r for r in every if r["task"] == task.name and "refused" in r]

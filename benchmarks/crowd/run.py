@@ -1,4 +1,6 @@
-"""The runs: task by method, one result file each outside the tree, so that they can be stopped and continued."""
+"""The runs: task by method, one result file each outside the tree, so that they can be stopped and
+continued.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,17 @@ from .tasks import Task
 SEED = 1000
 """Of the noise; the training's seed is added, so that another training is judged on other noise."""
 COUNT = 200
-"""Pictures on each side of a run. A share is then known to 4 points at 90 % and to 7 at 50 %; two methods draw the same
-prompts from the same noise, so differences of 5 points of H_o can be told from chance."""
+"""Pictures on each side of a run. A share is then known to 4 points at 90 % and to 7 at 50 %; two
+methods draw the same prompts from the same noise, so differences of 5 points of H_o can be told
+from chance."""
 
 
 class Runner:
     """Runs and remembers. Results belong to one state of the weights and one number of pictures."""
 
-    def __init__(self, crowd: Crowd, count: int = COUNT, log: Callable[[str], None] = print, **effort: Any) -> None:
+    def __init__(
+        self, crowd: Crowd, count: int = COUNT, log: Callable[[str], None] = print, **effort: Any
+    ) -> None:
         self.crowd, self.count, self.log, self._effort = crowd, count, log, effort
         self.training: dict[str, Any] = load_json(crowd.folder / "training.json")
         self.noise = SEED + self.training["plan"]["seed"]
@@ -43,10 +48,15 @@ class Runner:
     def path(self, task: Task, method: Method) -> Path:
         return self.folder / f"{task.name}__{method.name}.json"
 
-    def run_all(self, tasks: Iterable[Task], methods: Callable[[str], list[Method]] = methods_of) -> None:
-        """Every method of every task that has no result yet: the most important ones of all tasks first, so that a run
-        that is cut short can be read."""
-        rows = {task: Rows(task, self.crowd.text.engine, self.crowd.original, **self._effort) for task in tasks}
+    def run_all(
+        self, tasks: Iterable[Task], methods: Callable[[str], list[Method]] = methods_of
+    ) -> None:
+        """Every method of every task that has no result yet: the most important ones of all tasks
+        first, so that a run that is cut short can be read."""
+        rows = {
+            task: Rows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
+            for task in tasks
+        }
         for turn in itertools.zip_longest(*(methods(task.name) for task in rows)):
             for task, method in zip(rows, turn, strict=True):
                 if method is not None and not self.path(task, method).exists():
@@ -58,22 +68,32 @@ class Runner:
         try:
             edited = rows.edit(method)
         except Exception as fault:
-            result = {"task": task.name, "method": method.name, "refused": f"{type(fault).__name__}: {fault}"}
+            result = {
+                "task": task.name,
+                "method": method.name,
+                "refused": f"{type(fault).__name__}: {fault}",
+            }
             save_json(self.path(task, method), result)
             self.log(f"{task.name:10s} {method.name:14s} refused: {fault}")
             return result
         questions = task.questions(self.count)
         begin = time.monotonic()
-        pictures = self.crowd.draw([question.prompt.text for question in questions], self.noise, edited.weights)
+        pictures = self.crowd.draw(
+            [question.prompt.text for question in questions], self.noise, edited.weights
+        )
         seconds = {"edit": edited.seconds, "pictures": time.monotonic() - begin}
         before = pictures if method is NONE else self.pictures(task, NONE)
         verdict, old = self._judged(pictures), self._judged(before)
-        result = {"task": task.name, "method": method.name, "seconds": seconds} | scores(task, questions, verdict)
+        result = {"task": task.name, "method": method.name, "seconds": seconds} | scores(
+            task, questions, verdict
+        )
         result["change"] = change(questions, before, pictures)
         result["frechet"] = frechet_kept(questions, old.features, verdict.features)
         if method is NONE:
             result["chance"] = self._chance(task)
-            result["seen"] = {head: _seen(head, questions, verdict) for head in ("style", "subject", "night")}
+            result["seen"] = {
+                head: _seen(head, questions, verdict) for head in ("style", "subject", "night")
+            }
         result |= _certified(edited)
         save_tensors(self.path(task, method).with_suffix(".safetensors"), {"pictures": pictures})
         save_json(self.path(task, method), result)
@@ -81,8 +101,8 @@ class Runner:
         return result
 
     def choices(self, tasks: Iterable[Task]) -> None:
-        """What the default chooses, and what it would choose if no drift had to pay: where both are the same, pictures
-        without the knee are the pictures with it. Draws nothing."""
+        """What the default chooses, and what it would choose if no drift had to pay: where both are
+        the same, pictures without the knee are the pictures with it. Draws nothing."""
         for task in tasks:
             rows = Rows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
             chosen = []
@@ -109,11 +129,17 @@ class Runner:
         return self.crowd.judge.judge(from_bytes(pictures))
 
     def _chance(self, task: Task) -> dict[str, float]:
-        """Share of each concept recognised where the prompts say its anchor instead: what chance brings back."""
-        questions = [question for question in task.questions(self.count) if question.role == "erased"]
+        """Share of each concept recognised where the prompts say its anchor instead: what chance
+        brings back.
+        """
+        questions = [
+            question for question in task.questions(self.count) if question.role == "erased"
+        ]
         texts = [task.anchored(question.prompt) for question in questions]
         verdict = self._judged(self.crowd.draw(texts, self.noise))
-        return shares_by(recognised(questions, verdict), [question.concept for question in questions])
+        return shares_by(
+            recognised(questions, verdict), [question.concept for question in questions]
+        )
 
 
 def _seen(head: str, questions: list[Any], verdict: Verdict) -> float | None:
@@ -157,6 +183,7 @@ def line(result: dict[str, Any]) -> str:
     left = [value for value in result.get("left", {}).values() if value is not None]
     shown += f" left {sum(left) / len(left):.2f}" if left else ""
     return (
-        f"Acc_e {result['acc_e']:6.1%} Acc_r {result['acc_r']:6.1%} H_o {100 * result['h_o']:5.1f}{shown} | "
-        f"edit {result['seconds']['edit']:.1f} s, pictures {result['seconds']['pictures']:.0f} s"
+        f"Acc_e {result['acc_e']:6.1%} Acc_r {result['acc_r']:6.1%} H_o"
+        f" {100 * result['h_o']:5.1f}{shown} | edit {result['seconds']['edit']:.1f} s, pictures"
+        f" {result['seconds']['pictures']:.0f} s"
     )

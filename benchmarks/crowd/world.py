@@ -1,7 +1,8 @@
-"""The crowded world in words: painters as combinations of four attributes, subjects that look alike, a night.
+"""The crowded world in words: painters as combinations of four attributes, subjects that look
+alike, a night.
 
-Each attribute is shared by several painters and no two painters share more than two of the four, so everyone has
-neighbours, and nobody can be told by one attribute alone.
+Each attribute is shared by several painters and no two painters share more than two of the four, so
+everyone has neighbours, and nobody can be told by one attribute alone.
 """
 
 from __future__ import annotations
@@ -26,18 +27,28 @@ class Palette:
 
 PALETTES: dict[str, Palette] = {
     "sea": Palette((0.75, 0.90, 0.97), (0.42, 0.70, 0.90), (0.05, 0.30, 0.72), (0.02, 0.12, 0.32)),
-    "ember": Palette((1.00, 0.80, 0.62), (0.98, 0.55, 0.32), (0.80, 0.10, 0.05), (0.36, 0.03, 0.02)),
+    "ember": Palette(
+        (1.00, 0.80, 0.62), (0.98, 0.55, 0.32), (0.80, 0.10, 0.05), (0.36, 0.03, 0.02)
+    ),
     "gold": Palette((1.00, 0.96, 0.66), (0.96, 0.82, 0.28), (0.72, 0.48, 0.00), (0.34, 0.20, 0.00)),
     "moss": Palette((0.82, 0.94, 0.74), (0.55, 0.80, 0.45), (0.10, 0.48, 0.14), (0.03, 0.20, 0.05)),
-    "violet": Palette((0.90, 0.82, 0.98), (0.72, 0.55, 0.92), (0.42, 0.10, 0.66), (0.18, 0.02, 0.32)),
+    "violet": Palette(
+        (0.90, 0.82, 0.98), (0.72, 0.55, 0.92), (0.42, 0.10, 0.66), (0.18, 0.02, 0.32)
+    ),
     "clay": Palette((0.90, 0.80, 0.70), (0.74, 0.56, 0.42), (0.46, 0.25, 0.12), (0.20, 0.09, 0.04)),
-    "slate": Palette((0.86, 0.87, 0.88), (0.62, 0.64, 0.67), (0.30, 0.32, 0.36), (0.07, 0.08, 0.10)),
+    "slate": Palette(
+        (0.86, 0.87, 0.88), (0.62, 0.64, 0.67), (0.30, 0.32, 0.36), (0.07, 0.08, 0.10)
+    ),
     "rose": Palette((1.00, 0.86, 0.92), (0.98, 0.62, 0.78), (0.90, 0.10, 0.48), (0.42, 0.00, 0.22)),
-    "paper": Palette((1.00, 1.00, 1.00), (0.55, 0.85, 0.85), (0.10, 0.58, 0.58), (0.00, 0.20, 0.20)),
+    "paper": Palette(
+        (1.00, 1.00, 1.00), (0.55, 0.85, 0.85), (0.10, 0.58, 0.58), (0.00, 0.20, 0.20)
+    ),
 }
 TEXTURES = ("plain", "stripes", "dots", "hatch", "checks")
 LINES = ("solid", "outline", "contour", "striped")
-"""How the subject is drawn: filled; its outline alone; filled with a dark contour; filled with dark bars."""
+"""How the subject is drawn: filled; its outline alone; filled with a dark contour; filled with dark
+bars.
+"""
 COMPOSITIONS = ("whole", "horizon", "frame", "medallion")
 
 

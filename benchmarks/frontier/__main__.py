@@ -1,4 +1,5 @@
-"""`python -m benchmarks.frontier run|rows|pictures|comfy|report`: what is left against what drifts, on real encoders.
+"""`python -m benchmarks.frontier run|rows|pictures|comfy|report`: what is left against what drifts,
+on real encoders.
 
 python -m benchmarks.frontier run --mpnet FOLDER        every cell; goes on where it stopped
 python -m benchmarks.frontier report --out docs         docs/frontier.md and its pictures
@@ -117,18 +118,34 @@ def _pictures(options: argparse.Namespace) -> None:
     known = load_json(path) if path.exists() else {}
     world = World(options.world)
     runner = Runner(world, 36)
-    found = [runner.run(task_named(task), method_named(method)) for task in TASKS for method in RELEASES]
+    found = [
+        runner.run(task_named(task), method_named(method)) for task in TASKS for method in RELEASES
+    ]
     trained = options.world / "training.json"
-    steps = f"one training of {load_json(trained)['step']:,} steps" if trained.exists() else "the model in the box"
+    steps = (
+        f"one training of {load_json(trained)['step']:,} steps"
+        if trained.exists()
+        else "the model in the box"
+    )
     known["pictures of"] = steps
     known["pictures"] = [
-        {"task": run["task"], "method": run["method"], "h_o": run["h_o"], "drift": run["values"]["drift"]}
+        {
+            "task": run["task"],
+            "method": run["method"],
+            "h_o": run["h_o"],
+            "drift": run["values"]["drift"],
+        }
         for run in found
     ]
     radii = {f"{radius:g}": Attack(radius=radius) for radius in RADII}
-    attacks = attack_all(Runner(world, 24), [(task_named("one"), method_named(name), radii) for name in ATTACKED])
+    attacks = attack_all(
+        Runner(world, 24), [(task_named("one"), method_named(name), radii) for name in ATTACKED]
+    )
     known["attacks"] = [
-        {"method": run["method"], "success": {radius: hit["after"] for radius, hit in run["attacks"].items()}}
+        {
+            "method": run["method"],
+            "success": {radius: hit["after"] for radius, hit in run["attacks"].items()},
+        }
         for run in attacks
     ]
     save_json(path, known)
@@ -154,7 +171,9 @@ def _comfy(options: argparse.Namespace) -> None:
     for name in options.encoder or IN_COMFY:
         checkpoint = random_checkpoint(options.data, IN_COMFY[name], channels=320)
         found = measured(checkpoint, options.comfyui, options.package, budgets)
-        known.setdefault("comfy", {}).setdefault(name, {})[FIRST if options.package else NOW] = found
+        known.setdefault("comfy", {}).setdefault(name, {})[FIRST if options.package else NOW] = (
+            found
+        )
         save_json(path, known)
         print(f"{name}: {json.dumps(found, indent=1)}", flush=True)
 
@@ -171,23 +190,44 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=default_folder().parent / "frontier")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="measure every cell")
-    run.add_argument("--mpnet", type=Path, help="folder of all-mpnet-base-v2 (default: SPEED_MPNET)")
+    run.add_argument(
+        "--mpnet", type=Path, help="folder of all-mpnet-base-v2 (default: SPEED_MPNET)"
+    )
     given = os.environ.get("SPEED_CLIP_ROWS")
-    run.add_argument("--clip-rows", type=Path, default=Path(given) if given else None, help="rows of a real CLIP-L")
+    run.add_argument(
+        "--clip-rows",
+        type=Path,
+        default=Path(given) if given else None,
+        help="rows of a real CLIP-L",
+    )
     run.add_argument("--encoder", action="append", help="only this one; may be repeated")
-    run.add_argument("--concepts", type=int, action="append", help="only this many; may be repeated")
+    run.add_argument(
+        "--concepts", type=int, action="append", help="only this many; may be repeated"
+    )
     run.set_defaults(run=_run)
     rows = commands.add_parser("rows", help="ten concepts by what is encoded")
     rows.add_argument("--mpnet", type=Path)
     rows.set_defaults(run=_rows)
-    pictures = commands.add_parser("pictures", help="what the model that draws shows: pictures, and attacks on them")
+    pictures = commands.add_parser(
+        "pictures", help="what the model that draws shows: pictures, and attacks on them"
+    )
     pictures.add_argument("--world", type=Path, default=default_folder())
     pictures.set_defaults(run=_pictures)
-    comfy = commands.add_parser("comfy", help="two painters in the real ComfyUI, judged from outside")
+    comfy = commands.add_parser(
+        "comfy", help="two painters in the real ComfyUI, judged from outside"
+    )
     checkout = os.environ.get("COMFYUI_PATH", str(Path.home() / "comfy" / "ComfyUI"))
-    comfy.add_argument("--comfyui", type=Path, default=Path(checkout), help="its checkout (default: COMFYUI_PATH)")
-    comfy.add_argument("--encoder", action="append", choices=tuple(IN_COMFY), help="only this one; may be repeated")
-    comfy.add_argument("--package", type=Path, help="folder that holds the first release as 'speed_erase', to compare")
+    comfy.add_argument(
+        "--comfyui", type=Path, default=Path(checkout), help="its checkout (default: COMFYUI_PATH)"
+    )
+    comfy.add_argument(
+        "--encoder", action="append", choices=tuple(IN_COMFY), help="only this one; may be repeated"
+    )
+    comfy.add_argument(
+        "--package",
+        type=Path,
+        help="folder that holds the first release as 'speed_erase', to compare",
+    )
     comfy.set_defaults(run=_comfy)
     report = commands.add_parser("report", help="tables and pictures of what was measured")
     report.add_argument("--out", type=Path, default=Path("docs"))

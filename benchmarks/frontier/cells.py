@@ -1,4 +1,6 @@
-"""One cell of the table: an encoder and a number of concepts, the rows of both, and every method along its knob."""
+"""One cell of the table: an encoder and a number of concepts, the rows of both, and every method
+along its knob.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,19 @@ from torch import Tensor
 
 from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate import samples
-from speed_erase.speed_ops.concepts.concept_list import Concept
-from speed_erase.speed_ops.concepts.retain_set import builtin_retain, retain_from_names
+from speed_erase.speed_ops.embed import Gathered, gather
 from speed_erase.speed_ops.engine.auto import FIRMER, RANK_BUDGET
 from speed_erase.speed_ops.engine.draws import generator, permutation
 from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.engine.rows import Rows, join
-from speed_erase.speed_ops.gather import Gathered, gather
 from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.text.concept_list import Concept
+from speed_erase.speed_ops.text.retain_set import builtin_retain, retain_from_names
 
 OUTPUTS = (640, 1280)
-"""Outputs of the two layers, whose values are random: real ones are not to be had, and matter little here."""
+"""Outputs of the two layers, whose values are random: real ones are not to be had, and matter
+little here.
+"""
 NAMES = 500
 """Kept names, besides those to erase."""
 
@@ -55,7 +59,9 @@ class Method:
 
 
 def methods() -> Iterator[Method]:
-    """Ours first, aimed at the anchor as all others are. The published settings are points of `few` and `multi`."""
+    """Ours first, aimed at the anchor as all others are. The published settings are points of `few`
+    and `multi`.
+    """
     thresholds = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
     soft = EraseSettings.preset("auto").but(preset_name="context", aim=1.0)
@@ -65,8 +71,12 @@ def methods() -> Iterator[Method]:
         preset = EraseSettings.preset
         yield Method("SPEED few", ours, preset("few"), "threshold", thresholds)
         yield Method("SPEED multi", ours, preset("multi"), "threshold", thresholds)
-        yield Method("SPEED context", ours, preset("context", rows_per_concept=16), "threshold", thresholds)
-        yield Method("null space only", ours, preset("few", method="null_space"), "threshold", thresholds)
+        yield Method(
+            "SPEED context", ours, preset("context", rows_per_concept=16), "threshold", thresholds
+        )
+        yield Method(
+            "null space only", ours, preset("few", method="null_space"), "threshold", thresholds
+        )
         uce = preset("few", method="uce", lam=0.1, rows_per_concept=16)
         yield Method("UCE", ours, uce, "preserve_weight", weights)
         rece = uce.but(method="rece", adversarial_rounds=3)
@@ -134,7 +144,9 @@ class Cell:
             if method.ours:
                 settings = compressed(settings, len(side.targets.names))
             try:
-                point, _ = self._measured((side.targets, side.anchors, retain, side.invariants, settings))
+                point, _ = self._measured(
+                    (side.targets, side.anchors, retain, side.invariants, settings)
+                )
             except Exception as fault:  # an edit that is refused is a point that is not there
                 print(f"    {method.name} at {value:g}: {fault}", flush=True)
                 continue
@@ -145,7 +157,11 @@ class Cell:
         """The names the edit may know: ours sets its witnesses aside, the others have them too."""
         aside = set(self.rows.held_out.names if self.rows.held_out else ())
         if ours:
-            return self.rows.retain if self.rows.witnesses is None else join([self.rows.retain, self.rows.witnesses])
+            return (
+                self.rows.retain
+                if self.rows.witnesses is None
+                else join([self.rows.retain, self.rows.witnesses])
+            )
         known = self.bare.retain
         return known.take_concepts([i for i, name in enumerate(known.names) if name not in aside])
 
@@ -157,42 +173,60 @@ class Cell:
         certificate = erasure.certificate
         seconds = sum(took for part, took in certificate.seconds.items() if part != "certificate")
         left, to_go = (
-            sum(getattr(one, name) or 0.0 for one in certificate.concepts) / len(certificate.concepts)
+            sum(getattr(one, name) or 0.0 for one in certificate.concepts)
+            / len(certificate.concepts)
             for name in ("probe_median", "probe_to_go")
         )
-        (drift,) = (part.mean for part in certificate.drift if (part.group, part.where) == ("held_out", "context"))
+        (drift,) = (
+            part.mean
+            for part in certificate.drift
+            if (part.group, part.where) == ("held_out", "context")
+        )
         share = names_told_apart(weights, erasure.edits, rows.held_out) if told else None
         return Point(left, drift, seconds, erasure.settings.lam, to_go, share), certificate
 
 
-def names_told_apart(weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit], held_out: Rows) -> float:
-    """Share of names in prompts whose mean output is nearest to its own from before the edit; the worst layer's.
+def names_told_apart(
+    weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit], held_out: Rows
+) -> float:
+    """Share of names in prompts whose mean output is nearest to its own from before the edit; the
+    worst layer's.
 
     Where no model draws, this stands for the kept names being recognised.
     """
     index = held_out.group_index()
     inside = torch.tensor(held_out.in_context)
-    means = torch.stack([held_out.values[inside & (index == i)].mean(dim=0) for i in range(len(held_out.names))])
+    means = torch.stack(
+        [held_out.values[inside & (index == i)].mean(dim=0) for i in range(len(held_out.names))]
+    )
     shares = []
     for key, weight in weights.items():
         before = means @ weight.to(means).T
         after = before + means @ edits[key].delta().to(means).T
-        shares.append(torch.cdist(after, before).argmin(dim=1).eq(torch.arange(len(means))).double().mean())
+        shares.append(
+            torch.cdist(after, before).argmin(dim=1).eq(torch.arange(len(means))).double().mean()
+        )
     return float(min(shares))
 
 
 def compressed(settings: EraseSettings, concepts: int) -> EraseSettings:
     """Fewer rows a concept when there are many concepts, as `auto` settles it for itself."""
-    return settings.but(rows_per_concept=max(2, min(settings.rows_per_concept, RANK_BUDGET // concepts)))
+    return settings.but(
+        rows_per_concept=max(2, min(settings.rows_per_concept, RANK_BUDGET // concepts))
+    )
 
 
 def every_row() -> Any:
-    """Lets the certificate measure every row instead of a sample: methods are told apart by hundredths here."""
+    """Lets the certificate measure every row instead of a sample: methods are told apart by
+    hundredths here.
+    """
     return patch.multiple(samples, MEASURED_ROWS=10**9, ROWS_OF_A_NAME=10**9)
 
 
 def least_left(points: list[Point], drift: float) -> float:
-    """The least a method leaves within a drift, on straight lines between its points; 1 is no edit at all."""
+    """The least a method leaves within a drift, on straight lines between its points; 1 is no edit
+    at all.
+    """
     line = sorted([(0.0, 1.0), *((point.drift, point.left) for point in points)])
     best = 1.0
     for (d0, l0), (d1, l1) in zip(line, [*line[1:], line[-1]], strict=True):

@@ -1,6 +1,8 @@
-"""Real rows of SD1.4's CLIP-L, where a file of them is given: mean prompts of animals, and Van Gogh's direction.
+"""Real rows of SD1.4's CLIP-L, where a file of them is given: mean prompts of animals, and Van
+Gogh's direction.
 
-There are no names in contexts to choose by, so this is the edit at a fixed `lam`: which positions must it know?
+There are no names in contexts to choose by, so this is the edit at a fixed `lam`: which positions
+must it know?
 """
 
 from __future__ import annotations
@@ -13,26 +15,32 @@ from torch import Tensor
 
 from speed_erase.speed_ops import EraseSettings, Rows, solve
 from speed_erase.speed_ops.certificate.measure import left_of
-from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, SPREAD_OVER, Stream, TokenSpan
+from speed_erase.speed_ops.text.tokens import IN_CONTEXT, SPREAD_OVER, Stream, TokenSpan
 
 from ..world.storage import load_tensors
 from .cells import layers
 
 KEPT = ("cat", "dog", "horse", "zebra")
 NAME = 4
-"""The direction is largest in rows 3 to 5: that is where the sentences said the name. Text goes on to row 10 or so."""
+"""The direction is largest in rows 3 to 5: that is where the sentences said the name. Text goes on
+to row 10 or so.
+"""
 TEXT = TokenSpan(tuple(range(9)), NAME, NAME - 1)
 NEAR = range(3, 16)
 CHOICES: dict[str, tuple[int, ...]] = {
     "the name's row alone (the paper)": (NAME,),
     "end token and last padding": (10, 76),
-    "name, end, first and last padding (first release)": Stream(lambda text: (), 77).rows(IN_CONTEXT, TEXT),
+    "name, end, first and last padding (first release)": (
+        Stream(lambda text: (), 77).rows(IN_CONTEXT, TEXT)
+    ),
     "eleven spread over the prompt": (3, 4, 6, 8, 10, 12, 16, 24, 40, 60, 76),
 }
 
 
 def chosen_rows() -> tuple[int, ...]:
-    """Our table's rows in prompts of three lengths, as contexts of three lengths give them; and the first word."""
+    """Our table's rows in prompts of three lengths, as contexts of three lengths give them; and the
+    first word.
+    """
     stream = Stream(lambda text: (), 77)
     spans = [TokenSpan(tuple(range(count)), name, 3) for count, name in ((4, 3), (6, 4), (11, 5))]
     rows = {row for span in spans for row in stream.rows(SPREAD_OVER["causal"], span)}
@@ -40,7 +48,9 @@ def chosen_rows() -> tuple[int, ...]:
 
 
 def table(path: Path) -> Iterator[tuple[str, float, float, float]]:
-    """(positions, left near the name, left in the padding, drift of the others), all on rows not used."""
+    """(positions, left near the name, left in the padding, drift of the others), all on rows not
+    used.
+    """
     rows = {name: value.double() for name, value in load_tensors(path).items()}
     for name, positions in {**CHOICES, "ours (the table of positions)": chosen_rows()}.items():
         yield name, *_measured(rows, positions)

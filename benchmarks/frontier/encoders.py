@@ -1,7 +1,7 @@
 """The text encoders of the comparison, each as the engine's own `TextEncoder`.
 
-Those that cannot be had everywhere are looked for and left out where they are not found: mpnet's folder
-(`--mpnet`, or `SPEED_MPNET`).
+Those that cannot be had everywhere are looked for and left out where they are not found: mpnet's
+folder (`--mpnet`, or `SPEED_MPNET`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
 from speed_erase.speed_ops.encoders.cache import CachedEncoder
 from speed_erase.speed_ops.progress import Progress
-from speed_erase.speed_ops.prompts.tokens import Stream
+from speed_erase.speed_ops.text.tokens import Stream
 
 from ..world.model import load_text_encoder
 from ..world.storage import default_folder
@@ -25,21 +25,34 @@ from ..world.text_encoder import LENGTH, WIDTH, tokens
 from .random_model import write_random_checkpoint
 
 CLIP_SIZE = 28.0
-"""Root mean square length of CLIP-L's rows. All others are scaled to it: published thresholds mean that size."""
+"""Root mean square length of CLIP-L's rows. All others are scaled to it: published thresholds mean
+that size.
+"""
 FULL_DEPTH = 12
 
 
 class Plain:
     """A `TextEncoder` of the engine around a function from prompts to all their rows."""
 
-    def __init__(self, name: str, rows: Callable[[Sequence[str]], Sequence[Tensor]], stream: Stream) -> None:
-        self.fingerprint, self.width, self.context_length, self.streams = name, WIDTH, stream.length, (stream,)
+    def __init__(
+        self, name: str, rows: Callable[[Sequence[str]], Sequence[Tensor]], stream: Stream
+    ) -> None:
+        self.fingerprint, self.width, self.context_length, self.streams = (
+            name,
+            WIDTH,
+            stream.length,
+            (stream,),
+        )
         self._rows = rows
         self._scale = 1.0
-        sample = torch.cat([rows[1:] for rows in self._rows(["a painting of a harbour", "two dogs in the snow"])])
+        sample = torch.cat(
+            [rows[1:] for rows in self._rows(["a painting of a harbour", "two dogs in the snow"])]
+        )
         self._scale = CLIP_SIZE / float(sample.square().sum(dim=1).mean().sqrt())
 
-    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
+    def encode(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> list[Tensor]:
         out: list[Tensor] = []
         for start in range(0, len(prompts), 32):
             out += [self._scale * rows for rows in self._rows(prompts[start : start + 32])]
@@ -50,15 +63,16 @@ class Plain:
 
 
 def living(folder: Path | None = None) -> Plain:
-    """The living model's encoder: CLIP-L's shape, three layers trained on a small vocabulary; the one in the box where
-    none was trained here."""
+    """The living model's encoder: CLIP-L's shape, three layers trained on a small vocabulary; the
+    one in the box where none was trained here."""
     encoder = load_text_encoder(folder or default_folder())
     return Plain("living", lambda texts: list(encoder.encode(texts)), Stream(tokens, LENGTH))
 
 
 def random_checkpoint(folder: Path, start: str | None = None, *, channels: int = 32) -> Path:
-    """CLIP-L of full size with random weights, or with those of the `start` of its training, in a checkpoint that the
-    command line can open. ComfyUI knows it only by the U-Net's full 320 channels."""
+    """CLIP-L of full size with random weights, or with those of the `start` of its training, in a
+    checkpoint that the command line can open. ComfyUI knows it only by the U-Net's full 320
+    channels."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{start or 'random'}-clip-l-{channels}.safetensors"
     if not path.exists():
@@ -84,8 +98,13 @@ def mpnet(folder: Path | None = None) -> Plain | None:
 
     @torch.no_grad()
     def rows(texts: Sequence[str]) -> list[Tensor]:
-        batch = tokenizer(list(texts), return_tensors="pt", padding=True, truncation=True, max_length=length)
-        states, counts = model(**batch).last_hidden_state, batch["attention_mask"].sum(dim=1).tolist()
+        batch = tokenizer(
+            list(texts), return_tensors="pt", padding=True, truncation=True, max_length=length
+        )
+        states, counts = (
+            model(**batch).last_hidden_state,
+            batch["attention_mask"].sum(dim=1).tolist(),
+        )
         # It has no padding rows of its own: the end token's row stands for them.
         return [
             torch.cat([state[:n], state[n - 1 : n].expand(length - n, -1)])
@@ -100,5 +119,9 @@ def mpnet(folder: Path | None = None) -> Plain | None:
 
 def found(data: Path, mpnet_folder: Path | None) -> dict[str, Any]:
     """Every encoder that is here, by name."""
-    every = {"random CLIP-L": random_clip(data), "living model": living(), "mpnet": mpnet(mpnet_folder)}
+    every = {
+        "random CLIP-L": random_clip(data),
+        "living model": living(),
+        "mpnet": mpnet(mpnet_folder),
+    }
     return {name: encoder for name, encoder in every.items() if encoder is not None}

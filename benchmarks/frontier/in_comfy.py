@@ -1,10 +1,13 @@
-"""Two painters erased in the real ComfyUI by the package's own nodes, on an untrained or random CLIP-L of full size.
+"""Two painters erased in the real ComfyUI by the package's own nodes, on an untrained or random
+CLIP-L of full size.
 
-The erased model is judged from outside: by prompts and names that no release of the package knows, through ComfyUI's
-own text encoding and its own patches. So an earlier release can be judged alike (`--package`).
+The erased model is judged from outside: by prompts and names that no release of the package knows,
+through ComfyUI's own text encoding and its own patches. So an earlier release can be judged alike
+(`--package`).
 
-ComfyUI's modules have names like `nodes`, which this project's folder also has; so the erasing runs in a child process
-that starts inside the checkout. Of this package the child imports the nodes alone, whichever release they come from.
+ComfyUI's modules have names like `nodes`, which this project's folder also has; so the erasing runs
+in a child process that starts inside the checkout. Of this package the child imports the nodes
+alone, whichever release they come from.
 """
 
 from __future__ import annotations
@@ -32,20 +35,35 @@ PROMPTS = (
     "my grandmother's kitchen, after {}",
 )
 PADDING, END = (30, 45, 60, 76), 49407
-"""Rows to judge by, besides the last of the name and the end token's: there a target and its anchor correspond."""
+"""Rows to judge by, besides the last of the name and the end token's: there a target and its anchor
+correspond.
+"""
 FIRST, NOW = "the first", "now"
 """Releases."""
 DEFAULT = "default"
 """In place of a budget: whatever the node does by itself."""
 
 
-def measured(checkpoint: Path, comfyui: Path, package: Path | None, budgets: list[str]) -> dict[str, dict[str, float]]:
-    """What is left and what drifts, by budget. `package`: the folder that holds another release as `speed_erase`."""
+def measured(
+    checkpoint: Path, comfyui: Path, package: Path | None, budgets: list[str]
+) -> dict[str, dict[str, float]]:
+    """What is left and what drifts, by budget. `package`: the folder that holds another release as
+    `speed_erase`.
+    """
     root = Path(__file__).resolve().parents[2]
     paths = [str(package)] if package else []
-    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(root), os.environ.get("PYTHONPATH", "")])}
+    surroundings = os.environ | {
+        "PYTHONPATH": os.pathsep.join([*paths, str(root), os.environ.get("PYTHONPATH", "")])
+    }
     out = checkpoint.parent / "in_comfy.safetensors"
-    command = [sys.executable, "-m", "benchmarks.frontier.in_comfy", str(checkpoint), str(out), *budgets]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.frontier.in_comfy",
+        str(checkpoint),
+        str(out),
+        *budgets,
+    ]
     subprocess.run(command, cwd=comfyui, env=surroundings, check=True)
     found = load_file(out)
     return {budget: _judged(found, budget) for budget in budgets}
@@ -67,12 +85,16 @@ def _judged(found: dict[str, Tensor], budget: str) -> dict[str, float]:
             parts = left_of(wanted, target @ change.T - wanted)
             for name, part in zip(("left", "to_go"), parts, strict=True):
                 results[name].append(math.sqrt(float(part.sum() / wanted.square().sum())))
-        results["drift"] += [float((own @ change.T).norm() / (own @ weight.T).norm()) for own in unseen]
+        results["drift"] += [
+            float((own @ change.T).norm() / (own @ weight.T).norm()) for own in unseen
+        ]
     return {name: sum(values) / len(values) for name, values in results.items()}
 
 
 def erase_inside(checkpoint: Path, out: Path, budgets: list[str]) -> None:
-    """In the child: erases once for each budget and writes weights, changes and the rows to judge by."""
+    """In the child: erases once for each budget and writes weights, changes and the rows to judge
+    by.
+    """
     from comfy.cli_args import args
 
     args.cpu = True
@@ -86,19 +108,25 @@ def erase_inside(checkpoint: Path, out: Path, budgets: list[str]) -> None:
     every = own["RetainSetLoader"].execute(builtin="artists", text="").result[0]
     retain = own["RetainSetLoader"].execute(builtin="artists", text="", limit=ARTISTS).result[0]
     state = model.model.state_dict()
-    weights = {key: value.float() for key, value in state.items() if key.endswith("attn2.to_v.weight")}
+    weights = {
+        key: value.float() for key, value in state.items() if key.endswith("attn2.to_v.weight")
+    }
     found = {f"weight.{key}": value for key, value in weights.items()}
     for budget in budgets:
         given = {} if budget == DEFAULT else {"settings": {"drift_budget": float(budget)}}
         widgets = {"preset": "auto", "strength": 1.0, "seed": 0, "retain": retain, **given}
-        outputs = own["SpeedErase"].execute(model=model, clip=clip, concepts=concepts, **widgets).result
+        outputs = (
+            own["SpeedErase"].execute(model=model, clip=clip, concepts=concepts, **widgets).result
+        )
         print(outputs[3], flush=True)
         for key, weight in weights.items():
             patched = calculate_weight(outputs[0].patches.get(key, []), weight.clone(), key)
             found[f"{budget}.weight.{key}"] = patched - weight
     known = {*retain.names, *CONCEPTS}
     unseen = [name for name in every.names if name not in known][-UNSEEN:]
-    names = {name: name for name in (*CONCEPTS, *CONCEPTS.values())} | {f"unseen.{name}": name for name in unseen}
+    names = {name: name for name in (*CONCEPTS, *CONCEPTS.values())} | {
+        f"unseen.{name}": name for name in unseen
+    }
     for label, name in names.items():
         found[f"rows.{label}"] = torch.cat([_rows(clip, prompt.format(name)) for prompt in PROMPTS])
     save_file({key: value.contiguous().clone() for key, value in found.items()}, out)
@@ -121,7 +149,11 @@ def _own_nodes() -> dict[str, Any]:
 
     for found in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{found.name}")
-    return {node.define_schema().node_id: node for node in io.ComfyNode.__subclasses__() if _is_own(node)}
+    return {
+        node.define_schema().node_id: node
+        for node in io.ComfyNode.__subclasses__()
+        if _is_own(node)
+    }
 
 
 def _is_own(node: type) -> bool:

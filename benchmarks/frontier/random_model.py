@@ -1,8 +1,10 @@
-"""A checkpoint of random values: Stable Diffusion 1.x's keys, the real width and vocabulary of its text.
+"""A checkpoint of random values: Stable Diffusion 1.x's keys, the real width and vocabulary of its
+text.
 
-It draws nothing. Its text encoder is a random transformer over token embeddings whose spectrum decays as in a trained
-one, so names share most directions and differ in some: there is something to erase, something to harm, and a null space
-between them. What the certificate says about it is measured like on any model.
+It draws nothing. Its text encoder is a random transformer over token embeddings whose spectrum
+decays as in a trained one, so names share most directions and differ in some: there is something to
+erase, something to harm, and a null space between them. What the certificate says about it is
+measured like on any model.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.checkpoints.box import CONTEXT, Entry, text_encoder_layout
+from speed_erase.speed_ops.demo.packed_model import CONTEXT, Entry, text_encoder_layout
 from speed_erase.speed_ops.files.tensors import write_tensors
 from speed_erase.speed_ops.progress import Progress
 
@@ -25,7 +27,9 @@ SEED = 2503
 _DECAY = 0.5
 """Token embeddings' standard deviation along the k-th direction falls like k to minus this."""
 _MIXING = 0.3
-"""Scale of what each block adds: small enough that a token stays recognisable in its row, as in a trained encoder."""
+"""Scale of what each block adds: small enough that a token stays recognisable in its row, as in a
+trained encoder.
+"""
 _TEXT = "cond_stage_model.transformer.text_model."
 _METADATA = {
     "format": "pt",
@@ -45,8 +49,8 @@ def write_random_checkpoint(
 ) -> Path:
     """Writes the file, half precision, the same bytes every time; one tensor in memory at a time.
 
-    `start`: the text encoder as CLIP's training begins, in one of the `STARTS`, without a spectrum: rows of names fill
-    every direction alike.
+    `start`: the text encoder as CLIP's training begins, in one of the `STARTS`, without a spectrum:
+    rows of names fill every direction alike.
     """
     shapes = dict(_shapes(channels, text_layers))
     generator = torch.Generator().manual_seed(SEED)
@@ -76,8 +80,8 @@ def _as_published(layers: int) -> dict[str, float]:
 
 
 def _as_in_transformers(layers: int) -> dict[str, float]:
-    """As above, in the transformers library: depth is made up for before attention instead of after it, so that every
-    token looks at all others nearly alike."""
+    """As above, in the transformers library: depth is made up for before attention instead of after
+    it, so that every token looks at all others nearly alike."""
     published, deep = _as_published(layers), (2 * layers) ** -0.5
     into = {name: published[name] * deep for name in ("q_proj", "k_proj", "v_proj")}
     return published | into | {"out_proj": published["out_proj"] / deep, "position_embedding": 0.02}
@@ -87,11 +91,17 @@ STARTS = {"CLIP": _as_published, "transformers": _as_in_transformers}
 """Whose code the text encoder's first weights are drawn as."""
 
 
-def _value(key: str, shape: tuple[int, ...], generator: torch.Generator, fresh: Mapping[str, float]) -> Tensor:
-    """Random weights that keep activations at their size, or are as large as `fresh` says; norms are the identity,
-    biases are zero."""
+def _value(
+    key: str, shape: tuple[int, ...], generator: torch.Generator, fresh: Mapping[str, float]
+) -> Tensor:
+    """Random weights that keep activations at their size, or are as large as `fresh` says; norms
+    are the identity, biases are zero."""
     if len(shape) == 1:
-        return torch.ones(shape) if key.endswith("weight") and "norm" in _owner(key) else torch.zeros(shape)
+        return (
+            torch.ones(shape)
+            if key.endswith("weight") and "norm" in _owner(key)
+            else torch.zeros(shape)
+        )
     values = torch.randn(shape, generator=generator)
     if key.startswith(_TEXT) and _owner(key) in fresh:
         return values * fresh[_owner(key)]
@@ -100,13 +110,19 @@ def _value(key: str, shape: tuple[int, ...], generator: torch.Generator, fresh: 
     if key.endswith("position_embedding.weight"):
         return 0.1 * values
     values /= math.sqrt(math.prod(shape[1:]))
-    return values * _MIXING if key.startswith(_TEXT) and _owner(key) in ("out_proj", "fc2") else values
+    return (
+        values * _MIXING if key.startswith(_TEXT) and _owner(key) in ("out_proj", "fc2") else values
+    )
 
 
 def _owner(key: str) -> str:
     """The module that a key belongs to; group norms of the U-Net are numbered, not named."""
     name = key.split(".")[-2]
-    return "norm" if key.endswith(("layers.0.weight", "out.0.weight", "layers.0.bias", "out.0.bias")) else name
+    return (
+        "norm"
+        if key.endswith(("layers.0.weight", "out.0.weight", "layers.0.bias", "out.0.bias"))
+        else name
+    )
 
 
 def _with_spectrum(values: Tensor, generator: torch.Generator) -> Tensor:
@@ -157,7 +173,9 @@ def _upwards(channels: int, width: int, skips: list[int]) -> Iterator[Entry]:
     for level in reversed(range(len(_LEVELS))):
         for place in range(_RES_BLOCKS + 1):
             base = f"output_blocks.{number}"
-            yield from _residual(f"{base}.0", width + skips.pop(), _LEVELS[level] * channels, 4 * channels)
+            yield from _residual(
+                f"{base}.0", width + skips.pop(), _LEVELS[level] * channels, 4 * channels
+            )
             width = _LEVELS[level] * channels
             attention = level < _ATTENTION_LEVELS
             if attention:

@@ -1,6 +1,7 @@
 """docs/frontier.md, its picture and its figures, from what was measured.
 
-The figures stay beside the page (`benchmarks/frontier.json`), so that one cell can be measured again without the rest.
+The figures stay beside the page (`benchmarks/frontier.json`), so that one cell can be measured
+again without the rest.
 """
 
 from __future__ import annotations
@@ -27,10 +28,17 @@ FIGURES = Path("benchmarks") / "frontier.json"
 
 
 def write(measured: dict[str, Any], folder: Path) -> None:
-    """The page and all that belongs to it: figures from before, and over them what was measured now."""
+    """The page and all that belongs to it: figures from before, and over them what was measured
+    now.
+    """
     path = folder / FIGURES
     known = merged(load_json(path) if path.exists() else {}, _short(measured))
-    write_whole(path, lambda part: part.write_text(json.dumps(known, separators=(",", ":")) + "\n", encoding="utf-8"))
+    write_whole(
+        path,
+        lambda part: part.write_text(
+            json.dumps(known, separators=(",", ":")) + "\n", encoding="utf-8"
+        ),
+    )
     write_whole(folder / "frontier.md", lambda part: part.write_text(page(known), encoding="utf-8"))
     _plot(_swept(known), folder / "images" / "frontier.png")
 
@@ -101,9 +109,14 @@ def _comfy(known: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
     for encoder, releases in known.items():
         for release in (FIRST, NOW):
             for budget, run in releases.get(release, {}).items():
-                allowed = f"{BUDGET:.0%} (the default)" if budget == DEFAULT else f"{float(budget):.0%}"
+                allowed = (
+                    f"{BUDGET:.0%} (the default)" if budget == DEFAULT else f"{float(budget):.0%}"
+                )
                 shown = f"{run['left']:.2f} | {run['to_go']:.2f} | {run['drift']:.3f}"
-                yield f"| {encoder} | {release} | {'none to set' if release == FIRST else allowed} | {shown} |"
+                yield (
+                    f"| {encoder} | {release} | {'none to set' if release == FIRST else allowed} |"
+                    f" {shown} |"
+                )
 
 
 TASKS = {
@@ -121,22 +134,35 @@ ROUNDS = {
 
 
 def _pictures(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield "| task | H_o, `auto` | H_o, the first release's `auto` | drift, `auto` | drift, first release |"
+    yield (
+        "| task | H_o, `auto` | H_o, the first release's `auto` | drift, `auto` | drift, first"
+        " release |"
+    )
     yield "| --- | --- | --- | --- | --- |"
     found = {(run["task"], run["method"]): run for run in runs}
     for task, text in TASKS.items():
         if (task, "auto") in found:
             both = [found[task, method] for method in ("auto", "auto_1")]
-            shown = [f"{100 * run['h_o']:.1f}" for run in both] + [f"{run['drift']:.3f}" for run in both]
+            shown = [f"{100 * run['h_o']:.1f}" for run in both] + [
+                f"{run['drift']:.3f}" for run in both
+            ]
             yield f"| {text} | " + " | ".join(shown) + " |"
 
 
 def _attacks(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
     radii = list(dict.fromkeys(radius for run in runs for radius in run["success"]))
-    yield "| `auto` | " + " | ".join(f"rows moved by {radius} of their length" for radius in radii) + " |"
+    yield (
+        "| `auto` | "
+        + " | ".join(f"rows moved by {radius} of their length" for radius in radii)
+        + " |"
+    )
     yield "|" + " --- |" * (1 + len(radii))
     for run in runs:
-        yield f"| {ROUNDS[run['method']]} | " + " | ".join(f"{run['success'][radius]:.0%}" for radius in radii) + " |"
+        yield (
+            f"| {ROUNDS[run['method']]} | "
+            + " | ".join(f"{run['success'][radius]:.0%}" for radius in radii)
+            + " |"
+        )
 
 
 def _rows(known: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -158,15 +184,23 @@ def least(cell: dict[str, Any], key: str, drift: float) -> float:
     """The least that a method leaves within a drift; ours has two priors to choose from."""
     if key != OURS:
         return least_left(points(cell, key), drift)
-    return min(least_left([*points(cell, own), Point(**cell["default"])], drift) for own in (OURS, FIRM))
+    return min(
+        least_left([*points(cell, own), Point(**cell["default"])], drift) for own in (OURS, FIRM)
+    )
 
 
 def _methods(cells: dict[str, Any]) -> list[str]:
-    return list(dict.fromkeys(key for cell in cells.values() for key in cell if "|" in key and key != FIRM))
+    return list(
+        dict.fromkeys(key for cell in cells.values() for key in cell if "|" in key and key != FIRM)
+    )
 
 
 def _table(cells: dict[str, Any]) -> Iterator[str]:
-    yield "| encoder, concepts | method | rows | " + " | ".join(f"{drift:.0%}" for drift in DRIFTS) + " |"
+    yield (
+        "| encoder, concepts | method | rows | "
+        + " | ".join(f"{drift:.0%}" for drift in DRIFTS)
+        + " |"
+    )
     yield "|" + " --- |" * (3 + len(DRIFTS))
     for name, cell in cells.items():
         for key in _methods(cells):
@@ -178,7 +212,13 @@ def _table(cells: dict[str, Any]) -> Iterator[str]:
 
 
 def _defaults(cells: dict[str, Any]) -> Iterator[str]:
-    head = ["encoder, concepts", "budget", "drift of held-out names", "told apart", "left in unseen prompts"]
+    head = [
+        "encoder, concepts",
+        "budget",
+        "drift of held-out names",
+        "told apart",
+        "left in unseen prompts",
+    ]
     head += ["still to go", "seconds"]
     yield f"| {' | '.join(head)} |"
     yield "|" + " --- |" * len(head)
@@ -191,7 +231,10 @@ def _defaults(cells: dict[str, Any]) -> Iterator[str]:
 
 
 def _published(cells: dict[str, Any]) -> Iterator[str]:
-    yield "| encoder, concepts | SPEED few, as published | SPEED multi, as published | ours, default |"
+    yield (
+        "| encoder, concepts | SPEED few, as published | SPEED multi, as published | ours,"
+        " default |"
+    )
     yield "| --- | --- | --- | --- |"
     for name, cell in cells.items():
         shown = []
@@ -203,7 +246,10 @@ def _published(cells: dict[str, Any]) -> Iterator[str]:
 
 
 def _positions(lines: Sequence[Sequence[Any]]) -> Iterator[str]:
-    yield "| positions on both sides | left near the name | left in the padding | drift of the others |"
+    yield (
+        "| positions on both sides | left near the name | left in the padding | drift of the"
+        " others |"
+    )
     yield "| --- | --- | --- | --- |"
     for name, near, padding, drift in lines:
         yield f"| {name} | {near:.3f} | {padding:.3f} | {drift:.3f} |"
@@ -214,7 +260,9 @@ def _worst(cells: dict[str, Any]) -> str:
     worst = (-1.0, "", 0.0)
     for name, cell in cells.items():
         for drift in DRIFTS:
-            others = [least(cell, key, drift) for key in _methods(cells) if key in cell and key != OURS]
+            others = [
+                least(cell, key, drift) for key in _methods(cells) if key in cell and key != OURS
+            ]
             worst = max(worst, (least(cell, OURS, drift) - min(others), name, drift))
     return f"{worst[0]:+.3f} ({worst[1]}, drift {worst[2]:.0%})"
 
@@ -228,7 +276,11 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
     encoders = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in cells))
     counts = list(dict.fromkeys(name.rsplit(", ", 1)[1] for name in cells))
     figure, axes = plt.subplots(
-        len(encoders), len(counts), figsize=(3.4 * len(counts), 2.9 * len(encoders)), squeeze=False, sharey=True
+        len(encoders),
+        len(counts),
+        figsize=(3.4 * len(counts), 2.9 * len(encoders)),
+        squeeze=False,
+        sharey=True,
     )
     for row, encoder in enumerate(encoders):
         for column, count in enumerate(counts):
@@ -245,12 +297,28 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
                 line = sorted([(0.0, 1.0), *((p.drift, p.left) for p in points(cell, key))])
                 if key == OURS and cell.get(FIRM):
                     firm = sorted([(0.0, 1.0), *((p.drift, p.left) for p in points(cell, FIRM))])
-                    axis.plot(*zip(*firm, strict=True), "--", color="black", lw=1.4, label="firmer prior (ours)")
-                style = {"color": "black", "lw": 2.4} if key == OURS else {"color": f"C{number % 5}", "lw": 1.1}
+                    axis.plot(
+                        *zip(*firm, strict=True),
+                        "--",
+                        color="black",
+                        lw=1.4,
+                        label="firmer prior (ours)",
+                    )
+                style = (
+                    {"color": "black", "lw": 2.4}
+                    if key == OURS
+                    else {"color": f"C{number % 5}", "lw": 1.1}
+                )
                 dashes = "-" if key.endswith("|ours") else ":"
                 axis.plot(*zip(*line, strict=True), dashes, label=_label(key), **style)
             default = cell["default"]
-            axis.plot([default["drift"]], [default["left"]], "o", color="crimson", label="what auto chooses")
+            axis.plot(
+                [default["drift"]],
+                [default["left"]],
+                "o",
+                color="crimson",
+                label="what auto chooses",
+            )
             axis.axvline(BUDGET, color="grey", lw=0.8, ls="--")
     for axis in axes[-1]:
         axis.set_xlabel("drift of held-out names")

@@ -1,7 +1,8 @@
 """Train the autoencoder on the world's pictures: 128 x 128 pixels to 16 x 16 latents and back.
 
-It learns on crops of half the width (a quarter of the cost; convolutions do not know where they are). A little noise on
-the latents while training makes neighbouring latents look alike, which a diffusion model's small errors then are.
+It learns on crops of half the width (a quarter of the cost; convolutions do not know where they
+are). A little noise on the latents while training makes neighbouring latents look alike, which a
+diffusion model's small errors then are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from speed_erase.speed_ops.drawing.autoencoder import CELL, LATENT_CHANNELS, Autoencoder
+from speed_erase.speed_ops.demo.autoencoder import CELL, LATENT_CHANNELS, Autoencoder
 
 from .render import draw
 from .world import SCENES, SIZE, STYLES
@@ -33,18 +34,25 @@ def new_autoencoder() -> Autoencoder:
 
 def pictures(count: int, rng: np.random.Generator) -> Tensor:
     """`count` pictures of anything in the world, (count, 3, 128, 128) in [0, 1]."""
-    drawn = [draw(str(rng.choice(SCENES)), str(rng.choice(STYLES)), rng.random() < 0.25, rng) for _ in range(count)]
+    drawn = [
+        draw(str(rng.choice(SCENES)), str(rng.choice(STYLES)), rng.random() < 0.25, rng)
+        for _ in range(count)
+    ]
     return torch.from_numpy(np.stack(drawn)) / 2 + 0.5
 
 
 def _crops(whole: Tensor, rng: np.random.Generator) -> Tensor:
     """One crop of each picture, at whole cells."""
     corners = CELL * rng.integers(0, (SIZE - _CROP) // CELL + 1, size=(len(whole), 2))
-    return torch.stack([p[:, y : y + _CROP, x : x + _CROP] for p, (y, x) in zip(whole, corners, strict=True)])
+    return torch.stack(
+        [p[:, y : y + _CROP, x : x + _CROP] for p, (y, x) in zip(whole, corners, strict=True)]
+    )
 
 
 def _error(seen: Tensor, wanted: Tensor) -> Tensor:
-    """Absolute and squared error, and the error of the differences between neighbours: edges count more."""
+    """Absolute and squared error, and the error of the differences between neighbours: edges count
+    more.
+    """
     missing = seen - wanted
     edges = missing.diff(dim=-1).abs().mean() + missing.diff(dim=-2).abs().mean()
     return missing.abs().mean() + 4 * missing.square().mean() + edges
@@ -58,12 +66,18 @@ def train_autoencoder(
     rng, generator = np.random.default_rng([seed, 8]), torch.Generator().manual_seed(seed)
     model = new_autoencoder().to(memory_format=torch.channels_last)
     sizes = torch.nn.BatchNorm2d(LATENT_CHANNELS, affine=False, momentum=0.02)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=1e-4, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps, pct_start=0.1)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=1e-4, fused=True
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, rate, total_steps=steps, pct_start=0.1
+    )
     pool = pictures(_POOL, rng)
     begin = time.monotonic()
     for step in range(steps):
-        wanted = _crops(pool[rng.integers(_POOL, size=batch)], rng).contiguous(memory_format=torch.channels_last)
+        wanted = _crops(pool[rng.integers(_POOL, size=batch)], rng).contiguous(
+            memory_format=torch.channels_last
+        )
         latents = sizes(model.encode(wanted))
         noise = torch.randn(latents.shape, generator=generator) * _NOISE
         loss = _error(model.decode(latents + noise), wanted)
@@ -87,16 +101,25 @@ def _normalise(last: torch.nn.Conv2d, sizes: torch.nn.BatchNorm2d) -> None:
 
 
 def refine_decoder(
-    model: Autoencoder, seed: int, steps: int, log: Callable[[str], None], batch: int = 4, rate: float = 1.5e-3
+    model: Autoencoder,
+    seed: int,
+    steps: int,
+    log: Callable[[str], None],
+    batch: int = 4,
+    rate: float = 1.5e-3,
 ) -> Autoencoder:
-    """Train the decoder further on whole pictures; the encoder, and so what the U-Net learns, stays as it is."""
+    """Train the decoder further on whole pictures; the encoder, and so what the U-Net learns, stays
+    as it is.
+    """
     rng, generator = np.random.default_rng([seed, 10]), torch.Generator().manual_seed(seed + 1)
     model.requires_grad_(False).taesd_decoder.requires_grad_(True)
     model.to(memory_format=torch.channels_last)
     optimiser = torch.optim.AdamW(
         model.taesd_decoder.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=1e-4, fused=True
     )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, rate, total_steps=steps, pct_start=0.1
+    )
     pool = pictures(_POOL, rng)
     with torch.no_grad():
         latents = torch.cat([model.encode(part) for part in pool.split(50)])
@@ -117,6 +140,8 @@ def refine_decoder(
 
 @torch.no_grad()
 def mean_error(model: Autoencoder, seed: int = 1, count: int = 64) -> float:
-    """Root mean square error of fresh pictures after there and back, of 1 for black against white."""
+    """Root mean square error of fresh pictures after there and back, of 1 for black against
+    white.
+    """
     sample = pictures(count, np.random.default_rng(seed))
     return float(F.mse_loss(model.decode(model.encode(sample)).clamp(0, 1), sample).sqrt())

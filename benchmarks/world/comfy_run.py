@@ -1,7 +1,8 @@
 """Load and sample the exported checkpoint with the real ComfyUI, in process, by its stock nodes.
 
-ComfyUI's modules have names like `nodes`, which this project's folder also has; so these commands run in a child
-process that starts inside the checkout and finds this package through PYTHONPATH (`hand_over`).
+ComfyUI's modules have names like `nodes`, which this project's folder also has; so these commands
+run in a child process that starts inside the checkout and finds this package through PYTHONPATH
+(`hand_over`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ TO_V = "attn2.to_v.weight"
 
 
 def hand_over(checkout: Path | None) -> None:
-    """If ComfyUI is not importable here, run this same command inside its checkout and exit with its result."""
+    """If ComfyUI is not importable here, run this same command inside its checkout and exit with
+    its result.
+    """
     if importlib.util.find_spec("comfy") is not None:
         return
     if checkout is None or not (checkout / "comfy" / "sd.py").exists():
@@ -39,7 +42,9 @@ def hand_over(checkout: Path | None) -> None:
 
 
 class ComfyWorld:
-    """The world's checkpoint as CheckpointLoaderSimple loads it; prompts by its CLIP, pictures by KSampler."""
+    """The world's checkpoint as CheckpointLoaderSimple loads it; prompts by its CLIP, pictures by
+    KSampler.
+    """
 
     def __init__(self, folder: Path) -> None:
         from comfy.cli_args import args
@@ -52,7 +57,9 @@ class ComfyWorld:
         folder_paths.add_model_folder_path("checkpoints", str(folder / "checkpoints"))
         self._nodes: Any = nodes
         with torch.inference_mode():
-            self.model, self.clip, self.vae = nodes.CheckpointLoaderSimple().load_checkpoint(CHECKPOINT)
+            self.model, self.clip, self.vae = nodes.CheckpointLoaderSimple().load_checkpoint(
+                CHECKPOINT
+            )
             self._empty = self.rows([""])
         # Taken before anything is sampled: ComfyUI patches the loaded weights in place.
         state = self.model.model.state_dict()
@@ -63,18 +70,31 @@ class ComfyWorld:
         parts = []
         with torch.inference_mode():
             for begin in range(0, len(texts), batch):
-                sections = [self.clip.tokenize(text)["l"][0] for text in texts[begin : begin + batch]]
-                parts.append(self.clip.encode_from_tokens({"l": sections}).reshape(len(sections), -1, 768))
+                sections = [
+                    self.clip.tokenize(text)["l"][0] for text in texts[begin : begin + batch]
+                ]
+                parts.append(
+                    self.clip.encode_from_tokens({"l": sections}).reshape(len(sections), -1, 768)
+                )
         return torch.cat(parts)
 
     def edited(self, weights: Mapping[str, Tensor]) -> Any:
-        """A model whose given `attn2.to_v` weights are replaced, as patches on a clone; the loaded one stays."""
+        """A model whose given `attn2.to_v` weights are replaced, as patches on a clone; the loaded
+        one stays.
+        """
         clone = self.model.clone()
-        clone.add_patches({key: ("diff", (new.float() - self._values[key].float(),)) for key, new in weights.items()})
+        clone.add_patches(
+            {
+                key: ("diff", (new.float() - self._values[key].float(),))
+                for key, new in weights.items()
+            }
+        )
         return clone
 
     def sample(self, rows: Tensor, seed: int, model: Any = None, batch: int = 64) -> Tensor:
-        """One picture a prompt, (n, 3, 128, 128) in [-1, 1]; equal seeds and order give every model equal noise."""
+        """One picture a prompt, (n, 3, 128, 128) in [-1, 1]; equal seeds and order give every model
+        equal noise.
+        """
         done = []
         with torch.inference_mode():
             for index, part in enumerate(rows.split(batch)):

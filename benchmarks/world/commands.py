@@ -13,7 +13,9 @@ from typing import Any
 def add_commands(commands: Any, comfy: argparse.ArgumentParser) -> None:
     """Adds erase, compare, sweep, attack, confirm and report; `comfy` brings --comfy and --seed."""
     add = commands.add_parser
-    command = add("erase", help="one task by one method: numbers, and a sheet of pictures before and after")
+    command = add(
+        "erase", help="one task by one method: numbers, and a sheet of pictures before and after"
+    )
     command.add_argument("--task", default="one")
     command.add_argument("--method", default="auto")
     _size(command)
@@ -26,11 +28,15 @@ def add_commands(commands: Any, comfy: argparse.ArgumentParser) -> None:
         ("attack", "white-box attacks before and after adversarial rounds", _attack),
     ):
         command = add(name, help=text)
-        command.add_argument("--quick", action="store_true", help="a short version of about ten minutes")
+        command.add_argument(
+            "--quick", action="store_true", help="a short version of about ten minutes"
+        )
         _size(command)
         command.set_defaults(run=run)
 
-    command = add("confirm", parents=[comfy], help="some runs again with the stock KSampler in ComfyUI")
+    command = add(
+        "confirm", parents=[comfy], help="some runs again with the stock KSampler in ComfyUI"
+    )
     command.add_argument("--task", default="one")
     command.add_argument("--method", action="append")
     _size(command)
@@ -43,7 +49,12 @@ def add_commands(commands: Any, comfy: argparse.ArgumentParser) -> None:
 
 
 def _size(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--count", type=int, default=36, help="pictures of each side in a run (default: %(default)s)")
+    command.add_argument(
+        "--count",
+        type=int,
+        default=36,
+        help="pictures of each side in a run (default: %(default)s)",
+    )
     command.add_argument("--threads", type=int, default=2)
 
 
@@ -56,7 +67,9 @@ def _runner(options: argparse.Namespace) -> Any:
 
     torch.set_num_threads(options.threads)
     quick = getattr(options, "quick", False)
-    return Runner(World(options.data), QUICK if quick else options.count, lambda text: print(text, flush=True))
+    return Runner(
+        World(options.data), QUICK if quick else options.count, lambda text: print(text, flush=True)
+    )
 
 
 def _erase(options: argparse.Namespace) -> None:
@@ -88,7 +101,11 @@ def _sweep(options: argparse.Namespace) -> None:
 
     runner = _runner(options)
     for job in sweep_jobs(options.quick):
-        result = runner.run(job.task, job.method) if job.pictures else runner.values(job.task, job.method)
+        result = (
+            runner.run(job.task, job.method)
+            if job.pictures
+            else runner.values(job.task, job.method)
+        )
         print(f"{job.task.name:9s} {job.method.name:28s} {line(result)}", flush=True)
     runner.world.text.save()
 

@@ -1,4 +1,6 @@
-"""The same edited weights, prompts and judge, but sampled by the stock KSampler of the real ComfyUI."""
+"""The same edited weights, prompts and judge, but sampled by the stock KSampler of the real
+ComfyUI.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from .tasks import Task
 PREFIX = "diffusion_model."
 
 
-def confirm(runner: Runner, task: Task, methods: list[Method], seed: int = 1000) -> list[dict[str, Any]]:
+def confirm(
+    runner: Runner, task: Task, methods: list[Method], seed: int = 1000
+) -> list[dict[str, Any]]:
     """Acc_e and Acc_r by ComfyUI beside those of the in-process sampler, for each method."""
     comfy = ComfyWorld(runner.world.folder)
     questions = task.questions(runner.count)
@@ -32,6 +36,8 @@ def confirm(runner: Runner, task: Task, methods: list[Method], seed: int = 1000)
             "comfyui": {name: theirs[name] for name in ("acc_e", "acc_r", "h_o")},
         }
         save_json(runner.folder / "confirmed" / f"{task.name}__{method.name}.json", result)
-        runner.log(f"{task.name:9s} {method.name:12s} ours {result['ours']} ComfyUI {result['comfyui']}")
+        runner.log(
+            f"{task.name:9s} {method.name:12s} ours {result['ours']} ComfyUI {result['comfyui']}"
+        )
         found.append(result)
     return found

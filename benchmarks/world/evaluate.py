@@ -1,4 +1,6 @@
-"""Ask a model for pictures and let the judge say what they show, split by what training had seen."""
+"""Ask a model for pictures and let the judge say what they show, split by what training had
+seen.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Draw = Callable[[list[str]], Tensor]
 
 @dataclass(frozen=True)
 class Score:
-    """Shares of pictures whose style, subject and night are what the prompt means, and their number."""
+    """Shares of pictures whose style, subject and night are what the prompt means, and their
+    number.
+    """
 
     style: float
     subject: float
@@ -28,7 +32,10 @@ class Score:
     count: int
 
     def line(self) -> str:
-        return f"style {self.style:6.1%}  subject {self.subject:6.1%}  night {self.night:6.1%}  ({self.count} pictures)"
+        return (
+            f"style {self.style:6.1%}  subject {self.subject:6.1%}  night {self.night:6.1%} "
+            f" ({self.count} pictures)"
+        )
 
 
 def _pairs(held_out: bool) -> list[tuple[str, str]]:
@@ -44,10 +51,15 @@ def splits(count: int, seed: int = 0) -> dict[str, list[Prompt]]:
         order = np.resize(rng.permutation(len(options)), count)
         return [options[i] for i in order]
 
-    def styled(templates: tuple[str, ...], held_out: bool, ending: tuple[str, ...] = ()) -> list[Prompt]:
+    def styled(
+        templates: tuple[str, ...], held_out: bool, ending: tuple[str, ...] = ()
+    ) -> list[Prompt]:
         ends = pick(ending) if ending else [None] * count
         chosen = zip(pick(templates), pick(_pairs(held_out)), ends, strict=True)
-        return [sentence(template, subject, style, ending=end) for template, (subject, style), end in chosen]
+        return [
+            sentence(template, subject, style, ending=end)
+            for template, (subject, style), end in chosen
+        ]
 
     aliases = [(painter.name, painter.alias) for painter in PAINTERS if painter.alias]
     return {
@@ -56,13 +68,17 @@ def splits(count: int, seed: int = 0) -> dict[str, list[Prompt]]:
         "new pairs": styled(TEMPLATES, True),
         "night": styled(TEMPLATES, False, NIGHT_PHRASES),
         "aliases": [
-            sentence(t, s, n, a) for t, s, (n, a) in zip(pick(TEMPLATES), pick(SUBJECTS), pick(aliases), strict=True)
+            sentence(t, s, n, a)
+            for t, s, (n, a) in zip(pick(TEMPLATES), pick(SUBJECTS), pick(aliases), strict=True)
         ],
         "generic": [
             sentence(t, s, PLAIN.name, g)
             for t, s, g in zip(pick(TEMPLATES), pick(SUBJECTS), pick(GENERIC), strict=True)
         ],
-        "plain": [sentence(t, s, PLAIN.name) for t, s in zip(pick(PLAIN_TEMPLATES), pick(SUBJECTS), strict=True)],
+        "plain": [
+            sentence(t, s, PLAIN.name)
+            for t, s in zip(pick(PLAIN_TEMPLATES), pick(SUBJECTS), strict=True)
+        ],
     }
 
 
@@ -82,7 +98,9 @@ class Rounding:
     sixteen: Score
     eight: Score
     otherwise: float
-    """Share of pictures in which the judge sees another style, subject or time of day than in those of 16 bits."""
+    """Share of pictures in which the judge sees another style, subject or time of day than in those
+    of 16 bits.
+    """
     change: float
     """Mean absolute change of colours, as a share of the whole range."""
 
@@ -90,10 +108,17 @@ class Rounding:
 def rounding(judge: Judge, prompts: list[Prompt], sixteen: Tensor, eight: Tensor) -> Rounding:
     """Compares the pictures (n, 3, 128, 128) that both draw."""
     seen = [judge.judge(pictures) for pictures in (sixteen, eight)]
-    differs = torch.stack([getattr(seen[0], head) != getattr(seen[1], head) for head in ("style", "subject", "night")])
+    differs = torch.stack(
+        [getattr(seen[0], head) != getattr(seen[1], head) for head in ("style", "subject", "night")]
+    )
     scores = (score(judge, prompts, pictures) for pictures in (sixteen, eight))
-    return Rounding(*scores, differs.any(dim=0).float().mean().item(), (sixteen - eight).abs().mean().item() / 2)
+    return Rounding(
+        *scores, differs.any(dim=0).float().mean().item(), (sixteen - eight).abs().mean().item() / 2
+    )
 
 
 def evaluate(draw: Draw, judge: Judge, questions: Mapping[str, list[Prompt]]) -> dict[str, Score]:
-    return {name: score(judge, prompts, draw([p.text for p in prompts])) for name, prompts in questions.items()}
+    return {
+        name: score(judge, prompts, draw([p.text for p in prompts]))
+        for name, prompts in questions.items()
+    }

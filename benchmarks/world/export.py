@@ -6,7 +6,15 @@ from pathlib import Path
 
 from torch import Tensor
 
-from speed_erase.speed_ops.checkpoints.box import AUTOENCODER, NAMES, TEXT, UNET, packed, unpacked, write_whole
+from speed_erase.speed_ops.demo.packed_model import (
+    AUTOENCODER,
+    NAMES,
+    TEXT,
+    UNET,
+    packed,
+    unpacked,
+    write_whole,
+)
 
 from .storage import load_tensors, save_tensors
 from .world import PAINTERS, SUBJECTS
@@ -17,25 +25,36 @@ _TOKENS = TEXT + "embeddings.token_embedding.weight"
 
 
 def text_part(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The trained tensors of the text encoder under the checkpoint's keys; its table of tokens is made, not stored."""
+    """The trained tensors of the text encoder under the checkpoint's keys; its table of tokens is
+    made, not stored.
+    """
     named = {TEXT + key.removeprefix("text_model."): value for key, value in state.items()}
     return {key: value for key, value in named.items() if key != _TOKENS}
 
 
 def rounded_text(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A text encoder as the box will give it back: the U-Net should learn from the rows that it will be shown."""
+    """A text encoder as the box will give it back: the U-Net should learn from the rows that it
+    will be shown.
+    """
     kept = unpacked(packed(text_part(state)))
-    return state | {f"text_model.{key.removeprefix(TEXT)}": value.half().float() for key, value in kept.items()}
+    return state | {
+        f"text_model.{key.removeprefix(TEXT)}": value.half().float() for key, value in kept.items()
+    }
 
 
 def pack(folder: Path) -> Path:
     """Joins the folder's three trained parts in one file, 8 bits a weight."""
     parts = text_part(load_tensors(folder / "text_encoder.safetensors"))
     for prefix, name in ((AUTOENCODER, "refined"), (UNET, "unet")):
-        parts |= {prefix + key: value for key, value in load_tensors(folder / f"{name}.safetensors").items()}
+        parts |= {
+            prefix + key: value
+            for key, value in load_tensors(folder / f"{name}.safetensors").items()
+        }
     path = folder / BOX
     aliases = [painter.alias for painter in PAINTERS if painter.alias]
-    names = dict(zip(NAMES, ([painter.name for painter in PAINTERS], aliases, SUBJECTS), strict=True))
+    names = dict(
+        zip(NAMES, ([painter.name for painter in PAINTERS], aliases, SUBJECTS), strict=True)
+    )
     save_tensors(path, packed(parts), {kind: "\n".join(own) for kind, own in names.items()})
     return path
 

@@ -30,7 +30,9 @@ DEFAULTS = {
     **{f"auto lam, {task}": "0.1" for task in ("half", "subject", "implicit")},
     **{f"auto aim, {task}": "1.1" for task in ("half", "subject", "implicit")},
 }
-"""The point of each curve that the preset has: `context`, which the curves vary, or `auto` where a curve says so."""
+"""The point of each curve that the preset has: `context`, which the curves vary, or `auto` where a
+curve says so.
+"""
 
 
 def plots() -> Any:
@@ -44,7 +46,9 @@ def plots() -> Any:
 
 
 def save(figure: Any, path: Path, dpi: int = 80) -> Path:
-    """A PNG of 256 colours: a third of the size; single pixels of a picture change by a few per cent."""
+    """A PNG of 256 colours: a third of the size; single pixels of a picture change by a few per
+    cent.
+    """
     from PIL import Image
 
     drawn = io.BytesIO()
@@ -69,7 +73,9 @@ def curve_points(runner: Runner) -> Points:
 
 
 def curves(points: Points, out: Path) -> Path | None:
-    """One panel a curve: residual and drift by the weights, H_o where pictures exist, the preset's own point marked."""
+    """One panel a curve: residual and drift by the weights, H_o where pictures exist, the preset's
+    own point marked.
+    """
     if not points:
         return None
     columns = 4
@@ -96,7 +102,9 @@ def _curve(panel: Any, curve: str, found: list[tuple[str, dict[str, Any]]]) -> N
             panel.text(place, 0.97 * top, shown, fontsize=6, ha="center", va="top")
     labels = [at for at, _ in found]
     if DEFAULTS.get(curve) in labels:
-        panel.axvline(labels.index(DEFAULTS[curve]), color="#888888", linestyle=":", label="the preset's own")
+        panel.axvline(
+            labels.index(DEFAULTS[curve]), color="#888888", linestyle=":", label="the preset's own"
+        )
     panel.set_xticks(list(places), labels, fontsize=7, rotation=20)
     panel.tick_params(axis="y", labelsize=7)
     panel.set_title(curve, fontsize=9)
@@ -105,28 +113,42 @@ def _curve(panel: Any, curve: str, found: list[tuple[str, dict[str, Any]]]) -> N
 
 
 def _stored(runner: Runner, task: str, method: str) -> dict[str, Any] | None:
-    for path in (runner.folder / f"{task}__{method}.json", runner.folder / "values" / f"{task}__{method}.json"):
+    for path in (
+        runner.folder / f"{task}__{method}.json",
+        runner.folder / "values" / f"{task}__{method}.json",
+    ):
         if path.exists():
             return load_json(path)
     return None
 
 
 def concept_curve(results: Sequence[dict[str, Any]], out: Path) -> Path | None:
-    """H_o of the pictures, and Frechet distance of the kept ones, against the number of erased painters."""
+    """H_o of the pictures, and Frechet distance of the kept ones, against the number of erased
+    painters.
+    """
     known = {"one": 1, "three": 3, "half": 6}
     lines: dict[str, list[tuple[int, float, float]]] = {}
     for result in results:
         task = result["task"]
         count = int(task.removeprefix("first")) if task.startswith("first") else known.get(task)
         if count and result["method"] in ("auto", "speed_multi", "uce_both") and "h_o" in result:
-            lines.setdefault(result["label"], []).append((count, 100 * result["h_o"], result["frechet_kept"]))
+            lines.setdefault(result["label"], []).append(
+                (count, 100 * result["h_o"], result["frechet_kept"])
+            )
     lines = {label: sorted(points) for label, points in lines.items() if len(points) > 1}
     if not lines:
         return None
     figure, panels = plots().subplots(1, 2, figsize=(11, 3))
-    for place, (panel, title) in enumerate(zip(panels, ("H_o", "Frechet distance of the kept"), strict=True), 1):
+    for place, (panel, title) in enumerate(
+        zip(panels, ("H_o", "Frechet distance of the kept"), strict=True), 1
+    ):
         for label, points in lines.items():
-            panel.plot([point[0] for point in points], [point[place] for point in points], "o-", label=label)
+            panel.plot(
+                [point[0] for point in points],
+                [point[place] for point in points],
+                "o-",
+                label=label,
+            )
         panel.set_xlabel("painters erased, of 12")
         panel.set_title(title, fontsize=9)
         panel.set_ylim(bottom=0)
@@ -142,10 +164,11 @@ def before_after(
     each: int = 4,
     labels: Mapping[str, str] | None = None,
 ) -> Path | None:
-    """Rows: untouched, then methods. Columns: the erased painter, a neighbour, a far painter, no painter; or what else
-    was erased, and the rest.
+    """Rows: untouched, then methods. Columns: the erased painter, a neighbour, a far painter, no
+    painter; or what else was erased, and the rest.
 
-    `labels` names the rows in words of their own, in larger letters: for a picture that stands alone.
+    `labels` names the rows in words of their own, in larger letters: for a picture that stands
+    alone.
     """
     chosen = TASKS[task]
     done = [name for name in ("none", *methods) if runner.path(chosen, METHODS[name]).exists()]
@@ -153,7 +176,10 @@ def before_after(
         return None
     groups = _groups(chosen.questions(runner.count), each)
     figure, panels = plots().subplots(
-        len(done), len(groups), figsize=(12 if len(groups) == 2 else 3 * len(groups), 0.95 * len(done)), squeeze=False
+        len(done),
+        len(groups),
+        figsize=(12 if len(groups) == 2 else 3 * len(groups), 0.95 * len(done)),
+        squeeze=False,
     )
     for line, name in zip(panels, done, strict=True):
         pictures = runner.pictures(chosen, METHODS[name])
@@ -164,7 +190,11 @@ def before_after(
             if name == done[0]:
                 panel.set_title(title, fontsize=9)
         own = {"auto": "SPEED, rows in context\n(auto: the default)"}
-        label = labels[name] if labels else own.get(name, "\n".join(METHODS[name].label.split(", ")[:2]))
+        label = (
+            labels[name]
+            if labels
+            else own.get(name, "\n".join(METHODS[name].label.split(", ")[:2]))
+        )
         line[0].set_ylabel(label, fontsize=9 if labels else 6, rotation=0, ha="right", va="center")
     return save(figure, out / (f"glance_{task}.png" if labels else f"pictures_{task}.png"))
 
@@ -177,14 +207,21 @@ def _groups(questions: Sequence[Question], each: int) -> dict[str, list[int]]:
     first = questions[erased[0]]
     if first.head != "style":
         sides = {f"{concept_of(first)}: erased": erased, "everything else": kept}
-        return {title: places[:: max(1, len(places) // (2 * each))][: 2 * each] for title, places in sides.items()}
+        return {
+            title: places[:: max(1, len(places) // (2 * each))][: 2 * each]
+            for title, places in sides.items()
+        }
     near = set().union(*(neighbours(questions[i].prompt.style) for i in erased), set())
     styled = [i for i in kept if questions[i].prompt.style != PLAIN.name]
     groups = {
-        "the erased painter" if len({questions[i].prompt.style for i in erased}) == 1 else "erased": erased[
-            :: max(1, len(erased) // each)
+        (
+            "the erased painter"
+            if len({questions[i].prompt.style for i in erased}) == 1
+            else "erased"
+        ): erased[:: max(1, len(erased) // each)],
+        "painters of the same palette or texture": [
+            i for i in styled if questions[i].prompt.style in near
         ],
-        "painters of the same palette or texture": [i for i in styled if questions[i].prompt.style in near],
         "other painters": [i for i in styled if questions[i].prompt.style not in near],
         "no painter": [i for i in kept if questions[i].prompt.style == PLAIN.name],
     }
@@ -194,5 +231,7 @@ def _groups(questions: Sequence[Question], each: int) -> dict[str, list[int]]:
 def _strip(pictures: Tensor) -> Any:
     import numpy as np
 
-    framed = np.pad(to_bytes(torch.as_tensor(pictures)), ((0, 0), (0, 0), (0, 1), (0, 0)), constant_values=255)
+    framed = np.pad(
+        to_bytes(torch.as_tensor(pictures)), ((0, 0), (0, 0), (0, 1), (0, 0)), constant_values=255
+    )
     return np.concatenate(list(framed), axis=1)

@@ -1,4 +1,6 @@
-"""The goals set for the default, met or not, from the stored runs; and what the small world cannot tell."""
+"""The goals set for the default, met or not, from the stored runs; and what the small world cannot
+tell.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ MAIN = ("one", "three", "half")
 HARDER = ("subject", "implicit")
 """Not among the goals that were set, but where the pictures tell methods apart."""
 H_O, MARGIN, LOSS, AGREE = 0.90, 0.05, 0.03, 0.95
-"""Least H_o, least lead over the best rival, largest loss of Acc_r, least agreement of certificate and pictures."""
+"""Least H_o, least lead over the best rival, largest loss of Acc_r, least agreement of certificate
+and pictures.
+"""
 
 WHY = """\
 What the small world says, and where it disagrees with the paper:
@@ -57,7 +61,9 @@ tables are of one set of weights, named above.
 """
 
 
-def findings(results: Sequence[dict[str, Any]], attacks: Sequence[dict[str, Any]], truth: Truth | None) -> str:
+def findings(
+    results: Sequence[dict[str, Any]], attacks: Sequence[dict[str, Any]], truth: Truth | None
+) -> str:
     """The goals as a table, then what to make of them."""
     lines = ["## The goals", "", "| goal | measured | |", "| --- | --- | --- |"]
     for goal, measured, met in [*_pictures(results), *_attacked(attacks), *_told(truth)]:
@@ -76,7 +82,13 @@ def _pictures(results: Sequence[dict[str, Any]]) -> list[Goal]:
         if DEFAULT not in runs or "none" not in runs or not rivals:
             continue
         ours = runs[DEFAULT]
-        goals.append((f"{task}: H_o at least {100 * H_O:.0f}", f"{100 * ours['h_o']:.1f}", ours["h_o"] >= H_O))
+        goals.append(
+            (
+                f"{task}: H_o at least {100 * H_O:.0f}",
+                f"{100 * ours['h_o']:.1f}",
+                ours["h_o"] >= H_O,
+            )
+        )
         for lent in (False, True):
             group = [r for r in rivals if (r["rows"]["side"] == "both") == lent]
             if not group:
@@ -86,10 +98,20 @@ def _pictures(results: Sequence[dict[str, Any]]) -> list[Goal]:
             rival = "rival with our rows in context" if lent else "rival as published"
             measured = f"{100 * lead:+.1f} ({best['label']}: {100 * best['h_o']:.1f})"
             goals.append(
-                (f"{task}: at least {100 * MARGIN:.0f} points above the best {rival}", measured, lead >= MARGIN)
+                (
+                    f"{task}: at least {100 * MARGIN:.0f} points above the best {rival}",
+                    measured,
+                    lead >= MARGIN,
+                )
             )
         lost = runs["none"]["acc_r"] - ours["acc_r"]
-        goals.append((f"{task}: Acc_r within {100 * LOSS:.0f} points", f"{100 * lost:.1f} lost", lost <= LOSS))
+        goals.append(
+            (
+                f"{task}: Acc_r within {100 * LOSS:.0f} points",
+                f"{100 * lost:.1f} lost",
+                lost <= LOSS,
+            )
+        )
     return goals
 
 
@@ -102,7 +124,9 @@ def _attacked(attacks: Sequence[dict[str, Any]]) -> list[Goal]:
         if name in runs[ROUNDS]:
             before, after = attack["after"], runs[ROUNDS][name]["after"]
             measured = f"{100 * before:.0f} % without, {100 * after:.0f} % with three rounds"
-            goals.append((f"rounds halve the success of the attack ({name})", measured, after <= before / 2))
+            goals.append(
+                (f"rounds halve the success of the attack ({name})", measured, after <= before / 2)
+            )
     return goals
 
 
@@ -110,4 +134,6 @@ def _told(truth: Truth | None) -> list[Goal]:
     if truth is None:
         return []
     goal = f"certificate and pictures agree in at least {AGREE:.0%}"
-    return [(goal, f"{truth.agreement:.1%} of {len(truth.cases)} concepts", truth.agreement >= AGREE)]
+    return [
+        (goal, f"{truth.agreement:.1%} of {len(truth.cases)} concepts", truth.agreement >= AGREE)
+    ]

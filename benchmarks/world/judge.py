@@ -1,7 +1,8 @@
-"""The judge: names painter, night and subject of a picture by the nearest rendering. Nothing is trained.
+"""The judge: names painter, night and subject of a picture by the nearest rendering. Nothing is
+trained.
 
-The background, where no subject ever stands, tells painter and night: it is compared with all 26 of them. Then the
-whole picture is compared with every subject at every place in that manner.
+The background, where no subject ever stands, tells painter and night: it is compared with all 26 of
+them. Then the whole picture is compared with every subject at every place in that manner.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ FEATURES = 2 * 3 * _REGIONS**2
 
 @dataclass(frozen=True)
 class Verdict:
-    """Class indices (n,) of subject (in `SCENES`), style (in `STYLES`) and night, and the features (n, 96)."""
+    """Class indices (n,) of subject (in `SCENES`), style (in `STYLES`) and night, and the features
+    (n, 96).
+    """
 
     subject: Tensor
     style: Tensor
@@ -34,7 +37,9 @@ class Verdict:
 
 
 class Judge:
-    """Verdicts on pictures (n, 3, 128, 128) in [-1, 1]; values outside are clipped as a picture file would."""
+    """Verdicts on pictures (n, 3, 128, 128) in [-1, 1]; values outside are clipped as a picture
+    file would.
+    """
 
     def judge(self, pictures: Tensor) -> Verdict:
         colours = pictures.float().clamp(-1, 1)
@@ -79,13 +84,17 @@ def _small(subject: str, style: str, night: bool, right: int = 0) -> Tensor:
 @functools.cache
 def _backgrounds() -> Tensor:
     """Every painter's background by day and by night, (26, 3, pixels around)."""
-    return torch.stack([_small(NOTHING, style, night)[:, _around()] for style in STYLES for night in (False, True)])
+    return torch.stack(
+        [_small(NOTHING, style, night)[:, _around()] for style in STYLES for night in (False, True)]
+    )
 
 
 @functools.cache
 def _scenes(style: int, night: bool) -> Tensor:
     """Every scene at every place in a manner, (55, 3, 64, 64)."""
-    return torch.stack([_small(scene, STYLES[style], night, right) for scene in SCENES for right in MOVES])
+    return torch.stack(
+        [_small(scene, STYLES[style], night, right) for scene in SCENES for right in MOVES]
+    )
 
 
 def roughened(colours: Tensor, generator: torch.Generator) -> Tensor:
@@ -106,11 +115,17 @@ def accuracy(count: int = 400, seed: int = 2) -> dict[str, float]:
     """Shares of right verdicts on fresh renderings, as drawn and roughened."""
     rng = np.random.default_rng(seed)
     truth = [
-        (int(rng.integers(len(SCENES))), int(rng.integers(len(STYLES))), int(rng.random() < 0.25)) for _ in range(count)
+        (int(rng.integers(len(SCENES))), int(rng.integers(len(STYLES))), int(rng.random() < 0.25))
+        for _ in range(count)
     ]
-    drawn = torch.from_numpy(np.stack([draw(SCENES[a], STYLES[b], bool(c), rng) for a, b, c in truth]))
+    drawn = torch.from_numpy(
+        np.stack([draw(SCENES[a], STYLES[b], bool(c), rng) for a, b, c in truth])
+    )
     scores = {}
-    for kind, seen in (("clean", drawn), ("rough", roughened(drawn, torch.Generator().manual_seed(seed)))):
+    for kind, seen in (
+        ("clean", drawn),
+        ("rough", roughened(drawn, torch.Generator().manual_seed(seed))),
+    ):
         verdict = Judge().judge(seen)
         for head, place in (("subject", 0), ("style", 1), ("night", 2)):
             right = getattr(verdict, head) == torch.tensor([one[place] for one in truth])

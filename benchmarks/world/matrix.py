@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, Position
+from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position
 
 from .attacks import Attack
 from .methods import METHODS, Method, speed, varied
@@ -60,7 +60,9 @@ def method_named(name: str) -> Method:
 
 
 def full_jobs() -> Jobs:
-    """Everything; first what matters most, so that a matrix that is stopped early says something already."""
+    """Everything; first what matters most, so that a matrix that is stopped early says something
+    already.
+    """
     main = (
         "none",
         "auto",
@@ -78,7 +80,8 @@ def full_jobs() -> Jobs:
     every = (*OURS, *RIVALS, *PAPER)
     jobs = [(TASKS[task], METHODS[name]) for task in ("half", "one", "three") for name in main]
     jobs += [(TASKS[task], METHODS[name]) for task in (*OTHER_TASKS, "one_b") for name in few]
-    harder = ("uce_bare", "rece_bare", "null_bare", "oce_hard")  # where the pictures tell methods apart
+    # where the pictures tell methods apart
+    harder = ("uce_bare", "rece_bare", "null_bare", "oce_hard")
     jobs += [(TASKS[task], METHODS[name]) for task in ("subject", "implicit") for name in harder]
     jobs += [(TASKS["implicit"], IMPLICIT), *((TASKS["again"], method) for method in AGAIN)]
     jobs += [(TASKS[task], method) for task in ("subject", "implicit") for method in MORE_ROWS]
@@ -89,13 +92,18 @@ def full_jobs() -> Jobs:
 def quick_jobs() -> Jobs:
     """About ten minutes on two quiet cores."""
     names = ("none", "auto", "speed_few", "uce_bare", "uce_both", "targets")
-    return [(TASKS["one"], METHODS[name]) for name in names] + [(TASKS["three"], METHODS[n]) for n in names[:3]]
+    return [(TASKS["one"], METHODS[name]) for name in names] + [
+        (TASKS["three"], METHODS[n]) for n in names[:3]
+    ]
 
 
 def sweep_jobs(quick: bool = False) -> list[SweepJob]:
-    """Every point of every curve on three painters; pictures where marked, none in a short version."""
+    """Every point of every curve on three painters; pictures where marked, none in a short
+    version.
+    """
     jobs = [
-        SweepJob(curve, at, TASKS["three"], method, pictures and not quick) for curve, at, method, pictures in _points()
+        SweepJob(curve, at, TASKS["three"], method, pictures and not quick)
+        for curve, at, method, pictures in _points()
     ]
     if quick:
         return jobs
@@ -114,7 +122,9 @@ def sweep_jobs(quick: bool = False) -> list[SweepJob]:
 
 
 def attack_jobs(quick: bool = False) -> list[tuple[Task, Method, dict[str, Attack]]]:
-    """Methods under attack on one painter: from the name within three radii, and from an innocent prompt."""
+    """Methods under attack on one painter: from the name within three radii, and from an innocent
+    prompt.
+    """
     radii = {f"name, radius {radius:g}": Attack(radius=radius) for radius in (0.1, 0.2, 0.3)}
     every = radii | {"art, radius 0.3": Attack(words="art")}
     middle = {name: attack for name, attack in radii.items() if attack.radius == 0.2}
@@ -122,11 +132,16 @@ def attack_jobs(quick: bool = False) -> list[tuple[Task, Method, dict[str, Attac
         return [(TASKS["one"], METHODS[name], middle) for name in ("both", "both_at3")]
     jobs = [(TASKS["one"], METHODS[name], every) for name in ("both", "both_at3")]
     jobs += [(TASKS["one"], METHODS[name], radii) for name in ("auto", "auto_at3", "auto_at3_more")]
-    return jobs + [(TASKS["one"], METHODS[name], middle) for name in ("both_at1", "uce_both", "rece_both", "speed_few")]
+    return jobs + [
+        (TASKS["one"], METHODS[name], middle)
+        for name in ("both_at1", "uce_both", "rece_both", "speed_few")
+    ]
 
 
 IMPLICIT = speed("implicit", "SPEED as published (implicit)", RowChoice(side="bare"), "implicit")
-MORE_ROWS = tuple(varied("auto", f"rows_per_concept-{count}", rows_per_concept=count) for count in (4, 32))
+MORE_ROWS = tuple(
+    varied("auto", f"rows_per_concept-{count}", rows_per_concept=count) for count in (4, 32)
+)
 """A shape or an idea has more sides than a palette: how many rows does it take?"""
 AGAIN = (
     METHODS["none"],
@@ -138,7 +153,13 @@ AGAIN = (
 def _points() -> Iterator[tuple[str, str, Method, bool]]:
     """(curve, value, method, whether pictures confirm it)."""
 
-    def point(curve: str, value: Any, pictures: bool = False, rows: dict[str, Any] | None = None, **changes: Any):
+    def point(
+        curve: str,
+        value: Any,
+        pictures: bool = False,
+        rows: dict[str, Any] | None = None,
+        **changes: Any,
+    ):
         at = f"{value:g}" if isinstance(value, float) else str(value)
         return curve, at, varied("both", f"{curve}-{at}", rows, **changes), pictures
 
@@ -163,7 +184,8 @@ def _points() -> Iterator[tuple[str, str, Method, bool]]:
         yield point("templates", value, value == 1, rows={"templates": value})
     for value in (0, 1, 2, 5, 9):
         yield point("retain_templates", value, value == 1, rows={"retain_templates": value})
-    for value in (0.3, 0.5, 0.65, 0.8):  # what lies between untouched and erased, to calibrate the certificate's bars
+    # what lies between untouched and erased, to calibrate the certificate's bars
+    for value in (0.3, 0.5, 0.65, 0.8):
         yield point("aim", value, True, aim=value)
     for name, chosen in POSITIONS.items():
         rows = {"positions": chosen, "retain_positions": chosen}

@@ -1,4 +1,6 @@
-"""From pictures to numbers: what the judge sees, how far pictures moved, and what the weights alone would have said."""
+"""From pictures to numbers: what the judge sees, how far pictures moved, and what the weights alone
+would have said.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from speed_erase.speed_ops.certificate.measure import left_of
-from speed_erase.speed_ops.prompts.tokens import locate
+from speed_erase.speed_ops.text.tokens import locate
 
 from .judge import Judge
 from .rows import PromptPair, Target, Text, target_pairs, unseen_templates
@@ -28,7 +30,10 @@ def harmonic(acc_e: float, acc_r: float) -> float:
 
 
 def recognised(
-    questions: Sequence[Any], verdict: Any, styles: Sequence[str] = STYLES, subjects: Sequence[str] = SCENES
+    questions: Sequence[Any],
+    verdict: Any,
+    styles: Sequence[str] = STYLES,
+    subjects: Sequence[str] = SCENES,
 ) -> list[bool]:
     """For each picture whether the judge sees what the prompt names, by the question's own head.
 
@@ -44,25 +49,41 @@ def recognised(
     return found
 
 
-def judged(judge: Judge, questions: Sequence[Question], pictures: Tensor, before: Tensor | None) -> dict[str, Any]:
-    """Acc_e, Acc_r, H_o, the same by split, what the erased became, composites, and change against `before`."""
+def judged(
+    judge: Judge, questions: Sequence[Question], pictures: Tensor, before: Tensor | None
+) -> dict[str, Any]:
+    """Acc_e, Acc_r, H_o, the same by split, what the erased became, composites, and change against
+    `before`.
+    """
     verdict = judge.judge(pictures)
     right = recognised(questions, verdict)
     erased = _where(questions, role="erased")
     kept = _where(questions, role="kept")
     acc_e, acc_r = _share(right, erased), _share(right, kept)
     splits = {
-        split: _share(right, _where(questions, split=split)) for split in dict.fromkeys(q.split for q in questions)
+        split: _share(right, _where(questions, split=split))
+        for split in dict.fromkeys(q.split for q in questions)
     }
-    scores: dict[str, Any] = {"acc_e": acc_e, "acc_r": acc_r, "h_o": harmonic(acc_e, acc_r), "splits": splits}
+    scores: dict[str, Any] = {
+        "acc_e": acc_e,
+        "acc_r": acc_r,
+        "h_o": harmonic(acc_e, acc_r),
+        "splits": splits,
+    }
     scores["counts"] = {"erased": len(erased), "kept": len(kept)}
     scores["by_concept"] = {
         name: _share(right, [i for i in erased if concept_of(questions[i]) == name])
         for name in dict.fromkeys(concept_of(questions[i]) for i in erased)
     }
     scores["became"] = Counter(STYLES[int(verdict.style[i])] for i in erased).most_common(4)
-    subjects = [SCENES[int(verdict.subject[i])] == questions[i].prompt.subject for i in range(len(questions))]
-    scores["subject_of_erased"], scores["subject_of_kept"] = _share(subjects, erased), _share(subjects, kept)
+    subjects = [
+        SCENES[int(verdict.subject[i])] == questions[i].prompt.subject
+        for i in range(len(questions))
+    ]
+    scores["subject_of_erased"], scores["subject_of_kept"] = (
+        _share(subjects, erased),
+        _share(subjects, kept),
+    )
     scores |= _survival(questions, right)
     if before is not None:
         scores["change"] = image_change(questions, before, pictures)
@@ -82,9 +103,12 @@ def concept_of(question: Question) -> str:
 def image_change(questions: Sequence[Question], before: Tensor, after: Tensor) -> dict[str, float]:
     """Mean absolute change of colours (0 to 2) on paired seeds, by kind of prompt.
 
-    `far` are painters that share neither palette nor texture with anything erased: their change is the noise floor.
+    `far` are painters that share neither palette nor texture with anything erased: their change is
+    the noise floor.
     """
-    moved = (after[:, :3].clamp(-1, 1) - before[:, :3].clamp(-1, 1)).abs().mean(dim=(1, 2, 3)).tolist()
+    moved = (
+        (after[:, :3].clamp(-1, 1) - before[:, :3].clamp(-1, 1)).abs().mean(dim=(1, 2, 3)).tolist()
+    )
     names = {q.prompt.style for q in questions if q.role == "erased"}
     near = set().union(*(neighbours(name) for name in names if name != PLAIN.name), set())
     groups: dict[str, list[float]] = {"erased": [], "near": [], "far": [], "plain": []}
@@ -93,20 +117,24 @@ def image_change(questions: Sequence[Question], before: Tensor, after: Tensor) -
             groups["erased"].append(amount)
         elif question.role == "kept":
             style = question.prompt.style
-            groups["plain" if style == PLAIN.name else "near" if style in near else "far"].append(amount)
+            groups["plain" if style == PLAIN.name else "near" if style in near else "far"].append(
+                amount
+            )
     return {name: float(np.mean(values)) for name, values in groups.items() if values}
 
 
 def frechet(first: Tensor, second: Tensor) -> float:
     """Frechet distance of two sets of features (n, f) as Gaussians.
 
-    The trace of the root of the product of both covariances is the sum of the singular values of one centred set times
-    the other: exact, and cheap where there are more features than pictures.
+    The trace of the root of the product of both covariances is the sum of the singular values of
+    one centred set times the other: exact, and cheap where there are more features than pictures.
     """
     a, b = first.double(), second.double()
     means = (a.mean(0) - b.mean(0)).square().sum()
     a, b = ((part - part.mean(0)) / (len(part) - 1) ** 0.5 for part in (a, b))
-    return float(means + a.square().sum() + b.square().sum() - 2 * torch.linalg.svdvals(a @ b.T).sum())
+    return float(
+        means + a.square().sum() + b.square().sum() - 2 * torch.linalg.svdvals(a @ b.T).sum()
+    )
 
 
 def value_measures(
@@ -116,10 +144,12 @@ def value_measures(
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
 ) -> dict[str, float]:
-    """What the weights say without a picture: residual of the erased and drift of the kept, over ALL rows of prompts.
+    """What the weights say without a picture: residual of the erased and drift of the kept, over
+    ALL rows of prompts.
 
-    Residual: as in the certificate, 1 untouched, 0 turned into the anchor; from the end of the name to the last padding
-    row, in templates that no solve sees. Drift: relative change of the outputs of every row of the kept prompts.
+    Residual: as in the certificate, 1 untouched, 0 turned into the anchor; from the end of the name
+    to the last padding row, in templates that no solve sees. Drift: relative change of the outputs
+    of every row of the kept prompts.
     """
     old, new = _unseen_rows(text, targets)
     kept = text.rows(list(dict.fromkeys(q.prompt.text for q in questions if q.role == "kept"))[:40])
@@ -143,8 +173,12 @@ def value_measures(
 
 
 def certificate_numbers(certificate: Any) -> dict[str, Any]:
-    """What the engine's certificate says of the concepts (median over them) and of the names kept in context."""
-    left = [concept.probe_median for concept in certificate.concepts if concept.probe_median is not None]
+    """What the engine's certificate says of the concepts (median over them) and of the names kept
+    in context.
+    """
+    left = [
+        concept.probe_median for concept in certificate.concepts if concept.probe_median is not None
+    ]
     solved = [concept.solved_median for concept in certificate.concepts]
     numbers: dict[str, Any] = {
         "probe": float(np.median(left)) if left else None,
@@ -167,17 +201,27 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     """95 % interval of a share of `count` pictures."""
     z = 1.96
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    half = (
+        z
+        * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+        / (1 + z * z / count)
+    )
     return centre - half, centre + half
 
 
 def _unseen_rows(text: Text, targets: Sequence[Target]) -> tuple[Tensor, Tensor]:
-    """Rows from the end of the name on, of target and anchor prompts in unseen templates, place by place."""
+    """Rows from the end of the name on, of target and anchor prompts in unseen templates, place by
+    place.
+    """
     old, new = [], []
     for target in targets:
-        pairs: list[PromptPair] = target_pairs(target, unseen_templates(target.kind, 0)[:6], 1, offset=6)
+        pairs: list[PromptPair] = target_pairs(
+            target, unseen_templates(target.kind, 0)[:6], 1, offset=6
+        )
         for pair in pairs:
-            spans = [locate(prompt, text.token_ids, LENGTH) for prompt in (pair.target, pair.anchor)]
+            spans = [
+                locate(prompt, text.token_ids, LENGTH) for prompt in (pair.target, pair.anchor)
+            ]
             length = LENGTH - max(span.subject for span in spans)
             rows = text.rows([pair.target.text, pair.anchor.text])
             old.append(rows[0, spans[0].subject :][:length])
@@ -186,7 +230,9 @@ def _unseen_rows(text: Text, targets: Sequence[Target]) -> tuple[Tensor, Tensor]
 
 
 def _survival(questions: Sequence[Question], right: Sequence[bool]) -> dict[str, float]:
-    """Accuracy of the kept painters that share a palette or a texture with an erased one, and of the others."""
+    """Accuracy of the kept painters that share a palette or a texture with an erased one, and of
+    the others.
+    """
     names = {q.prompt.style for q in questions if q.role == "erased" and q.head == "style"}
     near = set().union(*(neighbours(name) for name in names), set())
     kept = [i for i in _where(questions, role="kept") if questions[i].prompt.style != PLAIN.name]
@@ -197,7 +243,11 @@ def _survival(questions: Sequence[Question], right: Sequence[bool]) -> dict[str,
 
 
 def _where(questions: Sequence[Question], **wanted: str) -> list[int]:
-    return [i for i, q in enumerate(questions) if all(getattr(q, name) == value for name, value in wanted.items())]
+    return [
+        i
+        for i, q in enumerate(questions)
+        if all(getattr(q, name) == value for name, value in wanted.items())
+    ]
 
 
 def _share(flags: Sequence[bool], rows: Sequence[int]) -> float:

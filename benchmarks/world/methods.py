@@ -1,4 +1,6 @@
-"""Methods side by side: each turns (value weights, rows) into edited weights; ours also gives its certificate."""
+"""Methods side by side: each turns (value weights, rows) into edited weights; ours also gives its
+certificate.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, join
-from speed_erase.speed_ops.prompts.tokens import KEPT_BESIDES, Position
 from speed_erase.speed_ops.solver import Erasure
+from speed_erase.speed_ops.text.tokens import KEPT_BESIDES, Position
 
 from .rows import ErasureRows, RowChoice
 
@@ -53,11 +55,21 @@ def untouched(weights: Mapping[str, Tensor], rows: ErasureRows) -> Edited:
 
 
 def by_engine(settings: EraseSettings, keep_empty: bool = False) -> Edit:
-    """The engine with these settings; `keep_empty` gives methods without invariants the empty prompt to retain."""
+    """The engine with these settings; `keep_empty` gives methods without invariants the empty
+    prompt to retain.
+    """
 
     def edit(weights: Mapping[str, Tensor], rows: ErasureRows) -> Edited:
         retain = with_empty(rows) if keep_empty else rows.retain
-        erasure = solve(weights, rows.targets, rows.anchors, retain, rows.invariants, settings, probes=rows.probes)
+        erasure = solve(
+            weights,
+            rows.targets,
+            rows.anchors,
+            retain,
+            rows.invariants,
+            settings,
+            probes=rows.probes,
+        )
         return Edited(apply_edits(weights, erasure.edits), erasure)
 
     return edit
@@ -71,16 +83,23 @@ def with_empty(rows: ErasureRows) -> Rows:
 
 
 def orthogonal(
-    erase: float = 1.0, keep: float = 0.3, broad: float = 0.5, ridge: float = 1.5, names: int | None = None
+    erase: float = 1.0,
+    keep: float = 0.3,
+    broad: float = 0.5,
+    ridge: float = 1.5,
+    names: int | None = None,
 ) -> Edit:
-    """OCE: W* = Q W with Q orthogonal (Procrustes); objective and default weights as in its released code, own code.
+    """OCE: W* = Q W with Q orthogonal (Procrustes); objective and default weights as in its
+    released code, own code.
 
-    `names`: how many kept names the weight `keep` is meant for; with another number they weigh as much together.
+    `names`: how many kept names the weight `keep` is meant for; with another number they weigh as
+    much together.
 
-    Q maximises tr(Q' M) with M = -erase E E'(I - G G') + keep W C0 C0' W' + broad W K W' + ridge W W', so Q = U V' of
-    M's SVD. E and G are orthonormal bases of the targets' and the anchors' outputs, so the first term turns what only
-    the targets say against itself; K, published as the second moment of a large caption set, is here the mean second
-    moment of the retained rows and the empty prompt.
+    Q maximises tr(Q' M) with M = -erase E E'(I - G G') + keep W C0 C0' W' + broad W K W' + ridge W
+    W', so Q = U V' of M's SVD. E and G are orthonormal bases of the targets' and the anchors'
+    outputs, so the first term turns what only the targets say against itself; K, published as the
+    second moment of a large caption set, is here the mean second moment of the retained rows and
+    the empty prompt.
     """
 
     def edit(weights: Mapping[str, Tensor], rows: ErasureRows) -> Edited:
@@ -106,7 +125,9 @@ def orthogonal(
 
 
 def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
-    """`o x q`: orthonormal basis of the outputs of the concepts, each compressed to its leading direction."""
+    """`o x q`: orthonormal basis of the outputs of the concepts, each compressed to its leading
+    direction.
+    """
     leading = []
     for concept in range(len(rows.names)):
         outputs = rows.values[rows.group_index() == concept].double() @ weight.T
@@ -117,7 +138,9 @@ def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
 BARE = RowChoice(side="bare")
 TARGETS = RowChoice(side="targets")
 BOTH = RowChoice(side="both")
-WHOLE = RowChoice(side="both", positions=Position.SPREAD, retain_positions=Position.SPREAD | KEPT_BESIDES)
+WHOLE = RowChoice(
+    side="both", positions=Position.SPREAD, retain_positions=Position.SPREAD | KEPT_BESIDES
+)
 """Rows of the whole prompt on both sides: what `auto` is given."""
 
 
@@ -127,7 +150,9 @@ FIRST_RELEASE = {
     "threshold": 1e-3,
     "rows_per_concept": 8,
 }
-"""What `auto` was before the soft prior: the strictest threshold under which the targets reach their anchors."""
+"""What `auto` was before the soft prior: the strictest threshold under which the targets reach
+their anchors.
+"""
 
 
 def speed(name: str, label: str, rows: RowChoice, preset: str, **changes: Any) -> Method:
@@ -138,19 +163,32 @@ def speed(name: str, label: str, rows: RowChoice, preset: str, **changes: Any) -
 
 
 def _listed() -> list[Method]:
-    # Erase 1, preserve 0.1, ridge 0.1 are meant as the usual weights of UCE and RECE; not checked against their code.
+    # Erase 1, preserve 0.1, ridge 0.1 are meant as the usual weights of UCE and RECE; not checked
+    # against their code.
     rival = {"lam": 0.1, "preserve_weight": 0.1}
     plain = {"ipf": False, "dpa": False}
     return [
         Method("none", "untouched", BOTH, untouched),
         speed("uce_bare", "UCE", BARE, "few", method="uce", **rival),
         speed("uce_both", "UCE, rows in context", BOTH, "few", method="uce", **rival),
-        speed("rece_bare", "RECE, 3 rounds", BARE, "few", method="rece", adversarial_rounds=3, **rival),
         speed(
-            "rece_both", "RECE, 3 rounds, rows in context", BOTH, "few", method="rece", adversarial_rounds=3, **rival
+            "rece_bare", "RECE, 3 rounds", BARE, "few", method="rece", adversarial_rounds=3, **rival
         ),
-        speed("null_bare", "null space only (AlphaEdit); ablation 1", BARE, "few", method="null_space"),
-        speed("null_both", "null space only, rows in context", BOTH, "context", method="null_space"),
+        speed(
+            "rece_both",
+            "RECE, 3 rounds, rows in context",
+            BOTH,
+            "few",
+            method="rece",
+            adversarial_rounds=3,
+            **rival,
+        ),
+        speed(
+            "null_bare", "null space only (AlphaEdit); ablation 1", BARE, "few", method="null_space"
+        ),
+        speed(
+            "null_both", "null space only, rows in context", BOTH, "context", method="null_space"
+        ),
         speed("abl2_bare", "ablation 2: IEC", BARE, "few", **plain),
         speed("abl3_bare", "ablation 3: IEC, IPF", BARE, "few", dpa=False),
         speed("abl4_bare", "ablation 4: IEC, IPF, RPA", BARE, "few", dpa=False, rpa=True),
@@ -161,13 +199,31 @@ def _listed() -> list[Method]:
         Method("oce_hard", "OCE, rows in context, erase weight 100", BOTH, orthogonal(erase=100.0)),
         speed("targets", "SPEED, rows in context for targets only", TARGETS, "context"),
         speed("both", "SPEED, rows in context on both sides (context)", BOTH, "context"),
-        speed("auto", "soft prior, whole prompts, chosen on its curve (auto: the default)", WHOLE, "auto"),
-        speed("auto_1", "the first release's default", BOTH, "auto", **FIRST_RELEASE),
-        *(speed(f"auto_at{n}", f"auto with {_rounds(n)}", WHOLE, "auto", adversarial_rounds=n) for n in (1, 3)),
         speed(
-            "auto_at3_more", "auto with 3 rounds of 64 rows", WHOLE, "auto", adversarial_rounds=3, rows_per_concept=64
+            "auto",
+            "soft prior, whole prompts, chosen on its curve (auto: the default)",
+            WHOLE,
+            "auto",
         ),
-        *(speed(f"both_at{n}", f"context with {_rounds(n)}", BOTH, "context", adversarial_rounds=n) for n in (1, 2, 3)),
+        speed("auto_1", "the first release's default", BOTH, "auto", **FIRST_RELEASE),
+        *(
+            speed(f"auto_at{n}", f"auto with {_rounds(n)}", WHOLE, "auto", adversarial_rounds=n)
+            for n in (1, 3)
+        ),
+        speed(
+            "auto_at3_more",
+            "auto with 3 rounds of 64 rows",
+            WHOLE,
+            "auto",
+            adversarial_rounds=3,
+            rows_per_concept=64,
+        ),
+        *(
+            speed(
+                f"both_at{n}", f"context with {_rounds(n)}", BOTH, "context", adversarial_rounds=n
+            )
+            for n in (1, 2, 3)
+        ),
     ]
 
 

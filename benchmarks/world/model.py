@@ -1,8 +1,8 @@
 """The trained world in one process: prompt rows, pictures and the judge, without ComfyUI.
 
-The matrix of methods needs thousands of pictures, and starting a sampler node for each batch would only add cost: this
-is the same U-Net with the same Euler steps, in its narrow form. `confirm` compares some runs with the stock KSampler.
-Where nothing was trained, it is the model in the box.
+The matrix of methods needs thousands of pictures, and starting a sampler node for each batch would
+only add cost: this is the same U-Net with the same Euler steps, in its narrow form. `confirm`
+compares some runs with the stock KSampler. Where nothing was trained, it is the model in the box.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.checkpoints.box import AUTOENCODER, FILE, NARROW, TEXT, UNET, token_table, unpacked
-from speed_erase.speed_ops.drawing.sampler import sample
-from speed_erase.speed_ops.drawing.unet import UNet
+from speed_erase.speed_ops.demo.packed_model import (
+    AUTOENCODER,
+    FILE,
+    NARROW,
+    TEXT,
+    UNET,
+    token_table,
+    unpacked,
+)
+from speed_erase.speed_ops.demo.sampler import sample
+from speed_erase.speed_ops.demo.unet import UNet
 
 from .autoencoder import new_autoencoder
 from .export import BOX
@@ -37,19 +45,25 @@ def trained_parts(folder: Path) -> dict[str, Tensor]:
 
 def part(parts: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors below a prefix, as the checkpoint rounds them."""
-    found = {key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)}
+    found = {
+        key.removeprefix(prefix): value for key, value in parts.items() if key.startswith(prefix)
+    }
     return {key: value.half().float() for key, value in found.items()}
 
 
 class WorldText:
-    """Prompts to rows; each text is encoded once and kept, also on disk (half precision, as in training)."""
+    """Prompts to rows; each text is encoded once and kept, also on disk (half precision, as in
+    training).
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._encoder: TextEncoder | None = None
         self._known: dict[str, Tensor] = {}
         trained = folder / "prompt_rows.safetensors"
-        self._trained = {"", *(prompt.text for prompt in training_prompts())} if trained.exists() else set()
+        self._trained = (
+            {"", *(prompt.text for prompt in training_prompts())} if trained.exists() else set()
+        )
         if self._trained:
             texts = ["", *(prompt.text for prompt in training_prompts())]
             self._known.update(zip(texts, load_tensors(trained)["rows"], strict=True))
@@ -89,7 +103,9 @@ def load_text_encoder(folder: Path) -> TextEncoder:
     """The folder's encoder, or the one in the box."""
     encoder = TextEncoder()
     state = {f"text_model.{key}": value for key, value in part(trained_parts(folder), TEXT).items()}
-    encoder.load_state_dict({**state, "text_model.embeddings.token_embedding.weight": token_table()})
+    encoder.load_state_dict(
+        {**state, "text_model.embeddings.token_embedding.weight": token_table()}
+    )
     return encoder.requires_grad_(False).eval()
 
 
@@ -111,7 +127,11 @@ class World:
 
     def value_weights(self) -> dict[str, Tensor]:
         """Copies of the weights an erasure edits: {key: (160, 768)}."""
-        return {key: value.clone() for key, value in self.unet.state_dict().items() if key.endswith(TO_V)}
+        return {
+            key: value.clone()
+            for key, value in self.unet.state_dict().items()
+            if key.endswith(TO_V)
+        }
 
     @property
     def original(self) -> dict[str, Tensor]:
@@ -121,11 +141,17 @@ class World:
     def use(self, weights: Mapping[str, Tensor] | None) -> UNet:
         """The U-Net with these value weights; None: the untouched ones."""
         chosen = self._original if weights is None else weights
-        self.unet.load_state_dict({key: value.float() for key, value in chosen.items()}, strict=False)
+        self.unet.load_state_dict(
+            {key: value.float() for key, value in chosen.items()}, strict=False
+        )
         return self.unet
 
-    def draw(self, texts: Sequence[str], seed: int, weights: Mapping[str, Tensor] | None = None) -> Tensor:
-        """One picture a prompt (n, 3, 128, 128); the noise depends on seed and place alone, so methods are paired."""
+    def draw(
+        self, texts: Sequence[str], seed: int, weights: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        """One picture a prompt (n, 3, 128, 128); the noise depends on seed and place alone, so
+        methods are paired.
+        """
         return self.draw_rows(self.text.rows(texts), seed, weights)
 
     def draw_rows(
@@ -133,7 +159,9 @@ class World:
     ) -> Tensor:
         """The same from rows (n, 77, 768)."""
         assert rows.shape[1:] == (LENGTH, WIDTH)
-        noise = torch.randn(len(rows), 4, LATENT, LATENT, generator=torch.Generator().manual_seed(seed))
+        noise = torch.randn(
+            len(rows), 4, LATENT, LATENT, generator=torch.Generator().manual_seed(seed)
+        )
         unet = self.use(weights)
         drawn = []
         for some, start in zip(rows.split(batch), noise.split(batch), strict=True):

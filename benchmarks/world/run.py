@@ -1,4 +1,6 @@
-"""The matrix: task x method, one result file each outside the tree, so that it can be stopped and continued."""
+"""The matrix: task x method, one result file each outside the tree, so that it can be stopped and
+continued.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SEED = 1000
 
 
 class Runner:
-    """Runs and remembers. Results belong to one state of the weights: another state has another folder."""
+    """Runs and remembers. Results belong to one state of the weights: another state has another
+    folder.
+    """
 
     def __init__(self, world: World, count: int, log: Callable[[str], None] = print) -> None:
         self.world, self.count, self.log = world, count, log
@@ -36,7 +40,9 @@ class Runner:
         return self.folder / f"{task.name}__{method.name}.json"
 
     def edit(self, task: Task, method: Method) -> Edited:
-        """The edited weights of a task; a second list is erased jointly or further where the method says so."""
+        """The edited weights of a task; a second list is erased jointly or further where the method
+        says so.
+        """
         if task.then and method.name != "none":
             return _again(self.world, task, method)
         return method.edit(self.world.original, build(self.world.text, task.targets, method.rows))
@@ -70,7 +76,9 @@ class Runner:
         return result
 
     def _floor(self, task: Task, questions: list[Question]) -> dict[str, float]:
-        """Share of each concept recognised where the prompts say its anchor instead: what chance brings back."""
+        """Share of each concept recognised where the prompts say its anchor instead: what chance
+        brings back.
+        """
         texts = [task.anchored(question.prompt) for question in questions]
         pictures = self.world.draw(texts, SEED)
         return judged(self.world.judge, questions, pictures, None)["by_concept"]
@@ -97,7 +105,9 @@ class Runner:
             "settings": method.settings,
             "rows": {key: str(value) for key, value in vars(method.rows).items()},
             "seconds": seconds,
-            "values": value_measures(self.world.text, targets, questions, self.world.original, edited.weights),
+            "values": value_measures(
+                self.world.text, targets, questions, self.world.original, edited.weights
+            ),
         }
         if edited.certificate:
             result["certificate"] = certificate_numbers(edited.certificate)
@@ -105,7 +115,9 @@ class Runner:
 
 
 def _again(world: World, task: Task, method: Method) -> Edited:
-    """First list, then the second: from the original weights together, or on the edited ones with the first held."""
+    """First list, then the second: from the original weights together, or on the edited ones with
+    the first held.
+    """
     settings = EraseSettings.from_dict(method.settings)
     first = build(world.text, task.targets, method.rows)
     both = build(world.text, (*task.targets, *task.then), method.rows)
@@ -135,11 +147,14 @@ def line(result: dict[str, Any]) -> str:
     if "acc_e" in result:
         change = " ".join(f"{name} {value:.2f}" for name, value in result.get("change", {}).items())
         shown = (
-            f"Acc_e {result['acc_e']:6.1%} Acc_r {result['acc_r']:6.1%} H_o {100 * result['h_o']:5.1f} | "
-            f"near {result.get('acc_near', float('nan')):6.1%} | {shown} | {change}"
+            f"Acc_e {result['acc_e']:6.1%} Acc_r {result['acc_r']:6.1%} H_o"
+            f" {100 * result['h_o']:5.1f} | near {result.get('acc_near', float('nan')):6.1%} |"
+            f" {shown} | {change}"
         )
     if result.get("certificate"):
-        shown += f" | probe {result['certificate']['probe']:.3f} room {result['certificate']['room']}"
+        shown += (
+            f" | probe {result['certificate']['probe']:.3f} room {result['certificate']['room']}"
+        )
     return shown
 
 
@@ -152,7 +167,9 @@ def run_all(runner: Runner, pairs: Iterable[tuple[Task, Method]]) -> list[dict[s
     return results
 
 
-def attack_all(runner: Runner, jobs: Iterable[tuple[Task, Method, dict[str, Attack]]]) -> list[dict[str, Any]]:
+def attack_all(
+    runner: Runner, jobs: Iterable[tuple[Task, Method, dict[str, Attack]]]
+) -> list[dict[str, Any]]:
     """White-box attacks on the first target of each job."""
     results = []
     for task, method, attacks in jobs:
@@ -161,7 +178,9 @@ def attack_all(runner: Runner, jobs: Iterable[tuple[Task, Method, dict[str, Atta
             edited = runner.edit(task, method)
             painter = task.targets[0].words
             found = {
-                name: vars(run_attack(runner.world, painter, edited.weights, attack, runner.count // 2))
+                name: vars(
+                    run_attack(runner.world, painter, edited.weights, attack, runner.count // 2)
+                )
                 for name, attack in attacks.items()
             }
             rounds = certificate_numbers(edited.certificate)["rounds"] if edited.certificate else []

@@ -21,6 +21,9 @@ def save_sheet(path: Path, pictures: Tensor, columns: int, gap: int = 2) -> None
     from PIL import Image
 
     framed = np.pad(to_bytes(pictures), ((0, 0), (0, gap), (0, gap), (0, 0)), constant_values=255)
-    lines = [np.concatenate(list(framed[i : i + columns]), axis=1) for i in range(0, len(framed), columns)]
+    lines = [
+        np.concatenate(list(framed[i : i + columns]), axis=1)
+        for i in range(0, len(framed), columns)
+    ]
     image = Image.fromarray(np.concatenate(lines, axis=0))
     write_whole(path, lambda part: image.save(part, format="PNG"))

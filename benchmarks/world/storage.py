@@ -33,7 +33,9 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+def save_tensors(
+    path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
     from safetensors.torch import save_file
 
     solid = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
@@ -47,7 +49,9 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_json(path: Path, value: Any) -> None:
-    write_whole(path, lambda part: part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8"))
+    write_whole(
+        path, lambda part: part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    )
 
 
 def load_json(path: Path) -> Any:

@@ -1,12 +1,15 @@
-"""The text encoder of the small world: CLIP-L's shape and SD1.x's key names, three of its twelve layers at work.
+"""The text encoder of the small world: CLIP-L's shape and SD1.x's key names, three of its twelve
+layers at work.
 
-Why this shape: stock ComfyUI builds a CLIP-L of full size (12 layers, width 768). Our vocabulary is tiny, so the
-first nine layers have zero output projections: exact identities, skipped here and harmlessly computed there. The
-last three are trained, a quarter as wide inside; the checkpoint repeats their inner channels (`box.spread`).
+Why this shape: stock ComfyUI builds a CLIP-L of full size (12 layers, width 768). Our vocabulary is
+tiny, so the first nine layers have zero output projections: exact identities, skipped here and
+harmlessly computed there. The last three are trained, a quarter as wide inside; the checkpoint
+repeats their inner channels (`box.spread`).
 
-Why it is trained at all: a frozen random CLIP has no neighbours. Here related painters (same palette, same texture)
-must lie near each other, as they do in a trained CLIP, or "the neighbour survives" would be no test. `tune.py` says
-how. The final layer norm keeps unit weight, so each row has norm sqrt(768) = 27.7, close to CLIP-L's 28.
+Why it is trained at all: a frozen random CLIP has no neighbours. Here related painters (same
+palette, same texture) must lie near each other, as they do in a trained CLIP, or "the neighbour
+survives" would be no test. `tune.py` says how. The final layer norm keeps unit weight, so each row
+has norm sqrt(768) = 27.7, close to CLIP-L's 28.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from speed_erase.speed_ops.checkpoints.box import token_table
+from speed_erase.speed_ops.demo.packed_model import token_table
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
 
 WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 768, 12, 12, 49408, 77
 ACTIVE_LAYERS = 3
 NARROW = 4
-"""A working layer has one of this many inner channels of CLIP-L's, in its attention and in its feed-forward part."""
+"""A working layer has one of this many inner channels of CLIP-L's, in its attention and in its
+feed-forward part.
+"""
 _SCALE = NARROW / (WIDTH / HEADS) ** 0.5
 """Of the products of queries and keys: each channel counts `NARROW` times in the full layer."""
 START, END = 49406, 49407
@@ -33,11 +38,16 @@ START, END = 49406, 49407
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(WIDTH, WIDTH // NARROW) for _ in range(3))
+        self.q_proj, self.k_proj, self.v_proj = (
+            nn.Linear(WIDTH, WIDTH // NARROW) for _ in range(3)
+        )
         self.out_proj = nn.Linear(WIDTH // NARROW, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = [p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)]
+        heads = [
+            p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for p in (self.q_proj, self.k_proj, self.v_proj)
+        ]
         seen = F.scaled_dot_product_attention(*heads, is_causal=True, scale=_SCALE)
         return self.out_proj(seen.transpose(1, 2).flatten(-2))
 
@@ -74,17 +84,25 @@ class Embeddings(nn.Module):
 class Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleDict({str(place): Layer() for place in range(LAYERS - ACTIVE_LAYERS, LAYERS)})
+        self.layers = nn.ModuleDict(
+            {str(place): Layer() for place in range(LAYERS - ACTIVE_LAYERS, LAYERS)}
+        )
 
 
 class TextModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embeddings, self.encoder, self.final_layer_norm = Embeddings(), Encoder(), nn.LayerNorm(WIDTH)
+        self.embeddings, self.encoder, self.final_layer_norm = (
+            Embeddings(),
+            Encoder(),
+            nn.LayerNorm(WIDTH),
+        )
 
 
 class TextEncoder(nn.Module):
-    """Token ids (B, T) at positions (B, T) to rows (B, T, 768); all 77 for a prompt, fewer where only some matter."""
+    """Token ids (B, T) at positions (B, T) to rows (B, T, 768); all 77 for a prompt, fewer where
+    only some matter.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +135,11 @@ def new_encoder(seed: int) -> TextEncoder:
                 parameter.normal_(0, 0.01)
             elif parameter.ndim == 2:
                 inside = parameter.shape[1]
-                parameter.normal_(0, inside**-0.5 * (0.5 if name.endswith(("out_proj.weight", "fc2.weight")) else 1.0))
+                parameter.normal_(
+                    0,
+                    inside**-0.5
+                    * (0.5 if name.endswith(("out_proj.weight", "fc2.weight")) else 1.0),
+                )
             elif name.endswith("bias"):
                 parameter.zero_()
     return encoder

@@ -1,9 +1,10 @@
-"""Train the world's model: autoencoder, text encoder (`tune.py`), then the U-Net on their frozen results.
+"""Train the world's model: autoencoder, text encoder (`tune.py`), then the U-Net on their frozen
+results.
 
-Freezing the others lets all prompts and pictures be encoded once (77 x 768 rows, 4 x 16 x 16 latents): a step then
-costs only the U-Net. Each step draws its prompts, pictures, noise and noise levels from a generator made of (seed,
-step), so a resumed run continues as if it had never stopped. A tenth of the prompts is empty, for classifier-free
-guidance.
+Freezing the others lets all prompts and pictures be encoded once (77 x 768 rows, 4 x 16 x 16
+latents): a step then costs only the U-Net. Each step draws its prompts, pictures, noise and noise
+levels from a generator made of (seed, step), so a resumed run continues as if it had never stopped.
+A tenth of the prompts is empty, for classifier-free guidance.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.checkpoints.box import NARROW
-from speed_erase.speed_ops.drawing.autoencoder import Autoencoder
-from speed_erase.speed_ops.drawing.sampler import SIGMAS, SIGNAL, STEPS
-from speed_erase.speed_ops.drawing.unet import LATENT_CHANNELS, Residual, SpatialTransformer, UNet
+from speed_erase.speed_ops.demo.autoencoder import Autoencoder
+from speed_erase.speed_ops.demo.packed_model import NARROW
+from speed_erase.speed_ops.demo.sampler import SIGMAS, SIGNAL, STEPS
+from speed_erase.speed_ops.demo.unet import LATENT_CHANNELS, Residual, SpatialTransformer, UNet
 
 from .autoencoder import mean_error, new_autoencoder, refine_decoder, train_autoencoder
 from .export import rounded_text
@@ -39,7 +40,9 @@ VARIANTS = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how: `steps` of `batch` pictures; the rate warms up, stays, and falls to zero over the last 60 %."""
+    """How long and how: `steps` of `batch` pictures; the rate warms up, stays, and falls to zero
+    over the last 60 %.
+    """
 
     steps: int = 2400
     batch: int = 16
@@ -49,8 +52,9 @@ class Plan:
     average: float = 0.998
     empty: float = 0.1
     finish: float = 0.75
-    """From this part of the steps on, plain empty scenes are drawn often: to the text encoder their prompts are almost
-    the empty one, which stands for everything, and the difference is learnt last."""
+    """From this part of the steps on, plain empty scenes are drawn often: to the text encoder their
+    prompts are almost the empty one, which stands for everything, and the difference is learnt
+    last."""
     seed: int = 0
     text_steps: int = 400
     autoencoder_steps: int = 800
@@ -59,7 +63,12 @@ class Plan:
 
     def rate_at(self, step: int) -> float:
         fall = max(0.0, (step / self.steps - self.hold) / (1 - self.hold))
-        return self.rate * min(1.0, (step + 1) / self.warmup) * 0.5 * (1 + math.cos(math.pi * min(1.0, fall)))
+        return (
+            self.rate
+            * min(1.0, (step + 1) / self.warmup)
+            * 0.5
+            * (1 + math.cos(math.pi * min(1.0, fall)))
+        )
 
     def average_at(self, step: int) -> float:
         return min(self.average, (1 + step) / (10 + step))
@@ -78,10 +87,14 @@ def autoencoder_stage(folder: Path, plan: Plan, log: Log) -> Autoencoder:
 
 
 def refine_stage(folder: Path, plan: Plan, log: Log) -> None:
-    """The autoencoder with its decoder trained further, if it is not there yet: the U-Net does not depend on it."""
+    """The autoencoder with its decoder trained further, if it is not there yet: the U-Net does not
+    depend on it.
+    """
     path = folder / "refined.safetensors"
     if not path.exists():
-        refined = refine_decoder(autoencoder_stage(folder, plan, log), plan.seed, plan.decoder_steps, log)
+        refined = refine_decoder(
+            autoencoder_stage(folder, plan, log), plan.seed, plan.decoder_steps, log
+        )
         log(f"autoencoder error {mean_error(refined):.4f}")
         save_tensors(path, refined.state_dict())
 
@@ -98,23 +111,31 @@ def text_stage(folder: Path, plan: Plan, log: Log) -> TextEncoder:
 
 
 def cached_rows(folder: Path, encoder: TextEncoder, prompts: list[Prompt], log: Log) -> Tensor:
-    """Rows of the empty prompt and of every training prompt, (1 + n, 77, 768) half precision, encoded once."""
+    """Rows of the empty prompt and of every training prompt, (1 + n, 77, 768) half precision,
+    encoded once.
+    """
     path = folder / "prompt_rows.safetensors"
     if not path.exists():
         begin = time.monotonic()
-        save_tensors(path, {"rows": encoder.encode(["", *(prompt.text for prompt in prompts)]).half()})
+        save_tensors(
+            path, {"rows": encoder.encode(["", *(prompt.text for prompt in prompts)]).half()}
+        )
         log(f"encoded {len(prompts)} prompts in {time.monotonic() - begin:.0f}s")
     return load_tensors(path)["rows"]
 
 
 def cached_latents(folder: Path, autoencoder: Autoencoder, seed: int, log: Log) -> Tensor:
-    """Latents of every scene by every painter by day and by night, (11, 13, 2, 10, 4, 16, 16), encoded once."""
+    """Latents of every scene by every painter by day and by night, (11, 13, 2, 10, 4, 16, 16),
+    encoded once.
+    """
     path = folder / "latents.safetensors"
     if not path.exists():
         begin, rng = time.monotonic(), np.random.default_rng([seed, 9])
         parts = []
         for scene, style, night in itertools.product(SCENES, STYLES, (False, True)):
-            drawn = torch.from_numpy(np.stack([draw(scene, style, night, rng) for _ in range(VARIANTS)]))
+            drawn = torch.from_numpy(
+                np.stack([draw(scene, style, night, rng) for _ in range(VARIANTS)])
+            )
             with torch.no_grad():
                 parts.append(autoencoder.encode(drawn / 2 + 0.5).half())
         latents = torch.stack(parts).unflatten(0, (len(SCENES), len(STYLES), 2))
@@ -137,9 +158,11 @@ class Log:
 
 
 def loss_weights(steps: Tensor) -> Tensor:
-    """Weights of the squared noise error: min-SNR (5) at low noise, 1 + sigma^2 up to 30 at high noise.
+    """Weights of the squared noise error: min-SNR (5) at low noise, 1 + sigma^2 up to 30 at high
+    noise.
 
-    At high noise even a wrong picture is a small error of the noise; but there the prompt decides palette and shape.
+    At high noise even a wrong picture is a small error of the noise; but there the prompt decides
+    palette and shape.
     """
     squared = SIGMAS[steps] ** 2
     return (5 * squared).clamp(max=1.0) * (1 + squared.clamp(max=30.0))
@@ -152,10 +175,12 @@ def add_noise(latents: Tensor, steps: Tensor, noise: Tensor) -> Tensor:
 
 @torch.no_grad()
 def start_from_identity(unet: UNet) -> None:
-    """Initialise so that the untrained U-Net returns its input: right at high noise, where x is nearly all noise.
+    """Initialise so that the untrained U-Net returns its input: right at high noise, where x is
+    nearly all noise.
 
-    The input convolution carries each latent channel as +x and -x, the last shortcut passes them on, every residual
-    branch starts at zero, and the output takes silu(a) - silu(-a) = a. Saves the first half hour of learning to copy.
+    The input convolution carries each latent channel as +x and -x, the last shortcut passes them
+    on, every residual branch starts at zero, and the output takes silu(a) - silu(-a) = a. Saves the
+    first half hour of learning to copy.
     """
     for module in unet.modules():
         if isinstance(module, Residual):
@@ -164,10 +189,15 @@ def start_from_identity(unet: UNet) -> None:
         elif isinstance(module, SpatialTransformer):
             module.proj_out.weight.zero_()
             module.proj_out.bias.zero_()
-    first, shortcut, last = unet.input_blocks[0][0], unet.output_blocks[-1][0].skip_connection, unet.out[2]
+    first, shortcut, last = (
+        unet.input_blocks[0][0],
+        unet.output_blocks[-1][0].skip_connection,
+        unet.out[2],
+    )
     width = len(first.weight)
     group = width // 32
-    carried = [group * latent + place for latent in range(LATENT_CHANNELS) for place in (0, 1)]  # a pair in each group
+    # a pair in each group
+    carried = [group * latent + place for latent in range(LATENT_CHANNELS) for place in (0, 1)]
     shortcut.weight[carried] = 0.0
     last.weight.mul_(0.1)
     last.bias.zero_()
@@ -180,35 +210,54 @@ def start_from_identity(unet: UNet) -> None:
             shortcut.weight[row, width + row] = 1.0
             shortcut.bias[row] = 0.0
             last.weight[:, row].zero_()
-            last.weight[latent, row, 1, 1] = sign * (2 / group) ** 0.5  # undoes the norm: 2 of its channels are busy
+            # undoes the norm: 2 of its channels are busy
+            last.weight[latent, row, 1, 1] = sign * (2 / group) ** 0.5
     unet.out[0].weight[carried] = 1.0
 
 
 class Trainer:
-    """The U-Net, its running average and the optimiser, with everything needed to stop and go on."""
+    """The U-Net, its running average and the optimiser, with everything needed to stop and go
+    on.
+    """
 
-    def __init__(self, folder: Path, plan: Plan, rows: Tensor, prompts: list[Prompt], latents: Tensor) -> None:
-        self.folder, self.plan, self.rows, self.prompts, self.latents = folder, plan, rows, prompts, latents
-        self.weights, self.last_weights = training_weights(prompts), training_weights(prompts, empty_scenes=6.0)
+    def __init__(
+        self, folder: Path, plan: Plan, rows: Tensor, prompts: list[Prompt], latents: Tensor
+    ) -> None:
+        self.folder, self.plan, self.rows, self.prompts, self.latents = (
+            folder,
+            plan,
+            rows,
+            prompts,
+            latents,
+        )
+        self.weights, self.last_weights = (
+            training_weights(prompts),
+            training_weights(prompts, empty_scenes=6.0),
+        )
         torch.manual_seed(plan.seed)
         self.unet = UNet(NARROW)
         start_from_identity(self.unet)
         self.unet.to(memory_format=torch.channels_last)
-        self.average = {key: value.detach().clone() for key, value in self.unet.state_dict().items()}
+        self.average = {
+            key: value.detach().clone() for key, value in self.unet.state_dict().items()
+        }
         self.optimiser = torch.optim.AdamW(
             self.unet.parameters(), lr=plan.rate, betas=(0.9, 0.99), weight_decay=0.01, fused=True
         )
         self.step = 0
 
     def batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Noisy latents, noise, steps and prompt rows of the current step; noise levels spread evenly."""
+        """Noisy latents, noise, steps and prompt rows of the current step; noise levels spread
+        evenly.
+        """
         plan = self.plan
         rng = np.random.default_rng([plan.seed, self.step])
         weights = self.weights if self.step < plan.finish * plan.steps else self.last_weights
         chosen = rng.choice(len(self.prompts), size=plan.batch, p=weights)
         pictures = self._pictures([self.prompts[i] for i in chosen], rng)
         noise = torch.from_numpy(rng.standard_normal(tuple(pictures.shape), dtype=np.float32))
-        spread = ((rng.permutation(plan.batch) + rng.random(plan.batch)) / plan.batch) ** 0.7  # fewer at low noise
+        # fewer at low noise
+        spread = ((rng.permutation(plan.batch) + rng.random(plan.batch)) / plan.batch) ** 0.7
         steps = torch.from_numpy((spread * STEPS).astype(np.int64)).clamp(max=STEPS - 1)
         chosen = np.where(rng.random(plan.batch) < plan.empty, 0, chosen + 1)
         return add_noise(pictures, steps, noise), noise, steps, self.rows[chosen].float()
@@ -217,11 +266,15 @@ class Trainer:
         """A variant of each, (n, 4, 16, 16)."""
         variants = rng.integers(VARIANTS, size=len(prompts))
         places = [(SCENES.index(p.subject), STYLES.index(p.style), int(p.night)) for p in prompts]
-        found = [self.latents[(*place, variant)] for place, variant in zip(places, variants, strict=True)]
+        found = [
+            self.latents[(*place, variant)] for place, variant in zip(places, variants, strict=True)
+        ]
         return torch.stack(found).float().contiguous(memory_format=torch.channels_last)
 
     def advance(self) -> tuple[float, np.ndarray]:
-        """One step; returns the weighted loss and the plain error in four bands of noise, low to high."""
+        """One step; returns the weighted loss and the plain error in four bands of noise, low to
+        high.
+        """
         noisy, noise, steps, context = self.batch()
         for group in self.optimiser.param_groups:
             group["lr"] = self.plan.rate_at(self.step)
@@ -236,7 +289,9 @@ class Trainer:
             for key, value in self.unet.state_dict().items():
                 self.average[key].lerp_(value, 1 - keep)
         self.step += 1
-        bands = np.array([error.detach()[steps * 4 // STEPS == band].mean().item() for band in range(4)])
+        bands = np.array(
+            [error.detach()[steps * 4 // STEPS == band].mean().item() for band in range(4)]
+        )
         return loss.item(), bands
 
     def save(self) -> None:
@@ -259,14 +314,25 @@ class Trainer:
             return
         stored = load_tensors(self.folder / "training.safetensors")
         self.step = load_json(self.folder / "training.json")["step"]
-        self.unet.load_state_dict({key[5:]: value for key, value in stored.items() if key.startswith("live.")})
+        self.unet.load_state_dict(
+            {key[5:]: value for key, value in stored.items() if key.startswith("live.")}
+        )
         self.average = load_tensors(self.folder / "unet.safetensors")
         for name, parameter in self.unet.named_parameters():
             if f"first.{name}" in stored:
-                count, first, second = (stored[f"{kind}.{name}"] for kind in ("count", "first", "second"))
-                # In the parameter's own memory layout: the fused optimiser goes by memory, not by index.
-                first, second = (torch.empty_like(parameter).copy_(moment) for moment in (first, second))
-                self.optimiser.state[parameter] = {"step": count, "exp_avg": first, "exp_avg_sq": second}
+                count, first, second = (
+                    stored[f"{kind}.{name}"] for kind in ("count", "first", "second")
+                )
+                # In the parameter's own memory layout: the fused optimiser goes by memory, not by
+                # index.
+                first, second = (
+                    torch.empty_like(parameter).copy_(moment) for moment in (first, second)
+                )
+                self.optimiser.state[parameter] = {
+                    "step": count,
+                    "exp_avg": first,
+                    "exp_avg_sq": second,
+                }
 
 
 def train(folder: Path, plan: Plan) -> None:
@@ -289,7 +355,10 @@ def train(folder: Path, plan: Plan) -> None:
             begin, first = time.monotonic(), trainer.step
             bands = " ".join(f"{value:.4f}" for value in np.nanmean([b for _, b in losses], axis=0))
             loss = np.mean([value for value, _ in losses])
-            log(f"step {trainer.step} {seconds:.2f} s/step loss {loss:.4f} bands {bands} threads {threads}")
+            log(
+                f"step {trainer.step} {seconds:.2f} s/step loss {loss:.4f} bands {bands} threads"
+                f" {threads}"
+            )
             losses.clear()
         if time.monotonic() - saved > 60 * plan.save_minutes:
             trainer.save()

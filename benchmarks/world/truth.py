@@ -1,4 +1,6 @@
-"""Does the certificate tell the truth? Its residual and drift against what the judge sees, over all stored runs."""
+"""Does the certificate tell the truth? Its residual and drift against what the judge sees, over all
+stored runs.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from speed_erase.speed_ops.certificate.certificate import bars_of
 from .measures import spearman
 
 GONE = 0.10
-"""A concept counts as gone in the pictures if at most this share more is recognised than when the prompts say its
-anchor."""
+"""A concept counts as gone in the pictures if at most this share more is recognised than when the
+prompts say its anchor."""
 HARMED = 0.03
 """The rest counts as harmed if its accuracy fell by more than this share."""
 
@@ -67,20 +69,35 @@ class Truth:
 def cases_of(results: Sequence[dict[str, Any]]) -> list[Case]:
     """Every erased concept that has both a certificate and pictures."""
     found = []
-    floors = {result["task"]: result.get("floor", {}) for result in results if result["method"] == "none"}
+    floors = {
+        result["task"]: result.get("floor", {}) for result in results if result["method"] == "none"
+    }
     for result in results:
         floor = floors.get(result["task"], {})
         named = result.get("certificate", {}).get("by_concept", {})
         for concept, (_, probe) in named.items():
             if probe is not None and concept in result.get("by_concept", {}):
                 seen = result["by_concept"][concept]
-                found.append(Case(result["task"], result["method"], concept, probe, seen, floor.get(concept, 0.0)))
+                found.append(
+                    Case(
+                        result["task"],
+                        result["method"],
+                        concept,
+                        probe,
+                        seen,
+                        floor.get(concept, 0.0),
+                    )
+                )
     return found
 
 
 def agreement(cases: Sequence[Case], bar: float | None = None) -> float:
-    """Share of cases where residual below the bar (None: its kind's own) and gone in the pictures say the same."""
-    return sum((case.probe <= (case.bar if bar is None else bar)) == case.gone for case in cases) / len(cases)
+    """Share of cases where residual below the bar (None: its kind's own) and gone in the pictures
+    say the same.
+    """
+    return sum(
+        (case.probe <= (case.bar if bar is None else bar)) == case.gone for case in cases
+    ) / len(cases)
 
 
 def truth(results: Sequence[dict[str, Any]]) -> Truth | None:
@@ -89,13 +106,20 @@ def truth(results: Sequence[dict[str, Any]]) -> Truth | None:
     if not cases:
         return None
     levels = sorted({case.probe for case in cases})
-    bars = [(low + high) / 2 for low, high in zip([0.0, *levels], [*levels, levels[-1] + 0.1], strict=True)]
+    bars = [
+        (low + high) / 2
+        for low, high in zip([0.0, *levels], [*levels, levels[-1] + 0.1], strict=True)
+    ]
     scores = [agreement(cases, bar) for bar in bars]
     best = [bar for bar, score in zip(bars, scores, strict=True) if score == max(scores)]
     drifts = [r for r in results if "change" in r and r["method"] != "none"]
     moved = [(r["values"]["drift"], _kept_change(r)) for r in drifts]
     loss = {r["task"]: r["acc_r"] for r in results if r["method"] == "none"}
-    harmed = [(r["values"]["drift"], loss[r["task"]] - r["acc_r"] > HARMED) for r in drifts if r["task"] in loss]
+    harmed = [
+        (r["values"]["drift"], loss[r["task"]] - r["acc_r"] > HARMED)
+        for r in drifts
+        if r["task"] in loss
+    ]
     return Truth(
         tuple(cases),
         spearman([case.probe for case in cases], [case.seen for case in cases]),

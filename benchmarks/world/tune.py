@@ -1,15 +1,17 @@
 """First stage of training: teach the text encoder what sentences of the world mean, in minutes.
 
-Every row from the last token of a name onwards (later words, end, padding) must tell what is known so far: subject,
-painter, the painter's group, texture and colours, night.  Group, texture and colours are shared by painters, so related
-names get related rows; the one-hot painter target, of smaller weight, keeps them apart.
-The readout is a fixed set of random orthonormal directions and the targets are scaled by 5, so the meaning makes up
-about a fifth of a row's squared norm of 768: two painters' rows then have cosines of 0.7 to 0.9, as in a trained
-CLIP. A free readout would let the meaning shrink to a few per cent. The rest of a row keeps a random encoder's content.
+Every row from the last token of a name onwards (later words, end, padding) must tell what is known
+so far: subject, painter, the painter's group, texture and colours, night.  Group, texture and
+colours are shared by painters, so related names get related rows; the one-hot painter target, of
+smaller weight, keeps them apart. The readout is a fixed set of random orthonormal directions and
+the targets are scaled by 5, so the meaning makes up about a fifth of a row's squared norm of 768:
+two painters' rows then have cosines of 0.7 to 0.9, as in a trained CLIP. A free readout would let
+the meaning shrink to a few per cent. The rest of a row keeps a random encoder's content.
 
-Words around the names vary: besides the training templates, sentences are built with random fillers, so that the
-encoder reads names in any context, as a real CLIP does. Held-out templates and pairs do not occur.
-Cost: CLIP is causal, so a sentence is trained with a random dozen of its padding rows instead of all sixty.
+Words around the names vary: besides the training templates, sentences are built with random
+fillers, so that the encoder reads names in any context, as a real CLIP does. Held-out templates and
+pairs do not occur. Cost: CLIP is causal, so a sentence is trained with a random dozen of its
+padding rows instead of all sixty.
 """
 
 from __future__ import annotations
@@ -46,7 +48,11 @@ FILLERS = (
     "canvas", "made", "done", "seen", "shown", "painted", "drawn", "signed", "after", "from", "for", "like", "as", "is",
     "was", "here", "there", "one", "my", "our", "their",
 )  # fmt: skip
-_SPANS = {"subject": len(SCENES), "painter": len(STYLES) + len(GROUPS) + len(TEXTURES) + 9, "night": 1}
+_SPANS = {
+    "subject": len(SCENES),
+    "painter": len(STYLES) + len(GROUPS) + len(TEXTURES) + 9,
+    "night": 1,
+}
 _TARGETS = sum(_SPANS.values())
 _MEANING = 5.0
 
@@ -72,9 +78,15 @@ def random_sentence(rng: np.random.Generator) -> Prompt:
             break
     style, words, thing = painter.name, str(rng.choice(names_of(painter))), subject
     if rng.random() < 0.3:
-        style, words = PLAIN.name, str(rng.choice(GENERIC if rng.random() < 0.6 else strangers("artists")))
+        style, words = (
+            PLAIN.name,
+            str(rng.choice(GENERIC if rng.random() < 0.6 else strangers("artists"))),
+        )
     if rng.random() < 0.15:
-        subject, thing = NOTHING, str(rng.choice(NO_SUBJECT if rng.random() < 0.5 else strangers("objects")))
+        subject, thing = (
+            NOTHING,
+            str(rng.choice(NO_SUBJECT if rng.random() < 0.5 else strangers("objects"))),
+        )
     parts = ["{subject}", "{painter}"]
     if rng.random() < 0.5:
         parts.reverse()
@@ -86,7 +98,9 @@ def random_sentence(rng: np.random.Generator) -> Prompt:
 
 
 def _after(ids: list[int], words: str | None) -> int:
-    """Position (start token included) of the last token of `words` in the sentence; 0 if it is not there."""
+    """Position (start token included) of the last token of `words` in the sentence; 0 if it is not
+    there.
+    """
     wanted = tokens(words) if words else []
     for begin in range(len(ids) - len(wanted), -1, -1):
         if wanted and ids[begin : begin + len(wanted)] == wanted:
@@ -97,7 +111,9 @@ def _after(ids: list[int], words: str | None) -> int:
 def lesson(
     prompt: Prompt, length: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, positions, targets and target mask of a sentence, `length` rows: its tokens and some of its padding."""
+    """Ids, positions, targets and target mask of a sentence, `length` rows: its tokens and some of
+    its padding.
+    """
     ids = tokens(prompt.text)[: length - 4]
     end = len(ids) + 1
     padding = np.sort(rng.choice(np.arange(end + 1, LENGTH), size=length - end - 1, replace=False))
@@ -130,7 +146,8 @@ def batch_of(
 def _trainable(encoder: TextEncoder) -> list[nn.Parameter]:
     """Positions and the working layers.
 
-    Token embeddings stay random, and so apart (49,408 rows would be most of the cost); the final norm stays as it is.
+    Token embeddings stay random, and so apart (49,408 rows would be most of the cost); the final
+    norm stays as it is.
     """
     encoder.requires_grad_(False)
     kept = [*encoder.text_model.embeddings.position_embedding.parameters()]
@@ -140,27 +157,42 @@ def _trainable(encoder: TextEncoder) -> list[nn.Parameter]:
     return kept
 
 
-def tune(seed: int, steps: int, log: Callable[[str], None], batch: int = 32, rate: float = 4e-4) -> TextEncoder:
-    """Train a fresh encoder; the last quarter of the steps on all 77 rows, so that no position is left unseen."""
+def tune(
+    seed: int, steps: int, log: Callable[[str], None], batch: int = 32, rate: float = 4e-4
+) -> TextEncoder:
+    """Train a fresh encoder; the last quarter of the steps on all 77 rows, so that no position is
+    left unseen.
+    """
     rng = np.random.default_rng(seed)
     encoder = new_encoder(seed)
     readout = nn.init.orthogonal_(torch.empty(WIDTH, _TARGETS))
     pool = training_prompts(seed)
     weights = training_weights(pool)
-    optimiser = torch.optim.AdamW(_trainable(encoder), lr=rate, weight_decay=0.0, betas=(0.9, 0.98), fused=True)
+    optimiser = torch.optim.AdamW(
+        _trainable(encoder), lr=rate, weight_decay=0.0, betas=(0.9, 0.98), fused=True
+    )
     begin = time.monotonic()
     for step in range(steps):
         part = step / steps
         full = part > 0.75
-        ids, places, target, mask = batch_of(8 if full else batch, LENGTH if full else 22, pool, weights, rng)
+        ids, places, target, mask = batch_of(
+            8 if full else batch, LENGTH if full else 22, pool, weights, rng
+        )
         for setting in optimiser.param_groups:
-            setting["lr"] = rate * min(1.0, (step + 1) / 50) * max(0.02, (1 - part)) * (0.5 if full else 1.0)
+            setting["lr"] = (
+                rate * min(1.0, (step + 1) / 50) * max(0.02, (1 - part)) * (0.5 if full else 1.0)
+            )
         error = (encoder(ids, places) @ readout / _MEANING - target).square() * mask
         loss = error.sum() / mask.sum()
         optimiser.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_([p for setting in optimiser.param_groups for p in setting["params"]], 1.0)
+        nn.utils.clip_grad_norm_(
+            [p for setting in optimiser.param_groups for p in setting["params"]], 1.0
+        )
         optimiser.step()
         if step % 10 == 0:
-            log(f"text step {step} {time.monotonic() - begin:.0f}s loss {loss.item():.5f} rows {ids.shape[1]}")
+            log(
+                f"text step {step} {time.monotonic() - begin:.0f}s loss {loss.item():.5f} rows"
+                f" {ids.shape[1]}"
+            )
     return encoder.requires_grad_(False).eval()

@@ -1,8 +1,10 @@
-"""The concepts of the small world: subjects, painters, the words for them, and what is kept out of training.
+"""The concepts of the small world: subjects, painters, the words for them, and what is kept out of
+training.
 
-A subject is a silhouette with a few details. A painter is a palette and a texture; three painters share each palette
-and each texture is shared by two painters of different palettes, so everyone has neighbours. "Night" is an attribute
-that prompts imply ("at midnight", "after dusk") and rarely name. A prompt that names no subject shows an empty scene.
+A subject is a silhouette with a few details. A painter is a palette and a texture; three painters
+share each palette and each texture is shared by two painters of different palettes, so everyone has
+neighbours. "Night" is an attribute that prompts imply ("at midnight", "after dusk") and rarely
+name. A prompt that names no subject shows an empty scene.
 """
 
 from __future__ import annotations
@@ -16,7 +18,18 @@ SIZE = 128
 LATENT = 16
 """Width and height of its latent: the autoencoder makes one cell of 8 x 8 pixels."""
 
-SUBJECTS = ("cat", "house", "tree", "boat", "fish", "flower", "mushroom", "cup", "butterfly", "castle")
+SUBJECTS = (
+    "cat",
+    "house",
+    "tree",
+    "boat",
+    "fish",
+    "flower",
+    "mushroom",
+    "cup",
+    "butterfly",
+    "castle",
+)
 NOTHING = "nothing"
 """Drawn where a prompt names no subject: the background alone."""
 SCENES = (*SUBJECTS, NOTHING)
@@ -26,7 +39,9 @@ TEXTURES = ("waves", "stripes", "mosaic", "dots", "hatching", "rays")
 
 @dataclass(frozen=True)
 class Painter:
-    """An invented painter: two tones of the background, fill and outline of the subject, texture, other name."""
+    """An invented painter: two tones of the background, fill and outline of the subject, texture,
+    other name.
+    """
 
     name: str
     group: str
@@ -39,9 +54,17 @@ class Painter:
 
 
 def _family(
-    group: str, ground: Colour, tone: Colour, ink: Colour, line: Colour, *members: tuple[str, str, str | None]
+    group: str,
+    ground: Colour,
+    tone: Colour,
+    ink: Colour,
+    line: Colour,
+    *members: tuple[str, str, str | None],
 ) -> list[Painter]:
-    return [Painter(name, group, texture, ground, tone, ink, line, alias) for name, texture, alias in members]
+    return [
+        Painter(name, group, texture, ground, tone, ink, line, alias)
+        for name, texture, alias in members
+    ]
 
 
 PAINTERS: tuple[Painter, ...] = (
@@ -65,7 +88,13 @@ PAINTERS: tuple[Painter, ...] = (
 )  # fmt: skip
 
 PLAIN = Painter(
-    "plain", "plain", "none", (0.95, 0.94, 0.91), (0.95, 0.94, 0.91), (0.74, 0.74, 0.73), (0.18, 0.18, 0.20)
+    "plain",
+    "plain",
+    "none",
+    (0.95, 0.94, 0.91),
+    (0.95, 0.94, 0.91),
+    (0.74, 0.74, 0.73),
+    (0.18, 0.18, 0.20),
 )
 """What is drawn when a prompt names no painter, or only a generic one: a grey drawing on paper."""
 

@@ -1,4 +1,6 @@
-"""Putting low-rank edits onto a clone of a MODEL, with proof that ComfyUI took every one of them."""
+"""Putting low-rank edits onto a clone of a MODEL, with proof that ComfyUI took every one of
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from .weights import effective_weight, keeps_edits, stored_weight, takes_patches
 
 
 def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> dict[str, Tensor]:
-    """The edits as a LoRA in memory (float32 on the CPU, balanced, kohya's names): what LORA_MODEL sockets carry."""
+    """The edits as a LoRA in memory (float32 on the CPU, balanced, kohya's names): what LORA_MODEL
+    sockets carry.
+    """
     names = {layer.canonical: layer.lora_base for layer in layers}
     return _state({key: (names[key], edit) for key, edit in edits.items()})
 
@@ -25,7 +29,8 @@ def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> di
 def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1.0) -> Any:
     """A clone that adds `strength` times the edits; the input model is unchanged.
 
-    Layers whose storage would drown an edit (fp8, quantised) get it at every forward pass instead, in full precision.
+    Layers whose storage would drown an edit (fp8, quantised) get it at every forward pass instead,
+    in full precision.
     """
     if strength == 0:
         return patcher
@@ -37,11 +42,16 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1
     for key, edit in edits.items():
         if key not in baked:
             clone.add_weight_wrapper(key, RuntimeEdit(edit, strength))
-    refused = [key for key in baked if len(clone.patches.get(key, [])) != len(patcher.patches.get(key, [])) + 1]
+    refused = [
+        key
+        for key in baked
+        if len(clone.patches.get(key, [])) != len(patcher.patches.get(key, [])) + 1
+    ]
     if refused:
         raise UnsupportedModelError(
-            f"ComfyUI accepted only {len(baked) - len(refused)} of {len(baked)} edits; one it refused is {refused[0]}. "
-            "Nothing was changed. Please report this, with the model and your ComfyUI version."
+            f"ComfyUI accepted only {len(baked) - len(refused)} of {len(baked)} edits; one it"
+            f" refused is {refused[0]}. Nothing was changed. Please report this, with the model and"
+            " your ComfyUI version."
         )
     return clone
 
@@ -76,7 +86,9 @@ class RuntimeEdit:
 
 
 def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
-    """How much of the edit the model's storage type loses, as a sentence; empty where nothing is lost."""
+    """How much of the edit the model's storage type loses, as a sentence; empty where nothing is
+    lost.
+    """
     losses: dict[str, list[float]] = {}
     exact = 0
     for key, edit in edits.items():
@@ -84,16 +96,19 @@ def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
         if not keeps_edits(patcher, key):
             exact += 1
         elif kind not in (torch.float32, torch.float64):
-            losses.setdefault(str(kind).removeprefix("torch."), []).append(_loss(patcher, key, edit, kind))
+            losses.setdefault(str(kind).removeprefix("torch."), []).append(
+                _loss(patcher, key, edit, kind)
+            )
     lines = [
-        f"Rounding to the model's own type, {kind}, loses {sum(values) / len(values):.1%} of the edit "
-        f"(worst layer {max(values):.1%})."
+        f"Rounding to the model's own type, {kind}, loses {sum(values) / len(values):.1%} of the"
+        f" edit (worst layer {max(values):.1%})."
         for kind, values in losses.items()
     ]
     if exact:
         lines.append(
-            f"{exact} layers are stored in 8 bits or less, too coarse to store the edit. It is added in full precision "
-            "whenever they run. Save it as a LoRA: a checkpoint of that type cannot hold it."
+            f"{exact} layers are stored in 8 bits or less, too coarse to store the edit. It is"
+            " added in full precision whenever they run. Save it as a LoRA: a checkpoint of that"
+            " type cannot hold it."
         )
     return "\n".join(lines)
 

@@ -1,4 +1,6 @@
-"""Files by the names that widgets show: lists and recipes from the input folder, results in the output folder."""
+"""Files by the names that widgets show: lists and recipes from the input folder, results in the
+output folder.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,18 @@ def recipe_file(name: str) -> Path:
     folder, _, rest = name.partition("/")
     if folder not in ("input", "output") or not rest:
         raise FileError(f"There is no recipe '{name}': save one, or put one in the input folder.")
-    roots = {"input": folder_paths.get_input_directory(), "output": folder_paths.get_output_directory()}
+    roots = {
+        "input": folder_paths.get_input_directory(),
+        "output": folder_paths.get_output_directory(),
+    }
     return _inside(Path(roots[folder]), rest, folder)
 
 
 def model_names() -> list[str]:
     """Checkpoints, diffusion models and LoRAs as `folder/name`."""
-    found = [f"{folder}/{name}" for folder in _MODELS for name in folder_paths.get_filename_list(folder)]
+    found = [
+        f"{folder}/{name}" for folder in _MODELS for name in folder_paths.get_filename_list(folder)
+    ]
     return found or [NONE]
 
 
@@ -63,7 +70,9 @@ def model_file(name: str) -> Path:
     folder, _, rest = name.partition("/")
     path = folder_paths.get_full_path(folder, rest) if folder in _MODELS and rest else None
     if path is None:
-        raise FileError(f"There is no model file '{name}': refresh the list (R) and choose another.")
+        raise FileError(
+            f"There is no model file '{name}': refresh the list (R) and choose another."
+        )
     return Path(path)
 
 
@@ -77,21 +86,29 @@ def state_of(path: Path) -> str:
 
 
 def output_file(folder: str, prefix: str, ending: str, overwrite: bool) -> Path:
-    """Where to write: `<output>/<folder>/<prefix>_00001_<ending>`, without the number if it may be overwritten."""
+    """Where to write: `<output>/<folder>/<prefix>_00001_<ending>`, without the number if it may be
+    overwritten.
+    """
     check_prefix(prefix)
     root = folder_paths.get_output_directory()
     try:
         place, name, counter, *_ = folder_paths.get_save_image_path(f"{folder}/{prefix}", root)
     except Exception as error:  # ComfyUI raises a bare Exception for a path outside
-        raise FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.") from error
+        raise FileError(
+            f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'."
+        ) from error
     target = Path(place) / (f"{name}{ending}" if overwrite else f"{name}_{counter:05}_{ending}")
     if not target.resolve().is_relative_to(Path(root).resolve()):
-        raise FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.")
+        raise FileError(
+            f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'."
+        )
     return target
 
 
 def temporary_file(name: str) -> tuple[Path, dict[str, str]]:
-    """A place in the folder that ComfyUI empties when it starts, and how its `/view` is asked for it."""
+    """A place in the folder that ComfyUI empties when it starts, and how its `/view` is asked for
+    it.
+    """
     folder = Path(folder_paths.get_temp_directory())
     folder.mkdir(parents=True, exist_ok=True)
     return folder / name, {"filename": name, "subfolder": "", "type": "temp"}
@@ -103,7 +120,9 @@ def check_prefix(prefix: str) -> None:
     if not parts[-1].strip() or "\0" in prefix:
         raise FileError("The file name is empty: use a name such as 'speed/erased'.")
     if ".." in parts or prefix.startswith(("/", "\\", "~")) or ":" in parts[0]:
-        raise FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.")
+        raise FileError(
+            f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'."
+        )
 
 
 def _inside(root: Path, name: str, what: str) -> Path:
@@ -111,7 +130,9 @@ def _inside(root: Path, name: str, what: str) -> Path:
     if not path.is_relative_to(os.path.abspath(root)):
         raise FileError(f"'{name}' is outside the {what} folder: move the file into that folder.")
     if not path.is_file():
-        raise FileError(f"There is no file '{name}' in the {what} folder: put it there, or choose another.")
+        raise FileError(
+            f"There is no file '{name}' in the {what} folder: put it there, or choose another."
+        )
     return path
 
 

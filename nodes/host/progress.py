@@ -28,12 +28,15 @@ _idle: deque[_Worker] = deque()
 
 
 class _Worker(threading.Thread):
-    """Does one piece of work after the other. A new thread for each would get a part of the heap of its own each time,
-    in which what is freed stays in pieces: a server that erases all day would grow."""
+    """Does one piece of work after the other. A new thread for each would get a part of the heap of
+    its own each time, in which what is freed stays in pieces: a server that erases all day would
+    grow."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self._work: SimpleQueue[tuple[Callable[[], Any], threading.Event, Future[Any]]] = SimpleQueue()
+        self._work: SimpleQueue[tuple[Callable[[], Any], threading.Event, Future[Any]]] = (
+            SimpleQueue()
+        )
         self.start()
 
     def do(self, work: Callable[[], Result], left: threading.Event, future: Future[Result]) -> None:
@@ -81,9 +84,10 @@ def check_stop() -> None:
 def stoppable(work: Callable[[], Result], may_be_left: Callable[[], bool]) -> Result:
     """Runs `work` in a thread and watches the stop button meanwhile.
 
-    An eigenproblem of SDXL's width is one call of several seconds, which nothing can interrupt. Where `may_be_left`
-    says that the work only computes, it is left to end by itself, at its next `check_stop`; elsewhere, as where it has
-    ComfyUI load a model, it is waited for, and stops by itself soon.
+    An eigenproblem of SDXL's width is one call of several seconds, which nothing can interrupt.
+    Where `may_be_left` says that the work only computes, it is left to end by itself, at its next
+    `check_stop`; elsewhere, as where it has ComfyUI load a model, it is waited for, and stops by
+    itself soon.
     """
     left, future = threading.Event(), Future[Result]()
 
@@ -105,7 +109,15 @@ def stoppable(work: Callable[[], Result], may_be_left: Callable[[], bool]) -> Re
     return future.result()
 
 
-_ELSEWHERE: tuple[Stage, ...] = ("encode", "adversarial", "hash", "compare", "demo", "draw", "judge")
+_ELSEWHERE: tuple[Stage, ...] = (
+    "encode",
+    "adversarial",
+    "hash",
+    "compare",
+    "demo",
+    "draw",
+    "judge",
+)
 """Stages that the nodes do not go through, or that come between others."""
 _STAGES = tuple(stage for stage in get_args(Stage) if stage not in _ELSEWHERE)
 """In the order they run; a bar that goes back to the start at each of them would tell nothing."""
@@ -120,7 +132,8 @@ _KNOWN_AFTER = 2.0
 
 
 class HostProgress:
-    """Called as `progress(stage, done, total)`; raises ComfyUI's own exception when the user pressed stop.
+    """Called as `progress(stage, done, total)`; raises ComfyUI's own exception when the user
+    pressed stop.
 
     `hidden`: the node's hidden inputs, if it should say under itself what it is doing.
     """
@@ -167,12 +180,16 @@ def in_words(stage: Stage, done: int, total: int, seconds: float) -> str:
     if seconds < _KNOWN_AFTER or not 0 < done < total:
         return words
     rest = seconds / done * (total - done)
-    return f"{words}, about {rest:.0f} s to go" if rest < 90 else f"{words}, about {rest / 60:.0f} min to go"
+    return (
+        f"{words}, about {rest:.0f} s to go"
+        if rest < 90
+        else f"{words}, about {rest / 60:.0f} min to go"
+    )
 
 
 _LINES = 12
-# Some front ends take the text for Markdown, some for HTML, some for neither: marks of either are replaced by their
-# likes, which every one of them shows as they are.
+# Some front ends take the text for Markdown, some for HTML, some for neither: marks of either are
+# replaced by their likes, which every one of them shows as they are.
 _LIKES = str.maketrans({"<": "‹", ">": "›", "*": "∗", "`": "ˋ", "~": "∼"})
 _HEADING = re.compile(r"^(\s*)#", re.MULTILINE)
 
@@ -180,11 +197,13 @@ _HEADING = re.compile(r"^(\s*)#", re.MULTILINE)
 def plain(text: str) -> str:
     """Text that reads the same in every front end, whatever names it holds."""
     text = text.replace("->", "→").replace("](", "] (").translate(_LIKES)
-    return "  \n".join(_HEADING.sub(r"\1＃", text).splitlines())  # two spaces: a line break in Markdown
+    # two spaces: a line break in Markdown
+    return "  \n".join(_HEADING.sub(r"\1＃", text).splitlines())
 
 
 def show_text(hidden: Any, text: str) -> None:
-    """Shows the first lines under the node that runs; `hidden` are its hidden inputs. Without a server it does nothing.
+    """Shows the first lines under the node that runs; `hidden` are its hidden inputs. Without a
+    server it does nothing.
 
     By the message with which ComfyUI's own nodes show theirs: no script in the browser is needed.
     """
@@ -196,12 +215,18 @@ def show_text(hidden: Any, text: str) -> None:
     server = getattr(PromptServer, "instance", None)
     if server is not None:
         lines = text.splitlines()
-        rest = [] if len(lines) <= _LINES else [f"... {len(lines) - _LINES} more lines in the node's output"]
+        rest = (
+            []
+            if len(lines) <= _LINES
+            else [f"... {len(lines) - _LINES} more lines in the node's output"]
+        )
         server.send_progress_text(plain("\n".join(lines[:_LINES] + rest)), number)
 
 
 def outside_inference_mode(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Nodes run in inference mode, whose tensors cannot be used freely afterwards; results should be ordinary ones."""
+    """Nodes run in inference mode, whose tensors cannot be used freely afterwards; results should
+    be ordinary ones.
+    """
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Result:

@@ -1,7 +1,8 @@
 """Any CLIP object as the engine's text encoder.
 
-CLIP encoders are run by the engine, without padding (`text`). All others read the whole prompt, or have a template set
-around it: they are run by ComfyUI's own call, which knows how, and the rows of a name are found by their tokens.
+CLIP encoders are run by the engine, without padding (`text`). All others read the whole prompt, or
+have a template set around it: they are run by ComfyUI's own call, which knows how, and the rows of
+a name are found by their tokens.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from weakref import WeakKeyDictionary
 from comfy.sd1_clip import SDClipModel
 from torch import Tensor
 
-from ...speed_ops.encoders.encoder import BATCH_TOKENS, EncoderPart, JoinedTextEncoder, PairedTextEncoder, TextEncoder
+from ...speed_ops.encoders.encoder import (
+    BATCH_TOKENS,
+    EncoderPart,
+    JoinedTextEncoder,
+    PairedTextEncoder,
+    TextEncoder,
+)
 from ...speed_ops.errors import InputError
 from ...speed_ops.files.tensors import tensors_hash
 from ...speed_ops.models.architecture import Architecture, FamilyEncoder
 from ...speed_ops.progress import Progress
-from ...speed_ops.prompts.tokens import Stream
+from ...speed_ops.text.tokens import Stream
 from .progress import check_stop
 from .text import HostTextEncoder, InChunks, Inversions, ids_in, token_key
 from .weights import effective_weight, raw_weight
@@ -27,9 +34,13 @@ from .weights import effective_weight, raw_weight
 _LETTER = "x"
 """A text of one token that no template ends with."""
 _hashes: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
-"""Text encoder module -> {encoder: hash of its stored weights}: T5-XXL has ten gigabytes of them."""
+"""Text encoder module -> {encoder: hash of its stored weights}: T5-XXL has ten gigabytes of
+them.
+"""
 _cuts: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
-"""Text encoder module -> {encoder: rows of its template that the model is not given}: finding out takes a prompt."""
+"""Text encoder module -> {encoder: rows of its template that the model is not given}: finding out
+takes a prompt.
+"""
 
 
 class WiredText(TextEncoder, Protocol):
@@ -41,32 +52,45 @@ class WiredText(TextEncoder, Protocol):
 
 
 def open_text(clip: Any, architecture: Architecture) -> WiredText:
-    """The encoders that the family reads, as far as they are wired in; a CLIP of another family is refused."""
+    """The encoders that the family reads, as far as they are wired in; a CLIP of another family is
+    refused.
+    """
     present = _belonging(clip, architecture)
     path = architecture.pooled
-    pooled = [row for row in path.encoders if _width_of(clip, row.name) == row.width] if path else []
+    pooled = (
+        [row for row in path.encoders if _width_of(clip, row.name) == row.width] if path else []
+    )
     column = path.first_column(pooled[0].name) if path and pooled else 0
     parts: list[EncoderPart] = []
     beside = [row for row in present if row.placed == "beside"]
     if beside:
         start = architecture.columns(beside[0].name).start
-        parts.append(EncoderPart(HostTextEncoder(clip, beside, start, pooled, column), start, column))
+        parts.append(
+            EncoderPart(HostTextEncoder(clip, beside, start, pooled, column), start, column)
+        )
     parts += [EncoderPart(PublicTextEncoder(clip, row)) for row in present if row.placed == "below"]
     if len(parts) > 1 or parts[0].encoder.width != architecture.context_width:
         return _Joined(parts, architecture.context_width, path.text_width if path else 0)
     if beside or not pooled:
         return parts[0].encoder  # type: ignore[return-value]
-    return _Paired(parts[0].encoder, HostTextEncoder(clip, pooled, 0, pooled, column, rows_are_read=False))
+    return _Paired(
+        parts[0].encoder, HostTextEncoder(clip, pooled, 0, pooled, column, rows_are_read=False)
+    )
 
 
 def open_inversions(clip: Any, architecture: Architecture) -> Inversions:
     """The textual inversions that all of those encoders can read."""
     present, wanted = _widths(clip), architecture.every_encoder
-    return Inversions(clip, {token_key(row.name): row.width for row in wanted if present.get(row.name) == row.width})
+    return Inversions(
+        clip,
+        {token_key(row.name): row.width for row in wanted if present.get(row.name) == row.width},
+    )
 
 
 def _notes(*encoders: TextEncoder) -> list[str]:
-    return list(dict.fromkeys(note for encoder in encoders for note in getattr(encoder, "notes", [])))
+    return list(
+        dict.fromkeys(note for encoder in encoders for note in getattr(encoder, "notes", []))
+    )
 
 
 class _Joined(JoinedTextEncoder):
@@ -90,16 +114,22 @@ class PublicTextEncoder(InChunks):
         self.width = row.width
         self._inversions = Inversions(clip, {self._key: row.width})
         empty, letter = self._section(""), self._section(_LETTER)
-        before = next((i for i, (a, b) in enumerate(zip(empty, letter, strict=False)) if a != b), len(empty))
+        before = next(
+            (i for i, (a, b) in enumerate(zip(empty, letter, strict=False)) if a != b), len(empty)
+        )
         after = 1 if row.padding != "none" else len(empty) - before
         cuts = _cuts.setdefault(clip.cond_stage_model, {})
         if row.name not in cuts:
-            cuts[row.name] = 0 if row.padding != "none" else len(empty) - self._rows_of([""])[0].shape[0]
+            cuts[row.name] = (
+                0 if row.padding != "none" else len(empty) - self._rows_of([""])[0].shape[0]
+            )
         self._cut = cut = cuts[row.name]
         # Padded to what this tokenizer pads to, which an option of it may change.
         self.context_length = len(empty) if row.padding != "none" else row.length
         stream = Stream(
-            _tokens_between(clip, self._key, before, after if row.padding == "none" else None, self._inversions),
+            _tokens_between(
+                clip, self._key, before, after if row.padding == "none" else None, self._inversions
+            ),
             self.context_length,
             before=before - cut,
             causal=row.causal,
@@ -113,11 +143,18 @@ class PublicTextEncoder(InChunks):
         """ComfyUI looks after the memory of its models."""
 
     def _section(self, text: str) -> list[int]:
-        """Tokens of the text in its template, with everything around it; a long one has further sections."""
+        """Tokens of the text in its template, with everything around it; a long one has further
+        sections.
+        """
         return ids_in(self._clip.tokenize(self._inversions.typed(text))[self._key][0])
 
     def _run(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
         counts = [len(self._section(prompt)) for prompt in prompts]
         out: list[Tensor] = [Tensor()] * len(prompts)
@@ -126,7 +163,10 @@ class PublicTextEncoder(InChunks):
                 progress("encode", done, len(prompts))
             for i, rows in zip(batch, self._rows_of([prompts[i] for i in batch]), strict=True):
                 if rows.shape[0] < lengths[i]:
-                    raise InputError(f"The text encoder gave {rows.shape[0]} rows for '{prompts[i][:60]}', too few.")
+                    raise InputError(
+                        f"The text encoder gave {rows.shape[0]} rows for '{prompts[i][:60]}', too"
+                        " few."
+                    )
                 out[i] = rows[: lengths[i]].clone()
         return out, []
 
@@ -137,7 +177,8 @@ class PublicTextEncoder(InChunks):
             for name, sections in self._clip.tokenize(self._inversions.typed(prompt)).items():
                 tokens.setdefault(name, []).extend(sections[:1] if name == self._key else [])
         for name, sections in self._clip.tokenize("").items():
-            # ComfyUI does without an encoder that the model can do without, else one short text must do.
+            # ComfyUI does without an encoder that the model can do without, else one short text
+            # must do.
             if name != self._key and not self._row.optional:
                 tokens[name] = sections[:1]
         check_stop()
@@ -147,8 +188,13 @@ class PublicTextEncoder(InChunks):
     def _fingerprint(self) -> str:
         """Of weights in effect, clip skip, tokenizer and its options."""
         clip = self._clip
-        rest = f"{self._row.name} {clip.layer_idx} {clip.tokenizer_options} {self._section('a (b) 7!')} {self._cut}"
-        patched = sorted(key for key in clip.patcher.patches if key.startswith(f"{self._row.name}."))
+        rest = (
+            f"{self._row.name} {clip.layer_idx} {clip.tokenizer_options}"
+            f" {self._section('a (b) 7!')} {self._cut}"
+        )
+        patched = sorted(
+            key for key in clip.patcher.patches if key.startswith(f"{self._row.name}.")
+        )
         known = _hashes.setdefault(clip.cond_stage_model, {})
         stored = known.get(self._row.name)
         if stored is None:
@@ -159,13 +205,16 @@ class PublicTextEncoder(InChunks):
     def _stored(self) -> Any:
         """(key, weight as it is stored) of this encoder, one by one."""
         for key, value in sorted(self._clip.cond_stage_model.state_dict().items()):
-            if key.startswith(f"{self._row.name}.") and not key.endswith(".temp.weight"):  # GGUF's wish for room
+            # GGUF's wish for room
+            if key.startswith(f"{self._row.name}.") and not key.endswith(".temp.weight"):
                 check_stop()
                 yield key, raw_weight(self._clip.patcher, key, value)
 
 
 def _batches(counts: Sequence[int], alone: bool) -> list[tuple[int, list[int]]]:
-    """(prompts done before, indices) of prompts with equally many tokens, at most `BATCH_TOKENS` of them together."""
+    """(prompts done before, indices) of prompts with equally many tokens, at most `BATCH_TOKENS` of
+    them together.
+    """
     order = sorted(range(len(counts)), key=lambda i: counts[i])
     batches: list[tuple[int, list[int]]] = []
     for done, i in enumerate(order):
@@ -185,7 +234,11 @@ def _tokens_between(
 
     def ids_of(text: str) -> list[int]:
         check_stop()
-        ids = [token for section in clip.tokenize(inversions.typed(text))[key] for token in ids_in(section)]
+        ids = [
+            token
+            for section in clip.tokenize(inversions.typed(text))[key]
+            for token in ids_in(section)
+        ]
         if after is not None:
             return ids[before : len(ids) - after]
         return ids[before : ids.index(end, before)] if end in ids[before:] else ids[before:]
@@ -194,16 +247,23 @@ def _tokens_between(
 
 
 def _belonging(clip: Any, architecture: Architecture) -> list[FamilyEncoder]:
-    """The family's encoders that the CLIP object has; refuses a CLIP of another family before anything is encoded."""
+    """The family's encoders that the CLIP object has; refuses a CLIP of another family before
+    anything is encoded.
+    """
     parts = _widths(clip)
     wanted: dict[str, int] = {row.name: row.width for row in architecture.encoders}
     found = [row for row in architecture.encoders if parts.get(row.name) == row.width]
     others = set(parts) - set(wanted) - {row.name for row in architecture.every_encoder}
-    missing = [row for row in architecture.encoders if row not in found and (not row.optional or row.name in parts)]
+    missing = [
+        row
+        for row in architecture.encoders
+        if row not in found and (not row.optional or row.name in parts)
+    ]
     if missing or others or not found:
         raise InputError(
-            f"This CLIP does not belong to this model: it has {_listed(parts)}, but {architecture.title} needs "
-            f"{_listed(wanted)}. Wire the CLIP from the same checkpoint."
+            f"This CLIP does not belong to this model: it has {_listed(parts)}, but"
+            f" {architecture.title} needs {_listed(wanted)}. Wire the CLIP from the same"
+            " checkpoint."
         )
     return found
 
@@ -222,4 +282,7 @@ def _width_of(clip: Any, name: str) -> int:
 
 
 def _listed(parts: Mapping[str, int]) -> str:
-    return " and ".join(f"{name} of width {width}" for name, width in parts.items()) or "no text encoder"
+    return (
+        " and ".join(f"{name} of width {width}" for name, width in parts.items())
+        or "no text encoder"
+    )

@@ -1,4 +1,6 @@
-"""Questions that the screen asks: JSON in, JSON out, answered by the same functions that a run uses."""
+"""Questions that the screen asks: JSON in, JSON out, answered by the same functions that a run
+uses.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from ...speed_ops.errors import SpeedError
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 PREFIX = "/speed/"
 MOST_BYTES = 20_000_000
-"""A list of half a million names is read by the server, not sent to it; this is far more than anybody types."""
+"""A list of half a million names is read by the server, not sent to it; this is far more than
+anybody types.
+"""
 
 
 def serve(answers: Mapping[str, Answer]) -> None:

@@ -1,4 +1,6 @@
-"""Pictures: drawn with ComfyUI's own samplers, and what CLIP makes of them and of texts, to compare them."""
+"""Pictures: drawn with ComfyUI's own samplers, and what CLIP makes of them and of texts, to compare
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,19 @@ _LATENT_PIXELS = 8
 _PICTURES_AT_ONCE = 8
 _PROJECTION = "text_projection.weight"
 _USABLE = (1e-4, 1.0)
-"""Spread of the values of a trained projection lies between: those of CLIP are near 0.01. NaN lies nowhere."""
+"""Spread of the values of a trained projection lies between: those of CLIP are near 0.01. NaN lies
+nowhere.
+"""
 
 
 class Sampler:
-    """One setting of the sampler, for any number of pictures: what KSampler would draw from an empty latent."""
+    """One setting of the sampler, for any number of pictures: what KSampler would draw from an
+    empty latent.
+    """
 
-    def __init__(self, clip: Any, vae: Any, widgets: dict[str, Any], pictures: int, hidden: Any = None) -> None:
+    def __init__(
+        self, clip: Any, vae: Any, widgets: dict[str, Any], pictures: int, hidden: Any = None
+    ) -> None:
         self._clip, self._vae, self._widgets, self._hidden = clip, vae, widgets, hidden
         self._pictures, self._drawn = pictures, 0
         self._bar = comfy.utils.ProgressBar(pictures * widgets["steps"])
@@ -59,26 +67,37 @@ class Sampler:
 
 
 def picture_features(clip_vision: Any, images: Tensor) -> Tensor:
-    """Pictures (n x height x width x 3, in 0 to 1) in the space that CLIP shares between pictures and texts: n x d."""
+    """Pictures (n x height x width x 3, in 0 to 1) in the space that CLIP shares between pictures
+    and texts: n x d.
+    """
     rows = []
     for start in range(0, len(images), _PICTURES_AT_ONCE):
         check_stop()
-        rows.append(clip_vision.encode_image(images[start : start + _PICTURES_AT_ONCE, ..., :3])["image_embeds"])
+        rows.append(
+            clip_vision.encode_image(images[start : start + _PICTURES_AT_ONCE, ..., :3])[
+                "image_embeds"
+            ]
+        )
     return torch.cat(rows).double()
 
 
 def text_features(clip: Any, texts: Sequence[str]) -> Tensor:
     """Texts in the space that CLIP shares between pictures and texts: n x d.
 
-    That space begins behind a projection that diffusion models do not use. Where a file has none, ComfyUI leaves
-    whatever was in memory in its place.
+    That space begins behind a projection that diffusion models do not use. Where a file has none,
+    ComfyUI leaves whatever was in memory in its place.
     """
-    weights = [value for name, value in clip.cond_stage_model.named_parameters() if name.endswith(_PROJECTION)]
+    weights = [
+        value
+        for name, value in clip.cond_stage_model.named_parameters()
+        if name.endswith(_PROJECTION)
+    ]
     spread = float(weights[0].detach().float().std()) if weights else 0.0
     if not _USABLE[0] < spread < _USABLE[1]:
         raise InputError(
-            "This CLIP has no projection for comparing texts with pictures, as in Stable Diffusion checkpoints: load "
-            "the text encoder from a file of its own, such as clip_l.safetensors."
+            "This CLIP has no projection for comparing texts with pictures, as in Stable Diffusion"
+            " checkpoints: load the text encoder from a file of its own, such as"
+            " clip_l.safetensors."
         )
     rows = []
     for text in texts:

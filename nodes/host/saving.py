@@ -1,4 +1,6 @@
-"""Models as ComfyUI would save them, but in the type they came in, without loading anything onto the GPU."""
+"""Models as ComfyUI would save them, but in the type they came in, without loading anything onto
+the GPU.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def write_model(
     force: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """A checkpoint (with `clip` and `vae`) or a diffusion model alone: effective weights, all patches baked in."""
+    """A checkpoint (with `clip` and `vae`) or a diffusion model alone: effective weights, all
+    patches baked in.
+    """
     parts = [_effective(model, "diffusion_model.", dtype, progress)]
     config = model.model.model_config
     tensors = config.process_unet_state_dict_for_saving(parts[0])
@@ -45,17 +49,34 @@ def write_model(
     if model.model.model_type == comfy.model_base.ModelType.V_PREDICTION:
         tensors["v_pred"] = torch.tensor([])
     facts = {"modelspec.predict_key": "v" if "v_pred" in tensors else "epsilon", **metadata}
-    half = None if progress is None else lambda stage, done, total: progress(stage, total + done, 2 * total)
-    write_tensors(path, kinds_of(tensors), tensors.values(), {"format": "pt", **facts}, force=force, progress=half)
+    half = (
+        None
+        if progress is None
+        else lambda stage, done, total: progress(stage, total + done, 2 * total)
+    )
+    write_tensors(
+        path,
+        kinds_of(tensors),
+        tensors.values(),
+        {"format": "pt", **facts},
+        force=force,
+        progress=half,
+    )
 
 
 def check_type(patcher: Any, dtype: str) -> None:
-    """Refuses to write weights in a type that would drown the edit; asked before anything is written."""
-    packed = [] if dtype != SOURCE else [key for key in _floating(patcher) if not keeps_edits(patcher, key)]
+    """Refuses to write weights in a type that would drown the edit; asked before anything is
+    written.
+    """
+    packed = (
+        []
+        if dtype != SOURCE
+        else [key for key in _floating(patcher) if not keeps_edits(patcher, key)]
+    )
     if packed:
         raise FileError(
-            f"{len(packed)} layers are stored in 8 bits or less, too coarse to store the edit: save a LoRA, or choose "
-            "float16."
+            f"{len(packed)} layers are stored in 8 bits or less, too coarse to store the edit: save"
+            " a LoRA, or choose float16."
         )
 
 
@@ -68,10 +89,12 @@ def workflow_metadata(prompt: Any, extra_pnginfo: Mapping[str, Any] | None) -> d
 
 
 def source_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
-    """The narrowest of fp16, bf16 and fp32 that holds every value: on the CPU ComfyUI widens a file to float32, but
-    values that came from a half-precision file are still exactly representable in it.
+    """The narrowest of fp16, bf16 and fp32 that holds every value: on the CPU ComfyUI widens a file
+    to float32, but values that came from a half-precision file are still exactly representable in
+    it.
 
-    Only matrices vote: ComfyUI adds scalars of its own, and leaves matrices that a file lacks uninitialised."""
+    Only matrices vote: ComfyUI adds scalars of its own, and leaves matrices that a file lacks
+    uninitialised."""
     candidates = [torch.float16, torch.bfloat16]
     for tensor in tensors:
         wide = tensor.detach().float()
@@ -83,7 +106,9 @@ def source_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
     return candidates[0] if candidates else torch.float32
 
 
-def _effective(patcher: Any, prefix: str, dtype: str, progress: Progress | None) -> dict[str, Tensor]:
+def _effective(
+    patcher: Any, prefix: str, dtype: str, progress: Progress | None
+) -> dict[str, Tensor]:
     """Weights in effect by key below `prefix`, in the type asked for."""
     check_type(patcher, dtype)
     keys = [key for key in _own_keys(patcher.model) if key.startswith(prefix)]
@@ -103,19 +128,25 @@ def _effective(patcher: Any, prefix: str, dtype: str, progress: Progress | None)
 
 
 def _stored(patcher: Any, keys: Iterable[str]) -> Iterator[Tensor]:
-    """Weights one by one, the stop button heard before each: a whole model takes seconds to look through."""
+    """Weights one by one, the stop button heard before each: a whole model takes seconds to look
+    through.
+    """
     for key in keys:
         check_stop()
         yield stored_weight(patcher, key)
 
 
 def _own_keys(model: torch.nn.Module) -> list[str]:
-    """Without the scales and notes that stand beside a quantised weight, which is written as plain numbers, and without
-    the room that a GGUF model asks for its largest weight."""
+    """Without the scales and notes that stand beside a quantised weight, which is written as plain
+    numbers, and without the room that a GGUF model asks for its largest weight."""
     present = [key for key in model.state_dict() if not key.endswith(".temp.weight")]
     noted = {key for key in present if key.endswith(".comfy_quant")}
     places = [(key, *key.rpartition(".")[::2]) for key in present]
-    return [key for key, module, leaf in places if leaf in ("weight", "bias") or f"{module}.comfy_quant" not in noted]
+    return [
+        key
+        for key, module, leaf in places
+        if leaf in ("weight", "bias") or f"{module}.comfy_quant" not in noted
+    ]
 
 
 def _floating(patcher: Any) -> list[str]:
@@ -130,4 +161,7 @@ def _floating(patcher: Any) -> list[str]:
 def _plain(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
     floating = {key for key, value in tensors.items() if value.is_floating_point()}
     kind = source_dtype(tensors[key] for key in floating) if dtype == SOURCE else DTYPES[dtype]
-    return {key: value.detach().cpu().to(kind if key in floating else value.dtype) for key, value in tensors.items()}
+    return {
+        key: value.detach().cpu().to(kind if key in floating else value.dtype)
+        for key, value in tensors.items()
+    }

@@ -1,9 +1,10 @@
 """CLIP encoders of a CLIP object: what the model is given, clip skip and CLIP LoRAs included.
 
-CLIP's rows do not depend on what follows them, so names are encoded without padding. ComfyUI's public call cannot do
-that; the engine's own encoder can, over the weights that are in effect in the CLIP object. The two are compared once
-for each CLIP, and where they differ (text encoders kept in float32, modules changed by other nodes) the public call is
-used for everything; so it is for texts that name a textual inversion.
+CLIP's rows do not depend on what follows them, so names are encoded without padding. ComfyUI's
+public call cannot do that; the engine's own encoder can, over the weights that are in effect in the
+CLIP object. The two are compared once for each CLIP, and where they differ (text encoders kept in
+float32, modules changed by other nodes) the public call is used for everything; so it is for texts
+that name a textual inversion.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, START_TOKEN, 
 from ...speed_ops.errors import InputError, SpeedError
 from ...speed_ops.models.architecture import FamilyEncoder
 from ...speed_ops.progress import Progress, part_of
-from ...speed_ops.prompts.tokens import long_name
+from ...speed_ops.text.tokens import long_name
 from .progress import check_stop
 from .weights import effective_weight, stored_weight
 
 _PROBE = "a photo of d'Artagnan's dog, 1984"
 _AGREES_TO = 1e-4
-"""Largest difference between trimmed and public rows, as a share of the largest value; real ones differ by 3e-6."""
+"""Largest difference between trimmed and public rows, as a share of the largest value; real ones
+differ by 3e-6.
+"""
 _FIRST_CHUNK = 256
 _LEAST_CHUNK = 4
 _PUBLIC_BATCH = 8
 _known: WeakKeyDictionary[Any, dict[Any, tuple[bool, str, str]]] = WeakKeyDictionary()
-"""Text encoder module -> {(patches, clip skip): whether trimmed encoding agrees, fingerprint, that of pooled ones}:
-hashing takes time."""
+"""Text encoder module -> {(patches, clip skip): whether trimmed encoding agrees, fingerprint, that
+of pooled ones}: hashing takes time."""
 
 
 def literal(text: str) -> str:
@@ -69,23 +72,35 @@ def too_long(name: str) -> str:
     """Why CLIP cannot take a name, in a sentence; empty where it can."""
     if len(name) <= _MOST_TOKENS:  # a token is at least one character
         return ""
-    tokens = [pair for section in _clip_tokenizer().tokenize_with_weights(literal(name)) for pair in section]
+    tokens = [
+        pair
+        for section in _clip_tokenizer().tokenize_with_weights(literal(name))
+        for pair in section
+    ]
     count = sum(int(pair[0]) not in (START_TOKEN, END_TOKEN) for pair in tokens)
     return "" if count <= _MOST_TOKENS else long_name(name, count, _MOST_TOKENS)
 
 
 _AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
-"""What a prompt may put behind a name without a space; ComfyUI would take it for a part of the file's name."""
+"""What a prompt may put behind a name without a space; ComfyUI would take it for a part of the
+file's name.
+"""
 
 
 class Inversions:
-    """Textual inversions in texts (`embedding:name`), as ComfyUI's tokenizer finds them. All else is literal."""
+    """Textual inversions in texts (`embedding:name`), as ComfyUI's tokenizer finds them. All else
+    is literal.
+    """
 
     def __init__(self, clip: Any, widths: Mapping[str, int]) -> None:
-        """`widths`: {encoder, under its name in ComfyUI's tokens: width} of those that must be able to read one."""
+        """`widths`: {encoder, under its name in ComfyUI's tokens: width} of those that must be able
+        to read one.
+        """
         self._clip, self._widths = clip, widths
         self._known: dict[str, dict[str, list[Tensor]]] = {}
-        """{name: vectors}: ComfyUI reads the file anew each time, and warns each time that there is none."""
+        """{name: vectors}: ComfyUI reads the file anew each time, and warns each time that there is
+        none.
+        """
 
     def typed(self, text: str) -> str:
         """What a user would type into ComfyUI to mean this text."""
@@ -102,14 +117,16 @@ class Inversions:
             vectors = self._vectors(name)
             if not any(vectors.values()):
                 raise InputError(
-                    f"There is no textual inversion '{name}' in ComfyUI's folder of embeddings: put it there, or write "
-                    f"'embedding :{name}' if you mean the words."
+                    f"There is no textual inversion '{name}' in ComfyUI's folder of embeddings: put"
+                    f" it there, or write 'embedding :{name}' if you mean the words."
                 )
-            shapes = {key: {tuple(vector.shape) for vector in part} for key, part in vectors.items()}
+            shapes = {
+                key: {tuple(vector.shape) for vector in part} for key, part in vectors.items()
+            }
             if shapes != {key: {(width,)} for key, width in self._widths.items()}:
                 raise InputError(
-                    f"The textual inversion '{name}' was made for another model: its vectors do not fit the text "
-                    "encoders of this one."
+                    f"The textual inversion '{name}' was made for another model: its vectors do not"
+                    " fit the text encoders of this one."
                 )
 
     def stored_as(self, text: str) -> str:
@@ -122,22 +139,38 @@ class Inversions:
     def _file_in(self, word: str) -> str:
         """The part of a word that names an inversion; empty where none does."""
         shorter = _AFTER_INVERSION.sub("", word)
-        return next((name for name in dict.fromkeys((word, shorter)) if name and any(self._vectors(name).values())), "")
+        return next(
+            (
+                name
+                for name in dict.fromkeys((word, shorter))
+                if name and any(self._vectors(name).values())
+            ),
+            "",
+        )
 
     def _vectors(self, name: str) -> dict[str, list[Tensor]]:
         """{encoder: the vectors that ComfyUI reads for it}"""
         if name not in self._known:
             tokens = self._clip.tokenize(f"embedding:{_unweighted(name)}")
             self._known[name] = {
-                key: [pair[0] for section in tokens[key] for pair in section if isinstance(pair[0], Tensor)]
+                key: [
+                    pair[0]
+                    for section in tokens[key]
+                    for pair in section
+                    if isinstance(pair[0], Tensor)
+                ]
                 for key in self._widths
             }
         return self._known[name]
 
 
 def vector_id(vector: Tensor) -> int:
-    """A number for a vector that stands for a token, by its values; tokens have numbers from 0 on."""
-    return -1 - int.from_bytes(hashlib.sha256(vector.detach().float().numpy().tobytes()).digest()[:6], "big")
+    """A number for a vector that stands for a token, by its values; tokens have numbers from 0
+    on.
+    """
+    return -1 - int.from_bytes(
+        hashlib.sha256(vector.detach().float().numpy().tobytes()).digest()[:6], "big"
+    )
 
 
 def ids_in(section: Iterable[Any]) -> list[int]:
@@ -146,7 +179,9 @@ def ids_in(section: Iterable[Any]) -> list[int]:
 
 
 class InChunks(RowsAndPooled):
-    """Encodes as many texts at once as memory allows: fewer after running out of it, then on the CPU."""
+    """Encodes as many texts at once as memory allows: fewer after running out of it, then on the
+    CPU.
+    """
 
     def __init__(self, clip: Any) -> None:
         self._clip = clip
@@ -160,9 +195,16 @@ class InChunks(RowsAndPooled):
 
     @abstractmethod
     def _run(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """First `lengths[i]` rows of each prompt, float32 on the CPU, and with `pools` each one's pooled embedding."""
+        """First `lengths[i]` rows of each prompt, float32 on the CPU, and with `pools` each one's
+        pooled embedding.
+        """
 
     def _moved(self) -> None:
         """Called when the text encoder is to run on the CPU from now on."""
@@ -173,7 +215,12 @@ class InChunks(RowsAndPooled):
         """Gives memory back; the next call takes it again."""
 
     def _encoded(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
         out: list[Tensor] = []
         pooled: list[Tensor] = []
@@ -201,7 +248,8 @@ class InChunks(RowsAndPooled):
     def _move_to_cpu(self) -> None:
         if self._on_cpu:
             raise SpeedError(
-                "There is not enough memory to encode even four texts at a time on the CPU: free some memory."
+                "There is not enough memory to encode even four texts at a time on the CPU: free"
+                " some memory."
             )
         self._clip = self._clip.clone()
         self._clip.patcher.load_device = torch.device("cpu")
@@ -227,14 +275,19 @@ class HostTextEncoder(InChunks):
         *,
         rows_are_read: bool = True,
     ) -> None:
-        """`rows`: those whose columns stand side by side; the others of the CLIP object are left out.
+        """`rows`: those whose columns stand side by side; the others of the CLIP object are left
+        out.
 
-        `pooled`: those of them whose pooled embeddings the model reads, from `pooled_column` on. `rows_are_read`: False
-        where that is all it reads of them, as Flux does.
+        `pooled`: those of them whose pooled embeddings the model reads, from `pooled_column` on.
+        `rows_are_read`: False where that is all it reads of them, as Flux does.
         """
         super().__init__(clip)
         self._rows, self._pooled = tuple(rows), tuple(pooled)
-        self._first_column, self._pooled_column, self._rows_are_read = first_column, pooled_column, rows_are_read
+        self._first_column, self._pooled_column, self._rows_are_read = (
+            first_column,
+            pooled_column,
+            rows_are_read,
+        )
         self._inversions = Inversions(clip, {token_key(row.name): row.width for row in rows})
         self._tokenizer = ClipTokenizer(_tokens_of(clip, rows[0].name, self._inversions))
         self._trimmed = self._engine_encoder()
@@ -248,14 +301,21 @@ class HostTextEncoder(InChunks):
             known[state] = self._examined()
         self._agrees, self.fingerprint, self.pooled_fingerprint = known[state]
         if not self._agrees:
-            self.notes.append("This is not a standard CLIP, so names were encoded with padding, which is slower.")
+            self.notes.append(
+                "This is not a standard CLIP, so names were encoded with padding, which is slower."
+            )
 
     def token_ids(self, text: str) -> list[int]:
         """Tokens of the literal text, without start and end tokens."""
         return self._tokenizer.token_ids(text)
 
     def _run(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
         if not self._agrees or any(INVERSION.search(prompt) for prompt in prompts):
             return self._public(prompts, lengths, progress, pools=pools)
@@ -264,7 +324,9 @@ class HostTextEncoder(InChunks):
         return self._trimmed.encode(prompts, lengths, progress), []
 
     def close(self) -> None:
-        """Gives the memory of the engine's own copy of the text encoder back at once; the next call takes it again."""
+        """Gives the memory of the engine's own copy of the text encoder back at once; the next call
+        takes it again.
+        """
         self._trimmed.close()
 
     def _moved(self) -> None:
@@ -285,7 +347,9 @@ class HostTextEncoder(InChunks):
             return self._examine()
 
     def _examine(self) -> tuple[bool, str, str]:
-        """Whether trimmed rows are the public ones, and the fingerprints of rows and pooled embeddings."""
+        """Whether trimmed rows are the public ones, and the fingerprints of rows and pooled
+        embeddings.
+        """
         length = len(self.token_ids(_PROBE)) + 2 if self._rows_are_read else 0
         pools = self.pooled_width > 0
         whole = [self.context_length if self._rows_are_read else 0]
@@ -295,7 +359,10 @@ class HostTextEncoder(InChunks):
             trimmed, own = self._trimmed.encode_both([_PROBE], [length])
         else:
             trimmed = self._trimmed.encode([_PROBE], [length])
-        pairs = [*zip([rows[:length] for rows in public], trimmed, strict=True), *zip(pooled, own, strict=True)]
+        pairs = [
+            *zip([rows[:length] for rows in public], trimmed, strict=True),
+            *zip(pooled, own, strict=True),
+        ]
         own_key = self._trimmed.pooled_fingerprint if pools else ""
         if all(_alike(*pair) for pair in pairs):
             return True, self._trimmed.fingerprint, own_key
@@ -305,9 +372,16 @@ class HostTextEncoder(InChunks):
         return False, f"public {digest.hexdigest()}", f"public {digest.hexdigest()} {own_key}"
 
     def _public(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool = False
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool = False,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Through ComfyUI's own call: whole padded prompts, several in one go, or one where it has to pool it, too."""
+        """Through ComfyUI's own call: whole padded prompts, several in one go, or one where it has
+        to pool it, too.
+        """
         out: list[Tensor] = []
         pooled: list[Tensor] = []
         batch = 1 if pools else _PUBLIC_BATCH
@@ -315,21 +389,27 @@ class HostTextEncoder(InChunks):
             if progress is not None:
                 progress("encode", start, len(prompts))
             part = prompts[start : start + batch]
-            found, whole = self._clip.encode_from_tokens(self._public_tokens(part), return_pooled=True)
+            found, whole = self._clip.encode_from_tokens(
+                self._public_tokens(part), return_pooled=True
+            )
             out += self._own_rows(found, len(part), lengths[start : start + batch])
             columns = slice(self._pooled_column, self._pooled_column + self.pooled_width)
             pooled += [whole[0, columns].float().cpu()] if pools else []
         return out, pooled
 
     def _public_tokens(self, prompts: Sequence[str]) -> dict[str, list[Any]]:
-        """One section a prompt for our own encoders; the others get none, or one short text where they need one."""
+        """One section a prompt for our own encoders; the others get none, or one short text where
+        they need one.
+        """
         own = {token_key(row.name) for row in self._rows}
         tokens: dict[str, list[Any]] = {}
         for prompt in prompts:
             for name, sections in self._clip.tokenize(self._inversions.typed(prompt)).items():
                 tokens.setdefault(name, []).extend(sections[:1] if name in own else [])
         if not self._rows_are_read:
-            tokens |= {name: part[:1] for name, part in self._clip.tokenize("").items() if name not in own}
+            tokens |= {
+                name: part[:1] for name, part in self._clip.tokenize("").items() if name not in own
+            }
         return tokens
 
     def _own_rows(self, found: Tensor, count: int, lengths: Sequence[int]) -> list[Tensor]:
@@ -337,18 +417,27 @@ class HostTextEncoder(InChunks):
             return [torch.empty(0, self.width) for _ in lengths]
         columns = slice(self._first_column, self._first_column + self.width)
         # Encoders of another kind have their rows below.
-        rows = found[0, : count * self.context_length, columns].float().cpu().reshape(count, self.context_length, -1)
+        rows = (
+            found[0, : count * self.context_length, columns]
+            .float()
+            .cpu()
+            .reshape(count, self.context_length, -1)
+        )
         return [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
 
 
 def _alike(public: Tensor, trimmed: Tensor) -> bool:
     if public.shape != trimmed.shape:
         return False
-    return not public.numel() or float((public - trimmed).abs().max()) <= _AGREES_TO * float(public.abs().max())
+    return not public.numel() or float((public - trimmed).abs().max()) <= _AGREES_TO * float(
+        public.abs().max()
+    )
 
 
 def _tokens_of(clip: Any, name: str, inversions: Inversions) -> Callable[[str], list[int]]:
-    """Text to token ids; it knows the CLIP, not the encoder, which would otherwise refer to itself."""
+    """Text to token ids; it knows the CLIP, not the encoder, which would otherwise refer to
+    itself.
+    """
 
     def ids_of(text: str) -> list[int]:
         check_stop()
@@ -371,7 +460,9 @@ class _EncoderTensors:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """By name, without reading anything: an embedding table is large."""
-        return {name: tuple(stored_weight(self._patcher, key).shape) for name, key in self._keys.items()}
+        return {
+            name: tuple(stored_weight(self._patcher, key).shape) for name, key in self._keys.items()
+        }
 
     def keys(self) -> Iterator[str]:
         return iter(self._keys)

@@ -1,10 +1,12 @@
-"""The certificate: what was erased, what was kept and what still stands, measured on the weights without sampling.
+"""The certificate: what was erased, what was kept and what still stands, measured on the weights
+without sampling.
 
-A residual compares outputs: |(W + dW) c1 - W c*| / |W c1 - W c*|, 1 for an untouched target, 0 for one that has become
-its anchor. It says what is left of the target, so the way that a row went straight on beyond its anchor is taken off: a
-stronger edit leaves no more of it. Drift is |dW c0| / |W c0|. A concept counts as erased only on rows in contexts that
-were not optimised for: cross attention reads every row of a prompt, so the rows that the edit was made from prove
-nothing by themselves.
+A residual compares outputs: |(W + dW) c1 - W c*| / |W c1 - W c*|, 1 for an untouched target, 0 for
+one that has become its anchor. It says what is left of the target, so the way that a row went
+straight on beyond its anchor is taken off: a stronger edit leaves no more of it. Drift is |dW c0| /
+|W c0|. A concept counts as erased only on rows in contexts that were not optimised for: cross
+attention reads every row of a prompt, so the rows that the edit was made from prove nothing by
+themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, Literal
 from ..engine.adversarial import Round
 from ..engine.auto import knee, preferred
 from ..engine.curve import Curve, CurvePoint
-from ..files.metadata import HEADER_WARNINGS
+from ..provenance import HEADER_WARNINGS
 
 Verdict = Literal["erased", "weakened", "stands", "unproven"]
 
@@ -29,17 +31,20 @@ class Bars:
     stands: float
     """From here on it counts as standing; between the two it is weakened."""
     arrived: float | None = None
-    """With no more of the straight way to go it counts as erased, whatever went astray: pictures show the way alone."""
+    """With no more of the straight way to go it counts as erased, whatever went astray: pictures
+    show the way alone.
+    """
 
 
-# From pictures of two models that draw (docs/proof). In the tidy world, 308 erasures, painters were in no picture up to
-# 0.48 and in half of them from 0.53; the subject was gone up to 0.25 and in half of its pictures from 0.32; the implied
-# idea was gone up to 0.59. In the crowded world, on a real text encoder, painters were gone up to 0.57, subjects were
-# in a fifth of their pictures at 0.34, and the implied idea in a quarter of its at 0.47: so its bar is lower. By the
-# way still to go, painters were gone there up to 0.36 but for one, in a seventh of its pictures at 0.17 and a quarter
-# at 0.22; subjects up to 0.14, but one was in a sixth of its pictures at 0.09; the implied idea was gone at 0.19. So
-# 0.9 % of the verdicts are unsafe there. A person or a character is told by its shape like an object; no picture has
-# judged one yet.
+# From pictures of two models that draw (docs/proof). In the tidy world, 308 erasures, painters were
+# in no picture up to 0.48 and in half of them from 0.53; the subject was gone up to 0.25 and in
+# half of its pictures from 0.32; the implied idea was gone up to 0.59. In the crowded world, on a
+# real text encoder, painters were gone up to 0.57, subjects were in a fifth of their pictures at
+# 0.34, and the implied idea in a quarter of its at 0.47: so its bar is lower. By the way still to
+# go, painters were gone there up to 0.36 but for one, in a seventh of its pictures at 0.17 and a
+# quarter at 0.22; subjects up to 0.14, but one was in a sixth of its pictures at 0.09; the implied
+# idea was gone at 0.19. So 0.9 % of the verdicts are unsafe there. A person or a character is told
+# by its shape like an object; no picture has judged one yet.
 BARS: dict[str, Bars] = {
     "style": Bars(0.48, 0.55, arrived=0.36),
     "object": Bars(0.28, 0.4, arrived=0.14),
@@ -62,7 +67,9 @@ class ConceptResult:
 
     name: str
     verdict: Verdict
-    """erased, weakened, stands, or unproven where no unseen context was given; people read `verdict_in_words`."""
+    """erased, weakened, stands, or unproven where no unseen context was given; people read
+    `verdict_in_words`.
+    """
     solved_median: float
     """Residual on the rows that the edit was made from, median over layers."""
     solved_worst: float
@@ -73,7 +80,8 @@ class ConceptResult:
     """Share of the change that compressing the concept's rows gave up."""
     kind: str = ""
     probe_to_go: float | None = None
-    """How much of that residual is straight way to the anchor; the rest went astray. None also before it was measured.
+    """How much of that residual is straight way to the anchor; the rest went astray. None also
+    before it was measured.
     """
 
 
@@ -103,7 +111,9 @@ class LayerFacts:
     kept: int
     added: int
     room: int
-    """Dimensions left for erasing: those of the null space, or of a soft prior, part ones added up."""
+    """Dimensions left for erasing: those of the null space, or of a soft prior, part ones added
+    up.
+    """
     rank: int
     change: float
     """|dW| / |W|."""
@@ -126,16 +136,16 @@ class Certificate:
     curve: Curve | None = None
     """The trade-off, and the point on it that the edit is; at strength 1."""
     pooled: Certificate | None = None
-    """The like for the pooled path, where that was edited: its rows are pooled embeddings of whole prompts, and its
-    `sot_drift` is that of the empty prompt's."""
+    """The like for the pooled path, where that was edited: its rows are pooled embeddings of whole
+    prompts, and its `sot_drift` is that of the empty prompt's."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for `json.dumps`."""
         return asdict(self)
 
     def short(self) -> dict[str, Any]:
-        """What goes into a file's header: no per-layer and no per-token lists, and not more warnings than it has room
-        for."""
+        """What goes into a file's header: no per-layer and no per-token lists, and not more
+        warnings than it has room for."""
         whole = self.to_json()
         if (more := len(self.warnings) - HEADER_WARNINGS) > 0:
             whole["warnings"] = [*self.warnings[:HEADER_WARNINGS], f"And {more:,} more warnings."]
@@ -144,14 +154,19 @@ class Certificate:
         del whole["pooled"]
         if self.pooled is not None:
             about = self.pooled.short()
-            whole["pooled"] = {name: value for name, value in about.items() if name not in _SAID_ONCE}
+            whole["pooled"] = {
+                name: value for name, value in about.items() if name not in _SAID_ONCE
+            }
         return whole
 
     @property
     def every_warning(self) -> tuple[str, ...]:
         """Its own, and those of the pooled path that say something else."""
         others = () if self.pooled is None else self.pooled.warnings
-        return (*self.warnings, *(f"Pooled path: {text}" for text in others if text not in self.warnings))
+        return (
+            *self.warnings,
+            *(f"Pooled path: {text}" for text in others if text not in self.warnings),
+        )
 
     def text(self) -> str:
         """A few lines for people."""
@@ -162,7 +177,9 @@ _SAID_ONCE = ("seconds", "settings")
 """What a header does not say again of the pooled path."""
 
 
-def verdict(solved: float, probed: float | None, kind: str = "", to_go: float | None = None) -> Verdict:
+def verdict(
+    solved: float, probed: float | None, kind: str = "", to_go: float | None = None
+) -> Verdict:
     """erased, weakened or stands by the unseen contexts; without any, nothing is proven."""
     if probed is None:
         return "unproven"
@@ -173,7 +190,9 @@ def verdict(solved: float, probed: float | None, kind: str = "", to_go: float | 
 
 
 def point_within(curve: Curve, drift: float) -> CurvePoint | None:
-    """The point of the curve that `auto` would prefer within a drift; None where it has none there."""
+    """The point of the curve that `auto` would prefer within a drift; None where it has none
+    there.
+    """
     limit = min(drift, knee(curve.points))
     points = [point for point in curve.points if point.drift <= limit]
     return preferred(points) if points else None
@@ -186,7 +205,9 @@ def helped_by_more(curve: Curve) -> CurvePoint | None:
 
 
 CLEARLY = 0.02
-"""Twice what a point of the curve may be short of the best (`auto.WORTH_ITS_DRIFT`): less is not worth a word."""
+"""Twice what a point of the curve may be short of the best (`auto.WORTH_ITS_DRIFT`): less is not
+worth a word.
+"""
 VERDICT_WORDS: dict[str, str] = {
     "erased": "erased",
     "weakened": "weakened",
@@ -194,7 +215,11 @@ VERDICT_WORDS: dict[str, str] = {
     "unproven": "unproven",
 }
 """Stored verdict -> the words that people read."""
-GROUPS: dict[str, str] = {"kept": "Kept names", "filtered": "Filtered names", "held_out": "Held-out names"}
+GROUPS: dict[str, str] = {
+    "kept": "Kept names",
+    "filtered": "Filtered names",
+    "held_out": "Held-out names",
+}
 """What people call the groups of names whose drift is measured."""
 PLACES: dict[str, str] = {"bare": "alone", "context": "in prompts"}
 """What people call the places where it is measured."""
@@ -225,7 +250,9 @@ def describe(certificate: Certificate) -> str:
     if certificate.rounds:
         leaks = " -> ".join(f"{turn.mean_leak:.0%}" for turn in certificate.rounds)
         dropped = (
-            "" if certificate.rounds[-1].kept else " (the last round did not lower the leak enough and was dropped)"
+            ""
+            if certificate.rounds[-1].kept
+            else " (the last round did not lower the leak enough and was dropped)"
         )
         lines.append(f"Adversarial rounds: leak {leaks}{dropped}.")
     if certificate.pooled is not None:
@@ -235,10 +262,16 @@ def describe(certificate: Certificate) -> str:
 
 def pooled_lines(part: Certificate) -> list[str]:
     """The pooled path, beside what is said of the rows."""
-    lefts = [one.solved_median if one.probe_median is None else one.probe_median for one in part.concepts]
+    lefts = [
+        one.solved_median if one.probe_median is None else one.probe_median for one in part.concepts
+    ]
     mean, worst = sum(lefts) / len(lefts), max(lefts)
     of_whom = part.concepts[lefts.index(worst)].name
-    left = f"{mean:.0%} left" if len(lefts) == 1 else f"{mean:.0%} left on average, at most {worst:.0%} ({of_whom})"
+    left = (
+        f"{mean:.0%} left"
+        if len(lefts) == 1
+        else f"{mean:.0%} left on average, at most {worst:.0%} ({of_whom})"
+    )
     lines = [f"Pooled path: {left}."]
     lines += [f"  {_drift(one)}" for one in part.drift]
     if part.sot_drift is not None:
@@ -257,7 +290,10 @@ def _trade_off(curve: Curve) -> str:
     chosen = curve.chosen
     budget = "" if curve.budget is None else f" of a budget of {curve.budget:.0%}"
     who = f"{curve.names} names" + (" set aside" if curve.unseen else ", the kept ones themselves")
-    words = f"Trade-off: {chosen.left:.0%} left for a drift of {chosen.drift:.1%}{budget} (judged on {who}), "
+    words = (
+        f"Trade-off: {chosen.left:.0%} left for a drift of {chosen.drift:.1%}{budget} (judged on"
+        f" {who}), "
+    )
     words += f"and {chosen.to_go:.0%} of the straight way to the anchor still to go."
     within = [(drift, point_within(curve, drift)) for drift in SHOWN_DRIFTS]
     offers = [f"{point.left:.0%} for {drift:.0%}" for drift, point in within if point is not None]
@@ -270,9 +306,16 @@ def _concepts(concepts: tuple[ConceptResult, ...]) -> list[str]:
     counts: dict[str, int] = {}
     for concept in concepts:
         counts[concept.verdict] = counts.get(concept.verdict, 0) + 1
-    listed = ", ".join(f"{count} {verdict_in_words(name)}" for name, count in sorted(counts.items()))
-    weakest = sorted(concepts, key=lambda concept: -(concept.probe_median or concept.solved_median))[:5]
-    return [f"{len(concepts)} concepts: {listed}. Least erased:", *[_concept(concept) for concept in weakest]]
+    listed = ", ".join(
+        f"{count} {verdict_in_words(name)}" for name, count in sorted(counts.items())
+    )
+    weakest = sorted(
+        concepts, key=lambda concept: -(concept.probe_median or concept.solved_median)
+    )[:5]
+    return [
+        f"{len(concepts)} concepts: {listed}. Least erased:",
+        *[_concept(concept) for concept in weakest],
+    ]
 
 
 def _concept(concept: ConceptResult) -> str:
@@ -281,11 +324,23 @@ def _concept(concept: ConceptResult) -> str:
     if concept.probe_median is None:
         return f"{concept.name}: {shown} ({solved}; not checked in other prompts)."
     to_go = concept.probe_to_go
-    way = "" if to_go is None else f", where {1 - to_go:.0%} of the straight way to the anchor is gone"
-    return f"{concept.name}: {shown} ({solved}, {1 - concept.probe_median:.0%} in unseen prompts{way})."
+    way = (
+        ""
+        if to_go is None
+        else f", where {1 - to_go:.0%} of the straight way to the anchor is gone"
+    )
+    return (
+        f"{concept.name}: {shown} ({solved}, {1 - concept.probe_median:.0%} in unseen"
+        f" prompts{way})."
+    )
 
 
 def _drift(part: Drift) -> str:
     worst = ", ".join(f"{name} {value:.1%}" for name, value in part.worst[:3])
-    drift = f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum {part.maximum:.1%}"
-    return f"{GROUPS[part.group]} ({PLACES[part.where]}, {part.names}): {drift}; moved most: {worst}."
+    drift = (
+        f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum"
+        f" {part.maximum:.1%}"
+    )
+    return (
+        f"{GROUPS[part.group]} ({PLACES[part.where]}, {part.names}): {drift}; moved most: {worst}."
+    )

@@ -35,7 +35,9 @@ def forecast(
     target_names: Sequence[str] | None = None,
     retain_names: Sequence[str] | None = None,
 ) -> Forecast:
-    """Ranks the kept names by how far erasing the targets, with nothing protected, would move them."""
+    """Ranks the kept names by how far erasing the targets, with nothing protected, would move
+    them.
+    """
     chosen = (settings or EraseSettings()).but(held_out=0.0)
     problem = prepare(targets, anchors, None, None, chosen, target_names=target_names)
     rows = retain if isinstance(retain, Rows) else Rows.single(retain, retain_names)
@@ -43,21 +45,30 @@ def forecast(
     check_weights(weights, rows.width)
     scaled, change = problem.pairs.mean_scaled()
     gain = erase_gain(scaled)
-    response, index, single = gain @ rows.values.T, rows.group_index(), rows.values.to(torch.float32)
+    response, index, single = (
+        gain @ rows.values.T,
+        rows.group_index(),
+        rows.values.to(torch.float32),
+    )
     table = []
     for key in weights:
         weight = widen(weights[key], key, rows.values)
         moved = PriorShift(gain, weight @ change.T).of(response).square()
         size = (single @ weight.to(torch.float32).T).square().sum(dim=1).to(moved)
         count = len(rows.names)
-        table.append((per_concept(moved, index, count) / per_concept(size, index, count).clamp(min=1e-30)).sqrt())
+        table.append(
+            (
+                per_concept(moved, index, count) / per_concept(size, index, count).clamp(min=1e-30)
+            ).sqrt()
+        )
     ranked = torch.stack(table).median(dim=0).values.sort(descending=True, stable=True)
     names, order = rows.labels(), ranked.indices.tolist()
     return Forecast(tuple(names[i] for i in order), tuple(ranked.values.tolist()), tuple(order))
 
 
 def endangered(ahead: Forecast, settings: EraseSettings) -> list[int]:
-    """IPF (eq. 6) on bare names: places of those that move by more than `filter_scale` times the mean.
+    """IPF (eq. 6) on bare names: places of those that move by more than `filter_scale` times the
+    mean.
 
     At most `context_names` of them, the worst first.
     """

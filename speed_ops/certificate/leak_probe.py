@@ -1,9 +1,10 @@
 """Which ways to ask for an erased thing still draw it: its name, aliases, typos and descriptions.
 
-Every phrase is put into prompts that no edit was made from, and all rows from the end of the phrase on are looked at,
-end token and padding included: in a causal encoder these are the rows that know the phrase. With t, a and p the rows of
-target, anchor and phrase in the same template, the phrase draws the share <W'p - Wa, Wt - Wa> / |Wt - Wa|^2 of the
-target: 1 for the name itself before the edit, 0 for something that has become the anchor.
+Every phrase is put into prompts that no edit was made from, and all rows from the end of the phrase
+on are looked at, end token and padding included: in a causal encoder these are the rows that know
+the phrase. With t, a and p the rows of target, anchor and phrase in the same template, the phrase
+draws the share <W'p - Wa, Wt - Wa> / |Wt - Wa|^2 of the target: 1 for the name itself before the
+edit, 0 for something that has become the anchor.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..concepts.concept_list import Concept, ConceptList
-from ..concepts.kinds import BARE, Prompt, Template, kind_of
-from ..concepts.names import fold, same_name_key
 from ..encoders.cache import CachedEncoder
 from ..encoders.encoder import TextEncoder
 from ..engine.edits import LayerEdit
 from ..engine.problem import WORK, check_weights, widen
 from ..errors import InputError
 from ..progress import Progress
-from ..prompts.requests import RowRequest
-from ..prompts.tokens import Stream
+from ..text.concept_list import Concept, ConceptList
+from ..text.kinds import BARE, Prompt, Template, kind_of
+from ..text.names import fold, same_name_key
+from ..text.requests import RowRequest
+from ..text.tokens import Stream
 from .certificate import bars_of
 
 Rung = Literal["name", "alias", "case", "surname", "possessive", "typo", "description"]
@@ -54,8 +55,9 @@ def variants(
 ) -> tuple[Variant, ...]:
     """Phrases in order of the rungs, without repeats.
 
-    `description`: the user's own words for the thing; without them the kind's patterns are used. `same`: phrases for
-    which it gives equal values count as one; give the tokenizer's ids to try only what an encoder can tell apart.
+    `description`: the user's own words for the thing; without them the kind's patterns are used.
+    `same`: phrases for which it gives equal values count as one; give the tokenizer's ids to try
+    only what an encoder can tell apart.
     """
     key: Callable[[str], Hashable] = same or (lambda phrase: phrase)
     found: dict[Hashable, Variant] = {}
@@ -66,12 +68,19 @@ def variants(
 
 
 def ladder(
-    concept: Concept, description: str = "", same: Callable[[str], Hashable] | None = None, templates: int | None = None
+    concept: Concept,
+    description: str = "",
+    same: Callable[[str], Hashable] | None = None,
+    templates: int | None = None,
 ) -> tuple[LadderPrompt, ...]:
-    """Every variant alone and in the first probe templates of the concept's kind (all of them if None)."""
+    """Every variant alone and in the first probe templates of the concept's kind (all of them if
+    None).
+    """
     chosen = (BARE, *kind_of(concept.kind).probe_templates[:templates])
     return tuple(
-        LadderPrompt(variant, template, template.fill(variant.phrase), template.fill(concept.anchor))
+        LadderPrompt(
+            variant, template, template.fill(variant.phrase), template.fill(concept.anchor)
+        )
         for variant in variants(concept, description, same)
         for template in chosen
     )
@@ -111,7 +120,10 @@ def typos(name: str) -> tuple[str, ...]:
     swapped = word[: middle - 1] + word[middle] + word[middle - 1] + word[middle + 1 :]
     dropped = word[:middle] + word[middle + 1 :]
     doubled = word[:middle] + word[middle] + word[middle:]
-    found = (" ".join((*words[:longest], typo, *words[longest + 1 :])) for typo in (swapped, dropped, doubled))
+    found = (
+        " ".join((*words[:longest], typo, *words[longest + 1 :]))
+        for typo in (swapped, dropped, doubled)
+    )
     return tuple(typo for typo in found if typo != name)
 
 
@@ -153,12 +165,17 @@ class LeakReport:
         found: dict[str, Concept] = {}
         for leak in self.leaking:
             one = leak.concept
-            found.setdefault(same_name_key(leak.phrase), Concept(leak.phrase, one.anchor, one.kind, (), 0, "leaks"))
+            found.setdefault(
+                same_name_key(leak.phrase),
+                Concept(leak.phrase, one.anchor, one.kind, (), 0, "leaks"),
+            )
         anchors = {same_name_key(concept.anchor) for concept in found.values()}
         return ConceptList(tuple(concept for key, concept in found.items() if key not in anchors))
 
     def closed(self) -> ConceptList:
-        """The erased concepts with the leaking phrases as aliases, to be erased from the original model."""
+        """The erased concepts with the leaking phrases as aliases, to be erased from the original
+        model.
+        """
         concepts = list(dict.fromkeys(leak.concept for leak in self.tried))
         taken = {same_name_key(phrase) for concept in concepts for phrase in concept.phrases}
         taken |= {same_name_key(concept.anchor) for concept in concepts}
@@ -168,15 +185,19 @@ class LeakReport:
                 taken.add(same_name_key(leak.phrase))
                 aliases[leak.concept].append(leak.phrase)
         return ConceptList(
-            tuple(Concept(c.target, c.anchor, c.kind, tuple(aliases[c]), c.line, c.source) for c in concepts)
+            tuple(
+                Concept(c.target, c.anchor, c.kind, tuple(aliases[c]), c.line, c.source)
+                for c in concepts
+            )
         )
 
     def text(self) -> str:
         """One line for each phrase, worst first."""
         head = f"{len(self.leaking)} of {len(self.tried)} phrases still draw what was erased."
         lines = [
-            f"{'LEAKS' if leak.leaks else 'ok':5}  {leak.before:4.0%} -> {leak.after:4.0%}  {leak.rung}: "
-            f"'{leak.phrase}'" + ("" if leak.prompt == leak.phrase else f" (worst prompt: '{leak.prompt}')")
+            f"{'LEAKS' if leak.leaks else 'ok':5}  {leak.before:4.0%} -> {leak.after:4.0%} "
+            f" {leak.rung}: '{leak.phrase}'"
+            + ("" if leak.prompt == leak.phrase else f" (worst prompt: '{leak.prompt}')")
             for leak in self.tried
         ]
         return "\n".join([head, *lines])
@@ -184,7 +205,9 @@ class LeakReport:
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """One prompt of the ladder with its rows (`m x d` each, row by row at the same distance from the name)."""
+    """One prompt of the ladder with its rows (`m x d` each, row by row at the same distance from
+    the name).
+    """
 
     concept: Concept
     step: LadderPrompt
@@ -204,15 +227,22 @@ def probe_leaks(
     description: str = "",
     progress: Progress | None = None,
 ) -> LeakReport:
-    """Climbs the ladder of every concept. `weights` are those BEFORE the edit; `description`: the user's own words."""
+    """Climbs the ladder of every concept. `weights` are those BEFORE the edit; `description`: the
+    user's own words.
+    """
     if not concepts:
         raise InputError("There is nothing to probe: name at least one concept.")
     # Whole prompts of phrases nobody asks for again would only fill the cache on disk.
-    reader = encoder.without_cache() if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
+    reader = (
+        encoder.without_cache() if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
+    )
     check_weights(weights, reader.width)
-    cases = [case for one in concepts for case in _cases(reader, one, templates, description, progress)]
+    cases = [
+        case for one in concepts for case in _cases(reader, one, templates, description, progress)
+    ]
     before, after = [], []
-    edits = {key: edit for key, edit in edits.items() if key in weights}  # the pooled path has no rows to look at
+    # the pooled path has no rows to look at
+    edits = {key: edit for key, edit in edits.items() if key in weights}
     for done, (key, edit) in enumerate(edits.items()):
         if progress is not None:
             progress("leaks", done, len(edits))
@@ -220,11 +250,15 @@ def probe_leaks(
         edited = weight + strength * edit.delta().to(weight)
         before.append([_share(weight, weight, case) for case in cases])
         after.append([_share(weight, edited, case) for case in cases])
-    medians = [torch.tensor(part, dtype=WORK).median(dim=0).values.tolist() for part in (before, after)]
+    medians = [
+        torch.tensor(part, dtype=WORK).median(dim=0).values.tolist() for part in (before, after)
+    ]
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
         step = case.step
-        found = Leak(case.concept, step.variant.rung, step.variant.phrase, step.prompt.text, old, new)
+        found = Leak(
+            case.concept, step.variant.rung, step.variant.phrase, step.prompt.text, old, new
+        )
         known = worst.setdefault((case.concept, step.variant.phrase), found)
         if found.after > known.after:
             worst[case.concept, step.variant.phrase] = found
@@ -232,17 +266,29 @@ def probe_leaks(
 
 
 def _cases(
-    reader: CachedEncoder, concept: Concept, templates: int, description: str, progress: Progress | None
+    reader: CachedEncoder,
+    concept: Concept,
+    templates: int,
+    description: str,
+    progress: Progress | None,
 ) -> list[_Case]:
     streams = reader.encoder.streams
     steps = ladder(concept, description, lambda phrase: _all_tokens(streams, phrase), templates)
     used = list(dict.fromkeys(step.template for step in steps))
     prompts = list(dict.fromkeys([*(step.prompt for step in steps), *_references(concept, used)]))
-    asked = [RowRequest(p.text, tuple(s.rows_from_name(s.locate(p)))) for p in prompts for s in streams]
+    asked = [
+        RowRequest(p.text, tuple(s.rows_from_name(s.locate(p)))) for p in prompts for s in streams
+    ]
     blocks = [block.to(WORK) for block in reader.rows(asked, "probes", progress)]
     rows = {p: blocks[i * len(streams) : (i + 1) * len(streams)] for i, p in enumerate(prompts)}
     return [
-        _Case(concept, step, *_aligned(rows[step.prompt], rows[step.template.fill(concept.target)], rows[step.anchor]))
+        _Case(
+            concept,
+            step,
+            *_aligned(
+                rows[step.prompt], rows[step.template.fill(concept.target)], rows[step.anchor]
+            ),
+        )
         for step in steps
     ]
 
@@ -252,7 +298,8 @@ def _all_tokens(streams: Sequence[Stream], phrase: str) -> tuple[tuple[int, ...]
 
 
 def _aligned(*prompts: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Each prompt's rows, stream by stream cut to the shortest prompt: row by row at the same distance from the name.
+    """Each prompt's rows, stream by stream cut to the shortest prompt: row by row at the same
+    distance from the name.
 
     `prompts`: of each prompt the rows of each stream.
     """
@@ -262,7 +309,9 @@ def _aligned(*prompts: Sequence[Tensor]) -> Iterator[Tensor]:
 
 
 def _references(concept: Concept, templates: Sequence[Template]) -> list[Prompt]:
-    return [template.fill(name) for template in templates for name in (concept.target, concept.anchor)]
+    return [
+        template.fill(name) for template in templates for name in (concept.target, concept.anchor)
+    ]
 
 
 def _share(weight: Tensor, edited: Tensor, case: _Case) -> float:

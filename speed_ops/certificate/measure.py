@@ -1,7 +1,8 @@
-"""Measures an edit layer by layer: what is left of the targets, drift of the names and of the empty prompt.
+"""Measures an edit layer by layer: what is left of the targets, drift of the names and of the empty
+prompt.
 
-`certify` measures an edit that was just made, `measure_edits` one that was read back from a file, `certificate_at` one
-at another strength.
+`certify` measures an edit that was just made, `measure_edits` one that was read back from a file,
+`certificate_at` one at another strength.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ..engine.layers import Solution, SolvedLayer
 from ..engine.problem import Problem, widen
 from ..engine.rows import Rows, per_concept
 from ..progress import Progress, Stopwatch, silent
-from .cautions import cautions, concept_cautions
 from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
 from .samples import some_names, some_rows, thinned
+from .warnings import cautions, concept_cautions
 
 WORST = 10
 """Names listed by name in each group of a drift summary."""
@@ -73,7 +74,9 @@ class Measurer:
             layers=layers,
             rounds=tuple(rounds),
             seconds=dict(seconds),
-            warnings=tuple(cautions(self.problem, layers, self.about(concepts), drift, curve, concepts)),
+            warnings=tuple(
+                cautions(self.problem, layers, self.about(concepts), drift, curve, concepts)
+            ),
             settings=self.problem.settings.to_dict(),
             curve=curve,
         )
@@ -124,15 +127,21 @@ class _LayerRecord:
         """Plain numbers."""
         layer = self.layer
         return LayerFacts(
-            self.key, int(self.kept), int(layer.added), layer.room, rank=layer.edit.rank, change=float(self.change)
+            self.key,
+            int(self.kept),
+            int(layer.added),
+            layer.room,
+            rank=layer.edit.rank,
+            change=float(self.change),
         )
 
 
 def left_of(wanted: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
-    """`m`, twice: squared size of what is left of each row, and of how much of that is way still to go.
+    """`m`, twice: squared size of what is left of each row, and of how much of that is way still to
+    go.
 
-    What went straight on beyond the anchor is in neither. `wanted` (`m x o`) leads from a row's output to its anchor's,
-    `missing` from the anchor's to where the edit put it.
+    What went straight on beyond the anchor is in neither. `wanted` (`m x o`) leads from a row's
+    output to its anchor's, `missing` from the anchor's to where the edit put it.
     """
     size = wanted.square().sum(dim=1)
     way = (missing * wanted).sum(dim=1) / size.clamp(min=torch.finfo(size.dtype).tiny).sqrt()
@@ -151,7 +160,9 @@ class _PairRows:
         self.to_go: list[Tensor] = []
 
     def measure(self, weight: Tensor, edit: _MeasuredEdit, size: Tensor | None = None) -> Tensor:
-        """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept, from each row's `size`."""
+        """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept, from each
+        row's `size`.
+        """
         concepts = len(self.rows.names)
         wanted = self.change @ weight.T
         missing = edit.outputs(self.response.to(edit)) - wanted
@@ -166,7 +177,11 @@ class _PairRows:
     def over_layers(self) -> tuple[list[float], list[float], list[float]]:
         """Median and worst residual of each concept, and the median of its way still to go."""
         left, to_go = torch.stack(self.left), torch.stack(self.to_go)
-        return left.median(dim=0).values.tolist(), left.amax(dim=0).tolist(), to_go.median(dim=0).values.tolist()
+        return (
+            left.median(dim=0).values.tolist(),
+            left.amax(dim=0).tolist(),
+            to_go.median(dim=0).values.tolist(),
+        )
 
 
 class _RetainRows:
@@ -223,7 +238,16 @@ def _summary(group: str, where: str, names: list[str], drift: Tensor, chosen: Te
     top = by_name.topk(min(WORST, len(names)))
     listed = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     worst = tuple((names[i], value) for i, value in listed if value >= 0)
-    return Drift(group, where, int(chosen.any(dim=0).sum()), median, p95, maximum, worst, float(values.mean()))
+    return Drift(
+        group,
+        where,
+        int(chosen.any(dim=0).sum()),
+        median,
+        p95,
+        maximum,
+        worst,
+        float(values.mean()),
+    )
 
 
 def _quantiles(values: Tensor, ranks: Tensor) -> Tensor:
@@ -235,7 +259,8 @@ def _quantiles(values: Tensor, ranks: Tensor) -> Tensor:
 class _Sizes:
     """|W c|^2 of many rows at once, in single precision.
 
-    These are denominators, which need no more than a report's precision; and theirs is the largest product of all.
+    These are denominators, which need no more than a report's precision; and theirs is the largest
+    product of all.
     """
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
@@ -250,7 +275,9 @@ class _Sizes:
 
 @dataclass(frozen=True, eq=False)
 class _MeasuredEdit:
-    """An edit by what it does to rows: through its factors, or as one matrix where they are no smaller than that."""
+    """An edit by what it does to rows: through its factors, or as one matrix where they are no
+    smaller than that.
+    """
 
     down: Tensor
     """`r x d`, or the whole edit, `o x d`."""
@@ -288,7 +315,9 @@ class _MeasuredEdit:
 
 
 class _Response:
-    """What rows say to the first factor of an edit, which most layers have in common: made once for those."""
+    """What rows say to the first factor of an edit, which most layers have in common: made once for
+    those.
+    """
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
@@ -326,10 +355,11 @@ def measure_edits(
     problem: Problem,
     progress: Progress | None = None,
 ) -> Certificate:
-    """What edits that are already there do to the ORIGINAL `weights`, such as edits read back from a file.
+    """What edits that are already there do to the ORIGINAL `weights`, such as edits read back from
+    a file.
 
-    Nothing is solved, so the result speaks of the weights and not of what a header claims about them. Every name of
-    the problem counts as kept, and its room as whole.
+    Nothing is solved, so the result speaks of the weights and not of what a header claims about
+    them. Every name of the problem counts as kept, and its room as whole.
     """
     like, width = problem.targets.values, problem.targets.width
     kept = torch.ones(len(problem.retain.values), dtype=torch.bool, device=like.device)
@@ -348,8 +378,8 @@ def certificate_at(
 ) -> Certificate:
     """The certificate of `edits` times `strength`, from that at strength 1.
 
-    Drift is proportional to the strength; what is left of the targets is not, so it is measured again. `problem` needs
-    no kept rows for that.
+    Drift is proportional to the strength; what is left of the targets is not, so it is measured
+    again. `problem` needs no kept rows for that.
     """
     if strength == 1:
         return whole
@@ -358,7 +388,9 @@ def certificate_at(
     for done, (key, edit) in enumerate(edits.items()):
         (progress or silent)("certificate", done, len(edits))
         weight = widen(weights[key], key, problem.targets.values)
-        measurer.measure(key, weight, SolvedLayer(edit.scaled(strength), nothing, torch.tensor(0), 0))
+        measurer.measure(
+            key, weight, SolvedLayer(edit.scaled(strength), nothing, torch.tensor(0), 0)
+        )
     size = abs(strength)
     concepts = measurer.concepts()
     stale = set(measurer.about(whole.concepts))
@@ -369,7 +401,10 @@ def certificate_at(
         sot_drift=None if whole.sot_drift is None else whole.sot_drift * size,
         null_text_drift=tuple(value * size for value in whole.null_text_drift),
         layers=tuple(replace(fact, change=fact.change * size) for fact in whole.layers),
-        warnings=(*(text for text in whole.warnings if text not in stale), *measurer.about(concepts)),
+        warnings=(
+            *(text for text in whole.warnings if text not in stale),
+            *measurer.about(concepts),
+        ),
     )
 
 

@@ -1,4 +1,6 @@
-"""One job on many models: each cleaned, found finished, passed over, or failed without stopping the rest."""
+"""One job on many models: each cleaned, found finished, passed over, or failed without stopping the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from typing import Any, Literal
 
 from ..errors import FileError, NotFoundError, SpeedError, error_code, sentence_of
 from ..files.checkpoint import Checkpoint
-from ..files.metadata import read_provenance
-from ..files.recipe import Recipe
 from ..job import StoredJob, recipe_of, same_work
 from ..models.detect import is_lora, model_name, obstacle, piece_name
 from ..models.keys import Shapes, find_unet
 from ..progress import Stage
-from .clean import Note, clean_file, made_by, possible_outputs
+from ..provenance import read_provenance
+from ..recipe import Recipe
+from .erase_file import Note, clean_file, made_by, possible_outputs
 from .output_files import PRODUCTS, OutputFiles, Product
 from .source import ModelSource, TextSetup
 
@@ -80,17 +82,21 @@ def find_models(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> list[Candidate]:
-    """Single files and diffusers folders in a folder, or in all folders below it, whose results mirror those folders.
+    """Single files and diffusers folders in a folder, or in all folders below it, whose results
+    mirror those folders.
 
-    Hidden folders, the output folder and the insides of diffusers folders are not searched. Patterns are matched on the
-    path below `folder`, written with slashes; their `*` matches slashes, too.
+    Hidden folders, the output folder and the insides of diffusers folders are not searched.
+    Patterns are matched on the path below `folder`, written with slashes; their `*` matches
+    slashes, too.
     """
     found = []
     for path in _entries(folder, outputs.folder, recursive):
         inner = path.relative_to(folder)
         name = inner.as_posix()
         if chosen(name, include, exclude):
-            found.append(Candidate(path, replace(outputs, folder=outputs.folder / inner.parent), name))
+            found.append(
+                Candidate(path, replace(outputs, folder=outputs.folder / inner.parent), name)
+            )
     if not found:
         what = "no .safetensors file and no diffusers folder"
         what = f"{what} that --include and --exclude let through" if include or exclude else what
@@ -99,13 +105,17 @@ def find_models(
 
 
 def chosen(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether the patterns let a model through; `name` is its path below the folder that is searched."""
+    """Whether the patterns let a model through; `name` is its path below the folder that is
+    searched.
+    """
     wanted = not include or any(fnmatchcase(name, pattern) for pattern in include)
     return wanted and not any(fnmatchcase(name, pattern) for pattern in exclude)
 
 
 def _entries(folder: Path, out: Path, recursive: bool) -> Iterator[Path]:
-    """What looks like a model, folder by folder; a folder that links lead to twice is searched once."""
+    """What looks like a model, folder by folder; a folder that links lead to twice is searched
+    once.
+    """
     waiting, seen = [folder], {_identity(out)} - {_identity(folder)}
     while waiting:
         place = waiting.pop(0)
@@ -115,7 +125,9 @@ def _entries(folder: Path, out: Path, recursive: bool) -> Iterator[Path]:
         try:
             entries = sorted(entry for entry in place.iterdir() if not entry.name.startswith("."))
         except OSError as error:
-            raise FileError(f"Cannot read the folder {place}: {error.strerror or error}.") from error
+            raise FileError(
+                f"Cannot read the folder {place}: {error.strerror or error}."
+            ) from error
         for entry in entries:
             if not entry.is_dir():
                 if entry.suffix.lower() in SUFFIXES:
@@ -128,12 +140,17 @@ def _entries(folder: Path, out: Path, recursive: bool) -> Iterator[Path]:
 
 
 def _identity(path: Path) -> str:
-    """The same for two paths that may be one file: letters' case and composition differ on some systems only."""
+    """The same for two paths that may be one file: letters' case and composition differ on some
+    systems only.
+    """
     return unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
 
 
-def sort_out(candidates: Sequence[Candidate], stored: StoredJob, clip_skip: int | None) -> list[Candidate]:
-    """The candidates, those marked that are no model, cannot be read, or are results of this or an earlier run.
+def sort_out(
+    candidates: Sequence[Candidate], stored: StoredJob, clip_skip: int | None
+) -> list[Candidate]:
+    """The candidates, those marked that are no model, cannot be read, or are results of this or an
+    earlier run.
 
     Refuses the whole when two models would be written to the same place.
     """
@@ -151,7 +168,11 @@ def _looked_at(one: Candidate, maker: Candidate | None, recipe: Recipe) -> Candi
         checkpoint = Checkpoint.open(one.path)
     except SpeedError as fault:
         return replace(one, known=one.failed(fault))
-    if maker is not None and maker is not one and any(key.startswith("speed.") for key in checkpoint.metadata):
+    if (
+        maker is not None
+        and maker is not one
+        and any(key.startswith("speed.") for key in checkpoint.metadata)
+    ):
         return one.passed(f"It is the result of an earlier run on {maker.name}.")
     if reason := no_model(checkpoint.shapes):
         return one.passed(f"{reason}.")
@@ -169,11 +190,15 @@ def _says(checkpoint: Checkpoint, recipe: Recipe) -> bool:
     if said is None or said.recipe is None:
         return False
     earlier = recipe.as_earlier()
-    return same_work(recipe, said.recipe) or any(same_work(earlier, one) for one in said.recipe.history)
+    return same_work(recipe, said.recipe) or any(
+        same_work(earlier, one) for one in said.recipe.history
+    )
 
 
 def no_model(shapes: Shapes) -> str | None:
-    """What a file is that holds no text-to-image model, as a sentence without its end; None where it may hold one."""
+    """What a file is that holds no text-to-image model, as a sentence without its end; None where
+    it may hold one.
+    """
     if is_lora(shapes):
         return "It is a LoRA, not a model"
     unet = find_unet(shapes)
@@ -194,14 +219,21 @@ def _refuse_collisions(models: Iterable[Candidate]) -> None:
             key = _identity(path)
             if key in sources and sources[key] is not one:
                 other = sources[key].path
-                raise FileError(f"The result of {one.path} would replace the model {other}: choose another folder.")
+                raise FileError(
+                    f"The result of {one.path} would replace the model {other}: choose another"
+                    " folder."
+                )
             if key in taken:
                 both = f"{taken[key].path} and {one.path}"
-                raise FileError(f"{both} would both be written to {path}: rename one of them, or leave it out.")
+                raise FileError(
+                    f"{both} would both be written to {path}: rename one of them, or leave it out."
+                )
             taken[key] = one
 
 
-def clean_one(one: Candidate, stored: StoredJob, text: TextSetup, note: Note, stopping: threading.Event) -> Done:
+def clean_one(
+    one: Candidate, stored: StoredJob, text: TextSetup, note: Note, stopping: threading.Event
+) -> Done:
     """Cleans one model unless that is done already; `stopping` is set when the batch is to end."""
     if one.known is not None:
         return one.known
@@ -213,24 +245,41 @@ def clean_one(one: Candidate, stored: StoredJob, text: TextSetup, note: Note, st
 
     try:
         if there := finished(one, stored, text.clip_skip):
-            facts: dict[str, Any] = {"files": {product: str(path) for product, path in there.items()}}
-            return Done(one.path, "skipped", "Already done.", time.perf_counter() - started, facts=facts)
+            facts: dict[str, Any] = {
+                "files": {product: str(path) for product, path in there.items()}
+            }
+            return Done(
+                one.path, "skipped", "Already done.", time.perf_counter() - started, facts=facts
+            )
         outcome = clean_file(
-            one.path, stored.job, text, one.outputs, strength=stored.strength, note=note, progress=stop_if_asked
+            one.path,
+            stored.job,
+            text,
+            one.outputs,
+            strength=stored.strength,
+            note=note,
+            progress=stop_if_asked,
         )
     except Exception as fault:  # one bad file must not stop the rest
         return one.failed(fault, started)
     concepts = outcome.certificate.concepts if outcome.certificate is not None else ()
     erased = sum(concept.verdict == "erased" for concept in concepts)
     what = f"{erased} of {len(concepts)} concept{'' if len(concepts) == 1 else 's'} erased"
-    facts = {"files": {product: str(path) for product, path in outcome.files.items()}, "erased": erased}
+    facts = {
+        "files": {product: str(path) for product, path in outcome.files.items()},
+        "erased": erased,
+    }
     if outcome.rows is not None:
         facts |= {"encoded": outcome.rows.encoded, "reused": outcome.rows.reused}
-    return Done(one.path, "cleaned", f"{what}, {outcome.seconds:.1f} s.", outcome.seconds, facts=facts)
+    return Done(
+        one.path, "cleaned", f"{what}, {outcome.seconds:.1f} s.", outcome.seconds, facts=facts
+    )
 
 
 def finished(one: Candidate, stored: StoredJob, clip_skip: int | None) -> dict[Product, Path]:
-    """Its results, if every file is there and says that it was made by this job from this very model; else none."""
+    """Its results, if every file is there and says that it was made by this job from this very
+    model; else none.
+    """
     source = ModelSource.open(one.path)
     outputs = possible_outputs(source, stored.job, one.outputs, lambda text: None)
     paths = outputs.paths(one.path, is_folder=source.checkpoint.is_folder)
@@ -247,7 +296,8 @@ def for_each(
     told: Callable[[int, Candidate, Done], None],
     jobs: int = 1,
 ) -> list[Done]:
-    """Does the work for each, some at a time, and tells of each as soon as it is done: how many are, which, and what.
+    """Does the work for each, some at a time, and tells of each as soon as it is done: how many
+    are, which, and what.
 
     If this is interrupted, what is at work stops where it can, and what is done stays.
     """
@@ -261,7 +311,9 @@ def for_each(
             }
             while waiting:
                 # In short steps: on Windows nothing interrupts a longer wait.
-                for future in sorted(wait(waiting, 0.5, FIRST_COMPLETED).done, key=lambda one: waiting[one]):
+                for future in sorted(
+                    wait(waiting, 0.5, FIRST_COMPLETED).done, key=lambda one: waiting[one]
+                ):
                     place = waiting.pop(future)
                     results[place] = future.result()
                     told(len(results), candidates[place], results[place])
@@ -269,7 +321,9 @@ def for_each(
             stopping.set()
             pool.shutdown(cancel_futures=True)
             # The pool does not know of a thread during whose start we were interrupted.
-            for thread in [thread for thread in threading.enumerate() if thread.name.startswith(name)]:
+            for thread in [
+                thread for thread in threading.enumerate() if thread.name.startswith(name)
+            ]:
                 thread.join()
             raise
     return [results[place] for place in sorted(results)]

@@ -6,10 +6,18 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ..certificate.certificate import GROUPS, PLACES, Certificate, ConceptResult, Drift, verdict, verdict_in_words
-from ..concepts.names import quoted, same_name_key
-from ..files.metadata import Provenance
-from ..files.recipe import Recipe
+from ..certificate.certificate import (
+    GROUPS,
+    PLACES,
+    Certificate,
+    ConceptResult,
+    Drift,
+    verdict,
+    verdict_in_words,
+)
+from ..provenance import Provenance
+from ..recipe import Recipe
+from ..text.names import quoted, same_name_key
 
 LEFT_TOLERANCE = 0.05
 """How much more of a concept may be left than was certified: what half precision costs an edit."""
@@ -22,7 +30,8 @@ _VERDICTS = ("erased", "weakened", "stands", "unproven")
 
 
 def broken_claims(said: Provenance, measured: Certificate) -> list[str]:
-    """Where the measurement is worse than the claim, or claim and recipe are not about the same, one sentence each.
+    """Where the measurement is worse than the claim, or claim and recipe are not about the same,
+    one sentence each.
 
     Concepts go by their order, as names may be hashes.
     """
@@ -31,7 +40,10 @@ def broken_claims(said: Provenance, measured: Certificate) -> list[str]:
     if measured.pooled is not None:
         claimed = claimed_part(said, "pooled")
         if claimed:
-            faults += [f"Pooled path: {text}" for text in _part_faults(claimed, said.recipe, measured.pooled)]
+            faults += [
+                f"Pooled path: {text}"
+                for text in _part_faults(claimed, said.recipe, measured.pooled)
+            ]
         else:
             faults.append("The pooled path is edited, and the certificate says nothing about it.")
     return faults + list(_setting_faults(said.certificate, said.recipe))
@@ -41,31 +53,46 @@ def _part_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certificate)
     """Of the rows, or of the pooled path."""
     faults = _concept_faults(_list(claimed, "concepts"), recipe, measured)
     faults += _drift_faults(_list(claimed, "drift"), measured.drift)
-    empty = {"sot_drift": measured.sot_drift or 0.0, "null_text_drift": max(measured.null_text_drift, default=0.0)}
+    empty = {
+        "sot_drift": measured.sot_drift or 0.0,
+        "null_text_drift": max(measured.null_text_drift, default=0.0),
+    }
     for name, found in empty.items():
         if found > (bound := _number(claimed.get(name))) + DRIFT_TOLERANCE:
-            faults.append(f"The empty prompt moves by {found:.1%}; the certificate says {bound:.1%}.")
+            faults.append(
+                f"The empty prompt moves by {found:.1%}; the certificate says {bound:.1%}."
+            )
     if "layers" in claimed and claimed["layers"] != len(measured.layers):
         count = str(claimed["layers"])[:40]
-        faults.append(f"The certificate is about {count} layers, the recipe about {len(measured.layers)}.")
+        faults.append(
+            f"The certificate is about {count} layers, the recipe about {len(measured.layers)}."
+        )
     return faults
 
 
-def _concept_faults(claims: list[dict[str, Any]], recipe: Recipe, measured: Certificate) -> list[str]:
+def _concept_faults(
+    claims: list[dict[str, Any]], recipe: Recipe, measured: Certificate
+) -> list[str]:
     if len(claims) != len(measured.concepts):
-        return [f"The certificate covers {len(claims)} concepts, the recipe {len(measured.concepts)}."]
+        return [
+            f"The certificate covers {len(claims)} concepts, the recipe {len(measured.concepts)}."
+        ]
     faults: list[str] = []
     for claim, stored, found in zip(claims, recipe.concepts, measured.concepts, strict=True):
         name = quoted(found.name)
         if same_name_key(str(claim.get("name"))) != same_name_key(stored.target):
             faults.append(f"The certificate speaks of another concept in the place of {name}.")
         if claim.get("kind", found.kind) != found.kind:
-            faults.append(f"The certificate judges {name} as another kind of concept than the recipe.")
+            faults.append(
+                f"The certificate judges {name} as another kind of concept than the recipe."
+            )
         faults += _number_faults(claim, found)
         best, shown = _best_verdict(claim, found), claim.get("verdict")
         if shown not in _VERDICTS or _VERDICTS.index(shown) < _VERDICTS.index(best):
             words = verdict_in_words(shown)[:40]
-            faults.append(f"The certificate calls {name} {words}, but it is {verdict_in_words(best)}.")
+            faults.append(
+                f"The certificate calls {name} {words}, but it is {verdict_in_words(best)}."
+            )
     return faults
 
 
@@ -95,14 +122,20 @@ def _number_faults(claim: dict[str, Any], found: ConceptResult) -> Iterator[str]
 
 
 def _best_verdict(claim: dict[str, Any], found: ConceptResult) -> str:
-    """The best verdict that the claim's own numbers allow, and the measurement with the tolerance in its favour.
+    """The best verdict that the claim's own numbers allow, and the measurement with the tolerance
+    in its favour.
 
     Bars are those of the kind that the recipe gives.
     """
-    solved, probed = (_number(claim.get(name), math.inf) for name in ("solved_median", "probe_median"))
+    solved, probed = (
+        _number(claim.get(name), math.inf) for name in ("solved_median", "probe_median")
+    )
     to_go = _number(claim.get("probe_to_go"), math.inf)
     own = verdict(solved, None if claim.get("probe_median") is None else probed, found.kind, to_go)
-    measured = [None if one is None else one - LEFT_TOLERANCE for one in (found.probe_median, found.probe_to_go)]
+    measured = [
+        None if one is None else one - LEFT_TOLERANCE
+        for one in (found.probe_median, found.probe_to_go)
+    ]
     lenient = verdict(found.solved_median - LEFT_TOLERANCE, measured[0], found.kind, measured[1])
     return max(own, lenient, key=_VERDICTS.index)
 
@@ -117,10 +150,16 @@ def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> 
     known = {str((group, part.where)) for part in measured for group in _GROUPS[part.group]}
     faults = []
     if len(set(told)) != len(told) or not known.issuperset(told):
-        faults.append("The certificate speaks of names that the recipe does not give, or twice of the same.")
+        faults.append(
+            "The certificate speaks of names that the recipe does not give, or twice of the same."
+        )
     for part in measured:
         names = f"the {GROUPS[part.group].lower()} ({PLACES[part.where]})"
-        said = [one for one in claims if one.get("group") in _GROUPS[part.group] and one.get("where") == part.where]
+        said = [
+            one
+            for one in claims
+            if one.get("group") in _GROUPS[part.group] and one.get("where") == part.where
+        ]
         if not said:
             faults.append(f"The certificate says nothing about {names}.")
             continue
@@ -129,10 +168,18 @@ def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> 
         for field, words in _SIZES.items():
             bound, found = max(_number(one.get(field)) for one in said), getattr(part, field)
             if found > bound + DRIFT_TOLERANCE:
-                faults.append(f"The {words} drift of {names} is {found:.1%}; the certificate says {bound:.1%}.")
-        listed = max((_number(pair[1]) for one in said for pair in _pairs(one.get("worst"))), default=0.0)
+                faults.append(
+                    f"The {words} drift of {names} is {found:.1%}; the certificate says"
+                    f" {bound:.1%}."
+                )
+        listed = max(
+            (_number(pair[1]) for one in said for pair in _pairs(one.get("worst"))), default=0.0
+        )
         if part.worst and part.worst[0][1] > listed + DRIFT_TOLERANCE:
-            faults.append(f"One of {names} moves by {part.worst[0][1]:.1%}; the certificate lists none that far.")
+            faults.append(
+                f"One of {names} moves by {part.worst[0][1]:.1%}; the certificate lists none that"
+                " far."
+            )
     return faults
 
 
@@ -142,22 +189,40 @@ def _setting_faults(claimed: dict[str, Any], recipe: Recipe) -> Iterator[str]:
     chosen = _SETTLED if asked.get("preset_name") == "auto" else ()
     for name, value in settings.items() if isinstance(settings, dict) else ():
         if name in asked and name not in chosen and value != asked[name]:
-            yield f"The certificate was made with {name} {str(value)[:40]}, the recipe says {str(asked[name])[:40]}."
+            yield (
+                f"The certificate was made with {name} {str(value)[:40]}, the recipe says"
+                f" {str(asked[name])[:40]}."
+            )
     curve = claimed.get("curve")
     budget = curve.get("budget") if isinstance(curve, dict) else None
     if budget is not None and budget != asked.get("drift_budget", budget):
-        yield f"The certificate names a budget of {str(budget)[:40]}, the recipe {str(asked['drift_budget'])[:40]}."
+        yield (
+            f"The certificate names a budget of {str(budget)[:40]}, the recipe"
+            f" {str(asked['drift_budget'])[:40]}."
+        )
 
 
 def not_measured(claimed: dict[str, Any]) -> list[str]:
     """What a header may say that no measurement of the finished file can check."""
-    found = [words for name, words in (("curve", "the trade-off"), ("rounds", "leaks")) if claimed.get(name)]
-    return [f"What the header says about {' and '.join(found)} was not measured again."] if found else []
+    found = [
+        words
+        for name, words in (("curve", "the trade-off"), ("rounds", "leaks"))
+        if claimed.get(name)
+    ]
+    return (
+        [f"What the header says about {' and '.join(found)} was not measured again."]
+        if found
+        else []
+    )
 
 
 def _pairs(listed: Any) -> list[list[Any]]:
     """Entries of a list of names with their drift."""
-    return [pair for pair in listed if isinstance(pair, list) and len(pair) == 2] if isinstance(listed, list) else []
+    return (
+        [pair for pair in listed if isinstance(pair, list) and len(pair) == 2]
+        if isinstance(listed, list)
+        else []
+    )
 
 
 def _list(values: dict[str, Any], name: str) -> list[dict[str, Any]]:

@@ -59,7 +59,9 @@ def parse_products(names: Sequence[str]) -> tuple[Product, ...]:
     for name in names:
         if name not in PRODUCTS:
             known = ", ".join(PRODUCTS)
-            raise SettingsError(f"Cannot save {name!r}{suggestion(name, PRODUCTS)}: choose from {known}.")
+            raise SettingsError(
+                f"Cannot save {name!r}{suggestion(name, PRODUCTS)}: choose from {known}."
+            )
     if not names:
         raise SettingsError(f"There is nothing to save: choose from {', '.join(PRODUCTS)}.")
     return tuple(product for product in PRODUCTS if product in names)

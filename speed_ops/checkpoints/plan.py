@@ -1,4 +1,6 @@
-"""What a run would read, encode and write. Everything is checked that can be checked, and nothing is written."""
+"""What a run would read, encode and write. Everything is checked that can be checked, and nothing
+is written.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..concepts.retain_set import drop_targets
 from ..encoders.cache import CachedEncoder
-from ..encoders.encoder import JoinedTextEncoder, PairedTextEncoder, TextEncoder, TowerEncoder, prompts_worth
+from ..encoders.encoder import (
+    JoinedTextEncoder,
+    PairedTextEncoder,
+    TextEncoder,
+    TowerEncoder,
+    prompts_worth,
+)
 from ..encoders.tower import RESIDENT_BYTES
 from ..errors import FileError, NoSpaceError
 from ..job import Job, recipe_of
 from ..models.architecture import LayerKey
-from ..prompts.requests import RowRequest, all_pairs, usable_names
-from ..prompts.tokens import Stream, StreamKey
-from .clean import checked
+from ..text.requests import RowRequest, all_pairs, usable_names
+from ..text.retain_set import drop_targets
+from ..text.tokens import Stream, StreamKey
+from .erase_file import checked
 from .output_files import OutputFiles, Product
 from .source import EncoderFiles, ModelSource, TextSetup
 
 QUICK_PARAMETERS = 10**9
-"""For encoders up to this size, SDXL's two among them, the cache is looked at: larger ones take long to fingerprint."""
+"""For encoders up to this size, SDXL's two among them, the cache is looked at: larger ones take
+long to fingerprint.
+"""
 _REPORT_BYTES = 30_000
 
 
@@ -44,7 +54,9 @@ class Plan:
     cached: int | None
     """At least so many of them are in the cache; None: not looked, as that would take long."""
     seconds: float
-    """About so long takes the encoding of the others, or of all where the cache was not looked at."""
+    """About so long takes the encoding of the others, or of all where the cache was not looked
+    at.
+    """
     writes: dict[Product, tuple[Path, int]]
     """Where each result goes, and about its size in bytes."""
     free: int
@@ -58,11 +70,16 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
-        writes = {product: {"path": str(path), "bytes": size} for product, (path, size) in self.writes.items()}
+        writes = {
+            product: {"path": str(path), "bytes": size}
+            for product, (path, size) in self.writes.items()
+        }
         return vars(self) | {"model": str(self.model), "writes": writes, "notes": list(self.notes)}
 
 
-def plan_file(path: Path, job: Job, text: TextSetup, outputs: OutputFiles, strength: float = 1.0) -> Plan:
+def plan_file(
+    path: Path, job: Job, text: TextSetup, outputs: OutputFiles, strength: float = 1.0
+) -> Plan:
     """What `clean_file` would do with the same arguments; refuses what it would refuse."""
     notes: list[str] = []
     source, paths, _ = checked(path, job, text, outputs, strength, notes.append)
@@ -70,10 +87,16 @@ def plan_file(path: Path, job: Job, text: TextSetup, outputs: OutputFiles, stren
     needed = _Texts.of(encoder.encoder.streams, encoder.encoder.context_length, job)
     quick = sum(math.prod(shape) for shape in files.shapes.values()) <= QUICK_PARAMETERS
     cached = _cached(encoder, needed.requests, quick)
-    layers = source.every_layer(job.settings.layers) if job.settings.pooled else source.layers(job.settings.layers)
+    layers = (
+        source.every_layer(job.settings.layers)
+        if job.settings.pooled
+        else source.layers(job.settings.layers)
+    )
     sizes: dict[Product, int] = {
         "checkpoint": source.checkpoint.size,
-        "lora": _lora_bytes(layers, min(needed.target_rows, job.settings.rows_per_concept * len(job.concepts))),
+        "lora": _lora_bytes(
+            layers, min(needed.target_rows, job.settings.rows_per_concept * len(job.concepts))
+        ),
         "recipe": len(recipe_of(job, strength=strength, clip_skip=text.clip_skip).to_json()),
         "report": _REPORT_BYTES,
     }
@@ -111,9 +134,13 @@ def free_space(folder: Path) -> int:
     """Bytes free where a folder is, or would be made; refuses a place that cannot be written to."""
     there = _existing(folder)
     if not there.is_dir():
-        raise FileError(f"Cannot write to {folder}: {there} is a file, not a folder; choose another path.")
+        raise FileError(
+            f"Cannot write to {folder}: {there} is a file, not a folder; choose another path."
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        raise FileError(f"Cannot write to {folder}: you do not have permission; choose another folder.")
+        raise FileError(
+            f"Cannot write to {folder}: you do not have permission; choose another folder."
+        )
     return shutil.disk_usage(there).free
 
 
@@ -126,7 +153,9 @@ class _Texts:
     """The texts that a job needs."""
 
     requests: list[RowRequest]
-    """The empty prompt, the concepts and their anchors, and the kept names alone: known beforehand."""
+    """The empty prompt, the concepts and their anchors, and the kept names alone: known
+    beforehand.
+    """
     names: int
     """How many of those are kept names alone."""
     prompts: int
@@ -137,11 +166,19 @@ class _Texts:
     def of(cls, streams: Sequence[Stream], length: int, job: Job) -> _Texts:
         plan, taken = job.plan, [set[StreamKey]() for _ in job.concepts]
         solved = all_pairs(streams, job.concepts, plan.solve_templates, plan, taken)
-        tried = all_pairs(streams, job.concepts, plan.trial_prompts, plan, taken) if plan.trial_templates else []
+        tried = (
+            all_pairs(streams, job.concepts, plan.trial_prompts, plan, taken)
+            if plan.trial_templates
+            else []
+        )
         unseen = all_pairs(streams, job.concepts, plan.unseen_templates, plan, taken)
-        pairs = [request for pair in (*solved, *tried, *unseen) for request in (pair.target, pair.anchor)]
+        pairs = [
+            request for pair in (*solved, *tried, *unseen) for request in (pair.target, pair.anchor)
+        ]
         usable = usable_names(streams, drop_targets(job.retain, job.concepts)[0])[1]
-        bare = [request for name in usable[: plan.considered + 2 * plan.judges] for request in name.bare]
+        bare = [
+            request for name in usable[: plan.considered + 2 * plan.judges] for request in name.bare
+        ]
         return cls(
             requests=[RowRequest("", tuple(range(length))), *pairs, *bare],
             names=len(bare),
@@ -177,7 +214,9 @@ def _seconds(encoder: TextEncoder, needed: _Texts, cached: int) -> float:
 
 
 def _seconds_a_prompt(encoder: TextEncoder) -> float:
-    """About how long a whole prompt takes, from one block of each encoder: the whole of T5-XXL takes a minute."""
+    """About how long a whole prompt takes, from one block of each encoder: the whole of T5-XXL
+    takes a minute.
+    """
     if isinstance(encoder, JoinedTextEncoder | PairedTextEncoder):
         return sum(map(_seconds_a_prompt, encoder.parts))
     return encoder.trial() if isinstance(encoder, TowerEncoder) else 0.0
@@ -214,21 +253,30 @@ def survey(path: Path, text: TextSetup, read: ReadBytes) -> Survey:
     """Reads headers, and through `read` a few kilobytes of the text encoder."""
     source = ModelSource.open(path)
     files = source.encoder_files(text.text_encoders)
-    return Survey(memory_for(files), sample_of(files, read), source.checkpoint.size, source.architecture.title)
+    return Survey(
+        memory_for(files), sample_of(files, read), source.checkpoint.size, source.architecture.title
+    )
 
 
 BASE_MEMORY = 1_000_000_000
-"""Bytes a worker takes for any model: Python, torch and transformers, rows, and one layer at a time. Generous: with it
-SDXL asks for 2.6 GB, and its measured peak is 1.45 GB (docs/benchmarks.md)."""
+"""Bytes a worker takes for any model: Python, torch and transformers, rows, and one layer at a
+time. Generous: with it SDXL asks for 2.6 GB, and its measured peak is 1.45 GB
+(docs/benchmarks.md)."""
 LARGE_ENCODER = 6
-"""A text encoder that is not held whole takes its size in float32 divided by this, at most (see `RESIDENT_BYTES`)."""
+"""A text encoder that is not held whole takes its size in float32 divided by this, at most (see
+`RESIDENT_BYTES`).
+"""
 
 
 def memory_for(files: EncoderFiles) -> int:
-    """Bytes that cleaning takes. The model itself is read and written layer by layer, and counts for little."""
+    """Bytes that cleaning takes. The model itself is read and written layer by layer, and counts
+    for little.
+    """
     total = BASE_MEMORY
     for row in files.found:
-        inside = [shape for name, shape in files.shapes.items() if name.startswith(f"{row.folder}/")]
+        inside = [
+            shape for name, shape in files.shapes.items() if name.startswith(f"{row.folder}/")
+        ]
         size = 4 * sum(math.prod(shape) for shape in inside)
         total += size if size <= RESIDENT_BYTES else max(RESIDENT_BYTES, size // LARGE_ENCODER)
     return total
@@ -236,7 +284,9 @@ def memory_for(files: EncoderFiles) -> int:
 
 SAMPLES = 6
 SAMPLE_BYTES = 4096
-"""Of so many of an encoder's matrices the first bytes are compared: whoever trains or merges one changes them all."""
+"""Of so many of an encoder's matrices the first bytes are compared: whoever trains or merges one
+changes them all.
+"""
 
 
 def sample_of(files: EncoderFiles, read: ReadBytes) -> str:

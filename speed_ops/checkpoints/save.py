@@ -1,4 +1,6 @@
-"""Where the result of cleaning a model file goes: edited copy, LoRA, recipe and report, each whole or not at all."""
+"""Where the result of cleaning a model file goes: edited copy, LoRA, recipe and report, each whole
+or not at all.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..certificate.cautions import fixed_text
+from ..certificate.warnings import fixed_text
 from ..engine.edits import LayerEdit
 from ..erase import Outcome
 from ..errors import FileError
 from ..files.atomic import check_target, write_bytes, write_error
 from ..files.checkpoint import Checkpoint
 from ..files.lora import write_lora
-from ..files.metadata import build_metadata
 from ..files.results import all_or_none
 from ..files.rewrite import check_folder, check_space, folder_files, write_edited
 from ..progress import Progress
+from ..provenance import build_metadata
 from ..report.html import report_page
 from .output_files import Product
 from .source import ModelSource
@@ -31,13 +33,20 @@ LORA_SPACE = 100_000_000
 
 
 def check_paths(
-    paths: Mapping[Product, Path], source: Checkpoint, replace: Callable[[Path], bool] = lambda path: False
+    paths: Mapping[Product, Path],
+    source: Checkpoint,
+    replace: Callable[[Path], bool] = lambda path: False,
 ) -> None:
-    """Refuses before any work what would be refused after it. `replace`: whether a file may exist already."""
+    """Refuses before any work what would be refused after it. `replace`: whether a file may exist
+    already.
+    """
     for product, path in paths.items():
         folder = source.is_folder and product == "checkpoint"
         if len(os.fsencode(path.name)) > _NAME_BYTES:
-            raise FileError(f"Cannot write {path}: the name is too long for this file system; choose a shorter one.")
+            raise FileError(
+                f"Cannot write {path}: the name is too long for this file system; choose a shorter"
+                " one."
+            )
         check_target(path, force=replace(path), sources=[source.path], folder=folder)
         if folder:
             check_folder(source.path, path)
@@ -77,10 +86,20 @@ def save(
     salt: str | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Writes the products, the largest first; they get their names together at the end, or none does."""
+    """Writes the products, the largest first; they get their names together at the end, or none
+    does.
+    """
     outcome = replace(outcome, files={str(product): path for product, path in paths.items()})
-    with all_or_none(list(paths.values()), replace=may_replace, sources=[source.checkpoint.path]) as place:
-        outcome = _save(outcome, source, {product: place(path) for product, path in paths.items()}, salt, progress)
+    with all_or_none(
+        list(paths.values()), replace=may_replace, sources=[source.checkpoint.path]
+    ) as place:
+        outcome = _save(
+            outcome,
+            source,
+            {product: place(path) for product, path in paths.items()},
+            salt,
+            progress,
+        )
         source.checkpoint.refuse_changed()
     return outcome
 
@@ -96,7 +115,9 @@ def _save(
         outcome = _save_checkpoint(outcome, source, paths["checkpoint"], salt, progress)
     if "lora" in paths:
         metadata = _metadata(outcome, source, "lora", salt)
-        error = write_lora(paths["lora"], outcome.applied, outcome.layers, outcome.architecture, metadata=metadata)
+        error = write_lora(
+            paths["lora"], outcome.applied, outcome.layers, outcome.architecture, metadata=metadata
+        )
         outcome = replace(outcome, lora_error=error)
     if "recipe" in paths and outcome.recipe is not None:
         recipe = outcome.recipe.redacted_with(salt) if salt else outcome.recipe
@@ -113,7 +134,9 @@ def _save_checkpoint(
     keys = {layer.canonical: layer.file_key for layer in outcome.layers}
     replacements = {keys[key]: _adder(edit) for key, edit in outcome.applied.items()}
     averaged = source.checkpoint.ema_keys()
-    metadata = _metadata(outcome, source, "checkpoint" if source.has_encoders else "diffusion_model", salt)
+    metadata = _metadata(
+        outcome, source, "checkpoint" if source.has_encoders else "diffusion_model", salt
+    )
     written = write_edited(
         source.checkpoint,
         path,
@@ -125,13 +148,15 @@ def _save_checkpoint(
     notes = list(outcome.notes)
     if averaged:
         notes.append(
-            f"{len(averaged)} tensors of an averaged second copy of the model (EMA) were left out, because that copy "
-            "is not edited."
+            f"{len(averaged)} tensors of an averaged second copy of the model (EMA) were left out,"
+            " because that copy is not edited."
         )
     if written.left_out:
         count = len(written.left_out)
         were = "file in the folder was" if count == 1 else "files in the folder were"
-        notes.append(f"{count} {were} left out: only the parts of the model that are known here are copied.")
+        notes.append(
+            f"{count} {were} left out: only the parts of the model that are known here are copied."
+        )
     lost = sum(value**2 for value in written.rounding.values()) ** 0.5
     size = sum(float(edit.norm()) ** 2 for edit in outcome.applied.values()) ** 0.5
     return replace(outcome, notes=tuple(notes), rounding=lost / size if size else 0.0)
@@ -159,14 +184,20 @@ def _metadata(
         certificate,
         title=f"{title} (erased)" if content != "lora" else f"Eraser for {title}",
         existing={} if content == "lora" else own,
-        others=[] if content == "lora" else [part.header.metadata for part in source.checkpoint.parts[1:]],
+        others=(
+            []
+            if content == "lora"
+            else [part.header.metadata for part in source.checkpoint.parts[1:]]
+        ),
         salt=salt,
         fixed=fixed_text(),
     )
 
 
 def _as_text(name: str) -> str:
-    """A file's name for a header, which holds nothing but text; names on a disk need not be text."""
+    """A file's name for a header, which holds nothing but text; names on a disk need not be
+    text.
+    """
     return os.fsencode(name).decode("utf-8", "replace")
 
 
@@ -175,4 +206,6 @@ def refuse_unless_erased(outcome: Outcome) -> None:
     concepts = outcome.certificate.concepts if outcome.certificate is not None else ()
     left = [concept.name for concept in concepts if concept.verdict != "erased"]
     if left:
-        raise FileError(f"Nothing was written: the certificate does not count {', '.join(left[:5])} as erased.")
+        raise FileError(
+            f"Nothing was written: the certificate does not count {', '.join(left[:5])} as erased."
+        )

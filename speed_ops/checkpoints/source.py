@@ -1,6 +1,8 @@
-"""A model file as a source: its family, its layers one by one, and its text encoders, wherever they are.
+"""A model file as a source: its family, its layers one by one, and its text encoders, wherever they
+are.
 
-`ModelSource` is the file, `TextSetup` what a file alone does not say about how text becomes embeddings.
+`ModelSource` is the file, `TextSetup` what a file alone does not say about how text becomes
+embeddings.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _UMT5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
 
 @dataclass(frozen=True)
 class EncoderFiles:
-    """Tensors of all encoders that were found, under the names of a diffusers folder, read when asked for."""
+    """Tensors of all encoders that were found, under the names of a diffusers folder, read when
+    asked for.
+    """
 
     found: tuple[FamilyEncoder, ...]
     missing: tuple[FamilyEncoder, ...]
@@ -56,11 +60,13 @@ class EncoderFiles:
         return holder.read(key)
 
 
-def gather_encoders(family: Architecture, model: Checkpoint, given: Sequence[Path | str] = ()) -> EncoderFiles:
+def gather_encoders(
+    family: Architecture, model: Checkpoint, given: Sequence[Path | str] = ()
+) -> EncoderFiles:
     """The encoders in the files given, in any order, and for the rest in the model's own file.
 
-    Refused are a file that holds nothing the family reads, two files that hold the same encoder, and a family left
-    without an encoder that it needs.
+    Refused are a file that holds nothing the family reads, two files that hold the same encoder,
+    and a family left without an encoder that it needs.
     """
     files = [Checkpoint.open(path) for path in given]
     chosen: dict[str, tuple[Checkpoint, dict[str, str]]] = {}
@@ -68,11 +74,15 @@ def gather_encoders(family: Architecture, model: Checkpoint, given: Sequence[Pat
         names = [row for row in family.every_encoder if _inside(row, file)]
         if not names:
             wanted = " and ".join(row.title for row in family.every_encoder)
-            raise FileError(f"{file.path} contains no text encoder that {family.title} uses here: it uses {wanted}.")
+            raise FileError(
+                f"{file.path} contains no text encoder that {family.title} uses here: it uses"
+                f" {wanted}."
+            )
         for row in names:
             if row.name in chosen:
                 raise FileError(
-                    f"{chosen[row.name][0].path} and {file.path} both contain {row.title}: give only one of them."
+                    f"{chosen[row.name][0].path} and {file.path} both contain {row.title}: give"
+                    " only one of them."
                 )
             chosen[row.name] = file, _inside(row, file)
     for row in family.every_encoder:
@@ -90,24 +100,46 @@ def gather_encoders(family: Architecture, model: Checkpoint, given: Sequence[Pat
             if row.name in chosen
             for name, key in chosen[row.name][1].items()
         },
-        () if family.pooled is None else tuple(row for row in family.pooled.encoders if row.name in chosen),
+        (
+            ()
+            if family.pooled is None
+            else tuple(row for row in family.pooled.encoders if row.name in chosen)
+        ),
     )
 
 
-def _refuse_missing(family: Architecture, model: Checkpoint, missing: Sequence[FamilyEncoder]) -> None:
-    needed = missing if len(missing) == len(family.encoders) else [row for row in missing if not row.optional]
+def _refuse_missing(
+    family: Architecture, model: Checkpoint, missing: Sequence[FamilyEncoder]
+) -> None:
+    needed = (
+        missing
+        if len(missing) == len(family.encoders)
+        else [row for row in missing if not row.optional]
+    )
     if needed:
         titles = " and ".join(row.title for row in needed)
-        needs = f"of which {family.title} needs one" if needed[0].optional else f"which {family.title} needs"
-        which = "those that you use" if needed[0].optional else "each of them" if len(needed) > 1 else "it"
+        needs = (
+            f"of which {family.title} needs one"
+            if needed[0].optional
+            else f"which {family.title} needs"
+        )
+        which = (
+            "those that you use"
+            if needed[0].optional
+            else "each of them"
+            if len(needed) > 1
+            else "it"
+        )
         raise FileError(
-            f"{model.path} contains no text encoder {titles}, {needs}: give {which} with --text-encoder PATH "
-            "(a safetensors file or folder)."
+            f"{model.path} contains no text encoder {titles}, {needs}: give {which} with"
+            " --text-encoder PATH (a safetensors file or folder)."
         )
 
 
 def _inside(row: FamilyEncoder, file: Checkpoint) -> dict[str, str]:
-    """{name inside the encoder: key} of one encoder in a file of its own, a checkpoint or a diffusers folder."""
+    """{name inside the encoder: key} of one encoder in a file of its own, a checkpoint or a
+    diffusers folder.
+    """
     if found := encoder_keys(row, file.keys())[1]:
         return found
     return dict(zip(file.shapes, file.shapes, strict=True)) if _is_alone(row, file.shapes) else {}
@@ -118,7 +150,9 @@ def _is_alone(row: FamilyEncoder, shapes: Shapes) -> bool:
     if spelling(row, shapes) is None:
         return False
     if row.name == "t5xxl":
-        return _width(_T5_TABLES, shapes) == row.width and _T5_GATE in shapes and _UMT5 not in shapes
+        return (
+            _width(_T5_TABLES, shapes) == row.width and _T5_GATE in shapes and _UMT5 not in shapes
+        )
     return _width(_TABLES, shapes) == row.width
 
 
@@ -158,7 +192,8 @@ class ModelSource:
         family = detect(checkpoint.shapes)
         if not family.on_command_line:
             raise UnsupportedModelError(
-                f"{path} is a {family.title} model, which only the ComfyUI nodes edit: open it there with SPEED Erase."
+                f"{path} is a {family.title} model, which only the ComfyUI nodes edit: open it"
+                " there with SPEED Erase."
             )
         return cls(checkpoint, family)
 
@@ -177,8 +212,12 @@ class ModelSource:
         return EditableModel(self.architecture, tuple(found), LayerWeights(self.checkpoint, found))
 
     def takes_edits(self, which: Which) -> bool:
-        """Whether an edit can be baked in: not into weights of 8 bits, where it would drown in rounding."""
-        return not self.checkpoint.low_precision_keys(layer.file_key for layer in self.every_layer(which))
+        """Whether an edit can be baked in: not into weights of 8 bits, where it would drown in
+        rounding.
+        """
+        return not self.checkpoint.low_precision_keys(
+            layer.file_key for layer in self.every_layer(which)
+        )
 
     def encoder_files(self, given: Sequence[Path | str] = ()) -> EncoderFiles:
         """The family's text encoders in the file itself, or in the files given."""
@@ -191,7 +230,9 @@ class ModelSource:
     @property
     def has_encoders(self) -> bool:
         """Whether the file itself holds text encoders."""
-        return any(encoder_keys(row, self.checkpoint.shapes)[1] for row in self.architecture.encoders)
+        return any(
+            encoder_keys(row, self.checkpoint.shapes)[1] for row in self.architecture.encoders
+        )
 
 
 @dataclass(frozen=True)
@@ -201,16 +242,23 @@ class TextSetup:
     clip_skip: int | None = None
     tokenizer: Path | None = None
     text_encoders: tuple[Path, ...] = ()
-    """Other files that hold text encoders; what they do not hold is looked for in the model's own."""
+    """Other files that hold text encoders; what they do not hold is looked for in the model's
+    own.
+    """
     cache: EmbeddingCache | None = None
     device: str = "cpu"
     """Where text is encoded and the edit is computed, as torch calls it."""
 
     def elsewhere(self) -> TextSetup:
-        """The same for another machine: one with the same files, in another folder, and with a cache of its own."""
+        """The same for another machine: one with the same files, in another folder, and with a
+        cache of its own.
+        """
         tokenizer = self.tokenizer.absolute() if self.tokenizer else None
         return replace(
-            self, tokenizer=tokenizer, text_encoders=tuple(path.absolute() for path in self.text_encoders), cache=None
+            self,
+            tokenizer=tokenizer,
+            text_encoders=tuple(path.absolute() for path in self.text_encoders),
+            cache=None,
         )
 
     def encoder(self, source: ModelSource) -> CachedEncoder:
@@ -228,24 +276,36 @@ class TextSetup:
         if beside:
             words = clip_words(self.tokenizer, files.holders)
             clip = ClipTextEncoder(files, beside, words, self.clip_skip, self.device, files.pooled)
-            pooled = family.pooled.first_column(files.pooled[0].name) if family.pooled and files.pooled else 0
+            pooled = (
+                family.pooled.first_column(files.pooled[0].name)
+                if family.pooled and files.pooled
+                else 0
+            )
             parts.append(EncoderPart(clip, family.columns(beside[0].name).start, pooled))
         for row in files.found:
             if row.placed == "below":
-                t5 = T5TextEncoder(files, row, t5_words(self.tokenizer, files.holders), self.clip_skip, self.device)
+                t5 = T5TextEncoder(
+                    files, row, t5_words(self.tokenizer, files.holders), self.clip_skip, self.device
+                )
                 parts.append(EncoderPart(t5))
         if family.entry is None:
             return parts[0].encoder
         if family.encoders == files.found[:1]:
             return self._with_pooled(parts[0].encoder, files)
-        return JoinedTextEncoder(parts, family.context_width, family.pooled.text_width if family.pooled else 0)
+        return JoinedTextEncoder(
+            parts, family.context_width, family.pooled.text_width if family.pooled else 0
+        )
 
     def _with_pooled(self, rows: TextEncoder, files: EncoderFiles) -> TextEncoder:
-        """An encoder of rows with those that the model reads for its pooled path alone, where they were found."""
+        """An encoder of rows with those that the model reads for its pooled path alone, where they
+        were found.
+        """
         if not files.pooled:
             return rows
         words = clip_words(self.tokenizer, files.holders)
-        return PairedTextEncoder(rows, ClipTextEncoder(files, files.pooled, words, None, self.device, files.pooled))
+        return PairedTextEncoder(
+            rows, ClipTextEncoder(files, files.pooled, words, None, self.device, files.pooled)
+        )
 
 
 def encoder_hash(tensors: Checkpoint | EncoderFiles, architecture: Architecture) -> str:

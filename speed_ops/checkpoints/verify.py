@@ -1,7 +1,8 @@
-"""Does a file do what its header says? The weights are measured again; nothing in the header is taken on trust.
+"""Does a file do what its header says? The weights are measured again; nothing in the header is
+taken on trust.
 
-The difference between the file and its base is measured on the recipe's own prompts and held against the header's
-certificate; every tensor that was not to be edited is compared byte for byte.
+The difference between the file and its base is measured on the recipe's own prompts and held
+against the header's certificate; every tensor that was not to be edited is compared byte for byte.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 
 from ..certificate.certificate import Certificate
 from ..certificate.measure import measure_edits
+from ..embed import gather
 from ..engine.auto import settle_rows
 from ..engine.edits import LayerEdit
 from ..engine.problem import RowSet, prepare
@@ -22,17 +24,16 @@ from ..erase import EditableModel, erases_pooled
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
-from ..files.metadata import Provenance, history_of, read_provenance
-from ..files.recipe import Recipe
 from ..files.rewrite import strange_files
 from ..files.tensors import read_scaled
-from ..gather import gather
 from ..job import StoredJob, job_of, same_work
 from ..models.detect import is_lora
 from ..pooled import text_columns_of
 from ..progress import Progress
+from ..provenance import Provenance, history_of, read_provenance
+from ..recipe import Recipe
 from .claims import broken_claims, claimed_part, not_measured
-from .clean import missing_encoders
+from .erase_file import missing_encoders
 from .source import ModelSource, TextSetup
 
 
@@ -85,11 +86,19 @@ def open_erased(
         edits = _differences(source, published, faults)
     faults += _origin_faults(said, source, recipe, salt)
     settings = stored.job.settings
-    reached = source.every_layer(settings.layers) if settings.pooled else source.layers(settings.layers)
+    reached = (
+        source.every_layer(settings.layers) if settings.pooled else source.layers(settings.layers)
+    )
     ours = {layer.canonical for layer in reached}
     faults += _beside_text(source, edits)
-    faults += [f"The layer {key} is edited, but the recipe leaves it alone." for key in edits if key not in ours][:5]
-    return ErasedFile(said, stored, source, {key: edits[key] for key in edits if key in ours}, tuple(faults))
+    faults += [
+        f"The layer {key} is edited, but the recipe leaves it alone."
+        for key in edits
+        if key not in ours
+    ][:5]
+    return ErasedFile(
+        said, stored, source, {key: edits[key] for key in edits if key in ours}, tuple(faults)
+    )
 
 
 def verify_file(
@@ -101,7 +110,8 @@ def verify_file(
     salt: str | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Measures the difference between `file` (checkpoint, folder or LoRA) and its base on the recipe's own prompts.
+    """Measures the difference between `file` (checkpoint, folder or LoRA) and its base on the
+    recipe's own prompts.
 
     `setup_of`: how text is read, given the recipe's clip skip.
     """
@@ -122,7 +132,11 @@ def verify_file(
     measured = measure(model.weights, rows)
     if rows.pooled is not None and _edits_pooled(erased, model):
         measured = replace(measured, pooled=measure(model.pooled, rows.pooled))
-    faults = (*erased.faults, *broken_claims(erased.said, measured), *_unmeasured(erased, model, measured))
+    faults = (
+        *erased.faults,
+        *broken_claims(erased.said, measured),
+        *_unmeasured(erased, model, measured),
+    )
     notes = (*stored.notes, *missing_encoders(source, text), *not_measured(erased.said.certificate))
     return Verification(erased.said.certificate, measured, faults, notes)
 
@@ -130,9 +144,14 @@ def verify_file(
 def _provenance(published: Checkpoint) -> Provenance:
     said = read_provenance(published.metadata, str(published.path))
     if said is None:
-        raise FileError(f"{published.path} says nothing about an erasure in its header: there is nothing to verify.")
+        raise FileError(
+            f"{published.path} says nothing about an erasure in its header: there is nothing to"
+            " verify."
+        )
     if said.recipe is None:
-        raise FileError(f"{published.path} has no recipe in its header: what it erases is not known.")
+        raise FileError(
+            f"{published.path} has no recipe in its header: what it erases is not known."
+        )
     return said
 
 
@@ -141,21 +160,29 @@ def _stored_job(said: Provenance, recipe: Recipe | None, salt: str | None, file:
     if not said.recipe.redacted:
         return job_of(said.recipe, f"The recipe of {file.name}")
     if recipe is None or not salt:
-        raise FileError(f"{file} is redacted: to verify it, give the unredacted recipe and the salt.")
+        raise FileError(
+            f"{file} is redacted: to verify it, give the unredacted recipe and the salt."
+        )
     if not same_work(recipe.redacted_with(salt), said.recipe):
         raise FileError(f"The recipe and salt given are not those that {file} was made with.")
     return job_of(recipe, "The recipe given")
 
 
-def _lora_edits(published: Checkpoint, source: ModelSource) -> tuple[dict[str, LayerEdit], list[str]]:
+def _lora_edits(
+    published: Checkpoint, source: ModelSource
+) -> tuple[dict[str, LayerEdit], list[str]]:
     try:
         found = read_lora(published.path, source.every_layer("KV"))
     except UnsupportedModelError as fault:
         raise FileError(str(fault)) from fault
-    return found.edits, [f"The LoRA also edits {name}, which our erasures never do." for name in found.unmatched[:5]]
+    return found.edits, [
+        f"The LoRA also edits {name}, which our erasures never do." for name in found.unmatched[:5]
+    ]
 
 
-def _differences(source: ModelSource, published: Checkpoint, faults: list[str]) -> dict[str, LayerEdit]:
+def _differences(
+    source: ModelSource, published: Checkpoint, faults: list[str]
+) -> dict[str, LayerEdit]:
     """What was added to each layer, exactly; a layer without any difference is left out."""
     edits = {}
     for layer in source.every_layer("KV"):
@@ -186,7 +213,9 @@ def _of_width(edit: LayerEdit | None, shape: torch.Size) -> LayerEdit:
     """The edit of the columns that are measured; where there is none, nothing."""
     if edit is not None:
         return text_columns_of(edit, shape[1])
-    return LayerEdit(torch.zeros(shape[0], 1, dtype=torch.float64), torch.zeros(1, shape[1], dtype=torch.float64))
+    return LayerEdit(
+        torch.zeros(shape[0], 1, dtype=torch.float64), torch.zeros(1, shape[1], dtype=torch.float64)
+    )
 
 
 def _beside_text(source: ModelSource, edits: Mapping[str, LayerEdit]) -> list[str]:
@@ -209,10 +238,15 @@ def _unmeasured(erased: ErasedFile, model: EditableModel, measured: Certificate)
     """A pooled path that the file edits, or says it does, and that cannot be measured here."""
     if measured.pooled is not None or not _edits_pooled(erased, model):
         return []
-    return ["The pooled path is edited, but not all of its text encoders are here to measure it: give --text-encoder."]
+    return [
+        "The pooled path is edited, but not all of its text encoders are here to measure it: give"
+        " --text-encoder."
+    ]
 
 
-def _origin_faults(said: Provenance, source: ModelSource, recipe: Recipe | None, salt: str | None) -> list[str]:
+def _origin_faults(
+    said: Provenance, source: ModelSource, recipe: Recipe | None, salt: str | None
+) -> list[str]:
     """Where the header contradicts itself, or the base, about what the file was made from."""
     stored = said.recipe
     assert stored is not None
@@ -237,12 +271,18 @@ def compare_tensors(
     edited: Collection[str],
     progress: Progress | None = None,
 ) -> list[str]:
-    """One sentence for each kind of difference outside `edited`; the source's averaged second copy may be missing."""
+    """One sentence for each kind of difference outside `edited`; the source's averaged second copy
+    may be missing.
+    """
     averaged = set(source.ema_keys())
     missing = [key for key in source.shapes if key not in copy.shapes and key not in averaged]
     extra = [key for key in copy.shapes if key not in source.shapes]
     common = [key for key in source.shapes if key in copy.shapes]
-    reshaped = [k for k in common if (source.shapes[k], source.dtypes[k]) != (copy.shapes[k], copy.dtypes[k])]
+    reshaped = [
+        k
+        for k in common
+        if (source.shapes[k], source.dtypes[k]) != (copy.shapes[k], copy.dtypes[k])
+    ]
     changed, done, total = [], 0, source.size
     for key in common:
         if key not in edited and key not in reshaped:
@@ -257,14 +297,20 @@ def compare_tensors(
         ("is missing", "are missing", missing),
         ("is new", "are new", extra),
         ("has a different shape or type", "have a different shape or type", reshaped),
-        ("differs from the base but is not edited", "differ from the base but are not edited", changed),
+        (
+            "differs from the base but is not edited",
+            "differ from the base but are not edited",
+            changed,
+        ),
     )
     return [_sentence(one, many, keys) for one, many, keys in found if keys]
 
 
 def _sentence(one: str, many: str, keys: list[str]) -> str:
     shown = ", ".join(keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
-    return f"1 tensor {one}: {shown}." if len(keys) == 1 else f"{len(keys)} tensors {many}: {shown}."
+    return (
+        f"1 tensor {one}: {shown}." if len(keys) == 1 else f"{len(keys)} tensors {many}: {shown}."
+    )
 
 
 def _place(model: Checkpoint, key: str) -> tuple[int, int]:
@@ -278,7 +324,10 @@ def _equal(source: Checkpoint, copy: Checkpoint, key: str) -> bool:
     ours, size = _place(source, key)
     theirs, _ = _place(copy, key)
     try:
-        with source.part_of(key).file.open("rb") as first, copy.part_of(key).file.open("rb") as second:
+        with (
+            source.part_of(key).file.open("rb") as first,
+            copy.part_of(key).file.open("rb") as second,
+        ):
             first.seek(ours)
             second.seek(theirs)
             while size > 0:

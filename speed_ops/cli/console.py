@@ -1,7 +1,8 @@
 """What a person or a machine sees: bars on a terminal, plain lines in a pipe, JSON for machines.
 
-Names, headers and paths come from files that anybody may have written. Nothing of them reaches a terminal that could
-act on it or hide in it, and no stream that is closed, full or without our characters ends a run with a traceback.
+Names, headers and paths come from files that anybody may have written. Nothing of them reaches a
+terminal that could act on it or hide in it, and no stream that is closed, full or without our
+characters ends a run with a traceback.
 """
 
 from __future__ import annotations
@@ -39,12 +40,17 @@ class Console:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.clear()
 
     def say(self, text: str = "") -> None:
-        """A line of the result, for people. Line breaks in it can only come from a file, and are spelled out."""
+        """A line of the result, for people. Line breaks in it can only come from a file, and are
+        spelled out.
+        """
         if not self.quiet and not self.machine:
             self.clear()
             write_result(visible(text))
@@ -84,7 +90,12 @@ class Console:
     def result(self, value: Any) -> None:
         """The whole result, for machines; in lines, the last of them."""
         if self.machine:
-            write_result(json.dumps(value, ensure_ascii=False, indent=None if self.lines else 2, default=str), _in_json)
+            write_result(
+                json.dumps(
+                    value, ensure_ascii=False, indent=None if self.lines else 2, default=str
+                ),
+                _in_json,
+            )
 
     def part(self, value: Any) -> None:
         """A part of the result, for machines that read lines."""
@@ -101,7 +112,9 @@ class Console:
         elif stage != self._stage:
             self._stage, self._started = stage, time.perf_counter()
         elif done >= total > 0 and self._started:
-            _write_aside(f"{title}: {_amount(stage, total)}, {time.perf_counter() - self._started:.1f} s")
+            _write_aside(
+                f"{title}: {_amount(stage, total)}, {time.perf_counter() - self._started:.1f} s"
+            )
             self._started = 0.0
 
     def clear(self) -> None:
@@ -150,14 +163,17 @@ _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 
 
 def visible(text: str) -> str:
-    """The line with all that acts on a terminal, or hides in it, spelled out: control and format characters."""
+    """The line with all that acts on a terminal, or hides in it, spelled out: control and format
+    characters.
+    """
     return _ODD.sub(lambda found: found[0] if _shows(found[0]) else _spelled(found[0]), text)
 
 
 @lru_cache(4096)
 def _shows(char: str) -> bool:
     """Whether a character is what a reader sees, and no more."""
-    if char in _BLANK or "\U000e0100" <= char <= "\U000e01ef":  # the latter select variants, and can carry a message
+    # the latter select variants, and can carry a message
+    if char in _BLANK or "\U000e0100" <= char <= "\U000e01ef":
         return False
     return char.isprintable() or unicodedata.category(char) == "Zs"
 
@@ -167,23 +183,58 @@ def _spelled(char: str) -> str:
     number = ord(char)
     if 0xDC80 <= number <= 0xDCFF:
         number -= 0xDC00
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
+    return (
+        f"\\x{number:02x}"
+        if number < 256
+        else f"\\u{number:04x}"
+        if number < 65536
+        else f"\\U{number:08x}"
+    )
 
 
-_PLAIN = {"→": "->", "—": "-", "–": "-", "…": "...", "“": '"', "”": '"', "‘": "'", "’": "'", "×": "x", "ß": "ss"}
-_PLAIN |= {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE"}
+_PLAIN = {
+    "→": "->",
+    "—": "-",
+    "–": "-",
+    "…": "...",
+    "“": '"',
+    "”": '"',
+    "‘": "'",
+    "’": "'",
+    "×": "x",
+    "ß": "ss",
+}
+_PLAIN |= {
+    "ø": "o",
+    "Ø": "O",
+    "ł": "l",
+    "Ł": "L",
+    "đ": "d",
+    "Đ": "D",
+    "æ": "ae",
+    "Æ": "AE",
+    "œ": "oe",
+    "Œ": "OE",
+}
 
 
 @lru_cache(4096)
 def _in_text(char: str, encoding: str) -> str:
     """A character, or what comes closest to it in an encoding that lacks it."""
-    bare = "".join(part for part in unicodedata.normalize("NFKD", char) if not unicodedata.combining(part))
-    return next((one for one in (char, _PLAIN.get(char), bare) if one and _has(encoding, one)), _spelled(char))
+    bare = "".join(
+        part for part in unicodedata.normalize("NFKD", char) if not unicodedata.combining(part)
+    )
+    return next(
+        (one for one in (char, _PLAIN.get(char), bare) if one and _has(encoding, one)),
+        _spelled(char),
+    )
 
 
 @lru_cache(4096)
 def _in_json(char: str, encoding: str) -> str:
-    """A character of a JSON text, escaped where a terminal could act on it: what is parsed stays the same."""
+    """A character of a JSON text, escaped where a terminal could act on it: what is parsed stays
+    the same.
+    """
     if _shows(char) and _has(encoding, char):
         return char
     pair = char.encode("utf-16-be", "surrogatepass")
@@ -199,7 +250,9 @@ def _has(encoding: str, text: str) -> bool:
 
 
 def write_result(text: str, spell: Callable[[str, str], str] = _in_text) -> None:
-    """Lines of the result, in whatever encoding stdout has; one that was closed from the start takes nothing."""
+    """Lines of the result, in whatever encoding stdout has; one that was closed from the start
+    takes nothing.
+    """
     try:
         _write(sys.stdout, text, spell)
     except (OSError, ValueError) as error:
@@ -225,7 +278,9 @@ def _write(stream: Any, text: str, spell: Callable[[str, str], str]) -> None:
 
 
 def _silence(stream: Any) -> None:
-    """What is left in the buffer of a dead stream goes nowhere, or Python would complain of it at the end."""
+    """What is left in the buffer of a dead stream goes nowhere, or Python would complain of it at
+    the end.
+    """
     with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..concepts.concept_list import Concept
-from ..concepts.kinds import KINDS
 from ..errors import FileError, InputError, UsageError
+from ..text.concept_list import Concept
+from ..text.kinds import KINDS
 from .console import Console
 from .options import Written, command, concepts_from, offer
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..evaluate.painters import ComfyPainter, Model
     from ..evaluate.pictures import Album
     from ..evaluate.setup import Sampling, Setup
-    from ..files.metadata import Provenance
+    from ..provenance import Provenance
 
 _EXAMPLES = """\
 models: the name of a checkpoint on the servers, or a file or folder of this machine that they have, too. Before other
@@ -38,24 +38,38 @@ examples:
 _LABELLED = re.compile(r"(?P<label>[\w .()+/-]{1,40})=(?P<model>.+)")
 _SIZE = re.compile(r"(\d{2,4})x(\d{2,4})")
 _NEAR = 4
-"""Kept names to draw where none are given: those that the certificate says lie nearest to what was erased."""
+"""Kept names to draw where none are given: those that the certificate says lie nearest to what was
+erased.
+"""
 _SEEDS = 4
 
 
 def add_evaluate(commands: Any) -> None:
     """Declares the command."""
-    help = "Draw the same prompts and seeds with two or more models, judge the pictures, and write a page about it."
+    help = (
+        "Draw the same prompts and seeds with two or more models, judge the pictures, and write a"
+        " page about it."
+    )
     parser = command(commands, "evaluate", run_evaluate, help, _EXAMPLES)
-    parser.add_argument("--setups", action="store_true", help="list the paper's setups and do no more")
+    parser.add_argument(
+        "--setups", action="store_true", help="list the paper's setups and do no more"
+    )
     models = parser.add_argument_group("models and where they are drawn")
     offer(models.add_argument("--original", metavar="MODEL", help="the model before the erasure"))
     erased = "an erased model; repeatable, and [LABEL=]MODEL names it in the report"
-    offer(models.add_argument("--erased", action="append", default=[], metavar="MODEL", help=erased))
-    server = "address of a running ComfyUI; repeatable: the work is spread. Without it, the demo's model is drawn here"
+    offer(
+        models.add_argument("--erased", action="append", default=[], metavar="MODEL", help=erased)
+    )
+    server = (
+        "address of a running ComfyUI; repeatable: the work is spread. Without it, the demo's model"
+        " is drawn here"
+    )
     offer(models.add_argument("--server", action="append", default=[], metavar="URL", help=server))
     waiting = "seconds that a server may take for a picture (default: 600)"
     offer(models.add_argument("--timeout", type=float, default=600.0, metavar="S", help=waiting))
-    models.add_argument("--out", type=Path, metavar="DIR", help="folder for the page, the JSON and the pictures")
+    models.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder for the page, the JSON and the pictures"
+    )
     elsewhere = "folder of pictures, to share between runs (default: OUT/pictures)"
     models.add_argument("--pictures", type=Path, metavar="DIR", help=elsewhere)
     _add_prompts(parser)
@@ -64,27 +78,57 @@ def add_evaluate(commands: Any) -> None:
 
 
 def _add_prompts(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what to draw (default: the concepts in the erased model's header)")
-    offer(group.add_argument("--setup", metavar="NAME", help="one of the paper's setups: see --setups"))
-    lists = "a list that a setup reads from where you have it: captions, names, templates, i2p, mma, ring-a-bell"
+    group = parser.add_argument_group(
+        "what to draw (default: the concepts in the erased model's header)"
+    )
+    offer(
+        group.add_argument(
+            "--setup", metavar="NAME", help="one of the paper's setups: see --setups"
+        )
+    )
+    lists = (
+        "a list that a setup reads from where you have it: captions, names, templates, i2p, mma,"
+        " ring-a-bell"
+    )
     group.add_argument("--list", action="append", default=[], metavar="NAME=FILE", help=lists)
-    own = "prompts of your own: one a line, or csv with the columns prompt, and concept, type, seed, group if you like"
+    own = (
+        "prompts of your own: one a line, or csv with the columns prompt, and concept, type, seed,"
+        " group if you like"
+    )
     group.add_argument("--prompts", type=Path, metavar="FILE", help=own)
     concepts = 'what was erased: "name", "name -> anchor" or "name | alias -> anchor"; repeatable'
-    offer(group.add_argument("--concepts", action="append", default=[], type=Written, metavar="TEXT", help=concepts))
-    group.add_argument("--concepts-file", action="append", default=[], type=Path, metavar="FILE", help="txt or csv")
-    group.add_argument("--kind", choices=list(KINDS), default="style", help="what the concepts are (default: style)")
+    offer(
+        group.add_argument(
+            "--concepts", action="append", default=[], type=Written, metavar="TEXT", help=concepts
+        )
+    )
+    group.add_argument(
+        "--concepts-file", action="append", default=[], type=Path, metavar="FILE", help="txt or csv"
+    )
+    group.add_argument(
+        "--kind",
+        choices=list(KINDS),
+        default="style",
+        help="what the concepts are (default: style)",
+    )
     keep = "a name that must look as before; repeatable"
     offer(group.add_argument("--keep", action="append", default=[], metavar="NAME", help=keep))
     seeds = "pictures of each prompt (default: 4, or the setup's)"
     offer(group.add_argument("--seeds", type=int, metavar="N", help=seeds))
-    offer(group.add_argument("--limit", type=int, metavar="N", help="at most N prompts of each group"))
-    group.add_argument("--list-prompts", action="store_true", help="write OUT/prompts.csv for another program, no more")
+    offer(
+        group.add_argument("--limit", type=int, metavar="N", help="at most N prompts of each group")
+    )
+    group.add_argument(
+        "--list-prompts",
+        action="store_true",
+        help="write OUT/prompts.csv for another program, no more",
+    )
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "how to draw (default: 512x512, 20 steps of dpmpp_2m / normal, guidance 7.5; without --server the demo's)"
+        "how to draw (default: 512x512, 20 steps of dpmpp_2m / normal, guidance 7.5; without"
+        " --server the demo's)"
     )
     offer(group.add_argument("--size", metavar="WxH", help="pixels"))
     offer(group.add_argument("--steps", type=int, metavar="N", help="sampling steps"))
@@ -96,20 +140,41 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def _add_judges(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("judges (default: none; the page shows the pictures)")
-    group.add_argument("--clip", type=Path, metavar="DIR", help="CLIP in a folder: scores, drift, recognition")
+    group.add_argument(
+        "--clip", type=Path, metavar="DIR", help="CLIP in a folder: scores, drift, recognition"
+    )
     vision = "CLIP_VISION file of the first server, for drift; this package must be installed there"
     offer(group.add_argument("--clip-vision", default="", metavar="NAME", help=vision))
-    text = "text encoder file of the first server that belongs to it and has its projection, for scores and recognition"
+    text = (
+        "text encoder file of the first server that belongs to it and has its projection, for"
+        " scores and recognition"
+    )
     offer(group.add_argument("--clip-text", default="", metavar="NAME", help=text))
-    classifier = "your function that names what pictures show: package.module:function or file.py:function"
+    classifier = (
+        "your function that names what pictures show: package.module:function or file.py:function"
+    )
     group.add_argument("--classifier", default="", metavar="FUNCTION", help=classifier)
     features = "your function for the features of the Frechet distance (Inception's for an FID)"
     group.add_argument("--features", default="", metavar="FUNCTION", help=features)
-    group.add_argument("--nudenet", action="store_true", help="count nudity with the package nudenet (AGPL-3.0)")
-    offer(group.add_argument("--nudenet-threshold", type=float, metavar="X", help="least score (default: 0.6)"))
-    offer(group.add_argument("--nudenet-labels", metavar="LIST", help="labels that count, with commas"))
-    group.add_argument("--lpips", action="store_true", help="perceptual distance with the package lpips")
-    group.add_argument("--strict", action="store_true", help="exit code 1 when a prompt leaks or is damaged")
+    group.add_argument(
+        "--nudenet", action="store_true", help="count nudity with the package nudenet (AGPL-3.0)"
+    )
+    offer(
+        group.add_argument(
+            "--nudenet-threshold", type=float, metavar="X", help="least score (default: 0.6)"
+        )
+    )
+    offer(
+        group.add_argument(
+            "--nudenet-labels", metavar="LIST", help="labels that count, with commas"
+        )
+    )
+    group.add_argument(
+        "--lpips", action="store_true", help="perceptual distance with the package lpips"
+    )
+    group.add_argument(
+        "--strict", action="store_true", help="exit code 1 when a prompt leaks or is damaged"
+    )
 
 
 def run_evaluate(args: argparse.Namespace, console: Console) -> int:
@@ -135,14 +200,21 @@ def run_evaluate(args: argparse.Namespace, console: Console) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     write_list(args.out / "prompts.csv", setup.shots)
     if args.list_prompts:
-        console.say(f"Wrote {args.out / 'prompts.csv'}: {len(numbered(setup.shots))} pictures for each model.")
-        console.result({"prompts": str(args.out / "prompts.csv"), "pictures": len(numbered(setup.shots))})
+        console.say(
+            f"Wrote {args.out / 'prompts.csv'}: {len(numbered(setup.shots))} pictures for each"
+            " model."
+        )
+        console.result(
+            {"prompts": str(args.out / "prompts.csv"), "pictures": len(numbered(setup.shots))}
+        )
         return 0
     judges = _judges(args, servers)
     album = Album(args.pictures or args.out / "pictures")
     jobs = jobs_for([original, *erased], setup.shots, setup.sampling)
     new = bring_in(jobs, numbered(setup.shots), album)
-    new += draw_missing(servers or [BoxPainter()], jobs, album, note=console.note, progress=console.progress)
+    new += draw_missing(
+        servers or [BoxPainter()], jobs, album, note=console.note, progress=console.progress
+    )
     console.say(f"{len(jobs)} pictures: {new} new, {len(jobs) - new} from an earlier run.")
     return _judge_and_write(args, setup, original, erased, album, judges, said, console)
 
@@ -159,14 +231,19 @@ def _judge_and_write(
 ) -> int:
     from ..evaluate.findings import evaluate
     from ..evaluate.judges import Judgements
+    from ..evaluate.page import evaluation_page
     from ..files.atomic import write_bytes
-    from ..report.evaluation_page import evaluation_page
 
     headers = {label: _header(found) for label, found in said.items() if found is not None}
     known = Judgements(album.folder / "judged")
-    findings = evaluate(setup, original, erased, album, judges, known, headers=headers, progress=console.progress)
+    findings = evaluate(
+        setup, original, erased, album, judges, known, headers=headers, progress=console.progress
+    )
     if known.new or known.kept:
-        console.say(f"{known.new + known.kept} judgements: {known.new} new, {known.kept} from an earlier run.")
+        console.say(
+            f"{known.new + known.kept} judgements: {known.new} new, {known.kept} from an earlier"
+            " run."
+        )
     page, data = args.out / "report.html", args.out / "evaluation.json"
     write_bytes(data, json.dumps(findings, indent=1, ensure_ascii=False).encode(), force=True)
     write_bytes(page, evaluation_page(findings, album.thumbnail).encode(), force=True)
@@ -187,7 +264,9 @@ def _models(args: argparse.Namespace, console: Console) -> tuple[Model, list[Mod
     found: list[Model] = []
     for number, text in enumerate(args.erased, 1):
         match = _LABELLED.fullmatch(text)
-        label = match["label"] if match else "erased" if len(args.erased) == 1 else f"erased {number}"
+        label = (
+            match["label"] if match else "erased" if len(args.erased) == 1 else f"erased {number}"
+        )
         model = parse_model(match["model"] if match else text, label, original, console.progress)
         if label == ORIGINAL or label in [one.label for one in found]:
             raise UsageError(f"Two models are called {label!r}: give each --erased another LABEL=.")
@@ -196,13 +275,21 @@ def _models(args: argparse.Namespace, console: Console) -> tuple[Model, list[Mod
 
 
 def _provenance(model: Model, servers: Sequence[ComfyPainter]) -> Provenance | None:
-    """What the file of a model says about its erasure; None where it is not ours, or not to be read."""
+    """What the file of a model says about its erasure; None where it is not ours, or not to be
+    read.
+    """
     from ..files.checkpoint import Checkpoint
-    from ..files.metadata import read_provenance
+    from ..provenance import read_provenance
 
     if model.kind == "pictures":
         return None
-    metadata = Checkpoint.open(model.file).metadata if model.file else servers[0].header(model) if servers else {}
+    metadata = (
+        Checkpoint.open(model.file).metadata
+        if model.file
+        else servers[0].header(model)
+        if servers
+        else {}
+    )
     try:
         return read_provenance(metadata, model.name)
     except FileError:
@@ -214,7 +301,9 @@ def _header(found: Provenance) -> dict[str, Any]:
     return {"certificate": found.certificate, "concepts": concepts}
 
 
-def _setup(args: argparse.Namespace, said: Mapping[str, Provenance | None], console: Console) -> Setup:
+def _setup(
+    args: argparse.Namespace, said: Mapping[str, Provenance | None], console: Console
+) -> Setup:
     from ..evaluate.setup import setup_of_concepts, setup_of_file, setup_of_paper
 
     if sum(bool(one) for one in (args.setup, args.prompts)) > 1:
@@ -236,8 +325,10 @@ def _setup(args: argparse.Namespace, said: Mapping[str, Provenance | None], cons
 
 
 def _sampling(args: argparse.Namespace, usual: Sampling) -> Sampling:
-    """How to draw: what the setup says, or what the model in the box draws well with; and what is typed."""
-    from ..drawing.autoencoder import CELL
+    """How to draw: what the setup says, or what the model in the box draws well with; and what is
+    typed.
+    """
+    from ..demo.autoencoder import CELL
     from ..evaluate.painters import BOX_SAMPLING
 
     given = {name: value for name in ("steps", "cfg", "sampler", "scheduler", "negative")
@@ -251,25 +342,42 @@ def _sampling(args: argparse.Namespace, usual: Sampling) -> Sampling:
         return replace(usual, **given)
     here = replace(BOX_SAMPLING, **given)
     if (here.sampler, here.scheduler) != (BOX_SAMPLING.sampler, BOX_SAMPLING.scheduler):
-        raise UsageError("Without --server, pictures are drawn with the sampler euler and the scheduler normal alone.")
+        raise UsageError(
+            "Without --server, pictures are drawn with the sampler euler and the scheduler normal"
+            " alone."
+        )
     if here.width % (2 * CELL) or here.height % (2 * CELL):
-        raise UsageError(f"Without --server, the sides of a picture are multiples of {2 * CELL} pixels.")
+        raise UsageError(
+            f"Without --server, the sides of a picture are multiples of {2 * CELL} pixels."
+        )
     return here
 
 
-def _concepts(args: argparse.Namespace, said: Mapping[str, Provenance | None]) -> tuple[tuple[Concept, ...], list[str]]:
-    """What was erased, as typed or as the first header that tells it; and names that lie near it."""
+def _concepts(
+    args: argparse.Namespace, said: Mapping[str, Provenance | None]
+) -> tuple[tuple[Concept, ...], list[str]]:
+    """What was erased, as typed or as the first header that tells it; and names that lie near
+    it.
+    """
     if args.concepts or args.concepts_file:
         return tuple(concepts_from(args)), []
     for found in said.values():
         if found is None or found.recipe is None:
             continue
         if found.recipe.redacted:
-            raise InputError("The erased model hides the names in its header: give them with --concepts.")
-        concepts = tuple(Concept(one.target, one.anchor, one.kind, one.aliases) for one in found.recipe.concepts)
+            raise InputError(
+                "The erased model hides the names in its header: give them with --concepts."
+            )
+        concepts = tuple(
+            Concept(one.target, one.anchor, one.kind, one.aliases) for one in found.recipe.concepts
+        )
         curve = found.certificate.get("curve")
         listed = curve.get("in_the_way") if isinstance(curve, dict) else None
-        near = [str(one[0]) for one in listed if isinstance(one, list) and one] if isinstance(listed, list) else []
+        near = (
+            [str(one[0]) for one in listed if isinstance(one, list) and one]
+            if isinstance(listed, list)
+            else []
+        )
         return concepts, near[:_NEAR]
     if args.prompts:
         return (), []
@@ -323,7 +431,7 @@ def _judges(args: argparse.Namespace, servers: Sequence[ComfyPainter]) -> Judges
 
 
 def _show(findings: Mapping[str, Any], console: Console) -> None:
-    from ..report.evaluation_page import figure_text, headline, interval_text
+    from ..evaluate.page import figure_text, headline, interval_text
 
     for label, result in list(findings["results"].items())[1:]:
         console.say(f"{label}: {headline(result)}.")
@@ -333,7 +441,9 @@ def _show(findings: Mapping[str, Any], console: Console) -> None:
             figures = (figure_text(one["measures"].get(word), word) for word in words)
             rows.append((one["group"], one["role"], str(one["pictures"]), *figures))
         console.table(("Group", "role", "pictures", *words), rows)
-        faults = sum(sum(found.values()) for one in result["groups"] for found in one["faults"].values())
+        faults = sum(
+            sum(found.values()) for one in result["groups"] for found in one["faults"].values()
+        )
         if faults:
             console.say(f"{faults} black, flat or broken frames were counted apart.")
         for word, figure in result["overall"].items():

@@ -1,4 +1,5 @@
-"""A job file says in YAML or TOML all that `erase` is told by flags. Both become the same arguments, and run as one.
+"""A job file says in YAML or TOML all that `erase` is told by flags. Both become the same
+arguments, and run as one.
 
 Anybody may have written the file: it is small, plain data, and every key and type in it is known.
 """
@@ -13,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ..concepts.names import fold
 from ..engine.settings import EraseSettings
 from ..errors import FileError, NotFoundError, UsageError, suggestion
 from ..job import StoredJob
+from ..text.names import fold
 from .console import Console
 from .options import (
     STDIN,
@@ -45,7 +46,10 @@ _KEYS: dict[str, dict[str, tuple[str, FromFile]]] = {
         "limit": ("retain_limit", "whole"),
     },
     "settings": {
-        {"preset_name": "preset", "drift_budget": "budget"}.get(item.name, item.name): (item.name, "any")
+        {"preset_name": "preset", "drift_budget": "budget"}.get(item.name, item.name): (
+            item.name,
+            "any",
+        )
         for item in dataclasses.fields(EraseSettings)
     },
     "text": {
@@ -64,7 +68,9 @@ _KEYS: dict[str, dict[str, tuple[str, FromFile]]] = {
         "salt_file": ("salt_file", "path"),
     },
 }
-"""{section: {key: (argument of `erase`, what stands there)}}; the first section is the file itself."""
+"""{section: {key: (argument of `erase`, what stands there)}}; the first section is the file
+itself.
+"""
 _OWN = ("model", "models", "concepts")
 _CONCEPT = ("name", "anchor", "aliases", "kind", "file")
 _MARKS = re.compile(r"\||->|→")
@@ -72,9 +78,17 @@ _MARKS = re.compile(r"\||->|→")
 
 def add_run(commands: Any) -> None:
     """Declares `run`."""
-    help = "Do what a job file says: one YAML or TOML file with models, concepts, kept names, settings and outputs."
+    help = (
+        "Do what a job file says: one YAML or TOML file with models, concepts, kept names, settings"
+        " and outputs."
+    )
     parser = command(commands, "run", run_job, help)
-    parser.add_argument("job", type=Path, metavar="JOB", help="a .yaml or .toml file; - reads YAML from standard input")
+    parser.add_argument(
+        "job",
+        type=Path,
+        metavar="JOB",
+        help="a .yaml or .toml file; - reads YAML from standard input",
+    )
     add_dry_run(parser)
     add_lines(parser)
     add_machine(parser)
@@ -92,7 +106,9 @@ def run_job(args: argparse.Namespace, console: Console) -> int:
     outputs = outputs_from(order, console.note, order.name)
     from ..checkpoints.batch import Candidate
 
-    return clean_many(order, [Candidate(path, outputs, str(path)) for path in models], stored, console)
+    return clean_many(
+        order, [Candidate(path, outputs, str(path)) for path in models], stored, console
+    )
 
 
 def read_job(path: Path) -> tuple[list[Path], argparse.Namespace]:
@@ -107,13 +123,17 @@ def read_job(path: Path) -> tuple[list[Path], argparse.Namespace]:
         for key, value in reader.mapping(values, section, known):
             if key in _KEYS[section]:
                 dest, kind = _KEYS[section][key]
-                setattr(order, dest, reader.value(kind, value, f"{section}.{key}" if section else key))
+                setattr(
+                    order, dest, reader.value(kind, value, f"{section}.{key}" if section else key)
+                )
     order.save = order.save if isinstance(order.save, str) else ",".join(order.save)
     order.drift_budget = None if order.drift_budget is None else str(order.drift_budget)
     order.concepts, order.concepts_file = reader.concepts(content.get("concepts"))
     models = reader.models(content)
     if order.out is None:
-        raise UsageError(f"{where} does not say where the results go: give `folder` under `output`.")
+        raise UsageError(
+            f"{where} does not say where the results go: give `folder` under `output`."
+        )
     return models, order
 
 
@@ -136,7 +156,9 @@ class _Reader:
         """The entries of a section; refuses a key that it does not have."""
         what = f"`{name}`" if name else "the job"
         if not isinstance(value, Mapping):
-            raise UsageError(f"{self.where}: {what} must be a mapping of keys such as {', '.join(known[:3])}.")
+            raise UsageError(
+                f"{self.where}: {what} must be a mapping of keys such as {', '.join(known[:3])}."
+            )
         for key in value:
             if key not in known:
                 near = suggestion(str(key), known) or f": it takes {', '.join(known)}"
@@ -147,11 +169,20 @@ class _Reader:
         """A value as the arguments have it."""
         if kind in ("texts", "paths"):
             single: FromFile = "text" if kind == "texts" else "path"
-            return [self.value(single, one, name) for one in (value if isinstance(value, list) else [value])]
+            return [
+                self.value(single, one, name)
+                for one in (value if isinstance(value, list) else [value])
+            ]
         types, words = _TYPES[kind]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            quoted = ": put it in quotes" if kind in ("text", "path") and not isinstance(value, (list, Mapping)) else ""
-            raise UsageError(f"{self.where}: `{name}` is {str(value)[:60]!r}, but must be {words}{quoted}.")
+            quoted = (
+                ": put it in quotes"
+                if kind in ("text", "path") and not isinstance(value, (list, Mapping))
+                else ""
+            )
+            raise UsageError(
+                f"{self.where}: `{name}` is {str(value)[:60]!r}, but must be {words}{quoted}."
+            )
         if kind == "path":
             return self.base / Path(str(value)).expanduser()
         return not value if kind == "no flag" else value
@@ -159,7 +190,9 @@ class _Reader:
     def models(self, content: Mapping[str, Any]) -> list[Path]:
         """One or several, under either name."""
         if ("model" in content) == ("models" in content):
-            raise UsageError(f"{self.where} must name its `model`, or several `models`, and not both.")
+            raise UsageError(
+                f"{self.where} must name its `model`, or several `models`, and not both."
+            )
         found = self.value("paths", content.get("model", content.get("models")), "model")
         if not found:
             raise UsageError(f"{self.where} names no model.")
@@ -168,7 +201,9 @@ class _Reader:
     def concepts(self, content: Any) -> tuple[list[Written], list[Path]]:
         """Lines, mappings and files, in any order; files come last, as on the command line."""
         typed, files = [], []
-        for number, one in enumerate(content if isinstance(content, list) else [content] if content else [], 1):
+        for number, one in enumerate(
+            content if isinstance(content, list) else [content] if content else [], 1
+        ):
             source = f"{self.where}, concept {number}"
             if isinstance(one, Mapping) and "file" in one and len(one) == 1:
                 files.append(self.value("path", one["file"], "concepts.file"))
@@ -181,11 +216,17 @@ class _Reader:
     def _concept(self, entry: dict[str, Any], source: str) -> Written:
         if "name" not in entry or "file" in entry:
             raise UsageError(f"{source}: give its `name`, or a `file` alone.")
-        phrases = [self.value("text", entry["name"], "name"), *self.value("texts", entry.get("aliases", []), "aliases")]
+        phrases = [
+            self.value("text", entry["name"], "name"),
+            *self.value("texts", entry.get("aliases", []), "aliases"),
+        ]
         anchor = self.value("text", entry["anchor"], "anchor") if "anchor" in entry else None
         for text in filter(None, (*phrases, anchor)):
             if "\n" in text or _MARKS.search(fold(text)):
-                raise UsageError(f"{source}: {text[:60]!r} contains '|', an arrow or a line break; write a name only.")
+                raise UsageError(
+                    f"{source}: {text[:60]!r} contains '|', an arrow or a line break; write a name"
+                    " only."
+                )
         line = " | ".join(phrases) + ("" if anchor is None else f" -> {anchor}")
         return Written(line, self.value("text", entry.get("kind", ""), "kind"), source)
 
@@ -210,12 +251,19 @@ def _load(path: Path, where: str) -> Mapping[str, Any]:
         text = _content(path, where).decode("utf-8-sig")
         found = _from_toml(text) if suffix == ".toml" else _from_yaml(text)
     except UnicodeDecodeError as error:
-        raise FileError(f"{where} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from error
+        raise FileError(
+            f"{where} is not UTF-8 text (byte {error.start}): save it as UTF-8."
+        ) from error
     except (ValueError, RecursionError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200] or "it is nested too deeply"
-        raise UsageError(f"{where} cannot be read as {'TOML' if suffix == '.toml' else 'YAML'}: {reason}.") from error
+        raise UsageError(
+            f"{where} cannot be read as {'TOML' if suffix == '.toml' else 'YAML'}: {reason}."
+        ) from error
     if not isinstance(found, Mapping):
-        raise UsageError(f"{where} is not a job: it must be a mapping that begins like `model: file.safetensors`.")
+        raise UsageError(
+            f"{where} is not a job: it must be a mapping that begins like `model:"
+            " file.safetensors`."
+        )
     return found
 
 
@@ -231,7 +279,10 @@ def _content(path: Path, where: str) -> bytes:
     except OSError as error:
         raise FileError(f"Cannot read {where}: {error.strerror or error}.") from error
     if len(content) > MOST_BYTES:
-        raise FileError(f"{where} is longer than {MOST_BYTES // 1000} kB: put long lists into files and name those.")
+        raise FileError(
+            f"{where} is longer than {MOST_BYTES // 1000} kB: put long lists into files and name"
+            " those."
+        )
     return content
 
 
@@ -244,7 +295,9 @@ def _from_toml(text: str) -> Any:
 
 
 def _from_yaml(text: str) -> Any:
-    """Plain data only, without references: a few lines of them can stand for more than any memory holds."""
+    """Plain data only, without references: a few lines of them can stand for more than any memory
+    holds.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -252,7 +305,10 @@ def _from_yaml(text: str) -> Any:
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise ValueError(f"it refers to another place (*{self.peek_event().anchor}), which jobs cannot do")
+                raise ValueError(
+                    f"it refers to another place (*{self.peek_event().anchor}), which jobs"
+                    " cannot do"
+                )
             self.level += 1
             if self.level > MOST_LEVELS:
                 raise ValueError("it is nested too deeply")
@@ -276,9 +332,13 @@ def _from_yaml(text: str) -> Any:
 
 
 def print_job(args: argparse.Namespace, console: Console) -> int:
-    """The job file that says what these arguments of `erase` say. Paths are relative to the current folder."""
+    """The job file that says what these arguments of `erase` say. Paths are relative to the current
+    folder.
+    """
     if STDIN in (*args.concepts_file, *args.retain_file):
-        raise UsageError("A job file cannot read standard input: name the file that holds the list.")
+        raise UsageError(
+            "A job file cannot read standard input: name the file that holds the list."
+        )
     lines = [line for one in args.concepts for line in one.text.splitlines() if line.strip()]
     job: dict[str, Any] = {"model": str(args.checkpoint)}
     job["concepts"] = [*lines, *({"file": str(file)} for file in args.concepts_file)]
@@ -294,7 +354,9 @@ def print_job(args: argparse.Namespace, console: Console) -> int:
     import yaml
 
     if args.salt:
-        console.note("a job file holds no salt: use --salt-file, or set the variable when you run it.")
+        console.note(
+            "a job file holds no salt: use --salt-file, or set the variable when you run it."
+        )
     console.page(yaml.safe_dump(job, sort_keys=False, allow_unicode=True, width=120).rstrip())
     console.result(job)
     return 0

@@ -29,8 +29,8 @@ def run_cache(args: argparse.Namespace, console: Console) -> int:
     if args.clear:
         console.say(f"Freed {freed / 1e6:.1f} MB.")
     console.say(
-        f"{info.folder}: {info.files} files for {info.encoders} text encoders, {info.bytes / 1e6:.1f} MB "
-        f"(limit {info.limit_bytes / 1e6:.0f} MB)."
+        f"{info.folder}: {info.files} files for {info.encoders} text encoders,"
+        f" {info.bytes / 1e6:.1f} MB (limit {info.limit_bytes / 1e6:.0f} MB)."
     )
     console.result({**vars(info), "folder": str(info.folder), "freed": freed})
     return 0
@@ -42,11 +42,24 @@ _WIDTH = 768
 
 def add_bench(commands: Any) -> None:
     """Declares the command."""
-    help = "Time the edit on random weights and embeddings with the shapes of Stable Diffusion 1.x. Nothing is written."
+    help = (
+        "Time the edit on random weights and embeddings with the shapes of Stable Diffusion 1.x."
+        " Nothing is written."
+    )
     parser = command(commands, "bench", run_bench, help)
-    offer(parser.add_argument("--concepts", default="1,10", metavar="LIST", help="how many to erase (default: 1,10)"))
-    offer(parser.add_argument("--retain", type=int, default=1000, metavar="N", help="how many to keep (default: 1000)"))
-    preset = parser.add_argument("--preset", default="few", metavar="NAME", help="settings to time (default: few)")
+    offer(
+        parser.add_argument(
+            "--concepts", default="1,10", metavar="LIST", help="how many to erase (default: 1,10)"
+        )
+    )
+    offer(
+        parser.add_argument(
+            "--retain", type=int, default=1000, metavar="N", help="how many to keep (default: 1000)"
+        )
+    )
+    preset = parser.add_argument(
+        "--preset", default="few", metavar="NAME", help="settings to time (default: few)"
+    )
     offer(preset, *PRESETS)
 
 
@@ -62,11 +75,17 @@ def run_bench(args: argparse.Namespace, console: Console) -> int:
     import torch
 
     results = [_time(count, args.retain, settings) for count in counts]
-    where = f"{torch.get_num_threads()} of {os.cpu_count()} processors, torch {torch.__version__}, CPU"
+    where = (
+        f"{torch.get_num_threads()} of {os.cpu_count()} processors, torch {torch.__version__}, CPU"
+    )
     console.table(
         ("Concepts", "kept names", "edit", "certificate", "all"),
         [
-            (str(r["concepts"]), str(r["retain"]), *(f"{r[k]:.2f} s" for k in ("solve", "certificate", "all")))
+            (
+                str(r["concepts"]),
+                str(r["retain"]),
+                *(f"{r[k]:.2f} s" for k in ("solve", "certificate", "all")),
+            )
             for r in results
         ],
     )
@@ -94,14 +113,25 @@ def _time(count: int, retain: int, settings: EraseSettings) -> dict[str, Any]:
     erasure = solve(weights, targets, anchors, kept, random(77, _WIDTH // 2) @ basis, settings)
     whole = time.perf_counter() - started
     measured = erasure.certificate.seconds.get("certificate", 0.0)
-    return {"concepts": count, "retain": retain, "solve": whole - measured, "certificate": measured, "all": whole}
+    return {
+        "concepts": count,
+        "retain": retain,
+        "solve": whole - measured,
+        "certificate": measured,
+        "all": whole,
+    }
 
 
 def add_completion(commands: Any) -> None:
     """Declares the command."""
-    help = "Print a script that makes a shell complete commands, flags, files and names of built-in lists."
+    help = (
+        "Print a script that makes a shell complete commands, flags, files and names of built-in"
+        " lists."
+    )
     parser = command(commands, "completion", run_completion, help, _COMPLETION)
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that is to run the script")
+    parser.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), help="the shell that is to run the script"
+    )
 
 
 _COMPLETION = """\

@@ -1,7 +1,8 @@
-"""The entry point: runs one command, stops when asked to, and turns every fault into one sentence and an exit code.
+"""The entry point: runs one command, stops when asked to, and turns every fault into one sentence
+and an exit code.
 
-Only the standard library is imported before `main` runs, so that Ctrl-C during the slow imports is answered like any
-other.
+Only the standard library is imported before `main` runs, so that Ctrl-C during the slow imports is
+answered like any other.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def _answer(fault: BaseException, arguments: Sequence[str]) -> int:
 
     given = arguments[: arguments.index("--")] if "--" in arguments else arguments
     gone = isinstance(fault, OutputError)
-    console = Console(machine="--json" in given and not gone, lines="--json-lines" in given and not gone)
+    console = Console(
+        machine="--json" in given and not gone, lines="--json-lines" in given and not gone
+    )
     if gone and isinstance(fault.__cause__, BrokenPipeError):
         return _BROKEN_PIPE
     if "--debug" in given and not isinstance(fault, KeyboardInterrupt):
@@ -72,7 +75,9 @@ def _answer(fault: BaseException, arguments: Sequence[str]) -> int:
 
 
 def build_parser() -> Parser:
-    """All subcommands. Neither this nor parsing imports torch: help and bad usage are answered at once."""
+    """All subcommands. Neither this nor parsing imports torch: help and bad usage are answered at
+    once.
+    """
     from .parser import build_parser as build
 
     return build()
@@ -89,12 +94,16 @@ class Stopped(KeyboardInterrupt):
 _STOPPING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 """Each where the system has it: Windows has no SIGHUP, others no SIGBREAK."""
 _PATIENCE = 1.0
-"""Seconds in which a second request counts as the first: some programs that start others pass Ctrl-C on to them."""
+"""Seconds in which a second request counts as the first: some programs that start others pass
+Ctrl-C on to them.
+"""
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """The first request to stop raises `Stopped`; a later one ends the process at once, whatever it is busy with."""
+    """The first request to stop raises `Stopped`; a later one ends the process at once, whatever it
+    is busy with.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -109,7 +118,8 @@ def _stoppable() -> Iterator[None]:
 
     before = {}
     for number in (getattr(signal, name) for name in _STOPPING if hasattr(signal, name)):
-        # Under `nohup` a signal is ignored, and a program that calls us may have its own way to stop.
+        # Under `nohup` a signal is ignored, and a program that calls us may have its own way to
+        # stop.
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             before[number] = signal.signal(number, stop)
     try:
@@ -124,8 +134,8 @@ def _end(number: int) -> NoReturn:
 
 
 def _fill_closed_streams() -> None:
-    """Keeps the numbers 0 to 2 from the files that are opened next: where one is closed, that file would get its
-    number, and with it whatever a library prints."""
+    """Keeps the numbers 0 to 2 from the files that are opened next: where one is closed, that file
+    would get its number, and with it whatever a library prints."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -139,10 +149,12 @@ _LARGE = 1 << 20
 
 
 def return_large_blocks() -> bool:
-    """Gives every large block of memory pages of its own, which leave with it; False where the system has no such way.
+    """Gives every large block of memory pages of its own, which leave with it; False where the
+    system has no such way.
 
-    glibc raises the size from which it does so up to 32 MB as blocks are freed. The layers of a model then come and go
-    on the heap and leave it in pieces: a run over many layers grows although it holds one at a time.
+    glibc raises the size from which it does so up to 32 MB as blocks are freed. The layers of a
+    model then come and go on the heap and leave it in pieces: a run over many layers grows although
+    it holds one at a time.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,6 +1,7 @@
 """What several commands share: the job, the text encoder, the machine and the files to write.
 
-The expert flags are made from the fields of `EraseSettings`. Nothing here imports torch before a command runs.
+The expert flags are made from the fields of `EraseSettings`. Nothing here imports torch before a
+command runs.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from ..checkpoints.output_files import PRODUCTS, OutputFiles, parse_products
-from ..concepts.concept_list import Concept, ConceptList, parse_concepts, read_concepts
-from ..concepts.kinds import KINDS
-from ..concepts.retain_set import (
+from ..engine.settings import BUDGETS, PRESETS, EraseSettings, budget_of
+from ..errors import InputError, SettingsError, UsageError, suggestion
+from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
+from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
+from ..text.kinds import KINDS
+from ..text.retain_set import (
     RetainSet,
     builtin_retain,
     builtin_retain_sets,
@@ -26,9 +30,6 @@ from ..concepts.retain_set import (
     retain_from_texts,
     union,
 )
-from ..engine.settings import BUDGETS, PRESETS, EraseSettings, budget_of
-from ..errors import InputError, SettingsError, UsageError, suggestion
-from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
 from .salt import SALT_VARIABLE, add_salt, make_salt, salt_from
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def of_arguments() -> Iterator[None]:
 
 
 def offer(action: argparse.Action, *words: str) -> None:
-    """Tells shells what an argument may be, or that it is no file; after a comma the words are offered again."""
+    """Tells shells what an argument may be, or that it is no file; after a comma the words are
+    offered again.
+    """
 
     def choose(prefix: str, **_: Any) -> list[str]:
         start = prefix[: prefix.rfind(",") + 1]
@@ -97,7 +100,10 @@ def add_job(parser: Parser) -> None:
         default=[],
         type=Written,
         metavar="TEXT",
-        help='"name", "name -> anchor" or "name | alias -> anchor || kind"; repeatable, or one concept per line',
+        help=(
+            '"name", "name -> anchor" or "name | alias -> anchor || kind"; repeatable, or one'
+            " concept per line"
+        ),
     )
     offer(concepts)
     what.add_argument(
@@ -108,14 +114,22 @@ def add_job(parser: Parser) -> None:
         metavar="FILE",
         help="txt or csv; - reads standard input",
     )
-    what.add_argument("--kind", choices=list(KINDS), default="style", help="what the concepts are (default: style)")
+    what.add_argument(
+        "--kind",
+        choices=list(KINDS),
+        default="style",
+        help="what the concepts are (default: style)",
+    )
     lists = builtin_retain_sets()
     retain = what.add_argument(
         "--retain",
         action="append",
         default=[],
         metavar="LIST",
-        help=f"built-in lists of names to keep: {', '.join(lists)}, or none (default: those that suit the kind)",
+        help=(
+            f"built-in lists of names to keep: {', '.join(lists)}, or none (default: those that"
+            " suit the kind)"
+        ),
     )
     offer(retain, *lists, NO_LIST)
     what.add_argument(
@@ -126,8 +140,16 @@ def add_job(parser: Parser) -> None:
         metavar="FILE",
         help="a list of your own: txt, csv, json; - reads standard input",
     )
-    offer(what.add_argument("--retain-column", default="", metavar="NAME", help="column of a csv list"))
-    offer(what.add_argument("--retain-limit", type=int, metavar="N", help="keep at most N names of the lists"))
+    offer(
+        what.add_argument(
+            "--retain-column", default="", metavar="NAME", help="column of a csv list"
+        )
+    )
+    offer(
+        what.add_argument(
+            "--retain-limit", type=int, metavar="N", help="keep at most N names of the lists"
+        )
+    )
     parser.set_defaults(retain_names=[])
     add_settings(parser)
 
@@ -140,12 +162,24 @@ def add_settings(parser: Parser) -> None:
         help = item.metadata["help"].replace("%", "%%")
         if item.name == "preset_name":
             start = "the preset to start from (default: auto)"
-            group.add_argument("--preset", dest=item.name, choices=list(PRESETS), default="auto", help=start)
+            group.add_argument(
+                "--preset", dest=item.name, choices=list(PRESETS), default="auto", help=start
+            )
             continue
         if item.name == "drift_budget":
-            words = ", ".join(f"{word} ({share:.0%})" for word, share in BUDGETS.items()).replace("%", "%%")
-            help = f"how much other things may change on average: {words}, or a number (default: some); auto obeys it"
-            offer(group.add_argument("--budget", dest=item.name, default=None, metavar="HOW MUCH", help=help), *BUDGETS)
+            words = ", ".join(f"{word} ({share:.0%})" for word, share in BUDGETS.items()).replace(
+                "%", "%%"
+            )
+            help = (
+                f"how much other things may change on average: {words}, or a number (default:"
+                " some); auto obeys it"
+            )
+            offer(
+                group.add_argument(
+                    "--budget", dest=item.name, default=None, metavar="HOW MUCH", help=help
+                ),
+                *BUDGETS,
+            )
             continue
         flag, kind = "--" + item.name.replace("_", "-"), hints[item.name]
         options: dict[str, Any] = {"dest": item.name, "default": None, "help": help}
@@ -154,7 +188,9 @@ def add_settings(parser: Parser) -> None:
         elif choices := get_args(kind):
             group.add_argument(flag, choices=choices, **options)
         else:
-            offer(group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", **options))
+            offer(
+                group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", **options)
+            )
 
 
 def add_text_setup(parser: Parser) -> None:
@@ -166,7 +202,10 @@ def add_text_setup(parser: Parser) -> None:
         "--tokenizer",
         type=Path,
         metavar="PATH",
-        help="folder with vocab.json and merges.txt (CLIP) or tokenizer.json (T5), or a ComfyUI checkout",
+        help=(
+            "folder with vocab.json and merges.txt (CLIP) or tokenizer.json (T5), or a ComfyUI"
+            " checkout"
+        ),
     )
     group.add_argument(
         "--text-encoder",
@@ -174,9 +213,14 @@ def add_text_setup(parser: Parser) -> None:
         default=[],
         type=Path,
         metavar="PATH",
-        help="a file or folder with a text encoder that the model file lacks; repeatable, in any order",
+        help=(
+            "a file or folder with a text encoder that the model file lacks; repeatable, in any"
+            " order"
+        ),
     )
-    group.add_argument("--no-cache", action="store_true", help="neither read nor write the embedding cache")
+    group.add_argument(
+        "--no-cache", action="store_true", help="neither read nor write the embedding cache"
+    )
     add_machine(parser)
 
 
@@ -207,7 +251,9 @@ def settings_from(args: argparse.Namespace) -> EraseSettings:
 def job_from(args: argparse.Namespace, note: Note) -> Job:
     """The job that the arguments describe; `note` is told what is worth knowing about its lists."""
     if [*args.concepts_file, *args.retain_file].count(STDIN) > 1:
-        raise UsageError("Standard input can be read only once: give - to one option, and files to the others.")
+        raise UsageError(
+            "Standard input can be read only once: give - to one option, and files to the others."
+        )
     concepts = concepts_from(args)
     retain = _retain_from(args, tuple(concepts))
     for sentence in (*concepts.notes, *retain.notes):
@@ -219,13 +265,17 @@ def concepts_from(args: argparse.Namespace) -> ConceptList:
     """Typed concepts, then those of files; at least one."""
     total = ConceptList()
     with of_arguments():
-        for (kind, source), parts in groupby(args.concepts, lambda part: (part.kind or args.kind, part.source)):
+        for (kind, source), parts in groupby(
+            args.concepts, lambda part: (part.kind or args.kind, part.source)
+        ):
             text = "\n".join(part.text for part in parts)
             total = total + parse_concepts(text, kind, source, comments=False)
     for file in args.concepts_file:
         total = total + read_concepts(file, args.kind)
     if not total:
-        raise UsageError('There is nothing to erase: give --concepts "name -> anchor" or --concepts-file FILE.')
+        raise UsageError(
+            'There is nothing to erase: give --concepts "name -> anchor" or --concepts-file FILE.'
+        )
     return total
 
 
@@ -235,7 +285,9 @@ def _retain_from(args: argparse.Namespace, concepts: tuple[Concept, ...]) -> Ret
     for name in named:
         if name not in (*known, NO_LIST):
             choice = f"choose from {', '.join(known)}, or {NO_LIST}"
-            raise UsageError(f"There is no built-in list {name!r}{suggestion(name, known)}: {choice}.")
+            raise UsageError(
+                f"There is no built-in list {name!r}{suggestion(name, known)}: {choice}."
+            )
     sets = [builtin_retain(name) for name in named if name != NO_LIST]
     sets += [read_retain(file, args.retain_column) for file in args.retain_file]
     with of_arguments():
@@ -252,8 +304,11 @@ def strength_from(args: argparse.Namespace) -> float:
         return check_strength(args.strength)
 
 
-def text_setup_from(args: argparse.Namespace, clip_skip: int | None = None, *, here: bool = True) -> TextSetup:
-    """How to read text, on a machine set up as asked; `clip_skip`: a recipe's, used where the arguments give none.
+def text_setup_from(
+    args: argparse.Namespace, clip_skip: int | None = None, *, here: bool = True
+) -> TextSetup:
+    """How to read text, on a machine set up as asked; `clip_skip`: a recipe's, used where the
+    arguments give none.
 
     `here`: whether this machine is the one that reads it.
     """
@@ -271,10 +326,14 @@ def text_setup_from(args: argparse.Namespace, clip_skip: int | None = None, *, h
 
 
 def _machine_from(args: argparse.Namespace) -> str:
-    """Sets the number of threads; returns the device, refused where it is not there or cannot do the work."""
+    """Sets the number of threads; returns the device, refused where it is not there or cannot do
+    the work.
+    """
     cores = os.cpu_count() or 1
     if args.threads is not None and not 1 <= args.threads <= cores:
-        raise UsageError(f"--threads is {args.threads}: choose from 1 to {cores}, the cores of this machine.")
+        raise UsageError(
+            f"--threads is {args.threads}: choose from 1 to {cores}, the cores of this machine."
+        )
     device = _device_from(args)
     import torch
 
@@ -284,7 +343,9 @@ def _machine_from(args: argparse.Namespace) -> str:
         return device
     count, number = torch.cuda.device_count(), int(device.partition(":")[2] or 0)
     if number >= count:
-        what = "no CUDA device" if not count else f"only {count} CUDA device{'s' if count > 1 else ''}"
+        what = (
+            "no CUDA device" if not count else f"only {count} CUDA device{'s' if count > 1 else ''}"
+        )
         raise SettingsError(f"--device is {device}, but torch finds {what} here: use --device cpu.")
     return device
 
@@ -292,10 +353,14 @@ def _machine_from(args: argparse.Namespace) -> str:
 def _device_from(args: argparse.Namespace) -> str:
     """The device that was asked for, whether it is there or not."""
     if args.device == "mps":
-        raise UsageError("The edit is computed in double precision, which mps devices lack: use --device cpu.")
+        raise UsageError(
+            "The edit is computed in double precision, which mps devices lack: use --device cpu."
+        )
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", args.device):
         near = suggestion(args.device, ("auto", "cpu", "cuda"))
-        raise UsageError(f"There is no device {args.device!r}{near}: choose cpu, cuda, cuda:N or auto.")
+        raise UsageError(
+            f"There is no device {args.device!r}{near}: choose cpu, cuda, cuda:N or auto."
+        )
     return str(args.device) if args.device.startswith("cuda") else "cpu"
 
 
@@ -307,7 +372,9 @@ def path_or_url(text: str) -> Path | str:
 def add_outputs(parser: Parser, place: Callable[[str], Path | str] = Path) -> None:
     """Options about the files to write."""
     group = parser.add_argument_group("files to write")
-    group.add_argument("--out", type=place, required=True, metavar="DIR", help="folder for the results")
+    group.add_argument(
+        "--out", type=place, required=True, metavar="DIR", help="folder for the results"
+    )
     save = group.add_argument(
         "--save",
         default=",".join(PRODUCTS),
@@ -316,8 +383,12 @@ def add_outputs(parser: Parser, place: Callable[[str], Path | str] = Path) -> No
     )
     offer(save, *PRODUCTS)
     group.add_argument("--force", action="store_true", help="overwrite files that exist")
-    group.add_argument("--strict", action="store_true", help="write nothing unless every concept counts as erased")
-    group.add_argument("--redact", action="store_true", help="store salted hashes instead of names; needs a salt")
+    group.add_argument(
+        "--strict", action="store_true", help="write nothing unless every concept counts as erased"
+    )
+    group.add_argument(
+        "--redact", action="store_true", help="store salted hashes instead of names; needs a salt"
+    )
     add_salt(group, "the salt of --redact", "; made with a random salt where there is none")
     add_dry_run(group)
 
@@ -335,11 +406,13 @@ def outputs_from(args: argparse.Namespace, note: Note, name: str = "") -> Output
         salt = salt_from(args, lambda file: "dry run" if args.dry_run else make_salt(file, note))
         if salt is None:
             raise UsageError(
-                "--redact needs a salt that you keep: give --salt TEXT, --salt-file FILE or the variable "
-                f"{SALT_VARIABLE}."
+                "--redact needs a salt that you keep: give --salt TEXT, --salt-file FILE or the"
+                f" variable {SALT_VARIABLE}."
             )
     elif args.salt or args.salt_file:
         flag = "--salt" if args.salt else "--salt-file"
         raise UsageError(f"{flag} needs --redact: without it, names are stored as they are.")
     with of_arguments():
-        return OutputFiles(args.out, parse_products(args.save.split(",")), name, args.force, args.strict, salt)
+        return OutputFiles(
+            args.out, parse_products(args.save.split(",")), name, args.force, args.strict, salt
+        )

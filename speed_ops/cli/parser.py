@@ -1,4 +1,6 @@
-"""The command line's grammar: all commands, the nearest name to one that is unknown, and completion in shells."""
+"""The command line's grammar: all commands, the nearest name to one that is unknown, and completion
+in shells.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from ..errors import UsageError, suggestion
-from ..files.metadata import package_version
+from ..provenance import package_version
 from . import evaluate_command, job_file, machine_commands, read_commands, write_commands
 from .console import visible, write_result
 
@@ -40,16 +42,24 @@ examples:
 exit codes: 0 done; 1 a check refused it, or it failed; 2 bad usage."""
 _COMPLETING = "_ARGCOMPLETE"
 """Set by the script of `completion` when a shell asks what could come next."""
-_CHOICE = re.compile(r"argument (?P<what>.+?): invalid choice: (?P<value>.+?) \(choose from (?P<known>.+)\)", re.DOTALL)
+_CHOICE = re.compile(
+    r"argument (?P<what>.+?): invalid choice: (?P<value>.+?) \(choose from (?P<known>.+)\)",
+    re.DOTALL,
+)
 
 
 class Parser(argparse.ArgumentParser):
-    """Bad usage is an exception like every other fault, and an unknown name is answered with the nearest known one."""
+    """Bad usage is an exception like every other fault, and an unknown name is answered with the
+    nearest known one.
+    """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses; a wrong flag is named before the required one that it was meant to be is missed."""
+        """Parses; a wrong flag is named before the required one that it was meant to be is
+        missed.
+        """
         words = list(sys.argv[1:] if args is None else args)
-        if _COMPLETING not in os.environ:  # a line that is wrong somewhere can be completed elsewhere
+        # a line that is wrong somewhere can be completed elsewhere
+        if _COMPLETING not in os.environ:
             self._refuse_unknown_flags(words)
         return super().parse_known_args(words, namespace)
 
@@ -74,7 +84,9 @@ class Parser(argparse.ArgumentParser):
                 return
             name = word.partition("=")[0]
             if name.startswith("--") and " " not in word and name not in known:
-                raise UsageError(f"There is no option {name}{suggestion(name, known)}. See `{self.prog} --help`.")
+                raise UsageError(
+                    f"There is no option {name}{suggestion(name, known)}. See `{self.prog} --help`."
+                )
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Help and version, which argparse would let Python fail to write at the very end."""
@@ -92,12 +104,18 @@ def build_parser() -> Parser:
     """All subcommands."""
     parser = Parser(
         prog="speed-erase",
-        description="Erase concepts from text-to-image models in closed form: exact, and without training.",
+        description=(
+            "Erase concepts from text-to-image models in closed form: exact, and without training."
+        ),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"speed-erase {package_version() or '(not installed)'}")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"speed-erase {package_version() or '(not installed)'}",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in COMMANDS:
         add(commands)

@@ -1,4 +1,6 @@
-"""The commands that read and judge: `inspect`, `verify`, `probe` and `forecast`. Nothing is written."""
+"""The commands that read and judge: `inspect`, `verify`, `probe` and `forecast`. Nothing is
+written.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedModelError
-from ..files.metadata import Provenance, load_recipe, read_provenance
-from ..files.recipe import Recipe
 from ..models.detect import detect, is_lora, layers, pooled_layer
+from ..provenance import Provenance, load_recipe, read_provenance
+from ..recipe import Recipe
 from .console import Console
 from .options import add_job, add_text_setup, command, job_from, offer, text_setup_from
 from .salt import add_salt, salt_from
@@ -28,7 +30,9 @@ def add_inspect(commands: Any) -> None:
     """Declares the command."""
     help = "Show what a file is and what its header says about an erasure."
     parser = command(commands, "inspect", run_inspect, help)
-    parser.add_argument("file", type=Path, metavar="FILE", help="checkpoint, diffusers folder, LoRA or recipe")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="checkpoint, diffusers folder, LoRA or recipe"
+    )
 
 
 def run_inspect(args: argparse.Namespace, console: Console) -> int:
@@ -44,7 +48,8 @@ def run_inspect(args: argparse.Namespace, console: Console) -> int:
     model = Checkpoint.open(args.file)
     facts = _facts(model)
     console.say(
-        f"{args.file}: {facts['what']}, {model.size / 1e6:.1f} MB, {facts['tensors']} tensors ({facts['types']})."
+        f"{args.file}: {facts['what']}, {model.size / 1e6:.1f} MB, {facts['tensors']} tensors"
+        f" ({facts['types']})."
     )
     said = read_provenance(model.metadata, str(args.file))
     if said is None:
@@ -69,13 +74,18 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
         family = detect(model.shapes)
     except UnsupportedModelError as fault:
         return facts | {"what": "not a model that can be edited", "reason": str(fault)}
-    count, pooled = len(layers(family, model.shapes, "V")), pooled_layer(family, model.shapes) is not None
+    count, pooled = (
+        len(layers(family, model.shapes, "V")),
+        pooled_layer(family, model.shapes) is not None,
+    )
     also = " and one more for pooled text" if pooled else ""
     return facts | {
         "family": family.name,
         "layers": count,
         "pooled": pooled,
-        "what": f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit{also}",
+        "what": (
+            f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit{also}"
+        ),
     }
 
 
@@ -88,7 +98,9 @@ def _say_provenance(said: Provenance, console: Console) -> None:
     for one in claims[:_LISTED] if isinstance(claims, list) else []:
         if isinstance(one, dict) and isinstance(one.get("probe_median"), (int, float)):
             left = f"{one['probe_median']:.0%} left in unseen prompts"
-            console.say(f"  {one.get('name')}: certified as {verdict_in_words(one.get('verdict'))}, {left}.")
+            console.say(
+                f"  {one.get('name')}: certified as {verdict_in_words(one.get('verdict'))}, {left}."
+            )
     console.say(f"Made from a file whose sha256 is {said.base_hash or '(not stated)'}.")
     console.say("This is what the header claims; `speed-erase verify` measures the weights.")
 
@@ -98,15 +110,23 @@ def _say_recipe(recipe: Recipe, console: Console) -> None:
     count = len(recipe.concepts)
     console.say(f"Erases {count} concept{'s' if count != 1 else ''}{hidden}:")
     for one in recipe.concepts[:_LISTED]:
-        console.say(f"  {' | '.join((one.target, *one.aliases))} -> {one.anchor or '(nothing)'}  [{one.kind}]")
+        console.say(
+            f"  {' | '.join((one.target, *one.aliases))} -> {one.anchor or '(nothing)'} "
+            f" [{one.kind}]"
+        )
     if len(recipe.concepts) > _LISTED:
         console.say(f"  ... and {len(recipe.concepts) - _LISTED} more")
-    kept = ", ".join(part.label + (f" ({len(part.names)} names)" if part.names else "") for part in recipe.retain)
+    kept = ", ".join(
+        part.label + (f" ({len(part.names)} names)" if part.names else "") for part in recipe.retain
+    )
     settings = recipe.settings
     shown = {"preset_name": "preset", "method": "method", "layers": "layers"}
-    chosen = ", ".join(f"{word} {settings[name]}" for name, word in shown.items() if name in settings)
+    chosen = ", ".join(
+        f"{word} {settings[name]}" for name, word in shown.items() if name in settings
+    )
     console.say(
-        f"Keeps {kept or 'nothing'}. Settings: {chosen or 'none stated'}; strength {recipe.rows.get('strength', 1.0)}."
+        f"Keeps {kept or 'nothing'}. Settings: {chosen or 'none stated'}; strength"
+        f" {recipe.rows.get('strength', 1.0)}."
     )
     _say_history(recipe, console)
 
@@ -119,7 +139,9 @@ def _say_history(recipe: Recipe, console: Console) -> None:
         more = len(one.concepts) - _LISTED
         names += f" and {more} more" if more > 0 else ""
         made_from = one.base_hash or "(not stated)"
-        console.say(f"Erased before this ({number}): {names}, from a file whose sha256 is {made_from}.")
+        console.say(
+            f"Erased before this ({number}): {names}, from a file whose sha256 is {made_from}."
+        )
     if len(earlier) > _LISTED:
         console.say(f"... and {len(earlier) - _LISTED} more erasures")
 
@@ -139,11 +161,23 @@ def _provenance(said: Provenance | None) -> dict[str, Any]:
 
 def add_verify(commands: Any) -> None:
     """Declares the command."""
-    help = "Recompute a file's certificate from its weights. Exit code 1 if the weights do not match the header."
+    help = (
+        "Recompute a file's certificate from its weights. Exit code 1 if the weights do not match"
+        " the header."
+    )
     parser = command(commands, "verify", run_verify, help)
-    parser.add_argument("file", type=Path, metavar="FILE", help="an erased checkpoint, diffusers folder or eraser LoRA")
-    parser.add_argument("--base", type=Path, required=True, metavar="BASE", help="the model that it was made from")
-    parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file")
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="an erased checkpoint, diffusers folder or eraser LoRA",
+    )
+    parser.add_argument(
+        "--base", type=Path, required=True, metavar="BASE", help="the model that it was made from"
+    )
+    parser.add_argument(
+        "--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file"
+    )
     add_salt(parser, "the salt of a redacted file")
     add_text_setup(parser)
 
@@ -194,7 +228,10 @@ def _show_verification(found: Verification, file: Path, console: Console) -> Non
         )
     console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
     for part in found.measured.drift:
-        drift = f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum {part.maximum:.1%}"
+        drift = (
+            f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum"
+            f" {part.maximum:.1%}"
+        )
         console.say(f"{GROUPS[part.group]} ({PLACES[part.where]}): {drift}.")
     if found.measured.pooled is not None:
         for line in pooled_lines(found.measured.pooled):
@@ -214,14 +251,30 @@ def _share(value: Any) -> str:
 
 def add_probe(commands: Any) -> None:
     """Declares the command."""
-    help = "Try aliases, typos and descriptions of what a file has erased. Exit code 1 when one still works."
+    help = (
+        "Try aliases, typos and descriptions of what a file has erased. Exit code 1 when one still"
+        " works."
+    )
     parser = command(commands, "probe", run_probe, help)
-    parser.add_argument("file", type=Path, metavar="FILE", help="an erased checkpoint, diffusers folder or eraser LoRA")
-    parser.add_argument("--base", type=Path, required=True, metavar="BASE", help="the model that it was made from")
-    offer(parser.add_argument("--templates", type=int, metavar="N", help="prompts to try besides the phrase alone"))
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="an erased checkpoint, diffusers folder or eraser LoRA",
+    )
+    parser.add_argument(
+        "--base", type=Path, required=True, metavar="BASE", help="the model that it was made from"
+    )
+    offer(
+        parser.add_argument(
+            "--templates", type=int, metavar="N", help="prompts to try besides the phrase alone"
+        )
+    )
     describe = "your own description of the concept, tried instead of the standard ones"
     offer(parser.add_argument("--describe", default="", metavar="TEXT", help=describe))
-    parser.add_argument("--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file")
+    parser.add_argument(
+        "--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file"
+    )
     add_salt(parser, "the salt of a redacted file")
     add_text_setup(parser)
 
@@ -230,10 +283,12 @@ def run_probe(args: argparse.Namespace, console: Console) -> int:
     """Climbs the ladder of every concept of the file's recipe."""
     recipe = load_recipe(args.recipe) if args.recipe else None
     from ..certificate.leak_probe import TEMPLATES, probe_leaks
-    from ..checkpoints.clean import missing_encoders
+    from ..checkpoints.erase_file import missing_encoders
     from ..checkpoints.verify import open_erased
 
-    erased = open_erased(args.file, args.base, recipe=recipe, salt=salt_from(args), progress=console.progress)
+    erased = open_erased(
+        args.file, args.base, recipe=recipe, salt=salt_from(args), progress=console.progress
+    )
     text = text_setup_from(args, erased.stored.clip_skip)
     report = probe_leaks(
         text.encoder(erased.source),
@@ -268,15 +323,28 @@ def _plain_leaks(report: LeakReport) -> dict[str, Any]:
         }
         for leak in report.tried
     ]
-    return {"tried": tried, "leaking": len(report.leaking), "closed": [one.as_line() for one in report.closed()]}
+    return {
+        "tried": tried,
+        "leaking": len(report.leaking),
+        "closed": [one.as_line() for one in report.closed()],
+    }
 
 
 def add_forecast(commands: Any) -> None:
     """Declares the command."""
-    help = "Show which names an erasure would move if nothing protected them, and how far. Nothing is written."
+    help = (
+        "Show which names an erasure would move if nothing protected them, and how far. Nothing is"
+        " written."
+    )
     parser = command(commands, "forecast", run_forecast, help)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
-    offer(parser.add_argument("--top", type=int, default=20, metavar="N", help="names to show (default: 20)"))
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder"
+    )
+    offer(
+        parser.add_argument(
+            "--top", type=int, default=20, metavar="N", help="names to show (default: 20)"
+        )
+    )
     add_text_setup(parser)
     add_job(parser)
 
@@ -284,7 +352,7 @@ def add_forecast(commands: Any) -> None:
 def run_forecast(args: argparse.Namespace, console: Console) -> int:
     """Prints the most endangered names."""
     job = job_from(args, console.note)
-    from ..checkpoints.clean import before_starting, foresee
+    from ..checkpoints.erase_file import before_starting, foresee
     from ..checkpoints.source import ModelSource
 
     source, text = ModelSource.open(args.checkpoint), text_setup_from(args)
@@ -296,6 +364,9 @@ def run_forecast(args: argparse.Namespace, console: Console) -> int:
     console.table(("Name", "Predicted shift"), [(name, f"{shift:.1%}") for name, shift in shown])
     if ranked:
         middle = ranked[len(ranked) // 2][1]
-        console.say(f"{len(ranked)} names, median shift {middle:.1%}. `erase` protects the names on its lists.")
+        console.say(
+            f"{len(ranked)} names, median shift {middle:.1%}. `erase` protects the names on its"
+            " lists."
+        )
     console.result({"names": [{"name": name, "shift": shift} for name, shift in ranked]})
     return 0

@@ -1,4 +1,6 @@
-"""The salt of redacted files: given as text, in a file, or in a variable, so that somebody knows it afterwards."""
+"""The salt of redacted files: given as text, in a file, or in a variable, so that somebody knows it
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ _LONGEST = 4096
 
 def add_salt(group: Any, what: str, made: str = "") -> None:
     """The ways to give a salt."""
-    text = group.add_argument("--salt", metavar="TEXT", help=f"{what} (default: the variable {SALT_VARIABLE})")
+    text = group.add_argument(
+        "--salt", metavar="TEXT", help=f"{what} (default: the variable {SALT_VARIABLE})"
+    )
     text.completer = lambda **_: ()  # a shell would offer files
-    group.add_argument("--salt-file", type=Path, metavar="FILE", help=f"a file with that salt{made}")
+    group.add_argument(
+        "--salt-file", type=Path, metavar="FILE", help=f"a file with that salt{made}"
+    )
 
 
 def salt_from(args: argparse.Namespace, make: Callable[[Path], str] | None = None) -> str | None:
@@ -28,7 +34,9 @@ def salt_from(args: argparse.Namespace, make: Callable[[Path], str] | None = Non
     if args.salt is not None and args.salt_file is not None:
         raise UsageError("Give --salt or --salt-file, not both.")
     if args.salt == "":
-        raise UsageError("The salt is empty: give some secret text, or names could be guessed from their hashes.")
+        raise UsageError(
+            "The salt is empty: give some secret text, or names could be guessed from their hashes."
+        )
     if args.salt_file is None:
         return _checked(args.salt or os.environ.get(SALT_VARIABLE) or None)
     try:
@@ -57,7 +65,9 @@ def _read_salt(file: Path) -> str:
     except UnicodeDecodeError as error:
         raise FileError(f"{file} is not a salt file: it is not UTF-8 text.") from error
     except (OSError, ValueError) as error:
-        raise FileError(f"Cannot read {file}: {getattr(error, 'strerror', None) or error}.") from error
+        raise FileError(
+            f"Cannot read {file}: {getattr(error, 'strerror', None) or error}."
+        ) from error
     if not salt or len(content) > _LONGEST:
         wrong = f"it is longer than {_LONGEST} bytes" if salt else "it is empty"
         raise FileError(f"{file} is not a salt file: {wrong}.")
@@ -65,7 +75,9 @@ def _read_salt(file: Path) -> str:
 
 
 def make_salt(file: Path, note: Callable[[str], None]) -> str:
-    """Makes the file, readable by its owner alone; it appears with its content. Of two runs at once one makes it."""
+    """Makes the file, readable by its owner alone; it appears with its content. Of two runs at once
+    one makes it.
+    """
     temporary = file.with_name(f".{file.name[:80]}.{secrets.token_hex(6)}.speed-tmp")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -80,7 +92,10 @@ def make_salt(file: Path, note: Callable[[str], None]) -> str:
                 temporary.unlink()
     except OSError as error:
         raise FileError(f"Cannot write {file}: {error.strerror or error}.") from error
-    note(f"a new random salt is in {file}. Keep this file: it proves which names are behind the hashes.")
+    note(
+        f"a new random salt is in {file}. Keep this file: it proves which names are behind the"
+        " hashes."
+    )
     return _read_salt(file)
 
 

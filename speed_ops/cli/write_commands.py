@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.output_files import OutputFiles
 from ..errors import UsageError
-from ..files.metadata import load_recipe
 from ..job import StoredJob, job_of
+from ..provenance import load_recipe
 from .console import Console
 from .options import (
     add_job,
@@ -43,13 +43,17 @@ def add_erase(commands: Any) -> None:
     """Declares `erase`."""
     help = "Erase concepts from a checkpoint or diffusers folder."
     parser = command(commands, "erase", run_erase, help, _ERASE_EXAMPLE)
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder"
+    )
     add_outputs(parser)
     _add_name(parser)
     strength = "scale of the edit (default: 1)"
     offer(parser.add_argument("--strength", type=float, default=1.0, metavar="X", help=strength))
     parser.add_argument(
-        "--print-job", action="store_true", help="print the job file that says the same, for `run`, and do no more"
+        "--print-job",
+        action="store_true",
+        help="print the job file that says the same, for `run`, and do no more",
     )
     add_text_setup(parser)
     add_job(parser)
@@ -71,7 +75,9 @@ def run_erase(args: argparse.Namespace, console: Console) -> int:
     return _erase_one(args, StoredJob(job, strength, None, ()), outputs, console)
 
 
-def _erase_one(args: argparse.Namespace, stored: StoredJob, outputs: OutputFiles, console: Console) -> int:
+def _erase_one(
+    args: argparse.Namespace, stored: StoredJob, outputs: OutputFiles, console: Console
+) -> int:
     """One model, or what would be done to it."""
     text = text_setup_from(args, stored.clip_skip)
     if args.dry_run:
@@ -79,7 +85,7 @@ def _erase_one(args: argparse.Namespace, stored: StoredJob, outputs: OutputFiles
 
         show_plan(plan_file(args.checkpoint, stored.job, text, outputs, stored.strength), console)
         return 0
-    from ..checkpoints.clean import clean_file
+    from ..checkpoints.erase_file import clean_file
 
     outcome = clean_file(
         args.checkpoint,
@@ -96,10 +102,17 @@ def _erase_one(args: argparse.Namespace, stored: StoredJob, outputs: OutputFiles
 
 def add_apply(commands: Any) -> None:
     """Declares `apply`."""
-    help = "Repeat a recipe on a model: same concepts, settings and lists, with an edit made for this model."
+    help = (
+        "Repeat a recipe on a model: same concepts, settings and lists, with an edit made for this"
+        " model."
+    )
     parser = command(commands, "apply", run_apply, help)
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe, or a file with one in its header")
-    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder")
+    parser.add_argument(
+        "recipe", type=Path, metavar="RECIPE", help="recipe, or a file with one in its header"
+    )
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder"
+    )
     add_outputs(parser)
     _add_name(parser)
     add_text_setup(parser)
@@ -120,17 +133,31 @@ def _stored(args: argparse.Namespace, console: Console) -> StoredJob:
 
 def add_batch(commands: Any) -> None:
     """Declares `batch`."""
-    help = "Apply a recipe to every checkpoint in a folder. Run it again to resume: finished models are skipped."
+    help = (
+        "Apply a recipe to every checkpoint in a folder. Run it again to resume: finished models"
+        " are skipped."
+    )
     parser = command(commands, "batch", run_batch, help)
     parser.add_argument(
-        "--recipe", type=Path, required=True, metavar="RECIPE", help="recipe, or a file with one in its header"
+        "--recipe",
+        type=Path,
+        required=True,
+        metavar="RECIPE",
+        help="recipe, or a file with one in its header",
     )
     folder = "folder with the models"
-    parser.add_argument("--in", dest="folder", type=path_or_url, required=True, metavar="DIR", help=folder)
     parser.add_argument(
-        "--recursive", action="store_true", help="also the folders below it; the results mirror those folders"
+        "--in", dest="folder", type=path_or_url, required=True, metavar="DIR", help=folder
     )
-    for flag, what in (("--include", "only the models that match"), ("--exclude", "not the models that match")):
+    parser.add_argument(
+        "--recursive",
+        action="store_true",
+        help="also the folders below it; the results mirror those folders",
+    )
+    for flag, what in (
+        ("--include", "only the models that match"),
+        ("--exclude", "not the models that match"),
+    ):
         help = f"{what}: a pattern such as 'sdxl/*', on the path below DIR; repeatable"
         offer(parser.add_argument(flag, action="append", default=[], metavar="GLOB", help=help))
     add_outputs(parser, path_or_url)
@@ -143,11 +170,19 @@ def add_batch(commands: Any) -> None:
 
 def _add_fleet(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("many machines (docs/fleet.md)")
-    on = "where to work: here (default), or on a Ray cluster; then DIR may be a URL such as s3://bucket/models"
+    on = (
+        "where to work: here (default), or on a Ray cluster; then DIR may be a URL such as"
+        " s3://bucket/models"
+    )
     group.add_argument("--on", choices=("here", "ray"), default="here", help=on)
-    address = "of the cluster: ray://host:port, host:port or auto (default: one is started on this machine)"
+    address = (
+        "of the cluster: ray://host:port, host:port or auto (default: one is started on this"
+        " machine)"
+    )
     offer(group.add_argument("--address", metavar="URL", help=address))
-    ledger = f"what became of each model, one JSON line each (default: {LEDGER} in the output folder)"
+    ledger = (
+        f"what became of each model, one JSON line each (default: {LEDGER} in the output folder)"
+    )
     group.add_argument("--ledger", type=Path, metavar="FILE", help=ledger)
     scratch = "where workers put what they fetch (default: the temporary folder)"
     group.add_argument("--scratch", type=Path, metavar="DIR", help=scratch)
@@ -156,7 +191,9 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
 def add_lines(parser: argparse.ArgumentParser) -> None:
     """For commands that come to several models."""
     parser.add_argument(
-        "--json-lines", action="store_true", help="one JSON object a line: for each model when it is done, then for all"
+        "--json-lines",
+        action="store_true",
+        help="one JSON object a line: for each model when it is done, then for all",
     )
 
 
@@ -167,7 +204,9 @@ def run_batch(args: argparse.Namespace, console: Console) -> int:
         raise UsageError(f"--jobs is {args.jobs}: choose from 1 to {most}.")
     if args.on == "ray":
         return _batch_on_ray(args, console)
-    if wrong := [flag for flag in ("address", "ledger", "scratch") if getattr(args, flag) is not None]:
+    if wrong := [
+        flag for flag in ("address", "ledger", "scratch") if getattr(args, flag) is not None
+    ]:
         raise UsageError(f"--{wrong[0]} needs --on ray.")
     if isinstance(args.folder, str) or isinstance(args.out, str):
         raise UsageError("URLs need --on ray; without it, give folders.")
@@ -175,12 +214,18 @@ def run_batch(args: argparse.Namespace, console: Console) -> int:
     outputs = outputs_from(args, console.note)
     from ..checkpoints.batch import find_models
 
-    found = find_models(args.folder, outputs, recursive=args.recursive, include=args.include, exclude=args.exclude)
+    found = find_models(
+        args.folder, outputs, recursive=args.recursive, include=args.include, exclude=args.exclude
+    )
     return clean_many(args, found, stored, console, args.jobs or 1)
 
 
 def clean_many(
-    args: argparse.Namespace, found: Sequence[Candidate], stored: StoredJob, console: Console, jobs: int = 1
+    args: argparse.Namespace,
+    found: Sequence[Candidate],
+    stored: StoredJob,
+    console: Console,
+    jobs: int = 1,
 ) -> int:
     """One job on many models, or what would be done to them."""
     from ..checkpoints.batch import clean_one, for_each, sort_out
@@ -189,7 +234,9 @@ def clean_many(
     models = sort_out(found, stored, text.clip_skip)
 
     def clean(one: Candidate, stopping: threading.Event) -> Done:
-        return clean_one(one, stored, text, lambda sentence: console.note(f"{one.name}: {sentence}"), stopping)
+        return clean_one(
+            one, stored, text, lambda sentence: console.note(f"{one.name}: {sentence}"), stopping
+        )
 
     work = _planner(stored, text) if args.dry_run else clean
     results = for_each(models, work, _teller(len(models), console), 1 if args.dry_run else jobs)
@@ -204,16 +251,23 @@ def _teller(total: int, console: Console) -> Callable[[int, Candidate, Done], No
     return told
 
 
-def _sum_up(args: argparse.Namespace, models: Sequence[Candidate], results: Sequence[Done], console: Console) -> int:
+def _sum_up(
+    args: argparse.Namespace, models: Sequence[Candidate], results: Sequence[Done], console: Console
+) -> int:
     console.say()
-    rows = [(one.name, done.status, f"{done.seconds:.1f} s") for one, done in zip(models, results, strict=True)]
+    rows = [
+        (one.name, done.status, f"{done.seconds:.1f} s")
+        for one, done in zip(models, results, strict=True)
+    ]
     console.table(("Model", "status", "time"), rows)
     counts = {
         status: sum(done.status == status for done in results)
         for status in ("ready" if args.dry_run else "cleaned", "skipped", "failed")
     }
     console.say(", ".join(f"{count} {status}" for status, count in counts.items()) + ".")
-    console.result(counts if console.lines else {"models": [_plain_done(done) for done in results], **counts})
+    console.result(
+        counts if console.lines else {"models": [_plain_done(done) for done in results], **counts}
+    )
     return 1 if counts["failed"] else 0
 
 
@@ -221,7 +275,8 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
     """The same on many machines, with a ledger."""
     if args.ledger is None and isinstance(args.out, str):
         raise UsageError(
-            "The results go to a URL: give --ledger FILE, a local file that says what became of each model."
+            "The results go to a URL: give --ledger FILE, a local file that says what became of"
+            " each model."
         )
     if args.device.startswith("cuda:"):
         raise UsageError(f"--device is {args.device}: on ray use cuda, and Ray chooses which.")
@@ -230,11 +285,11 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
     stored = _stored(args, console)
     outputs = outputs_from(args, console.note)
     from ..checkpoints.batch import find_models, sort_out
-    from ..checkpoints.catalogue import Catalogue, Shadow, scratch_folder
-    from ..checkpoints.fleet import Cluster, Fleet
-    from ..checkpoints.fleet_worker import Work
-    from ..checkpoints.ledger import open_ledger, read_ledger
-    from ..files.metadata import package_version
+    from ..fleet.catalogue import Catalogue, Shadow, scratch_folder
+    from ..fleet.ledger import open_ledger, read_ledger
+    from ..fleet.scheduler import Cluster, Fleet
+    from ..fleet.worker import Work
+    from ..provenance import package_version
 
     text = text_setup_from(args, stored.clip_skip, here=False).elsewhere()
     work = Work(stored, text, args.threads or 1, args.scratch, not args.no_cache, package_version())
@@ -257,7 +312,9 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
 
 
 def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:
-    """In the place of the work: what would be done. The disk must hold the results of all of them."""
+    """In the place of the work: what would be done. The disk must hold the results of all of
+    them.
+    """
     from ..checkpoints.batch import Done, finished
     from ..checkpoints.plan import plan_file, refuse_without_space
 
@@ -274,32 +331,48 @@ def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threadi
         except Exception as fault:
             return one.failed(fault)
         plan = plans[-1]
-        what = f"{plan.family}, {layers_in_words(plan)}; it would write about {size_in_words(plan.size)}."
+        what = (
+            f"{plan.family}, {layers_in_words(plan)}; it would write about"
+            f" {size_in_words(plan.size)}."
+        )
         return Done(one.path, "ready", what, facts=plan.to_json())
 
     return look
 
 
 def _plain_done(done: Done) -> dict[str, Any]:
-    plain = {"model": str(done.model), "status": done.status, "detail": done.detail, "seconds": round(done.seconds, 3)}
+    plain = {
+        "model": str(done.model),
+        "status": done.status,
+        "detail": done.detail,
+        "seconds": round(done.seconds, 3),
+    }
     failed = {"error": {"code": done.code, "message": done.detail}} if done.code else {}
     return {**(done.facts or {}), **plain, **failed}
 
 
 def add_demo(commands: Any) -> None:
     """Declares `demo`."""
-    help = "Erase a painter and a subject from a small model that comes with the package, and draw before and after."
+    help = (
+        "Erase a painter and a subject from a small model that comes with the package, and draw"
+        " before and after."
+    )
     parser = command(commands, "demo", run_demo, help)
-    parser.add_argument("--out", type=Path, default=Path("demo-out"), metavar="DIR", help="default: demo-out")
     parser.add_argument(
-        "--comfyui", type=Path, metavar="DIR", help="only put the model into this ComfyUI's models/checkpoints"
+        "--out", type=Path, default=Path("demo-out"), metavar="DIR", help="default: demo-out"
+    )
+    parser.add_argument(
+        "--comfyui",
+        type=Path,
+        metavar="DIR",
+        help="only put the model into this ComfyUI's models/checkpoints",
     )
 
 
 def run_demo(args: argparse.Namespace, console: Console) -> int:
     """Everything in the folder of the demo is the demo's: it is overwritten."""
-    from ..checkpoints import demo
     from ..checkpoints.save import output_folder
+    from ..demo import demo
 
     if args.comfyui is not None:
         return _into_comfyui(args.comfyui, console)
@@ -309,23 +382,30 @@ def run_demo(args: argparse.Namespace, console: Console) -> int:
     show(outcome, console)
     console.say()
     console.say(f"Erased from {args.out / demo.MODEL}, a small model that draws:")
-    console.say(f"  the painter {demo.PAINTER} (also called {demo.ALIAS}), and the subject {demo.SUBJECT}.")
+    console.say(
+        f"  the painter {demo.PAINTER} (also called {demo.ALIAS}), and the subject {demo.SUBJECT}."
+    )
     console.say(f"{len(drawn)} prompts were drawn before and after, with the same seeds: look at")
     console.say(f"  {outcome.files['pictures']}")
     console.say(f"  {outcome.files['report']}  (in a browser)")
     console.say("Then try:")
-    console.say(f"  speed-erase verify {outcome.files['checkpoint']} --base {args.out / demo.MODEL}")
+    console.say(
+        f"  speed-erase verify {outcome.files['checkpoint']} --base {args.out / demo.MODEL}"
+    )
     console.say("  speed-erase demo --comfyui DIR    to draw with it in ComfyUI")
     return 0
 
 
 def _into_comfyui(folder: Path, console: Console) -> int:
-    from ..checkpoints.demo import place_in_comfyui
+    from ..demo.demo import place_in_comfyui
 
     path, new = place_in_comfyui(folder, console.progress)
     console.result({"checkpoint": str(path), "new": new})
     console.say(f"The model is in {path}." if new else f"The model was in {path} already.")
-    console.say("In ComfyUI, press R and choose it in Load Checkpoint: 128 x 128 pixels, euler, 12 steps, cfg 3.")
+    console.say(
+        "In ComfyUI, press R and choose it in Load Checkpoint: 128 x 128 pixels, euler, 12 steps,"
+        " cfg 3."
+    )
     return 0
 
 
@@ -337,7 +417,9 @@ def show(outcome: Outcome, console: Console) -> None:
         size = f"  ({size_in_words(path.stat().st_size)})" if path.is_file() else ""
         console.say(f"{product:<10}  {path}{size}")
     if outcome.rounding is not None:
-        console.say(f"Rounding to the file's own precision loses {outcome.rounding:.2%} of the edit.")
+        console.say(
+            f"Rounding to the file's own precision loses {outcome.rounding:.2%} of the edit."
+        )
     console.say(f"Done in {outcome.seconds:.1f} s.")
 
 
@@ -369,8 +451,14 @@ def show_plan(plan: Plan, console: Console) -> None:
     console.say(f"{plan.model}: a {plan.family} model; {layers_in_words(plan)} would be edited.")
     for file, size in plan.reads.items():
         console.say(f"reads       {file}  ({size_in_words(size)})")
-    rest = ", which" if plan.cached is None else f", at least {plan.cached} of them from the cache; the rest"
-    console.say(f"encodes     up to {plan.texts} texts{rest} takes about {time_in_words(plan.seconds)}")
+    rest = (
+        ", which"
+        if plan.cached is None
+        else f", at least {plan.cached} of them from the cache; the rest"
+    )
+    console.say(
+        f"encodes     up to {plan.texts} texts{rest} takes about {time_in_words(plan.seconds)}"
+    )
     for product, (path, size) in plan.writes.items():
         console.say(f"{product:<10}  {path}  (about {size_in_words(size)})")
     console.say(f"{size_in_words(plan.free)} are free there. Nothing was written.")

@@ -1,11 +1,12 @@
-"""Embedding rows on disk, by encoder and text, so that a list of names is encoded once and not at every run.
+"""Embedding rows on disk, by encoder and text, so that a list of names is encoded once and not at
+every run.
 
     <cache folder>/embeddings/<encoder>/<shard>.safetensors
 
-A shard is written once, under a new name, and never changed, so any number of processes may read and write without
-locks. Two processes that encode the same text write it twice, which costs space until small shards are merged. A shard
-that cannot be read, or whose rows fail their checksum, counts as absent and is removed. No fault here is an error: the
-worst case is to encode again.
+A shard is written once, under a new name, and never changed, so any number of processes may read
+and write without locks. Two processes that encode the same text write it twice, which costs space
+until small shards are merged. A shard that cannot be read, or whose rows fail their checksum,
+counts as absent and is removed. No fault here is an error: the worst case is to encode again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch import Tensor
 from ..errors import SettingsError, SpeedError
 from ..files.tensors import kinds_of, write_tensors
 from ..progress import Progress, Stage, part_of
-from ..prompts.requests import RowRequest
+from ..text.requests import RowRequest
 from .encoder import TextEncoder, read_both, read_rows
 from .push import Push
 
@@ -75,13 +76,18 @@ class EmbeddingCache:
         self.problem = ""
         """Why rows could not be stored, if so: worth a line in a report, never a reason to stop."""
 
-    def read(self, fingerprint: str, width: int, wanted: Iterable[StoredRow]) -> dict[StoredRow, Tensor]:
+    def read(
+        self, fingerprint: str, width: int, wanted: Iterable[StoredRow]
+    ) -> dict[StoredRow, Tensor]:
         """Those of the wanted rows that are stored (each `d`, float32)."""
         missing = {_row_digest(key): key for key in wanted}
         found: dict[StoredRow, Tensor] = {}
         seen: set[Path] = set()
-        # Another process may merge shards while we read: what it wrote meanwhile is looked through, too.
-        while missing and (unseen := [shard for shard in self._shards(fingerprint) if shard not in seen]):
+        # Another process may merge shards while we read: what it wrote meanwhile is looked through,
+        # too.
+        while missing and (
+            unseen := [shard for shard in self._shards(fingerprint) if shard not in seen]
+        ):
             seen.update(unseen)
             for shard in unseen:
                 rows = _read_shard(shard, fingerprint, width, missing.keys())
@@ -95,7 +101,9 @@ class EmbeddingCache:
         """Stores rows (each `d`); keeps the cache below its limit."""
         if not rows or self.limit_bytes == 0:
             return
-        keys = np.frombuffer(b"".join(map(_row_digest, rows)), dtype=np.uint8).reshape(len(rows), _KEY_BYTES)
+        keys = np.frombuffer(b"".join(map(_row_digest, rows)), dtype=np.uint8).reshape(
+            len(rows), _KEY_BYTES
+        )
         values = torch.stack([row.detach().to("cpu", torch.float32) for row in rows.values()])
         if self._write_shard(fingerprint, torch.from_numpy(keys.copy()), values):
             self._merge_small(fingerprint, values.shape[1])
@@ -105,10 +113,18 @@ class EmbeddingCache:
         """Counts files and bytes."""
         files = [entry for entry in self._all_files() if entry.suffix == ".safetensors"]
         sizes = [size for _, size in map(_stat, files)]
-        return CacheInfo(self.folder, len({file.parent for file in files}), len(files), sum(sizes), self.limit_bytes)
+        return CacheInfo(
+            self.folder,
+            len({file.parent for file in files}),
+            len(files),
+            sum(sizes),
+            self.limit_bytes,
+        )
 
     def clear(self) -> int:
-        """Removes the cache's own files, and nothing else that may stand in the folder; returns the bytes freed."""
+        """Removes the cache's own files, and nothing else that may stand in the folder; returns the
+        bytes freed.
+        """
         freed = 0
         for file in list(self._all_files()):
             size = _stat(file)[1]
@@ -135,9 +151,13 @@ class EmbeddingCache:
             return
 
     def _write_shard(self, fingerprint: str, keys: Tensor, values: Tensor, age: str = "") -> bool:
-        """`age`: the first part of an older shard's name, so that what replaces it is read as early."""
+        """`age`: the first part of an older shard's name, so that what replaces it is read as
+        early.
+        """
         pairs = zip(keys.numpy(), values.numpy(), strict=True)
-        sums = torch.tensor([_checksum(fingerprint, key.tobytes(), row) for key, row in pairs], dtype=torch.int64)
+        sums = torch.tensor(
+            [_checksum(fingerprint, key.tobytes(), row) for key, row in pairs], dtype=torch.int64
+        )
         metadata = {"format": _FORMAT, "fingerprint": fingerprint}
         tensors = {"keys": keys, "sums": sums, "rows": values}
         home = self._home(fingerprint)
@@ -158,9 +178,12 @@ class EmbeddingCache:
         merged: dict[bytes, Tensor] = {}
         for shard in small:
             for key, row in _read_shard(shard, fingerprint, width, None).items():
-                merged.setdefault(key, row)  # a row encoded twice may differ by rounding: the first stays the one read
+                # a row encoded twice may differ by rounding: the first stays the one read
+                merged.setdefault(key, row)
         if merged:
-            joined = np.frombuffer(b"".join(merged), dtype=np.uint8).reshape(len(merged), _KEY_BYTES)
+            joined = np.frombuffer(b"".join(merged), dtype=np.uint8).reshape(
+                len(merged), _KEY_BYTES
+            )
             values, age = torch.stack(list(merged.values())), small[0].stem.partition("-")[0]
             if not self._write_shard(fingerprint, torch.from_numpy(joined.copy()), values, age):
                 return
@@ -173,7 +196,9 @@ class EmbeddingCache:
         total = sum(size for _, size, _ in entries)
         for used, size, file in entries:
             stale = file.suffix == ".speed-tmp" and time.time() - used > _STALE_SECONDS
-            if (stale or (total > self.limit_bytes and file.suffix != ".speed-tmp")) and _remove(file):
+            if (stale or (total > self.limit_bytes and file.suffix != ".speed-tmp")) and _remove(
+                file
+            ):
                 total -= size
 
 
@@ -187,8 +212,12 @@ def _checksum(fingerprint: str, key: bytes, row: NDArray[np.float32]) -> int:
     return zlib.crc32(row.tobytes(), zlib.crc32(key, zlib.crc32(fingerprint.encode())))
 
 
-def _read_shard(path: Path, fingerprint: str, width: int, wanted: Iterable[bytes] | None) -> dict[bytes, Tensor]:
-    """Rows of one shard by key; all of them if `wanted` is None. A damaged shard is removed and gives nothing."""
+def _read_shard(
+    path: Path, fingerprint: str, width: int, wanted: Iterable[bytes] | None
+) -> dict[bytes, Tensor]:
+    """Rows of one shard by key; all of them if `wanted` is None. A damaged shard is removed and
+    gives nothing.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -202,9 +231,20 @@ def _read_shard(path: Path, fingerprint: str, width: int, wanted: Iterable[bytes
         places = {joined[i * _KEY_BYTES : (i + 1) * _KEY_BYTES]: i for i in range(len(sums))}
         chosen = places if wanted is None else {key: places[key] for key in wanted if key in places}
         found = {key: rows[i].clone() for key, i in chosen.items()}
-        if any(_checksum(fingerprint, key, found[key].numpy()) != sums[i].item() for key, i in chosen.items()):
+        if any(
+            _checksum(fingerprint, key, found[key].numpy()) != sums[i].item()
+            for key, i in chosen.items()
+        ):
             raise ValueError("a row fails its checksum")
-    except (OSError, SafetensorError, ValueError, RuntimeError, TypeError, KeyError, AttributeError):
+    except (
+        OSError,
+        SafetensorError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ):
         if path.exists():
             _remove(path)
         return {}
@@ -239,7 +279,9 @@ def _remove(path: Path) -> bool:
 FLUSH_TEXTS = 256
 """Texts encoded between two writes: what an interrupted run loses at most."""
 FLUSH_BYTES = 2**28
-"""Fewer texts where their whole prompts take more memory than this: 64 at Flux's 256 rows of 4096."""
+"""Fewer texts where their whole prompts take more memory than this: 64 at Flux's 256 rows of
+4096.
+"""
 
 
 class CachedEncoder:
@@ -252,17 +294,21 @@ class CachedEncoder:
         push: Push | None = None,
         stored_as: Callable[[str], str] = str,
     ) -> None:
-        """Without a cache every text is encoded. `push`: what the model does to each row before the edited layers.
+        """Without a cache every text is encoded. `push`: what the model does to each row before the
+        edited layers.
 
-        Rows are kept as the encoder gives them, so that models with other weights share them, under the name that
-        `stored_as` gives a text: another one whenever a file that the text names has changed.
+        Rows are kept as the encoder gives them, so that models with other weights share them, under
+        the name that `stored_as` gives a text: another one whenever a file that the text names has
+        changed.
         """
         self.encoder = encoder
         self.cache = cache
         self.push = push
         self.stored_as = stored_as
         self.pools = False
-        """Whether the pooled embedding of every text is read along with its rows, so that no text is run twice."""
+        """Whether the pooled embedding of every text is read along with its rows, so that no text
+        is run twice.
+        """
         self.encoded = 0
         """Texts that went through the encoder."""
         self.reused = 0
@@ -280,14 +326,18 @@ class CachedEncoder:
         return CachedEncoder(self.encoder, None, self.push)
 
     def rows(
-        self, requests: Sequence[RowRequest], stage: Stage = "encode", progress: Progress | None = None
+        self,
+        requests: Sequence[RowRequest],
+        stage: Stage = "encode",
+        progress: Progress | None = None,
     ) -> list[Tensor]:
         """For each request its rows (`len(rows) x d`)."""
         wanted: dict[str, set[int]] = {}
         for request in requests:
             wanted.setdefault(request.text, set()).update(request.rows)
         known = self._recall(wanted)
-        # What is to be encoded, with all its rows or, where only the pooled embedding is missing, with none.
+        # What is to be encoded, with all its rows or, where only the pooled embedding is missing,
+        # with none.
         missing: dict[str, set[int]] = {}
         for text, rows in wanted.items():
             if any((text, row) not in known for row in rows):
@@ -301,18 +351,25 @@ class CachedEncoder:
         for start in range(0, len(order), count):
             part = order[start : start + count]
             fresh = self._encode(part, missing, part_of(progress, stage, start, len(missing)))
-            # Encoded again for the sake of others, a row may differ by rounding: the one on disk stays the one used.
+            # Encoded again for the sake of others, a row may differ by rounding: the one on disk
+            # stays the one used.
             fresh = {key: row for key, row in fresh.items() if key not in known}
             self._store(self.encoder.fingerprint, fresh)
             known |= fresh
         if progress is not None:
             progress(stage, len(missing), len(missing))
         nothing = torch.empty(0, self.encoder.width)
-        found = [torch.cat([nothing, *(known[r.text, row][None] for row in r.rows)]) for r in requests]
+        found = [
+            torch.cat([nothing, *(known[r.text, row][None] for row in r.rows)]) for r in requests
+        ]
         return found if self.push is None else [self.push(block) for block in found]
 
-    def pooled(self, texts: Sequence[str], stage: Stage = "encode", progress: Progress | None = None) -> Tensor:
-        """`texts x pooled width`: the pooled embeddings of texts, most of which were read with their rows."""
+    def pooled(
+        self, texts: Sequence[str], stage: Stage = "encode", progress: Progress | None = None
+    ) -> Tensor:
+        """`texts x pooled width`: the pooled embeddings of texts, most of which were read with
+        their rows.
+        """
         missing = [text for text in dict.fromkeys(texts) if text not in self._pooled]
         if missing:
             before, self.pools = self.pools, True
@@ -332,20 +389,27 @@ class CachedEncoder:
         if self.cache is None:
             return {}
         if self.pools:
-            encoder, asked = self.encoder, [(text, 0) for text in wanted if text not in self._pooled]
+            encoder, asked = (
+                self.encoder,
+                [(text, 0) for text in wanted if text not in self._pooled],
+            )
             stored = self._stored(encoder.pooled_fingerprint, encoder.pooled_width, asked)
             self._pooled |= {text: row for (text, _), row in stored.items()}
         keys = [(text, row) for text, rows in wanted.items() for row in rows]
         return self._stored(self.encoder.fingerprint, self.encoder.width, keys)
 
-    def _stored(self, fingerprint: str, width: int, keys: Sequence[StoredRow]) -> dict[StoredRow, Tensor]:
+    def _stored(
+        self, fingerprint: str, width: int, keys: Sequence[StoredRow]
+    ) -> dict[StoredRow, Tensor]:
         assert self.cache is not None
         names = {(self.stored_as(text), row): (text, row) for text, row in keys}
         return {names[key]: row for key, row in self.cache.read(fingerprint, width, names).items()}
 
     def _store(self, fingerprint: str, rows: Mapping[StoredRow, Tensor]) -> None:
         if self.cache is not None:
-            self.cache.write(fingerprint, {(self.stored_as(text), at): row for (text, at), row in rows.items()})
+            self.cache.write(
+                fingerprint, {(self.stored_as(text), at): row for (text, at), row in rows.items()}
+            )
 
     def _encode(
         self, texts: Sequence[str], wanted: dict[str, set[int]], progress: Progress | None
@@ -354,7 +418,9 @@ class CachedEncoder:
         if self.pools:
             blocks, pooled = read_both(self.encoder, requests, progress)
             new = {text: row for text, row in pooled.items() if text not in self._pooled}
-            self._store(self.encoder.pooled_fingerprint, {(text, 0): row for text, row in new.items()})
+            self._store(
+                self.encoder.pooled_fingerprint, {(text, 0): row for text, row in new.items()}
+            )
             self._pooled |= new
         else:
             blocks = read_rows(self.encoder, requests, progress)

@@ -1,4 +1,5 @@
-"""CLIP text encoders from a file's own weights, whatever their spelling: one, or two side by side (SDXL).
+"""CLIP text encoders from a file's own weights, whatever their spelling: one, or two side by side
+(SDXL).
 
 `ClipWeights` finds the tensors, `ClipTower` runs them, `ClipTextEncoder` turns prompts into rows.
 """
@@ -15,12 +16,22 @@ from torch import Tensor, nn
 from ..errors import FileError
 from ..files.tensors import read_scaled
 from ..models.architecture import FamilyEncoder
-from ..prompts.tokens import Stream
+from ..text.tokens import Stream
 from .encoder import TowerEncoder
 from .tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
-from .tower import STORED, Built, EncoderWeights, LazyBlocks, PoolingTower, Tensors, assign, tensors_digest
+from .tower import (
+    STORED,
+    Built,
+    EncoderWeights,
+    LazyBlocks,
+    PoolingTower,
+    Tensors,
+    assign,
+    tensors_digest,
+)
 
-# transformers' module -> OpenCLIP's, inside one block; the three attention inputs are one stacked matrix there.
+# transformers' module -> OpenCLIP's, inside one block; the three attention inputs are one stacked
+# matrix there.
 _BLOCK = {
     "layer_norm1": "ln_1",
     "layer_norm2": "ln_2",
@@ -51,7 +62,9 @@ class ClipWeights(EncoderWeights):
             if self._open_clip
             else "text_model.encoder.layers.{}.layer_norm1.weight"
         )
-        self.vocabulary, self.width = self._shape(self._spelled("embeddings.token_embedding.weight"), 2)
+        self.vocabulary, self.width = self._shape(
+            self._spelled("embeddings.token_embedding.weight"), 2
+        )
         self.positions, _ = self._shape(self._spelled("embeddings.position_embedding.weight"), 2)
         (self.inner_width,) = self._shape(self._spelled("encoder.layers.0.mlp.fc1.bias"), 1)
 
@@ -59,20 +72,37 @@ class ClipWeights(EncoderWeights):
         """One block's tensors, named relative to the block."""
         modules = _BLOCK if self._open_clip else (*_BLOCK, *_ATTENTION_INPUTS)
         names = [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
-        found = {name: self._read(self._spelled(f"encoder.layers.{layer}.{name}")) for name in names}
+        found = {
+            name: self._read(self._spelled(f"encoder.layers.{layer}.{name}")) for name in names
+        }
         if self._open_clip:
             for leaf in ("weight", "bias"):
                 stacked = self._read(f"transformer.resblocks.{layer}.attn.in_proj_{leaf}")
                 parts = stacked.split(max(1, len(stacked) // 3))
-                found |= {f"{module}.{leaf}": part for module, part in zip(_ATTENTION_INPUTS, parts, strict=False)}
+                found |= {
+                    f"{module}.{leaf}": part
+                    for module, part in zip(_ATTENTION_INPUTS, parts, strict=False)
+                }
         return found
 
     def idle(self) -> tuple[int, ...]:
-        """Blocks that add nothing to what passes through them, as most of a small model's CLIP do: their last layers
-        are zero. The biases are looked at first, so that a trained encoder's matrices are not read for this."""
-        names = [f"{module}.{leaf}" for leaf in ("bias", "weight") for module in ("self_attn.out_proj", "mlp.fc2")]
-        spelled = ([self._spelled(f"encoder.layers.{layer}.{name}") for name in names] for layer in range(self.layers))
-        return tuple(place for place, own in enumerate(spelled) if not any(bool(self._read(key).any()) for key in own))
+        """Blocks that add nothing to what passes through them, as most of a small model's CLIP do:
+        their last layers are zero. The biases are looked at first, so that a trained encoder's
+        matrices are not read for this."""
+        names = [
+            f"{module}.{leaf}"
+            for leaf in ("bias", "weight")
+            for module in ("self_attn.out_proj", "mlp.fc2")
+        ]
+        spelled = (
+            [self._spelled(f"encoder.layers.{layer}.{name}") for name in names]
+            for layer in range(self.layers)
+        )
+        return tuple(
+            place
+            for place, own in enumerate(spelled)
+            if not any(bool(self._read(key).any()) for key in own)
+        )
 
     def top(self) -> dict[str, Tensor]:
         """What stands outside the blocks: embedding tables and the final norm."""
@@ -81,7 +111,8 @@ class ClipWeights(EncoderWeights):
     def projection(self) -> Tensor | None:
         """`pooled width x d`: maps the end token's last state to the pooled embedding.
 
-        None where the family takes that state as it is, or the file has no projection: ComfyUI then does the same.
+        None where the family takes that state as it is, or the file has no projection: ComfyUI then
+        does the same.
         """
         name = self._projection
         if name is None:
@@ -116,7 +147,9 @@ class ClipWeights(EncoderWeights):
         return f"transformer.resblocks.{layer}.{_BLOCK['.'.join(module)]}.{leaf}"
 
     def _read(self, name: str) -> Tensor:
-        return read_scaled(self._tensors.__getitem__, set(self._tensors.keys()), self._key(name))[0].to(STORED)
+        return read_scaled(self._tensors.__getitem__, set(self._tensors.keys()), self._key(name))[
+            0
+        ].to(STORED)
 
 
 HEAD_WIDTH = 64
@@ -142,8 +175,12 @@ class ClipTower(PoolingTower):
 
     @property
     def pooled_width(self) -> int:
-        """Width of its pooled embedding; 0 where the file lacks the last blocks, which the rows do without."""
-        return self.weights.pooled_width if self.weights.layers == self.weights.complete_layers else 0
+        """Width of its pooled embedding; 0 where the file lacks the last blocks, which the rows do
+        without.
+        """
+        return (
+            self.weights.pooled_width if self.weights.layers == self.weights.complete_layers else 0
+        )
 
     def pooled_digest(self) -> str:
         """Hash of what a pooled embedding depends on besides `digest`."""
@@ -151,7 +188,9 @@ class ClipTower(PoolingTower):
 
     @torch.no_grad()
     def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """`states`, and `batch x pooled width`: the last state at the end token (`ends`), in one run."""
+        """`states`, and `batch x pooled width`: the last state at the end token (`ends`), in one
+        run.
+        """
         built, count = self._ready(), self.weights.layers
         before_norm = _Noted(built.final_norm)
         last = self._call(built, ids, built.blocks.first(count, self.blocks), before_norm)
@@ -161,7 +200,9 @@ class ClipTower(PoolingTower):
         states = built.final_norm(state) if self.row.final_norm else state
         pooled = last[torch.arange(len(ids)), ends.to(last.device)]
         projection = self.weights.projection()
-        return states, pooled if projection is None else pooled @ projection.to(self._device, torch.float32).T
+        return states, (
+            pooled if projection is None else pooled @ projection.to(self._device, torch.float32).T
+        )
 
     def _build(self) -> Built:
         from transformers import CLIPTextConfig, CLIPTextModel
@@ -169,8 +210,8 @@ class ClipTower(PoolingTower):
         weights = self.weights
         if weights.vocabulary <= END_TOKEN or weights.width % HEAD_WIDTH:
             raise FileError(
-                f"The text encoder '{weights.row.name}' has {weights.vocabulary} tokens of width {weights.width}: "
-                "this is not a CLIP text encoder."
+                f"The text encoder '{weights.row.name}' has {weights.vocabulary} tokens of width"
+                f" {weights.width}: this is not a CLIP text encoder."
             )
         config = CLIPTextConfig(
             vocab_size=weights.vocabulary,
@@ -186,8 +227,12 @@ class ClipTower(PoolingTower):
             model = CLIPTextModel(config).eval()
         core = _core(model)
         assign(core, weights.top(), self._device, weights.row.name, strict=False)
-        core.embeddings.position_ids = torch.arange(weights.positions, device=self._device).expand(1, -1)
-        blocks = LazyBlocks(core.encoder.layers, weights.block, self._device, weights.row.name, weights.idle())
+        core.embeddings.position_ids = torch.arange(weights.positions, device=self._device).expand(
+            1, -1
+        )
+        blocks = LazyBlocks(
+            core.encoder.layers, weights.block, self._device, weights.row.name, weights.idle()
+        )
         return Built(model, blocks, core.final_layer_norm)
 
     def _put_together(self, built: Built, blocks: nn.ModuleList, norm: nn.Module) -> None:
@@ -225,19 +270,23 @@ class ClipTextEncoder(TowerEncoder):
         device: torch.device | str = "cpu",
         pooled: Sequence[FamilyEncoder] = (),
     ) -> None:
-        """`rows`: the family's encoders from the registry, in column order. `clip_skip`: as in ComfyUI, -1 is the
-        last layer, -2 the one before; None is what the family was trained with. `pooled`: those of them whose pooled
-        embeddings the family reads, too."""
-        self._clips = tuple(ClipTower(ClipWeights(tensors, row), clip_skip, torch.device(device)) for row in rows)
+        """`rows`: the family's encoders from the registry, in column order. `clip_skip`: as in
+        ComfyUI, -1 is the last layer, -2 the one before; None is what the family was trained with.
+        `pooled`: those of them whose pooled embeddings the family reads, too."""
+        self._clips = tuple(
+            ClipTower(ClipWeights(tensors, row), clip_skip, torch.device(device)) for row in rows
+        )
         lengths = {tower.weights.positions for tower in self._clips}
         if len(lengths) != 1:
             raise FileError(
-                f"The text encoders take prompts of different lengths ({sorted(lengths)}): they do not belong to one "
-                "model."
+                f"The text encoders take prompts of different lengths ({sorted(lengths)}): they do"
+                " not belong to one model."
             )
         names = {row.name for row in pooled}
         pooling = [tower for tower in self._clips if tower.row.name in names]
-        super().__init__(self._clips, tokenizer, Stream(tokenizer.token_ids, lengths.pop()), pooling)
+        super().__init__(
+            self._clips, tokenizer, Stream(tokenizer.token_ids, lengths.pop()), pooling
+        )
 
     def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
         return [START_TOKEN, *text, END_TOKEN, *[pad] * self.context_length]

@@ -1,7 +1,8 @@
 """Prompts to rows: what the rest of the program needs from a text encoder, whoever runs it.
 
-`TextEncoder` is that need. `TowerEncoder` meets it with one tokenizer and one encoder or several side by side,
-`JoinedTextEncoder` with several kinds: each has rows of its own below the others', in its own columns, zero elsewhere.
+`TextEncoder` is that need. `TowerEncoder` meets it with one tokenizer and one encoder or several
+side by side, `JoinedTextEncoder` with several kinds: each has rows of its own below the others', in
+its own columns, zero elsewhere.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..progress import Progress
-from ..prompts.requests import RowRequest
-from ..prompts.tokens import Stream
+from ..text.requests import RowRequest
+from ..text.tokens import Stream
 from .tokenizers import LiteralTokenizer
 from .tower import PoolingTower, Tower
 
 
 class TextEncoder(Protocol):
-    """Turns prompts into the rows that the model's layers receive: those of its streams, one below the other."""
+    """Turns prompts into the rows that the model's layers receive: those of its streams, one below
+    the other.
+    """
 
     @property
     def fingerprint(self) -> str:
-        """Changes with everything that changes an embedding: weights, hidden layer, tokenizer, padding."""
+        """Changes with everything that changes an embedding: weights, hidden layer, tokenizer,
+        padding.
+        """
 
     @property
     def width(self) -> int:
@@ -43,10 +48,14 @@ class TextEncoder(Protocol):
     def streams(self) -> tuple[Stream, ...]:
         """Which rows are whose, in the order of the rows; at least one."""
 
-    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
-        """For each prompt its first `lengths[i]` rows of the padded sequence, as float32 on the CPU (`length x d`).
+    def encode(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> list[Tensor]:
+        """For each prompt its first `lengths[i]` rows of the padded sequence, as float32 on the CPU
+        (`length x d`).
 
-        Asking for fewer rows is how an encoder may save work; the rows are the same as of the whole sequence.
+        Asking for fewer rows is how an encoder may save work; the rows are the same as of the whole
+        sequence.
         """
 
     def close(self) -> None:
@@ -54,7 +63,9 @@ class TextEncoder(Protocol):
 
     @property
     def pooled_width(self) -> int:
-        """Width of the pooled embedding that the model reads besides the rows; 0: it reads none, or cannot be given."""
+        """Width of the pooled embedding that the model reads besides the rows; 0: it reads none, or
+        cannot be given.
+        """
 
     @property
     def pooled_fingerprint(self) -> str:
@@ -74,11 +85,18 @@ class RowsAndPooled(ABC):
 
     @abstractmethod
     def _encoded(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """First `lengths[i]` rows of each prompt, and with `pools` each one's pooled embedding."""
 
-    def encode(self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None) -> list[Tensor]:
+    def encode(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> list[Tensor]:
         """First `lengths[i]` rows of each prompt (`length x d`), float32 on the CPU."""
         return self._encoded(prompts, lengths, progress, pools=False)[0]
 
@@ -92,12 +110,15 @@ class RowsAndPooled(ABC):
 def prompts_worth(encoder: TextEncoder, prompts: int, names: int) -> float:
     """How many whole prompts take as long as these and so many bare names.
 
-    A name is a few tokens where a prompt is a context full of them; an encoder that is not causal runs both whole.
+    A name is a few tokens where a prompt is a context full of them; an encoder that is not causal
+    runs both whole.
     """
     return prompts + names / (10 if all(stream.causal for stream in encoder.streams) else 1)
 
 
-def read_rows(encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None) -> list[Tensor]:
+def read_rows(
+    encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None
+) -> list[Tensor]:
     """For each request its rows (`len(rows) x d`); a prompt asked for twice is encoded once."""
     needed = _lengths(encoder, requests)
     encoded = encoder.encode(list(needed), list(needed.values()), progress)
@@ -107,7 +128,9 @@ def read_rows(encoder: TextEncoder, requests: Sequence[RowRequest], progress: Pr
 def read_both(
     encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The rows as `read_rows` gives them, and the pooled embedding of each text (`pooled width`)."""
+    """The rows as `read_rows` gives them, and the pooled embedding of each text (`pooled
+    width`).
+    """
     needed = _lengths(encoder, requests)
     encoded, pooled = encoder.encode_both(list(needed), list(needed.values()), progress)
     _refuse_unusable([row[None] for row in pooled], list(needed), encoder.pooled_width)
@@ -119,13 +142,21 @@ def _lengths(encoder: TextEncoder, requests: Sequence[RowRequest]) -> dict[str, 
     needed: dict[str, int] = {}
     for request in requests:
         if not all(0 <= row < encoder.context_length for row in request.rows):
-            raise InputError(f"Rows {request.rows} of '{request.text}' reach beyond {encoder.context_length} rows.")
-        needed[request.text] = max(needed.get(request.text, 0), *(row + 1 for row in request.rows), 0)
+            raise InputError(
+                f"Rows {request.rows} of '{request.text}' reach beyond {encoder.context_length}"
+                " rows."
+            )
+        needed[request.text] = max(
+            needed.get(request.text, 0), *(row + 1 for row in request.rows), 0
+        )
     return needed
 
 
 def _asked_for(
-    encoder: TextEncoder, requests: Sequence[RowRequest], needed: dict[str, int], encoded: Sequence[Tensor]
+    encoder: TextEncoder,
+    requests: Sequence[RowRequest],
+    needed: dict[str, int],
+    encoded: Sequence[Tensor],
 ) -> list[Tensor]:
     _refuse_unusable(encoded, list(needed), encoder.width)
     by_text = dict(zip(needed, encoded, strict=True))
@@ -135,11 +166,13 @@ def _asked_for(
 def _refuse_unusable(encoded: Sequence[Tensor], prompts: Sequence[str], width: int) -> None:
     for rows, prompt in zip(encoded, prompts, strict=True):
         if rows.shape[1] != width:
-            raise InputError(f"The text encoder gave rows of width {rows.shape[1]}, but said {width}.")
+            raise InputError(
+                f"The text encoder gave rows of width {rows.shape[1]}, but said {width}."
+            )
         if not torch.isfinite(rows).all():
             raise InputError(
-                f"The text encoder gives NaN or Inf for '{prompt}': the checkpoint's text encoder is damaged or "
-                "incomplete; load another one."
+                f"The text encoder gives NaN or Inf for '{prompt}': the checkpoint's text encoder"
+                " is damaged or incomplete; load another one."
             )
 
 
@@ -157,14 +190,17 @@ class JoinedTextEncoder(RowsAndPooled):
     """A `TextEncoder` made of others. SD3: CLIP in columns 0 to 2047, below it T5 in all 4096."""
 
     def __init__(self, parts: Sequence[EncoderPart], width: int, pooled_width: int = 0) -> None:
-        """`parts` from the first row down, at least one; `width`: of the rows that the model receives.
+        """`parts` from the first row down, at least one; `width`: of the rows that the model
+        receives.
 
         `pooled_width`: of the pooled embedding that it receives, zero where no part has a say.
         """
         self._parts = tuple(parts)
         self.width = width
         self.pooled_width = pooled_width if any(part.encoder.pooled_width for part in parts) else 0
-        self._first_rows = [sum(part.encoder.context_length for part in parts[:n]) for n in range(len(parts))]
+        self._first_rows = [
+            sum(part.encoder.context_length for part in parts[:n]) for n in range(len(parts))
+        ]
         self.context_length = sum(part.encoder.context_length for part in parts)
         self.streams = tuple(
             replace(stream, first=first + stream.first)
@@ -188,7 +224,9 @@ class JoinedTextEncoder(RowsAndPooled):
         """Hash over those of the parts that give any, and their places."""
         parts = [part for part in self._parts if part.encoder.pooled_width]
         places = [f"{part.pooled_column} {part.encoder.pooled_fingerprint}" for part in parts]
-        return hashlib.sha256("\n".join([f"joined {self.pooled_width}", *places]).encode()).hexdigest()
+        return hashlib.sha256(
+            "\n".join([f"joined {self.pooled_width}", *places]).encode()
+        ).hexdigest()
 
     def close(self) -> None:
         """Gives the memory of all parts back."""
@@ -196,7 +234,12 @@ class JoinedTextEncoder(RowsAndPooled):
             part.encoder.close()
 
     def _encoded(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
         # A part is run for the prompts that reach into it; those that pool, for every prompt.
         out = [torch.zeros(length, self.width) for length in lengths]
@@ -219,11 +262,17 @@ class JoinedTextEncoder(RowsAndPooled):
 
 
 class PairedTextEncoder(RowsAndPooled):
-    """A `TextEncoder` whose rows come from one encoder and whose pooled embeddings from another (Flux)."""
+    """A `TextEncoder` whose rows come from one encoder and whose pooled embeddings from another
+    (Flux).
+    """
 
     def __init__(self, rows: TextEncoder, pooled: TextEncoder) -> None:
         self._rows, self._pooled = rows, pooled
-        self.width, self.context_length, self.streams = rows.width, rows.context_length, rows.streams
+        self.width, self.context_length, self.streams = (
+            rows.width,
+            rows.context_length,
+            rows.streams,
+        )
         self.pooled_width = pooled.pooled_width
 
     @property
@@ -237,14 +286,21 @@ class PairedTextEncoder(RowsAndPooled):
         return self._pooled.pooled_fingerprint
 
     def _encoded(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Rows of the prompts that any are asked of, and the pooled embeddings of all."""
         waiting = _waiting(progress, len(prompts))
         pooled = self._pooled.encode_both(prompts, [0] * len(prompts), waiting)[1] if pools else []
         rows = [torch.empty(0, self.width)] * len(prompts)
         chosen = [i for i, length in enumerate(lengths) if length]
-        found = self._rows.encode([prompts[i] for i in chosen], [lengths[i] for i in chosen], progress)
+        found = self._rows.encode(
+            [prompts[i] for i in chosen], [lengths[i] for i in chosen], progress
+        )
         for i, values in zip(chosen, found, strict=True):
             rows[i] = values
         return rows, pooled
@@ -266,15 +322,16 @@ def _waiting(progress: Progress | None, total: int) -> Progress | None:
 
 
 BATCH_TOKENS = 1536
-"""Token rows a batch: enough to keep the matrix products efficient, few enough that a block of CLIP takes under a
-second."""
+"""Token rows a batch: enough to keep the matrix products efficient, few enough that a block of CLIP
+takes under a second."""
 
 
 class TowerEncoder(RowsAndPooled):
-    """A `TextEncoder` with one stream. Nothing is read from the file before the first prompt, but for the fingerprint.
+    """A `TextEncoder` with one stream. Nothing is read from the file before the first prompt, but
+    for the fingerprint.
 
-    Prompts to a causal encoder run only as long as the rows asked for, batched with prompts of like length; others
-    always run whole.
+    Prompts to a causal encoder run only as long as the rows asked for, batched with prompts of like
+    length; others always run whole.
     """
 
     def __init__(
@@ -284,7 +341,9 @@ class TowerEncoder(RowsAndPooled):
         stream: Stream,
         pooling: Sequence[PoolingTower] = (),
     ) -> None:
-        """`pooling`: those of the towers whose pooled embeddings, side by side, make the model's."""
+        """`pooling`: those of the towers whose pooled embeddings, side by side, make the
+        model's.
+        """
         self._towers = tuple(towers)
         self._pooling = tuple(pooling) if all(tower.pooled_width for tower in pooling) else ()
         self._tokenizer = tokenizer
@@ -317,14 +376,22 @@ class TowerEncoder(RowsAndPooled):
     def trial(self) -> float:
         """About how many seconds a whole prompt takes, from one block of each tower."""
         whole = self.context_length
-        return sum(tower.trial(self._padded([[]], tower, whole), BATCH_TOKENS // whole) for tower in self._towers)
+        return sum(
+            tower.trial(self._padded([[]], tower, whole), BATCH_TOKENS // whole)
+            for tower in self._towers
+        )
 
     def token_ids(self, text: str) -> list[int]:
         """Tokens of the literal text, without start and end tokens."""
         return self._tokenizer.token_ids(text)
 
     def _encoded(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, *, pools: bool
+        self,
+        prompts: Sequence[str],
+        lengths: Sequence[int],
+        progress: Progress | None,
+        *,
+        pools: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
         pooling = self._pooling if pools else ()
         texts = [self._checked_ids(prompt) for prompt in prompts]
@@ -340,7 +407,8 @@ class TowerEncoder(RowsAndPooled):
             tower.tick = tick
         # A pooled embedding is read at the end token.
         run = [
-            max(length, self._end(text) + 1) if pooling else length for length, text in zip(lengths, texts, strict=True)
+            max(length, self._end(text) + 1) if pooling else length
+            for length, text in zip(lengths, texts, strict=True)
         ]
         run = run if self.streams[0].causal else [self.context_length] * len(prompts)
         for batch in _batches(run):
@@ -382,7 +450,8 @@ class TowerEncoder(RowsAndPooled):
         room = self.context_length - 1 - self.streams[0].before
         if len(ids) > room:
             raise InputError(
-                f"'{prompt[:60]}' is {len(ids)} tokens long, but the text encoder takes {room}: shorten it."
+                f"'{prompt[:60]}' is {len(ids)} tokens long, but the text encoder takes {room}:"
+                " shorten it."
             )
         return ids
 

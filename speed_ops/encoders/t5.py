@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..errors import FileError
 from ..files.tensors import read_scaled
 from ..models.architecture import FamilyEncoder
-from ..prompts.tokens import Stream
+from ..text.tokens import Stream
 from .encoder import TowerEncoder
 from .tokenizers import T5_END_TOKEN, T5Tokenizer
 from .tower import STORED, Built, EncoderWeights, LazyBlocks, Tensors, Tower, assign
@@ -34,19 +34,24 @@ class T5Weights(EncoderWeights):
     def __init__(self, tensors: Tensors, row: FamilyEncoder) -> None:
         super().__init__(tensors, row)
         self.layers = self._count_layers("encoder.block.{}.layer.0.layer_norm.weight")
-        self._table = "shared.weight" if "shared.weight" in self._file_keys else "encoder.embed_tokens.weight"
+        self._table = (
+            "shared.weight" if "shared.weight" in self._file_keys else "encoder.embed_tokens.weight"
+        )
         self.vocabulary, self.width = self._shape(self._table, 2)
         self.distances, self.heads = self._shape(f"encoder.block.0.{_DISTANCES}", 2)
         self.attention_width, _ = self._shape("encoder.block.0.layer.0.SelfAttention.q.weight", 2)
         self.inner_width, _ = self._shape("encoder.block.0.layer.1.DenseReluDense.wi_0.weight", 2)
         if self.attention_width % self.heads:
             raise FileError(
-                f"The text encoder '{row.name}' is damaged: its width is not a multiple of its {self.heads} heads."
+                f"The text encoder '{row.name}' is damaged: its width is not a multiple of its"
+                f" {self.heads} heads."
             )
         self._stored: torch.dtype | None = None
 
     def block(self, layer: int) -> dict[str, Tensor]:
-        """One block's tensors, named relative to it. The table of distances is the first block's, for all of them."""
+        """One block's tensors, named relative to it. The table of distances is the first block's,
+        for all of them.
+        """
         start = f"encoder.block.{layer}."
         names = [f"{module}.weight" for module in (*_MATRICES, *_NORMS)]
         return {name: self._read(start + name) for name in names} | {
@@ -56,7 +61,8 @@ class T5Weights(EncoderWeights):
     def top(self) -> dict[str, Tensor]:
         """The embedding table and the final norm."""
         table = self._read(self._table)
-        if table.element_size() == 1:  # the table of a plain fp8 file may hold NaN, which ComfyUI reads as zero
+        # the table of a plain fp8 file may hold NaN, which ComfyUI reads as zero
+        if table.element_size() == 1:
             table = torch.nan_to_num(table.to(torch.float32)).to(STORED)
         return {"shared.weight": table, _FINAL_NORM: self._read(_FINAL_NORM)}
 
@@ -68,12 +74,16 @@ class T5Weights(EncoderWeights):
         if self._stored is None:
             kind = self._tensors[self._key(_FINAL_NORM)].dtype
             self._stored = kind if kind.itemsize <= STORED.itemsize else STORED
-        value, scaled = read_scaled(self._tensors.__getitem__, set(self._tensors.keys()), self._key(name))
+        value, scaled = read_scaled(
+            self._tensors.__getitem__, set(self._tensors.keys()), self._key(name)
+        )
         return value if scaled else value.to(self._stored)
 
 
 class T5Tower(Tower):
-    """T5-XXL, or a shrunken one. No attention mask: the models that read it were trained on padding rows, too."""
+    """T5-XXL, or a shrunken one. No attention mask: the models that read it were trained on padding
+    rows, too.
+    """
 
     def __init__(self, weights: T5Weights, clip_skip: int | None, device: torch.device) -> None:
         super().__init__(weights, clip_skip, device)
@@ -102,7 +112,8 @@ class T5Tower(Tower):
             model = T5EncoderModel(config).eval()
         assign(model, weights.top(), self._device, self.row.name, strict=False)
         model.set_input_embeddings(model.shared)  # one table, not two
-        # The first block alone has a table of distances, and hands its values on: any of its kind can stand anywhere.
+        # The first block alone has a table of distances, and hands its values on: any of its kind
+        # can stand anywhere.
         layers = nn.ModuleList([deepcopy(model.encoder.block[0]) for _ in range(weights.layers)])
         blocks = LazyBlocks(layers, weights.block, self._device, self.row.name)
         return Built(model, blocks, model.encoder.final_layer_norm)
@@ -112,7 +123,9 @@ class T5Tower(Tower):
 
 
 class T5TextEncoder(TowerEncoder):
-    """A `TextEncoder` without a start token in which every row reads the whole prompt, padding included."""
+    """A `TextEncoder` without a start token in which every row reads the whole prompt, padding
+    included.
+    """
 
     def __init__(
         self,
@@ -126,8 +139,8 @@ class T5TextEncoder(TowerEncoder):
         weights = T5Weights(tensors, row)
         if tokenizer.size > weights.vocabulary:
             raise FileError(
-                f"The tokenizer has {tokenizer.size} tokens, the text encoder '{row.name}' {weights.vocabulary}: "
-                "they do not belong together."
+                f"The tokenizer has {tokenizer.size} tokens, the text encoder '{row.name}'"
+                f" {weights.vocabulary}: they do not belong together."
             )
         tower = T5Tower(weights, clip_skip, torch.device(device))
         stream = Stream(tokenizer.token_ids, row.length, before=0, causal=False)

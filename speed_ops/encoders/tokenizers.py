@@ -1,6 +1,7 @@
 """CLIP's and T5's tokenizers from whichever copy of their vocabulary is at hand; never a download.
 
-All sources of CLIP's give the same ids (tested), so embeddings cached through one are valid through another.
+All sources of CLIP's give the same ids (tested), so embeddings cached through one are valid through
+another.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ INVERSION = re.compile(r"(?<!\S)embedding:(\S+)")
 
 
 class LiteralTokenizer:
-    """A subclass says which words would act as control tokens and where its vocabulary comes from."""
+    """A subclass says which words would act as control tokens and where its vocabulary comes
+    from.
+    """
 
     control: re.Pattern[str]
     knows_inversions = True
-    """False: there is nowhere to look for one, so a text that names one is refused, not read as words."""
+    """False: there is nowhere to look for one, so a text that names one is refused, not read as
+    words.
+    """
 
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         self._encode = encode
@@ -48,16 +53,21 @@ class LiteralTokenizer:
         """Ids of the literal text, without start and end tokens."""
         bad = self.control.search(text)
         if bad:
-            raise InputError(f"The text contains '{bad.group()}', which would start or end the prompt: remove it.")
+            raise InputError(
+                f"The text contains '{bad.group()}', which would start or end the prompt:"
+                " remove it."
+            )
         if not self.knows_inversions and (named := INVERSION.search(text)):
             raise InputError(
-                f"'{named.group()}' is a textual inversion, which only ComfyUI can look up: erase it there, or write "
-                f"'embedding :{named.group(1)}' if you mean the words."
+                f"'{named.group()}' is a textual inversion, which only ComfyUI can look up: erase"
+                f" it there, or write 'embedding :{named.group(1)}' if you mean the words."
             )
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InputError("The text contains half a character (a lone surrogate): remove it.") from error
+            raise InputError(
+                "The text contains half a character (a lone surrogate): remove it."
+            ) from error
         return list(self._encode(text))
 
 
@@ -65,11 +75,17 @@ MERGES = "bpe_simple_vocab_16e6.txt.gz"
 _PACKAGES = ("clip", "open_clip")
 _COUNT = 49152 - 256 - 2
 """Merges that the vocabulary uses; the file goes on with more."""
-_PRINTABLE = (*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1))
+_PRINTABLE = (
+    *range(ord("!"), ord("~") + 1),
+    *range(ord("¡"), ord("¬") + 1),
+    *range(ord("®"), ord("ÿ") + 1),
+)
 
 
 def installed_merges() -> Path | None:
-    """The list inside an installed package, which is found but not imported; None where there is none."""
+    """The list inside an installed package, which is found but not imported; None where there is
+    none.
+    """
     for name in _PACKAGES:
         spec = find_spec(name)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
@@ -84,15 +100,21 @@ def read_merges(file: Path) -> list[tuple[str, str]]:
         lines = gzip.decompress(file.read_bytes()).decode().split("\n")[1 : _COUNT + 1]
         merges = [(first, second) for first, second in (line.split() for line in lines)]
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise FileError(f"CLIP's merges in '{file}' cannot be read ({error}): install the package again.") from error
+        raise FileError(
+            f"CLIP's merges in '{file}' cannot be read ({error}): install the package again."
+        ) from error
     if len(merges) != _COUNT:
-        raise FileError(f"'{file}' has {len(merges)} merges instead of CLIP's {_COUNT}: install the package again.")
+        raise FileError(
+            f"'{file}' has {len(merges)} merges instead of CLIP's {_COUNT}: install the package"
+            " again."
+        )
     return merges
 
 
 def vocabulary(merges: list[tuple[str, str]]) -> dict[str, int]:
     """Token -> id: bytes, bytes that end a word, merges, then start and end."""
-    # A byte that does not print is spelled by the next letter from U+0100 on, and stands after those that do.
+    # A byte that does not print is spelled by the next letter from U+0100 on, and stands after
+    # those that do.
     letters = [chr(byte) for byte in _PRINTABLE]
     letters += [chr(256 + place) for place in range(256 - len(letters))]
     words = [*letters, *(letter + "</w>" for letter in letters), *map("".join, merges)]
@@ -111,11 +133,15 @@ class ClipTokenizer(LiteralTokenizer):
 
     @classmethod
     def from_files(cls, folder: str | Path) -> ClipTokenizer:
-        """From a folder with `vocab.json` and `merges.txt`: a diffusers model's `tokenizer`, or ComfyUI's own."""
+        """From a folder with `vocab.json` and `merges.txt`: a diffusers model's `tokenizer`, or
+        ComfyUI's own.
+        """
         vocab, merges = Path(folder) / "vocab.json", Path(folder) / "merges.txt"
         for file in (vocab, merges):
             if not file.is_file():
-                raise FileError(f"There is no '{file.name}' in '{folder}': give a folder with a CLIP tokenizer.")
+                raise FileError(
+                    f"There is no '{file.name}' in '{folder}': give a folder with a CLIP tokenizer."
+                )
         return cls(_load_files(vocab, merges))
 
     @classmethod
@@ -125,15 +151,18 @@ class ClipTokenizer(LiteralTokenizer):
 
     @classmethod
     def from_package(cls) -> ClipTokenizer:
-        """From an installed package that has the vocabulary: `instant-clip-tokenizer`, else one with CLIP itself."""
+        """From an installed package that has the vocabulary: `instant-clip-tokenizer`, else one
+        with CLIP itself.
+        """
         try:
             from instant_clip_tokenizer import Tokenizer
         except ImportError as error:  # there is none for Python 3.13
             if file := installed_merges():
                 return cls.from_merges(file)
             raise FileError(
-                "No CLIP tokenizer was found: install 'speed-erase[cli]', or give a folder with vocab.json and "
-                "merges.txt (a diffusers model's 'tokenizer', or 'comfy/sd1_tokenizer' of a ComfyUI checkout)."
+                "No CLIP tokenizer was found: install 'speed-erase[cli]', or give a folder with"
+                " vocab.json and merges.txt (a diffusers model's 'tokenizer', or"
+                " 'comfy/sd1_tokenizer' of a ComfyUI checkout)."
             ) from error
         tokenizer = Tokenizer()
         return cls(lambda text: tokenizer.encode(_normalise(text)))
@@ -145,10 +174,13 @@ class ClipTokenizer(LiteralTokenizer):
         return cls(_byte_pairs(vocabulary(merges), merges))
 
 
-def find_tokenizer(path: str | Path | None = None, comfyui: str | Path | None = None) -> ClipTokenizer:
+def find_tokenizer(
+    path: str | Path | None = None, comfyui: str | Path | None = None
+) -> ClipTokenizer:
     """The tokenizer that belongs to a model folder, else ComfyUI's, else the package's.
 
-    `path`: a tokenizer folder or a diffusers model folder; one that holds no tokenizer is refused, not passed over.
+    `path`: a tokenizer folder or a diffusers model folder; one that holds no tokenizer is refused,
+    not passed over.
     """
     if path is not None:
         inner = [Path(path) / name for name in ("tokenizer", "tokenizer_2")]
@@ -164,24 +196,36 @@ def _load_files(vocab: Path, merges: Path) -> Callable[[str], list[int]]:
     try:
         return _byte_pairs(*BPE.read_file(str(vocab), str(merges)))
     except Exception as error:  # the library raises bare exceptions for anything it cannot read
-        raise FileError(f"The CLIP tokenizer in '{vocab.parent}' cannot be read ({error}).") from error
+        raise FileError(
+            f"The CLIP tokenizer in '{vocab.parent}' cannot be read ({error})."
+        ) from error
 
 
 def _byte_pairs(words: dict[str, int], merges: list[tuple[str, str]]) -> Callable[[str], list[int]]:
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-    tokenizer = Tokenizer(models.BPE(words, merges, unk_token="<|endoftext|>", end_of_word_suffix="</w>"))
+    tokenizer = Tokenizer(
+        models.BPE(words, merges, unk_token="<|endoftext|>", end_of_word_suffix="</w>")
+    )
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
     split = pre_tokenizers.Split(Regex(_WORDS), behavior="removed", invert=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def _normalise(text: str) -> str:
-    """Composed, and in lower case without regard to neighbours: `Σ` is `σ` at the end of a word too."""
-    return text if text.isascii() else "".join(letter.lower() for letter in unicodedata.normalize("NFC", text))
+    """Composed, and in lower case without regard to neighbours: `Σ` is `σ` at the end of a word
+    too.
+    """
+    return (
+        text
+        if text.isascii()
+        else "".join(letter.lower() for letter in unicodedata.normalize("NFC", text))
+    )
 
 
 T5_END_TOKEN = 1
@@ -209,11 +253,19 @@ class T5Tokenizer(LiteralTokenizer):
             tokenizer = Tokenizer.from_file(str(folder / T5_FILE))
         except Exception as error:  # the library raises bare exceptions for anything it cannot read
             raise FileError(f"The tokenizer in '{folder}' cannot be read ({error}).") from error
-        if (tokenizer.token_to_id("</s>"), tokenizer.token_to_id("<pad>")) != (T5_END_TOKEN, T5_PAD_TOKEN):
-            raise FileError(f"The tokenizer in '{folder}' is not T5's: its end token is not {T5_END_TOKEN}.")
+        if (tokenizer.token_to_id("</s>"), tokenizer.token_to_id("<pad>")) != (
+            T5_END_TOKEN,
+            T5_PAD_TOKEN,
+        ):
+            raise FileError(
+                f"The tokenizer in '{folder}' is not T5's: its end token is not {T5_END_TOKEN}."
+            )
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return cls(lambda text: tokenizer.encode(text, add_special_tokens=False).ids, tokenizer.get_vocab_size())
+        return cls(
+            lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+            tokenizer.get_vocab_size(),
+        )
 
 
 _T5_FOLDERS = ("tokenizer_3", "tokenizer_2")
@@ -222,7 +274,9 @@ _CLIP_FILE = "vocab.json"
 
 
 def clip_words(given: Path | None, holders: Sequence[Checkpoint]) -> ClipTokenizer:
-    """The tokenizer given (a folder or a ComfyUI checkout), else the model folder's own, else the package's."""
+    """The tokenizer given (a folder or a ComfyUI checkout), else the model folder's own, else the
+    package's.
+    """
     words = _find_clip_words(given, holders)
     words.knows_inversions = False
     return words
@@ -240,7 +294,9 @@ def _find_clip_words(given: Path | None, holders: Sequence[Checkpoint]) -> ClipT
 
 
 def t5_words(given: Path | None, holders: Sequence[Checkpoint]) -> T5Tokenizer:
-    """The tokenizer given, else the model folder's own, else that of a ComfyUI checkout around the files or known."""
+    """The tokenizer given, else the model folder's own, else that of a ComfyUI checkout around the
+    files or known.
+    """
     for folder in _t5_places(given, holders):
         if (folder / T5_FILE).is_file() and not (folder / _CLIP_FILE).is_file():
             words = T5Tokenizer.from_files(folder)
@@ -248,8 +304,9 @@ def t5_words(given: Path | None, holders: Sequence[Checkpoint]) -> T5Tokenizer:
             return words
     where = "" if given is None else f" in {given}"
     raise FileError(
-        f"No T5 tokenizer was found{where}: give --tokenizer PATH, a ComfyUI checkout or a folder with T5's {T5_FILE} "
-        "(`tokenizer_2` of a Flux or `tokenizer_3` of an SD3 diffusers folder)."
+        f"No T5 tokenizer was found{where}: give --tokenizer PATH, a ComfyUI checkout or a folder"
+        f" with T5's {T5_FILE} (`tokenizer_2` of a Flux or `tokenizer_3` of an SD3 diffusers"
+        " folder)."
     )
 
 
@@ -266,8 +323,12 @@ def _t5_places(given: Path | None, holders: Sequence[Checkpoint]) -> Iterator[Pa
         if not (given / _CLIP_FILE).is_file():  # else it was given for CLIP's sake
             return
     folders = [holder.path.resolve() for holder in holders if holder.is_folder]
-    yield from (folder / name for near in folders for folder in (near, near.parent) for name in _T5_FOLDERS)
+    yield from (
+        folder / name for near in folders for folder in (near, near.parent) for name in _T5_FOLDERS
+    )
     around = [parent for holder in holders for parent in holder.path.resolve().parents]
     named = os.environ.get("COMFYUI_PATH")
     known = [*around, *([Path(named)] if named else []), *Path(__file__).resolve().parents]
-    yield from (checkout / T5_IN_COMFYUI for checkout in (*known, Path.home() / "comfy" / "ComfyUI"))
+    yield from (
+        checkout / T5_IN_COMFYUI for checkout in (*known, Path.home() / "comfy" / "ComfyUI")
+    )

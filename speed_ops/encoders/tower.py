@@ -1,7 +1,8 @@
-"""One text encoder at work: `transformers`' model over tensors that stay in the file until they are needed.
+"""One text encoder at work: `transformers`' model over tensors that stay in the file until they are
+needed.
 
-`EncoderWeights` finds the tensors, `LazyBlocks` fills transformer blocks when they run, so that a large encoder is
-never whole in memory, and `Tower` computes hidden states.
+`EncoderWeights` finds the tensors, `LazyBlocks` fills transformer blocks when they run, so that a
+large encoder is never whole in memory, and `Tower` computes hidden states.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from ..models.architecture import FamilyEncoder
 from ..models.keys import encoder_keys
 
 STORED = torch.float16
-"""ComfyUI holds text encoders in half precision, whatever the file has, and computes in float32. A float32 file that
-is not rounded the same way gives embeddings that the model never sees (off by 1e-3)."""
+"""ComfyUI holds text encoders in half precision, whatever the file has, and computes in float32. A
+float32 file that is not rounded the same way gives embeddings that the model never sees (off by
+1e-3)."""
 
 
 class Tensors(Protocol):
@@ -46,15 +48,17 @@ class EncoderWeights(ABC):
         self.naming, self._file_keys = encoder_keys(row, tensors.keys())
         if not self._file_keys:
             raise FileError(
-                f"The file contains no text encoder '{row.name}' (looked under {', '.join(row.prefixes)}): use a "
-                "checkpoint that contains its text encoders, or the diffusers folder."
+                f"The file contains no text encoder '{row.name}' (looked under"
+                f" {', '.join(row.prefixes)}): use a checkpoint that contains its text encoders, or"
+                " the diffusers folder."
             )
 
     @property
     def complete_layers(self) -> int:
         """Blocks of the whole encoder, from which hidden layers are counted.
 
-        A diffusers folder may leave out the blocks after the one the family uses; a shrunken encoder is complete.
+        A diffusers folder may leave out the blocks after the one the family uses; a shrunken
+        encoder is complete.
         """
         return self.row.layers if self.layers == self.row.blocks_used else self.layers
 
@@ -67,7 +71,9 @@ class EncoderWeights(ABC):
         """What stands outside the blocks: embedding tables and the final norm."""
 
     def digest(self, blocks: int) -> str:
-        """Hash of all that the first `blocks` blocks compute with, the same for either spelling of the same weights."""
+        """Hash of all that the first `blocks` blocks compute with, the same for either spelling of
+        the same weights.
+        """
         return tensors_digest(chain(self.top().items(), self._named_blocks(range(blocks))))
 
     def _named_blocks(self, numbers: range) -> Iterator[tuple[str, Tensor]]:
@@ -76,26 +82,38 @@ class EncoderWeights(ABC):
                 yield f"{layer}.{name}", tensor
 
     def _count_layers(self, mark: str) -> int:
-        """How many blocks there are; `mark` is the name of a tensor that each has, `{}` in the place of its number."""
+        """How many blocks there are; `mark` is the name of a tensor that each has, `{}` in the
+        place of its number.
+        """
         count = 0
         while mark.format(count) in self._file_keys:
             count += 1
         if count == 0:
-            raise FileError(f"The text encoder '{self.row.name}' has no layers in this file: the file is incomplete.")
+            raise FileError(
+                f"The text encoder '{self.row.name}' has no layers in this file: the file is"
+                " incomplete."
+            )
         return count
 
     def _shape(self, name: str, dimensions: int) -> tuple[int, ...]:
-        """The shape of a tensor, from the header where the source has one: an embedding table is large."""
+        """The shape of a tensor, from the header where the source has one: an embedding table is
+        large.
+        """
         key = self._key(name)
         shapes = getattr(self._tensors, "shapes", {})
         shape = tuple(shapes[key] if key in shapes else self._tensors[key].shape)
         if len(shape) != dimensions or 0 in shape:
-            raise FileError(f"The text encoder '{self.row.name}' is damaged: '{key}' has the shape {shape}.")
+            raise FileError(
+                f"The text encoder '{self.row.name}' is damaged: '{key}' has the shape {shape}."
+            )
         return shape
 
     def _key(self, name: str) -> str:
         if name not in self._file_keys:
-            raise FileError(f"The text encoder '{self.row.name}' is incomplete: the file has no '{name}' for it.")
+            raise FileError(
+                f"The text encoder '{self.row.name}' is incomplete: the file has no '{name}'"
+                " for it."
+            )
         return self._file_keys[name]
 
 
@@ -109,15 +127,16 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 RESIDENT_BYTES = 2**30
-"""Encoders larger than this in float32 hold one block at a time: CLIP-G (2.8 GB) runs in an eighth of its size, T5-XXL
-(19 GB) in a twentieth."""
+"""Encoders larger than this in float32 hold one block at a time: CLIP-G (2.8 GB) runs in an eighth
+of its size, T5-XXL (19 GB) in a twentieth."""
 
 
 class LazyBlocks:
     """The blocks of one encoder, all of the same shape.
 
-    A small encoder's blocks are filled once and stay. A large one has a single block in all places, filled anew each
-    time: its memory is never freed and taken again, which would leave the heap in pieces.
+    A small encoder's blocks are filled once and stay. A large one has a single block in all places,
+    filled anew each time: its memory is never freed and taken again, which would leave the heap in
+    pieces.
     """
 
     def __init__(
@@ -128,8 +147,8 @@ class LazyBlocks:
         name: str,
         idle: Collection[int] = (),
     ) -> None:
-        """`layers`: modules without memory. `read`: the tensors of one block, named relative to it. `idle`: blocks that
-        pass their input on unchanged and need not be run."""
+        """`layers`: modules without memory. `read`: the tensors of one block, named relative to it.
+        `idle`: blocks that pass their input on unchanged and need not be run."""
         per_block = sum(parameter.numel() for parameter in layers[0].parameters())
         self.stay = 4 * per_block * len(layers) <= RESIDENT_BYTES
         """Whether all of them are in memory once they have been run."""
@@ -142,7 +161,9 @@ class LazyBlocks:
         """Called before every block."""
         self._read, self._device, self._name, self._idle = read, device, name, idle
         self.state: Tensor | None = None
-        """`batch x length x d`: what came out of the blocks before the one that `first` was told of."""
+        """`batch x length x d`: what came out of the blocks before the one that `first` was told
+        of.
+        """
         self._waiting: list[int] = []
         """Blocks still to be run, the next one last."""
         self._noted: int | None = None
@@ -150,7 +171,9 @@ class LazyBlocks:
         """Which block's weights a module holds."""
 
     def first(self, count: int, noted: int | None = None) -> nn.ModuleList:
-        """The first `count` blocks without idle ones, run once, in order. `noted`: whose input becomes `state`."""
+        """The first `count` blocks without idle ones, run once, in order. `noted`: whose input
+        becomes `state`.
+        """
         order = [index for index in range(count) if index == noted or index not in self._idle]
         self._waiting, self._noted, self.state = order[::-1], noted, None
         return nn.ModuleList(self.layers[index] for index in order)
@@ -162,7 +185,8 @@ class LazyBlocks:
             self.state = inputs[0]
         if self._content.get(module) == index:
             return
-        self._content.pop(module, None)  # an interrupt below must not leave a half-filled block that counts as whole
+        # an interrupt below must not leave a half-filled block that counts as whole
+        self._content.pop(module, None)
         block = self._read(index)
         if next(module.parameters()).is_meta:
             assign(module, block, self._device, self._name)
@@ -172,26 +196,39 @@ class LazyBlocks:
 
 
 def let_go(module: nn.Module) -> None:
-    """Frees a module's weights at once: modules refer to each other and would stay until Python looks for cycles."""
+    """Frees a module's weights at once: modules refer to each other and would stay until Python
+    looks for cycles.
+    """
     for parameter in module.parameters():
         parameter.data = parameter.new_empty(0)
 
 
-def assign(module: nn.Module, tensors: dict[str, Tensor], device: torch.device, name: str, strict: bool = True) -> None:
+def assign(
+    module: nn.Module,
+    tensors: dict[str, Tensor],
+    device: torch.device,
+    name: str,
+    strict: bool = True,
+) -> None:
     """Gives a module without memory its weights."""
     wide = {key: tensor.to(device, torch.float32) for key, tensor in tensors.items()}
     try:
         module.load_state_dict(wide, strict=strict, assign=True)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
-        raise FileError(f"The text encoder '{name}' has tensors that do not fit together ({reason}).") from error
+        raise FileError(
+            f"The text encoder '{name}' has tensors that do not fit together ({reason})."
+        ) from error
 
 
 def _overwrite(module: nn.Module, tensors: dict[str, Tensor], name: str) -> None:
     """Gives a module other weights in the memory it has."""
     for key, parameter in module.named_parameters():
         if key not in tensors or tensors[key].shape != parameter.shape:
-            raise FileError(f"The text encoder '{name}' has blocks of different shapes ({key}): the file is damaged.")
+            raise FileError(
+                f"The text encoder '{name}' has blocks of different shapes ({key}): the file is"
+                " damaged."
+            )
         parameter.copy_(tensors[key])
 
 
@@ -206,9 +243,13 @@ class Built:
 
 
 class Tower(ABC):
-    """Computes hidden states of one encoder in float32. A subclass knows how its model is made and put together."""
+    """Computes hidden states of one encoder in float32. A subclass knows how its model is made and
+    put together.
+    """
 
-    def __init__(self, weights: EncoderWeights, clip_skip: int | None, device: torch.device) -> None:
+    def __init__(
+        self, weights: EncoderWeights, clip_skip: int | None, device: torch.device
+    ) -> None:
         self.row = weights.row
         self.hidden = weights.row.hidden if clip_skip is None else clip_skip
         self.width = weights.width
@@ -249,8 +290,8 @@ class Tower(ABC):
         return self._run(ids, self.blocks, self.row.final_norm)
 
     def trial(self, ids: Tensor, together: int) -> float:
-        """About how many seconds a prompt takes, from its first block. `together`: how many are run at once, for which
-        an encoder that does not stay in memory is read once."""
+        """About how many seconds a prompt takes, from its first block. `together`: how many are run
+        at once, for which an encoder that does not stay in memory is read once."""
         with torch.no_grad():
             self._run(ids, 1, norm=False)
             started = time.perf_counter()
@@ -263,7 +304,9 @@ class Tower(ABC):
 
     def _run(self, ids: Tensor, blocks: int, norm: bool) -> Tensor:
         built = self._ready()
-        return self._call(built, ids, built.blocks.first(blocks), built.final_norm if norm else nn.Identity())
+        return self._call(
+            built, ids, built.blocks.first(blocks), built.final_norm if norm else nn.Identity()
+        )
 
     def _ready(self) -> Built:
         if self._built is None:
@@ -291,15 +334,17 @@ class PoolingTower(Tower):
 
     @abstractmethod
     def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """`states`, and `batch x pooled width`, in one run; `ends`: of each prompt the place of its end token."""
+        """`states`, and `batch x pooled width`, in one run; `ends`: of each prompt the place of its
+        end token.
+        """
 
 
 def _blocks_needed(weights: EncoderWeights, hidden: int, clip_skip: int | None) -> int:
     complete, name = weights.complete_layers, weights.row.name
     if not -complete <= hidden <= -1:
         raise SettingsError(
-            f"The clip skip is {hidden}, but '{name}' has {complete} layers: choose from -1 (the last layer) "
-            f"to -{complete}."
+            f"The clip skip is {hidden}, but '{name}' has {complete} layers: choose from -1 (the"
+            f" last layer) to -{complete}."
         )
     needed = complete + 1 + hidden
     if needed > weights.layers:

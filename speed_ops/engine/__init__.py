@@ -1,1 +1,3 @@
-"""The paper and its frontier: rows and weights in, exact low-rank edits out. Knows no prompt, no file and no host."""
+"""The paper and its frontier: rows and weights in, exact low-rank edits out. Knows no prompt, no
+file and no host.
+"""

@@ -1,8 +1,11 @@
-"""Adversarial rounds (the paper's "w/ AT", after RECE): find the embeddings that still draw the target, erase them too.
+"""Adversarial rounds (the paper's "w/ AT", after RECE): find the embeddings that still draw the
+target, erase them too.
 
-With W_i the original and V_i the edited weight of layer i, the embedding nearest to the target's old output is
+With W_i the original and V_i the edited weight of layer i, the embedding nearest to the target's
+old output is
 
-    c~ = argmin_c sum_i |V_i c - W_i c1|^2 + reg |c|^2 = (sum_i V_i'V_i + reg I)^-1 (sum_i V_i'W_i) c1.
+    c~ = argmin_c sum_i |V_i c - W_i c1|^2 + reg |c|^2 = (sum_i V_i'V_i + reg I)^-1 (sum_i V_i'W_i)
+    c1.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ class Round:
     mean_leak: float
     worst_leak: float
     kept: bool = True
-    """False for a last round that did not lower the leak enough to be worth its rank: its edit was dropped."""
+    """False for a last round that did not lower the leak enough to be worth its rank: its edit was
+    dropped.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +54,9 @@ def original_moment(layers: Iterable[Tensor]) -> Tensor:
     return total
 
 
-def edited_moments(original: Tensor, load: Callable[[str], Tensor], edits: Mapping[str, LayerEdit]) -> LayerMoments:
+def edited_moments(
+    original: Tensor, load: Callable[[str], Tensor], edits: Mapping[str, LayerEdit]
+) -> LayerMoments:
     """Moments after the edit: V = W + up down differs from W by low-rank terms only."""
     edited, crossed = original.clone(), original.clone()
     for key, edit in edits.items():
@@ -61,14 +68,18 @@ def edited_moments(original: Tensor, load: Callable[[str], Tensor], edits: Mappi
 
 
 def leaking_rows(moments: LayerMoments, targets: Tensor, reg: float) -> Tensor:
-    """`n x d`: for each target row the embedding c~ whose edited outputs come closest to its old ones."""
+    """`n x d`: for each target row the embedding c~ whose edited outputs come closest to its old
+    ones.
+    """
     ridged = moments.edited.clone()
     ridged.diagonal().add_(reg * moments.original.diagonal().mean())
     return torch.cholesky_solve(moments.crossed @ targets.T, torch.linalg.cholesky(ridged)).T
 
 
 def leak(moments: LayerMoments, targets: Tensor, change: Tensor, found: Tensor) -> Tensor:
-    """`n`: how much of the way from the anchor's output back to the target's the found embeddings still go, 0 to 1."""
+    """`n`: how much of the way from the anchor's output back to the target's the found embeddings
+    still go, 0 to 1.
+    """
     missing = (
         ((found @ moments.edited) * found).sum(dim=1)
         - 2 * ((found @ moments.crossed) * targets).sum(dim=1)

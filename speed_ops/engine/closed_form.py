@@ -9,14 +9,15 @@
 | W (C* - C1) | `up` | o x n |
 | C1' P Q M, eqs. 11 and 12 | `down` | n x d |
 
-Three objectives have this solution. Eq. 1 weighs preservation against erasure (UCE): `uce_rows`. Eq. 3 edits inside the
-null space alone, which makes the preservation error zero: `erasing_rows` without constraints. Eq. 10 adds that the
-invariants C2 must not move: `erasing_rows` with them.
+Three objectives have this solution. Eq. 1 weighs preservation against erasure (UCE): `uce_rows`.
+Eq. 3 edits inside the null space alone, which makes the preservation error zero: `erasing_rows`
+without constraints. Eq. 10 adds that the invariants C2 must not move: `erasing_rows` with them.
 
 `down` has no W in it: it depends on the layer only through that layer's null space.
 
-C2 (IEC, section 4.3) holds the start-of-text token and the empty prompt. The paper's code stands 3 cluster centres in
-for the empty prompt's rows; `span` takes them all, so that the unconditional branch of guidance is exact.
+C2 (IEC, section 4.3) holds the start-of-text token and the empty prompt. The paper's code stands 3
+cluster centres in for the empty prompt's rows; `span` takes them all, so that the unconditional
+branch of guidance is exact.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ Span = KeptSpan | SoftSpan
 def erasing_rows(targets: Tensor, span: Span, constraints: Tensor, lam: float, mu: float) -> Tensor:
     """`n x d`: C1' P Q M of eqs. 11 and 12, from mean-scaled target rows.
 
-    `lam` weighs the regularisation |delta P|^2 of eqs. 3 and 10, which the paper takes as 1. `mu` is the released
-    code's softening of the equality constraints, not the mean shift that eq. 6 calls mu; 0 keeps eq. 12 as it stands.
+    `lam` weighs the regularisation |delta P|^2 of eqs. 3 and 10, which the paper takes as 1. `mu`
+    is the released code's softening of the equality constraints, not the mean shift that eq. 6
+    calls mu; 0 keeps eq. 12 as it stands.
     """
     if len(constraints) and mu == 0:
-        # With exact constraints the feasible edits are those inside the null space of kept rows AND invariants: the
-        # same minimiser as eq. 12's Q, without inverting C2' P M C2, which is singular once P has absorbed a row of C2.
+        # With exact constraints the feasible edits are those inside the null space of kept rows AND
+        # invariants: the same minimiser as eq. 12's Q, without inverting C2' P M C2, which is
+        # singular once P has absorbed a row of C2.
         assert isinstance(span, KeptSpan), "a soft prior holds them itself"
         span, constraints = span.joined(constraints), constraints[:0]
     free = span.remove(targets)  # C1' P
@@ -59,10 +62,12 @@ def erasing_rows(targets: Tensor, span: Span, constraints: Tensor, lam: float, m
 
 @dataclass(frozen=True, eq=False)
 class FreeRows:
-    """The same rows where targets fill the embedding space: solved once without kept names, then held to each layer's.
+    """The same rows where targets fill the embedding space: solved once without kept names, then
+    held to each layer's.
 
-    Delta K' = 0 is an equality constraint like that of eq. 12, so the kept span K takes the place of C2 there: with
-    B = (C1 C1' + lam I)^-1, C1' B (I - K' (K B K')^-1 K B). It costs a system as large as the span, not as the targets.
+    Delta K' = 0 is an equality constraint like that of eq. 12, so the kept span K takes the place
+    of C2 there: with B = (C1 C1' + lam I)^-1, C1' B (I - K' (K B K')^-1 K B). It costs a system as
+    large as the span, not as the targets.
     """
 
     inverse: Tensor
@@ -79,13 +84,17 @@ class FreeRows:
     def outside(self, span: Tensor) -> Tensor:
         """`n x d`: the rows that leave every row of `span` (`q x d`, independent) where it is."""
         held = span @ self.inverse
-        return self.rows - (self.rows @ span.T) @ torch.cholesky_solve(held, _cholesky(held @ span.T, 0.0))
+        return self.rows - (self.rows @ span.T) @ torch.cholesky_solve(
+            held, _cholesky(held @ span.T, 0.0)
+        )
 
 
 def uce_rows(targets: Tensor, kept: Tensor, *, alpha: float, beta: float, lam: float) -> Tensor:
-    """`n x d`: alpha C1' (alpha C1 C1' + beta C0 C0' + lam I)^-1, the row factor of eq. 1's solution (appendix B.1).
+    """`n x d`: alpha C1' (alpha C1 C1' + beta C0 C0' + lam I)^-1, the row factor of eq. 1's
+    solution (appendix B.1).
 
-    `kept` (`N x d`): rows of C0 times the root of their weight. No layer appears in it, so one serves all layers.
+    `kept` (`N x d`): rows of C0 times the root of their weight. No layer appears in it, so one
+    serves all layers.
     """
     moment = alpha * targets.T @ targets + beta * kept.T @ kept
     return alpha * torch.cholesky_solve(targets.T, _cholesky(moment, lam)).T
@@ -100,8 +109,8 @@ def _cholesky(matrix: Tensor, ridge: float) -> Tensor:
 
 NULL_TEXT_CENTRES = 3  # the released code's number of k-means centres
 
-# Directions below this share of the largest singular value are rounding of the text encoder's float32 output, not
-# content: an orthonormal basis would blow them up to full constraints.
+# Directions below this share of the largest singular value are rounding of the text encoder's
+# float32 output, not content: an orthonormal basis would blow them up to full constraints.
 SPAN_CUT = 1e-6
 
 
@@ -118,7 +127,9 @@ def constraint_rows(invariants: Tensor, mode: InvariantMode, seed: int) -> Tenso
 
 
 def orthonormal_rows(rows: Tensor, cut: float) -> Tensor:
-    """Orthonormal basis, as rows, of the span of `rows` without singular values below `cut` times the largest."""
+    """Orthonormal basis, as rows, of the span of `rows` without singular values below `cut` times
+    the largest.
+    """
     _, sizes, basis = torch.linalg.svd(rows, full_matrices=False)
     return basis[sizes > cut * sizes[:1]]
 
@@ -129,13 +140,17 @@ def cluster_centres(rows: Tensor, count: int, seed: int, steps: int = 100) -> Te
     centres = rows[(uniform((1,), source, rows) * len(rows)).long()]
     for _ in range(count - 1):
         gap = torch.cdist(rows, centres).square().amin(dim=1)
-        place = torch.searchsorted(gap.cumsum(0), uniform((1,), source, rows) * gap.sum()).clamp(max=len(rows) - 1)
+        place = torch.searchsorted(gap.cumsum(0), uniform((1,), source, rows) * gap.sum()).clamp(
+            max=len(rows) - 1
+        )
         centres = torch.cat([centres, rows[place]])
     for _ in range(steps):
         nearest = torch.cdist(rows, centres).argmin(dim=1)
         member = torch.nn.functional.one_hot(nearest, count).to(rows)
         sizes = member.sum(dim=0)
-        moved = torch.where(sizes[:, None] > 0, member.T @ rows / sizes.clamp(min=1)[:, None], centres)
+        moved = torch.where(
+            sizes[:, None] > 0, member.T @ rows / sizes.clamp(min=1)[:, None], centres
+        )
         if torch.equal(moved, centres):
             break
         centres = moved

@@ -1,14 +1,16 @@
-"""The trade-off of an erasure: what is left of the targets against how far other names drift, point by point.
+"""The trade-off of an erasure: what is left of the targets against how far other names drift, point
+by point.
 
-With N for what the kept names leave to the edit (a null space or a soft prior), K = C1 N C1' and K = U S U', the edit
-of every `lam` is
+With N for what the kept names leave to the edit (a null space or a soft prior), K = C1 N C1' and K
+= U S U', the edit of every `lam` is
 
     delta(lam) = W (U' X)' (S + lam I)^-1 (U' C1 N),        X = C* - C1,
 
 so one decomposition of an `n x n` matrix gives the whole curve; each point of it is a diagonal.
 
-Left and drift are sizes of layer outputs, taken over all layers at once. |W c| is needed for many rows and no layer in
-particular, so each layer is stood in for by a few random mixtures of its rows (`sketch`).
+Left and drift are sizes of layer outputs, taken over all layers at once. |W c| is needed for many
+rows and no layer in particular, so each layer is stood in for by a few random mixtures of its rows
+(`sketch`).
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from .rows import Rows, per_concept
 
 POINTS = 20
 FREEST, STRICTEST = 1e-7, 1e1
-"""`lam` as shares of K's largest eigenvalue. At the one the targets reach their anchors wherever N lets them at all, at
-the other less than a tenth of any edit is left."""
+"""`lam` as shares of K's largest eigenvalue. At the one the targets reach their anchors wherever N
+lets them at all, at the other less than a tenth of any edit is left."""
 SKETCH_ROWS = 1024
-"""Mixtures for all layers together. They put the size of one row wrong by 2 % (one over the root of twice as many)."""
+"""Mixtures for all layers together. They put the size of one row wrong by 2 % (one over the root of
+twice as many).
+"""
 LISTED = 8
 """Kept names listed as being in the way."""
 
@@ -47,7 +51,9 @@ class CurvePoint:
     spread: float
     """Standard error of that mean."""
     to_go: float
-    """Of the straight way from target to anchor, like `left`, which counts what went astray besides."""
+    """Of the straight way from target to anchor, like `left`, which counts what went astray
+    besides.
+    """
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,9 @@ class Curve:
     names: int
     """How many names drift was judged on."""
     unseen: bool
-    """Whether those names were set aside from the edit. False where there were too few to spare any."""
+    """Whether those names were set aside from the edit. False where there were too few to spare
+    any.
+    """
     in_the_way: tuple[tuple[str, float], ...]
     """Kept names that the freest edit would move most, and how far."""
 
@@ -100,7 +108,9 @@ def sketch(weights: Mapping[str, Tensor], like: Tensor) -> Tensor:
         weight = widen(weights[key], key, like)
         mix = normal((rows, len(weight)), generator(0, f"sketch of {key}"), like)
         size = weight.norm()
-        parts.append((mix @ weight) / (size * math.sqrt(rows)).clamp(min=torch.finfo(like.dtype).tiny))
+        parts.append(
+            (mix @ weight) / (size * math.sqrt(rows)).clamp(min=torch.finfo(like.dtype).tiny)
+        )
     return torch.cat(parts)
 
 
@@ -108,7 +118,9 @@ class Judge:
     """Measures edits of a path on target rows and on other names, all layers at once."""
 
     def __init__(self, path: Path, layers: Tensor, trial: tuple[Rows, Rows], names: Rows) -> None:
-        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts; may be none."""
+        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts; may
+        be none.
+        """
         self.path = path
         outputs = path.change @ layers.T  # r x m
         self.gram = outputs @ outputs.T
@@ -145,35 +157,51 @@ class Judge:
         towards = (response * self.along).sum(dim=1)
         missing = self._sizes(response) - 2 * towards + self.whole
         tiny = torch.finfo(self.whole.dtype).tiny
-        way = (towards - self.whole) / self.whole.clamp(min=tiny).sqrt()  # below 0 short of the anchor, above beyond it
+        # below 0 short of the anchor, above beyond it
+        way = (towards - self.whole) / self.whole.clamp(min=tiny).sqrt()
         whole = per_concept(self.whole, self.groups, self.concepts).clamp(min=tiny)
 
         def share(sizes: Tensor) -> Tensor:
             return (per_concept(sizes, self.groups, self.concepts) / whole).sqrt()
 
-        return share((missing - way.clamp(min=0).square()).clamp(min=0)), share(way.clamp(max=0).square())
+        return share((missing - way.clamp(min=0).square()).clamp(min=0)), share(
+            way.clamp(max=0).square()
+        )
 
     def _sizes(self, response: Tensor) -> Tensor:
         return ((response @ self.gram) * response).sum(dim=1).clamp(min=0)
 
 
 def trace(problem: Problem, path: Path, layers: Tensor) -> tuple[tuple[CurvePoint, ...], Judge]:
-    """Twenty points of the curve, the most careful first, and the judge who can look between them."""
+    """Twenty points of the curve, the most careful first, and the judge who can look between
+    them.
+    """
     judge = Judge(
-        path, layers, problem.trial or (problem.targets, problem.anchors), problem.witnesses or _none(problem)
+        path,
+        layers,
+        problem.trial or (problem.targets, problem.anchors),
+        problem.witnesses or _none(problem),
     )
     ratio = math.log(FREEST / STRICTEST) / (POINTS - 1)
-    return tuple(judge.at(path.top * STRICTEST * math.exp(ratio * step)) for step in range(POINTS)), judge
+    return (
+        tuple(judge.at(path.top * STRICTEST * math.exp(ratio * step)) for step in range(POINTS)),
+        judge,
+    )
 
 
-def in_the_way(problem: Problem, path: Path, layers: Tensor, lam: float) -> tuple[tuple[str, float], ...]:
+def in_the_way(
+    problem: Problem, path: Path, layers: Tensor, lam: float
+) -> tuple[tuple[str, float], ...]:
     """The kept names that an edit would move most."""
     if not len(problem.retain.names):
         return ()
     drift = Judge(path, layers, (problem.targets, problem.anchors), problem.retain).drift(lam)
     top = drift.topk(min(LISTED, len(drift)))
     names = problem.retain.labels()
-    return tuple((names[i], value) for i, value in zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    return tuple(
+        (names[i], value)
+        for i, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    )
 
 
 def _none(problem: Problem) -> Rows:

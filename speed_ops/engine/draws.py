@@ -9,13 +9,17 @@ from torch import Tensor
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
-    """A generator of its own for each purpose (such as a layer's key), so that no order of work changes a draw."""
+    """A generator of its own for each purpose (such as a layer's key), so that no order of work
+    changes a draw.
+    """
     digest = hashlib.blake2b(f"{seed}:{purpose}".encode(), digest_size=7).digest()
     return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "big"))
 
 
 def normal(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal draws beside `like`; made on the host, so that every device sees the same numbers."""
+    """Standard normal draws beside `like`; made on the host, so that every device sees the same
+    numbers.
+    """
     return torch.randn(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 

@@ -1,4 +1,6 @@
-"""One exact low-rank edit a layer: a value that can be scaled, merged, compressed, applied and taken off again."""
+"""One exact low-rank edit a layer: a value that can be scaled, merged, compressed, applied and
+taken off again.
+"""
 
 from __future__ import annotations
 
@@ -42,20 +44,25 @@ class LayerEdit:
         return LayerEdit(torch.cat([self.up, other.up], dim=1), torch.cat([self.down, other.down]))
 
     def balanced(self, rank: int | None = None) -> tuple[LayerEdit, float]:
-        """The same edit with orthogonal, equally sized factors, strongest term first, and the relative error.
+        """The same edit with orthogonal, equally sized factors, strongest term first, and the
+        relative error.
 
-        Balanced factors survive half precision: no term is a small difference of large ones. With a `rank` only the
-        strongest terms stay, which is the best edit of that rank; the error is relative to the edit's norm.
+        Balanced factors survive half precision: no term is a small difference of large ones. With a
+        `rank` only the strongest terms stay, which is the best edit of that rank; the error is
+        relative to the edit's norm.
         """
         left, left_mix = torch.linalg.qr(self.up)
         right, right_mix = torch.linalg.qr(self.down.T)
         turn, sizes, turn_back = torch.linalg.svd(left_mix @ right_mix.T)
         energy = sizes.square()
-        # Terms below rounding are no content; at least one term stays, so that the file names the layer.
+        # Terms below rounding are no content; at least one term stays, so that the file names the
+        # layer.
         real = int((sizes > sizes[:1] * torch.finfo(sizes.dtype).eps * len(sizes)).sum())
         count = max(1, min(real, rank if rank is not None else real))
         root = sizes[:count].sqrt()
-        edit = LayerEdit((left @ turn[:, :count]) * root, root[:, None] * (turn_back[:count] @ right.T))
+        edit = LayerEdit(
+            (left @ turn[:, :count]) * root, root[:, None] * (turn_back[:count] @ right.T)
+        )
         total = energy.sum()
         return edit, float((energy[count:].sum() / total).sqrt()) if float(total) > 0 else 0.0
 
@@ -75,17 +82,24 @@ def merge(first: Mapping[str, LayerEdit], second: Mapping[str, LayerEdit]) -> di
 def apply_edits(
     weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit], strength: float = 1.0
 ) -> dict[str, Tensor]:
-    """Edited copies of the layers; computed in the edit's precision and returned in the weights' own."""
+    """Edited copies of the layers; computed in the edit's precision and returned in the weights'
+    own.
+    """
     missing = [key for key in edits if key not in weights]
     if missing:
-        raise InputError(f"The edit has {len(missing)} layers that the model lacks, such as {missing[0]}.")
+        raise InputError(
+            f"The edit has {len(missing)} layers that the model lacks, such as {missing[0]}."
+        )
     if strength == 0:
         return {key: weights[key].clone() for key in edits}
     return {
-        key: (weights[key].to(edit.up) + strength * edit.delta()).to(weights[key].dtype) for key, edit in edits.items()
+        key: (weights[key].to(edit.up) + strength * edit.delta()).to(weights[key].dtype)
+        for key, edit in edits.items()
     }
 
 
-def original_weights(weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit]) -> dict[str, Tensor]:
+def original_weights(
+    weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit]
+) -> dict[str, Tensor]:
     """The weights before an edit; exact up to rounding in the weights' precision."""
     return apply_edits(weights, edits, strength=-1.0)

@@ -1,7 +1,7 @@
 """A checked problem in, every layer's edit out: one layer at a time, then the adversarial rounds.
 
-`LayerSolver` makes once what all layers share; then each layer gets its own null space and edit. `Solver` goes through
-the layers of a model, and again for every adversarial round.
+`LayerSolver` makes once what all layers share; then each layer gets its own null space and edit.
+`Solver` goes through the layers of a model, and again for every adversarial round.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class LayerSolver:
         directions: dict[str, Tensor],
         span: Span | None = None,
     ) -> None:
-        """`pairs`: the problem's own, or with further rows. `directions`: of layers seen before; it grows.
+        """`pairs`: the problem's own, or with further rows. `directions`: of layers seen before; it
+        grows.
 
         `span`: what all kept rows leave to the edit, where it is known already.
         """
@@ -79,14 +80,25 @@ class LayerSolver:
         if many:
             pairs = pairs.on_the_smaller_side()
         self.targets, change = pairs.mean_scaled()
-        self.erased = pairs.erased_rows()  # held rows have no change: they shape the system and take no rank
+        # held rows have no change: they shape the system and take no rank
+        self.erased = pairs.erased_rows()
         self.change = change[self.erased]
-        self.groups, self.concepts, self.weights = retain.group_index(), len(retain.names), retain.weights()
+        self.groups, self.concepts, self.weights = (
+            retain.group_index(),
+            len(retain.names),
+            retain.weights(),
+        )
         self.held = empty_span(self.targets)
-        if settings.iec and settings.method == "speed" and settings.prior != "null_space" and len(self.constraints):
+        if (
+            settings.iec
+            and settings.method == "speed"
+            and settings.prior != "null_space"
+            and len(self.constraints)
+        ):
             self.held = self.held.joined(self.constraints)
         self._span_for_all = span
-        # As many rows as the embedding is wide: C* - C1 goes to the down side, once, and a layer's `up` is W itself.
+        # As many rows as the embedding is wide: C* - C1 goes to the down side, once, and a layer's
+        # `up` is W itself.
         baseline = settings.method in ("uce", "rece")
         self.leading = many and not baseline
         self._shared: tuple[Tensor, int] | None = None
@@ -101,7 +113,8 @@ class LayerSolver:
                 )
             # UCE sums over concepts where SPEED takes the mean: the change goes in unscaled.
             self.change, self._shared = pairs.change[self.erased], (rows[self.erased], retain.width)
-        self.change = settings.aim * self.change  # the edit is linear in it: further along the same way
+        # the edit is linear in it: further along the same way
+        self.change = settings.aim * self.change
         self._free: FreeRows | None = None
         if self.leading and settings.mu == 0 and settings.lam > 0:
             free = FreeRows.of(self.targets, settings.lam)
@@ -111,7 +124,8 @@ class LayerSolver:
             with watch.part("prior filter"):
                 self.gain = self._led(erase_gain(self.targets)[self.erased])
                 self.response = self.gain @ self.retain.T  # n x N
-                # Worth its N x N only where some layer may keep fewer rows than the embedding is wide.
+                # Worth its N x N only where some layer may keep fewer rows than the embedding is
+                # wide.
                 small = len(self.retain) <= 2 * self.retain.shape[1] and not settings.rpa
                 self.retain_gram = self.retain @ self.retain.T if small else None
 
@@ -132,7 +146,9 @@ class LayerSolver:
 
     def _filter(self, sizes: Tensor) -> Tensor:
         settings = self.settings
-        return influence_filter(sizes, settings.filter_scale, self.groups, self.concepts, settings.filter_unit)
+        return influence_filter(
+            sizes, settings.filter_scale, self.groups, self.concepts, settings.filter_unit
+        )
 
     def _refined_span(
         self, key: str, weight: Tensor, shift: PriorShift, sizes: Tensor, kept: Tensor
@@ -156,7 +172,9 @@ class LayerSolver:
             prior = self._augmented(key, weight, shift, sizes, chosen)
         return self._span(prior), prior.added
 
-    def _augmented(self, key: str, weight: Tensor, shift: PriorShift, sizes: Tensor, chosen: Tensor) -> RefinedPrior:
+    def _augmented(
+        self, key: str, weight: Tensor, shift: PriorShift, sizes: Tensor, chosen: Tensor
+    ) -> RefinedPrior:
         settings = self.settings
         if not settings.dpa or not settings.augmentations:
             return keep_only(chosen, self.weights, self.retain[:0])
@@ -164,12 +182,16 @@ class LayerSolver:
             self.directions[key] = smallest_directions(weight, settings.augment_rank)
         along = self.directions[key]
         shape = (len(self.retain), settings.augmentations, len(along))
-        draws = normal(shape, generator(settings.seed, f"directed augmentation of {key}"), self.retain)
+        draws = normal(
+            shape, generator(settings.seed, f"directed augmentation of {key}"), self.retain
+        )
         own = RowShifts(chosen, self.response, sizes[chosen], self.weights[chosen])
         return augment_directed(shift, own, along, draws[chosen], scale=settings.filter_scale)
 
     def _span(self, prior: RefinedPrior) -> Span:
-        """What the kept rows leave to the edit, found on the smaller side: Gram matrix or correlation matrix."""
+        """What the kept rows leave to the edit, found on the smaller side: Gram matrix or
+        correlation matrix.
+        """
         factor = prior.factor(self.retain)
         if self.settings.prior == "soft":
             with self.watch.part("soft prior"):
@@ -193,7 +215,11 @@ class LayerSolver:
     def _span_of_moment(self, moment: Tensor) -> Span:
         if self.settings.prior == "null_space":
             return self._eigen(moment)
-        held = self.held if self.settings.prior == "soft" else self._eigen(moment).joined(self.held.basis)
+        held = (
+            self.held
+            if self.settings.prior == "soft"
+            else self._eigen(moment).joined(self.held.basis)
+        )
         with self.watch.part("soft prior"):
             return soft_span_of_moment(moment, self.settings.softness, held)
 
@@ -202,12 +228,20 @@ class LayerSolver:
             return span_of_moment(moment, self.settings.threshold, self.settings.threshold_mode)
 
     def _down(self, span: Span) -> Tensor:
-        held = self.settings.iec and self.settings.method == "speed" and not isinstance(span, SoftSpan)
+        held = (
+            self.settings.iec and self.settings.method == "speed" and not isinstance(span, SoftSpan)
+        )
         constraints = self.constraints if held else self.constraints[:0]
         with self.watch.part("closed form"):
-            if self._free and isinstance(span, KeptSpan) and 2 * len(span.basis) < span.basis.shape[1]:
+            if (
+                self._free
+                and isinstance(span, KeptSpan)
+                and 2 * len(span.basis) < span.basis.shape[1]
+            ):
                 return self._free.outside(span.joined(constraints).basis)
-            rows = erasing_rows(self.targets, span, constraints, self.settings.lam, self.settings.mu)
+            rows = erasing_rows(
+                self.targets, span, constraints, self.settings.lam, self.settings.mu
+            )
             return self._led(rows[self.erased])
 
     def _led(self, rows: Tensor) -> Tensor:
@@ -215,14 +249,18 @@ class LayerSolver:
         return self.change.T @ rows if self.leading else rows
 
     def _same_for_all_layers(self) -> tuple[Tensor, int]:
-        """Without refinement no layer has a say in the null space: it is found once for them all."""
+        """Without refinement no layer has a say in the null space: it is found once for them
+        all.
+        """
         if self._shared is None:
             span = self.span_for_all()
             self._shared = (self._down(span), span.room)
         return self._shared
 
     def system(self, span: Span) -> tuple[Tensor, Tensor, Span]:
-        """`n x d` twice, and what the edit may use: target rows with their change, zero for held ones."""
+        """`n x d` twice, and what the edit may use: target rows with their change, zero for held
+        ones.
+        """
         change = torch.zeros_like(self.targets)
         change[self.erased] = self.change
         if isinstance(span, KeptSpan) and self.settings.iec and len(self.constraints):
@@ -243,7 +281,9 @@ class LayerSolver:
 
 
 MOST_WAYS, MOST_SIDES = 4, 3500
-"""Layers solved at once, and the sides of their eigenproblems together. One of 2048 keeps all threads busy alone."""
+"""Layers solved at once, and the sides of their eigenproblems together. One of 2048 keeps all
+threads busy alone.
+"""
 WORTH_A_ROUND = 0.01
 """A round that lowers the mean leak by less than this has found nothing worth its rank."""
 
@@ -268,8 +308,15 @@ class Solver:
         span: Span | None = None,
     ) -> None:
         """`span`: what all kept rows leave to the edit, where it is known already."""
-        self.problem, self.weights, self.watch, self.progress, self.span = problem, weights, watch, progress, span
-        self.directions: dict[str, Tensor] = {}  # they depend on the layer alone: found once for all rounds
+        self.problem, self.weights, self.watch, self.progress, self.span = (
+            problem,
+            weights,
+            watch,
+            progress,
+            span,
+        )
+        # they depend on the layer alone: found once for all rounds
+        self.directions: dict[str, Tensor] = {}
 
     def solve(self) -> Solution:
         """The edit, refused where it would be noise."""
@@ -287,10 +334,16 @@ class Solver:
         return widen(self.weights[key], key, self.problem.targets.values)
 
     def _rounds(self) -> Solution:
-        """The edit, then rounds of adding what still leaks and solving again from the original weights."""
+        """The edit, then rounds of adding what still leaks and solving again from the original
+        weights.
+        """
         settings = self.problem.settings
         layers = self._layers(self.problem.pairs)
-        wanted = max(1, settings.adversarial_rounds) if settings.method == "rece" else settings.adversarial_rounds
+        wanted = (
+            max(1, settings.adversarial_rounds)
+            if settings.method == "rece"
+            else settings.adversarial_rounds
+        )
         if not wanted:
             return Solution(layers, ())
         with self.watch.part("adversarial"):
@@ -311,10 +364,13 @@ class Solver:
         return Solution(layers, tuple(turn for turn, _ in rounds))
 
     def _check_moved(self, solved: Mapping[str, SolvedLayer]) -> None:
-        """Refuses to hand out an edit that does nothing although the anchors differ from the targets."""
+        """Refuses to hand out an edit that does nothing although the anchors differ from the
+        targets.
+        """
         pairs, lam = self.problem.pairs, self.problem.settings.lam
         for key, layer in solved.items():
-            if not bool(torch.isfinite(layer.edit.up.sum() + layer.edit.down.sum())):  # NaN and Inf survive a sum
+            # NaN and Inf survive a sum
+            if not bool(torch.isfinite(layer.edit.up.sum() + layer.edit.down.sum())):
                 raise InputError(f"The edit of {key} is not finite: raise lam (now {lam:g}).")
 
         def moves(key: str) -> bool:
@@ -324,8 +380,9 @@ class Solver:
 
         if bool((pairs.change != 0).any()) and not any(moves(key) for key in solved):
             raise NoRoomError(
-                "The kept names and the empty prompt fill the embedding space: nothing can be erased without touching "
-                "them. Keep fewer names, turn IPF on, or raise the threshold."
+                "The kept names and the empty prompt fill the embedding space: nothing can be"
+                " erased without touching them. Keep fewer names, turn IPF on, or raise the"
+                " threshold."
             )
 
     def _leaking(
@@ -335,7 +392,9 @@ class Solver:
         self.progress("adversarial", number, wanted + 1)
         fresh = self.problem.pairs.without_held()
         with self.watch.part("adversarial"):
-            moments = edited_moments(original, self.load, {key: layer.edit for key, layer in layers.items()})
+            moments = edited_moments(
+                original, self.load, {key: layer.edit for key, layer in layers.items()}
+            )
             leaking = leaking_rows(moments, fresh.targets, self.problem.settings.adversarial_reg)
             size = leak(moments, fresh.targets, fresh.change, leaking)
         turn = Round(number, float(size.mean()), float(size.max()))
@@ -346,7 +405,9 @@ class Solver:
         solved: dict[str, SolvedLayer] = {}
         total = len(self.weights)
         self.progress("layers", 0, total)
-        with closing(self._side_by_side(solver) if solver.refines else self._in_turn(solver)) as found:
+        with closing(
+            self._side_by_side(solver) if solver.refines else self._in_turn(solver)
+        ) as found:
             for key, layer in found:
                 solved[key] = layer
                 self.progress("layers", len(solved), total)
@@ -357,7 +418,9 @@ class Solver:
             yield key, solver.solve(key, self.load(key))
 
     def _side_by_side(self, solver: LayerSolver) -> Generator[tuple[str, SolvedLayer]]:
-        """Several layers at once where each has an eigenproblem of its own, which threads help little inside."""
+        """Several layers at once where each has an eigenproblem of its own, which threads help
+        little inside.
+        """
         rows = self.problem.retain
         ways = min(ways_at_once(min(len(rows.values), rows.width)), len(self.weights))
         if ways < 2 or rows.values.device.type != "cpu":
@@ -373,7 +436,8 @@ class Solver:
         with threads_among(ways), self.watch.side_by_side(ways), ThreadPoolExecutor(ways) as pool:
             try:
                 for key in self.weights:
-                    begun.append((key, pool.submit(work, key, self.load(key))))  # files are read in one thread only
+                    # files are read in one thread only
+                    begun.append((key, pool.submit(work, key, self.load(key))))
                     if len(begun) > ways:
                         yield begun[0][0], begun[0][1].result()
                         begun.popleft()

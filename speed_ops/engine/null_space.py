@@ -1,6 +1,7 @@
 """The null space of the refined kept rows (eq. 2), stored as the span that an edit must avoid.
 
-P x = x - K'K x, with K the eigenvectors of the correlation matrix that count as retained. P itself is never formed.
+P x = x - K'K x, with K the eigenvectors of the correlation matrix that count as retained. P itself
+is never formed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class KeptSpan:
     basis: Tensor
     """`q x d`: orthonormal rows K."""
     exact: bool = True
-    """False for a basis made from a Gram matrix, whose rows are orthonormal only to the root of its conditioning."""
+    """False for a basis made from a Gram matrix, whose rows are orthonormal only to the root of its
+    conditioning.
+    """
 
     @property
     def room(self) -> int:
@@ -29,17 +32,23 @@ class KeptSpan:
         return self.basis.shape[1] - len(self.basis)
 
     def remove(self, rows: Tensor) -> Tensor:
-        """Rows times P: each row without its part in the span; a second pass squares the error of an inexact basis."""
+        """Rows times P: each row without its part in the span; a second pass squares the error of
+        an inexact basis.
+        """
         for _ in range(1 if self.exact else 2):
             rows = rows - (rows @ self.basis.T) @ self.basis
         return rows
 
     def joined(self, rows: Tensor, cut: float = 1e-10) -> KeptSpan:
-        """The span enlarged by further rows; directions it already holds (to `cut` of the rows' size) add nothing."""
+        """The span enlarged by further rows; directions it already holds (to `cut` of the rows'
+        size) add nothing.
+        """
         outside = self.remove(rows)
         _, sizes, basis = torch.linalg.svd(outside, full_matrices=False)
         fresh = self.remove(basis[sizes > cut * torch.linalg.matrix_norm(rows)])
-        return KeptSpan(torch.cat([self.basis, torch.nn.functional.normalize(fresh, dim=1)]), self.exact)
+        return KeptSpan(
+            torch.cat([self.basis, torch.nn.functional.normalize(fresh, dim=1)]), self.exact
+        )
 
 
 def empty_span(like: Tensor) -> KeptSpan:
@@ -59,9 +68,12 @@ def span_above(values: Tensor, vectors: Tensor, threshold: float, mode: Threshol
 
 
 def span_of_gram(gram: Tensor, factor: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
-    """The same span from the smaller side: `gram` = F F' (`p x p`), F (`p x d`) a factor of the correlation matrix."""
+    """The same span from the smaller side: `gram` = F F' (`p x p`), F (`p x d`) a factor of the
+    correlation matrix.
+    """
     values, vectors = torch.linalg.eigh(gram)
-    # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space to speak of.
+    # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space to
+    # speak of.
     real = values * (values > values[-1:] * len(values) * torch.finfo(values.dtype).eps)
     first = max(_first_retained(values, threshold, mode), int((real == 0).sum()))
     return KeptSpan((vectors[:, first:] * values[first:].rsqrt()).T @ factor, exact=False)
@@ -76,7 +88,9 @@ def lower_gram(rows: Tensor) -> Tensor:
 
 
 def quadratic_form(lower: Tensor, columns: Tensor) -> Tensor:
-    """`N`: c' G c for every column c (`n x N`), from the lower triangle of G as `lower_gram` makes it."""
+    """`N`: c' G c for every column c (`n x N`), from the lower triangle of G as `lower_gram` makes
+    it.
+    """
     total = columns.new_zeros(columns.shape[1])
     for start, stop in _blocks(len(columns)):
         image = lower[start:, start:stop] @ columns[start:stop]
@@ -86,7 +100,9 @@ def quadratic_form(lower: Tensor, columns: Tensor) -> Tensor:
 
 
 def _blocks(size: int) -> Iterator[tuple[int, int]]:
-    """Four parts of a triangle's side: enough to save three of eight products, few enough to keep them large."""
+    """Four parts of a triangle's side: enough to save three of eight products, few enough to keep
+    them large.
+    """
     step = max(1, -(-size // 4))
     for start in range(0, size, step):
         yield start, min(start + step, size)
@@ -95,8 +111,9 @@ def _blocks(size: int) -> Iterator[tuple[int, int]]:
 def _first_retained(values: Tensor, threshold: float, mode: ThresholdMode) -> int:
     """Place of the first eigenvalue (ascending) that belongs to the retained span.
 
-    absolute: those of at least `threshold`, as in the released code. relative: all but the smallest ones, as many as
-    together hold no more than `threshold` of the trace; that does not depend on the scale of the text encoder.
+    absolute: those of at least `threshold`, as in the released code. relative: all but the smallest
+    ones, as many as together hold no more than `threshold` of the trace; that does not depend on
+    the scale of the text encoder.
     """
     if mode == "absolute":
         return int((values < threshold).sum())

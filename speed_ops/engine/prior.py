@@ -1,4 +1,5 @@
-"""Prior Knowledge Refinement (section 4): which retain rows matter, and which neighbours of theirs to add.
+"""Prior Knowledge Refinement (section 4): which retain rows matter, and which neighbours of theirs
+to add.
 
 | paper | here | shape |
 | --- | --- | --- |
@@ -9,8 +10,8 @@
 | c0 + eps P_min, eq. 8 | `draws @ directions`, never formed | N x N_A x r |
 | R_refine | `RefinedPrior` | factor F with R = F'F / count |
 
-Each draw lies on r directions, so it is r numbers, and the correlation matrix of all draws is a rank-2r update of a
-weighted sum over the kept rows: no perturbed embedding is ever made.
+Each draw lies on r directions, so it is r numbers, and the correlation matrix of all draws is a
+rank-2r update of a weighted sum over the kept rows: no perturbed embedding is ever made.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _COLUMNS = 4096  # retain rows handled at a time: bounds the memory of intermedi
 
 @dataclass(frozen=True, eq=False)
 class PriorShift:
-    """How far the bare erasure of eq. 5 would move an embedding, in one layer: the size that eq. 6 filters by."""
+    """How far the bare erasure of eq. 5 would move an embedding, in one layer: the size that eq. 6
+    filters by.
+    """
 
     gain: Tensor
     """`n x d`: (I + C1'C1)^-1 C1', the same for every layer."""
@@ -51,17 +54,22 @@ class PriorShift:
 
 
 def erase_gain(targets: Tensor) -> Tensor:
-    """`n x d`: the layer-independent factor of eq. 5, (I + C1'C1)^-1 C1', from mean-scaled target rows."""
+    """`n x d`: the layer-independent factor of eq. 5, (I + C1'C1)^-1 C1', from mean-scaled target
+    rows.
+    """
     system = targets @ targets.T
     system.diagonal().add_(1.0)
     return torch.cholesky_solve(targets, torch.linalg.cholesky(system))
 
 
-def influence_filter(shift: Tensor, scale: float, groups: Tensor, concepts: int, unit: FilterUnit) -> Tensor:
-    """`N` booleans: IPF (eq. 6), shift above `scale` times its mean, by row or by concept (RMS of its rows).
+def influence_filter(
+    shift: Tensor, scale: float, groups: Tensor, concepts: int, unit: FilterUnit
+) -> Tensor:
+    """`N` booleans: IPF (eq. 6), shift above `scale` times its mean, by row or by concept (RMS of
+    its rows).
 
-    Eq. 6 compares |delta_erase c0|^2 with its mean, which the paper calls mu; here, as in the released code, it is the
-    norm itself, and `mu` is another thing (`closed_form`).
+    Eq. 6 compares |delta_erase c0|^2 with its mean, which the paper calls mu; here, as in the
+    released code, it is the norm itself, and `mu` is another thing (`closed_form`).
     """
     if unit == "row" or concepts == len(shift):
         return shift > scale * shift.mean()
@@ -72,7 +80,9 @@ def influence_filter(shift: Tensor, scale: float, groups: Tensor, concepts: int,
 
 @dataclass(frozen=True, eq=False)
 class RefinedPrior:
-    """R_refine as a factor: the correlation matrix is F'F / count with F = [omega c + tilt V ; tail V]."""
+    """R_refine as a factor: the correlation matrix is F'F / count with F = [omega c + tilt V ; tail
+    V].
+    """
 
     kept: Tensor
     """`p`: indices of the kept retain rows."""
@@ -99,7 +109,9 @@ class RefinedPrior:
         return factor
 
     def gram(self, retain_gram: Tensor, along: Tensor) -> Tensor:
-        """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without touching an embedding."""
+        """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without touching an
+        embedding.
+        """
         scale = self.count.rsqrt()
         omega, tilt, tail = self.omega * scale, self.tilt * scale, self.tail * scale
         projected = omega[:, None] * along[self.kept]
@@ -108,7 +120,8 @@ class RefinedPrior:
         corner = gram[:rows, :rows]
         torch.mul(retain_gram[self.kept[:, None], self.kept], omega[:, None], out=corner)
         corner.mul_(omega)
-        half = projected + tilt / 2  # projected tilt' + its transpose + tilt tilt', both halves in one product
+        # projected tilt' + its transpose + tilt tilt', both halves in one product
+        half = projected + tilt / 2
         corner.addmm_(torch.cat([half, tilt], dim=1), torch.cat([tilt, half], dim=1).T)
         edge = (projected + tilt) @ tail.T
         gram[:rows, rows:], gram[rows:, :rows], gram[rows:, rows:] = edge, edge.T, tail @ tail.T
@@ -148,10 +161,13 @@ class RowShifts:
 def augment_directed(
     shift: PriorShift, rows: RowShifts, directions: Tensor, draws: Tensor, *, scale: float
 ) -> RefinedPrior:
-    """DPA (eqs. 7-9): `draws` (`p x N_A x r`) along the directions, filtered by IPF with one mean over all of them."""
+    """DPA (eqs. 7-9): `draws` (`p x N_A x r`) along the directions, filtered by IPF with one mean
+    over all of them.
+    """
     own = rows.weights
     moved_along = shift.outputs @ (shift.gain @ directions.T)  # o x r: delta_erase V
-    along = ((shift.outputs.T @ moved_along).T @ rows.response)[:, rows.kept]  # r x p: V' delta' delta c0
+    # r x p: V' delta' delta c0
+    along = ((shift.outputs.T @ moved_along).T @ rows.response)[:, rows.kept]
     squares = (
         rows.sizes.square()[:, None]
         + 2 * torch.einsum("par,rp->pa", draws, along)
@@ -189,16 +205,20 @@ def augment_random(
     times: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """RPA (ablation 4): draws in every direction; returns the correlation matrix (`d x d`) and the number that passed.
+    """RPA (ablation 4): draws in every direction; returns the correlation matrix (`d x d`) and the
+    number that passed.
 
-    `chosen` (`p x d`) with weights `own` (`p`). Here the embeddings have to be made, a slice at a time and twice: once
-    for the mean, once for the sum. `fresh` gives the same random numbers both times.
+    `chosen` (`p x d`) with weights `own` (`p`). Here the embeddings have to be made, a slice at a
+    time and twice: once for the mean, once for the sum. `fresh` gives the same random numbers both
+    times.
     """
 
     def slices() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         source = fresh()
         for rows, weight in zip(chosen.split(128), own.split(128), strict=True):
-            noisy = (rows[:, None] + normal((len(rows), times, rows.shape[1]), source, rows)).flatten(0, 1)
+            noisy = (
+                rows[:, None] + normal((len(rows), times, rows.shape[1]), source, rows)
+            ).flatten(0, 1)
             yield noisy, weight.repeat_interleave(times), shift.of(shift.gain @ noisy.T)
 
     total, draws = own.new_zeros(()), own.new_zeros(())
@@ -214,19 +234,23 @@ def augment_random(
 
 # The directions in which a layer changes least (eq. 7): its smallest right singular vectors.
 
-_ROUGH_STEPS = 12  # enough to place a shift just below the smallest value, after which few more are needed
-_ROUGH_MARGIN = 1e-3  # what single precision may have put the smallest value wrong, in a well conditioned layer
+# enough to place a shift just below the smallest value, after which few more are needed
+_ROUGH_STEPS = 12
+# what single precision may have put the smallest value wrong, in a well conditioned layer
+_ROUGH_MARGIN = 1e-3
 _STEPS = 80
 _TOLERANCE = 1e-10  # error of a direction; the draws need it to about 1e-8
 _SMALL = 64  # below this side an SVD is as fast
 
 
 def smallest_directions(weight: Tensor, count: int) -> Tensor:
-    """`count x d`: right singular vectors of the smallest singular values of the thin SVD, smallest last.
+    """`count x d`: right singular vectors of the smallest singular values of the thin SVD, smallest
+    last.
 
-    Searched with a factorisation of the smaller Gram matrix in half the precision, judged in full precision on the
-    weight itself; in full precision throughout where that fails, and an SVD where that fails too. The thin SVD's
-    smallest, not the exact null vectors of a wide matrix, as in the released code.
+    Searched with a factorisation of the smaller Gram matrix in half the precision, judged in full
+    precision on the weight itself; in full precision throughout where that fails, and an SVD where
+    that fails too. The thin SVD's smallest, not the exact null vectors of a wide matrix, as in the
+    released code.
     """
     out, width = weight.shape
     short = weight if out <= width else weight.T
@@ -244,7 +268,8 @@ def smallest_directions(weight: Tensor, count: int) -> Tensor:
 
 
 def _smallest_left_vectors(short: Tensor, count: int, precision: torch.dtype) -> Tensor | None:
-    """`side x count`: eigenvectors of the smallest eigenvalues of `short short'`, smallest first; None: not found.
+    """`side x count`: eigenvectors of the smallest eigenvalues of `short short'`, smallest first;
+    None: not found.
 
     `precision` is that of the Gram matrix and its factors, which only point the way.
     """
@@ -255,7 +280,8 @@ def _smallest_left_vectors(short: Tensor, count: int, precision: torch.dtype) ->
     start = normal((len(gram), count), generator(0, "smallest directions"), short).to(gram)
     found, sizes, gap = _inverse_krylov(factor, start)
     if gap < 0.1:
-        # A shift below the smallest value by a few times its uncertainty stands it far out among the others.
+        # A shift below the smallest value by a few times its uncertainty stands it far out among
+        # the others.
         margin = max(4 * gap, _ROUGH_MARGIN)
         gram.diagonal().sub_((1 - margin) / sizes[0])
         shifted, failed = torch.linalg.cholesky_ex(gram)
@@ -264,9 +290,11 @@ def _smallest_left_vectors(short: Tensor, count: int, precision: torch.dtype) ->
 
 
 def _corrected(short: Tensor, found: Tensor, factor: Tensor) -> Tensor | None:
-    """Davidson's method: the space grows by what `factor` (L, roughly) makes of the residual, until that is nothing.
+    """Davidson's method: the space grows by what `factor` (L, roughly) makes of the residual, until
+    that is nothing.
 
-    L L' stands near `short short'` less its smallest eigenvalue, so the correction is as large as the vectors' error.
+    L L' stands near `short short'` less its smallest eigenvalue, so the correction is as large as
+    the vectors' error.
     """
     count = found.shape[1]
     basis = torch.linalg.qr(found)[0]
@@ -280,7 +308,10 @@ def _corrected(short: Tensor, found: Tensor, factor: Tensor) -> Tensor | None:
             return basis @ best
         # Once more, scaled, for what the first pass leaves behind.
         fresh = torch.linalg.qr(_outside(basis, torch.linalg.qr(fresh)[0]))[0]
-        basis, images = torch.cat([basis, fresh], dim=1), torch.cat([images, short @ (short.T @ fresh)], dim=1)
+        basis, images = (
+            torch.cat([basis, fresh], dim=1),
+            torch.cat([images, short @ (short.T @ fresh)], dim=1),
+        )
     return None
 
 
@@ -290,7 +321,9 @@ def _inverse_krylov(factor: Tensor, start: Tensor) -> tuple[Tensor, Tensor, floa
     basis, images = torch.linalg.qr(start)[0], start[:, :0]
     for step in range(max(1, min(_ROUGH_STEPS, len(factor) // count))):
         if step:
-            basis = torch.cat([basis, torch.linalg.qr(_outside(basis, images[:, -count:]))[0]], dim=1)
+            basis = torch.cat(
+                [basis, torch.linalg.qr(_outside(basis, images[:, -count:]))[0]], dim=1
+            )
         images = torch.cat([images, torch.cholesky_solve(basis[:, -count:], factor)], dim=1)
     values, mix = torch.linalg.eigh(basis.T @ images)  # the inverse seen from inside the space
     vectors, sizes = mix[:, -count:].flip(1), values[-count:].flip(0)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 WORK = torch.float64
-"""Precision of the computation: float32 inverses would smear the edit's rank over hundreds of directions."""
+"""Precision of the computation: float32 inverses would smear the edit's rank over hundreds of
+directions.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,9 @@ class Problem:
     witnesses: Rows | None = None
     """Names whose drift `auto` chooses by."""
     spared: bool = False
-    """Whether those were set aside from the edit, or are the kept names themselves because there are too few."""
+    """Whether those were set aside from the edit, or are the kept names themselves because there
+    are too few.
+    """
     trial: tuple[Rows, Rows] | None = None
     """Target and anchor rows that `auto` chooses by, in contexts used for nothing else."""
     kinds: tuple[str, ...] = ()
@@ -53,7 +57,9 @@ class Problem:
 
 
 class Further(TypedDict, total=False):
-    """What a caller may add to the rows of an erasure. Where names to judge by are missing, some kept ones serve."""
+    """What a caller may add to the rows of an erasure. Where names to judge by are missing, some
+    kept ones serve.
+    """
 
     target_names: Sequence[str] | None
     retain_names: Sequence[str] | None
@@ -68,7 +74,9 @@ class Further(TypedDict, total=False):
     witnesses: Rows | None
     """Like `held_out`, for `auto` to choose by."""
     kinds: Sequence[str]
-    """What kind of thing each target is (style, object, ...), which decides where its verdict turns."""
+    """What kind of thing each target is (style, object, ...), which decides where its verdict
+    turns.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +94,9 @@ class RowSet:
     trial: tuple[Rows, Rows] | None
     """The like in still other contexts, for `auto` to choose by."""
     held_out: Rows | None
-    """Names in contexts that the edit knows neither of; None: the engine sets some of `retain` aside."""
+    """Names in contexts that the edit knows neither of; None: the engine sets some of `retain`
+    aside.
+    """
     witnesses: Rows | None
     """The like, for `auto` to choose by."""
 
@@ -109,7 +119,9 @@ class RowSet:
         )
 
     def without_kept(self) -> Self:
-        """Without the kept rows, which are the bulk: enough to measure what is left at another strength."""
+        """Without the kept rows, which are the bulk: enough to measure what is left at another
+        strength.
+        """
         return replace(self, retain=self.retain.take_concepts([]), held_out=None, witnesses=None)
 
     def judges(self, kinds: Sequence[str]) -> Further:
@@ -124,8 +136,8 @@ class RowSet:
 
 
 WITNESS_SHARE, MOST_WITNESSES, FEWEST_NAMES = 0.15, 60, 20
-"""Kept names that `auto` sets aside where the caller gave none: a share of them, enough for a mean that is good to a
-tenth; from fewer names than the last none can be spared."""
+"""Kept names that `auto` sets aside where the caller gave none: a share of them, enough for a mean
+that is good to a tenth; from fewer names than the last none can be spared."""
 
 
 def prepare(
@@ -136,7 +148,9 @@ def prepare(
     settings: EraseSettings,
     **further: Unpack[Further],
 ) -> Problem:
-    """Checks the input, widens it, puts it into canonical order and sets names aside to judge by."""
+    """Checks the input, widens it, puts it into canonical order and sets names aside to judge
+    by.
+    """
     target_rows = _rows(targets, further.get("target_names"), "target")
     anchor_rows = _rows(anchors, further.get("target_names"), "anchor")
     width = target_rows.width
@@ -151,16 +165,25 @@ def prepare(
     judges = _optional(further.get("witnesses"), None, "witness", like)
     for part, what in ((anchor_rows.values, "anchor"), (unchanged, "invariant")):
         _same_width(part, width, what)
-    for rows, what in ((retained, "retain"), (held, "held"), (aside, "held-out"), (judges, "witness")):
+    for rows, what in (
+        (retained, "retain"),
+        (held, "held"),
+        (aside, "held-out"),
+        (judges, "witness"),
+    ):
         if rows is not None:
             _same_width(rows.values, width, what)
     kept = _nothing(like) if retained is None else canonical(retained)
     if aside is None:
-        kept, aside = _set_aside(kept, round(settings.held_out * len(kept.names)), settings.seed, "held-out names")
+        kept, aside = _set_aside(
+            kept, round(settings.held_out * len(kept.names)), settings.seed, "held-out names"
+        )
     spared = judges is not None
     if judges is None and settings.preset_name == "auto" and settings.prior != "null_space":
         count = min(MOST_WITNESSES, round(WITNESS_SHARE * len(kept.names)))
-        kept, judges = _set_aside(kept, count if len(kept.names) >= FEWEST_NAMES else 0, settings.seed, "witnesses")
+        kept, judges = _set_aside(
+            kept, count if len(kept.names) >= FEWEST_NAMES else 0, settings.seed, "witnesses"
+        )
         spared = judges is not None
         judges = judges or (kept if len(kept.names) else None)
     order = canonical_order(target_rows)
@@ -186,24 +209,32 @@ def prepare(
 def check_weights(weights: Mapping[str, Tensor], width: int) -> None:
     """Refuses a model without layers or with layers of another width, before any work is done."""
     if not weights:
-        raise InputError("There is no layer to edit: the model has none of the cross-attention layers you asked for.")
+        raise InputError(
+            "There is no layer to edit: the model has none of the cross-attention layers you asked"
+            " for."
+        )
     for key, weight in weights.items():
         if weight.ndim != 2 or weight.shape[1] != width:
             raise InputError(
-                f"The layer {key} has shape {tuple(weight.shape)}, but the text embeddings are {width} wide: "
-                "the text encoder does not belong to this model."
+                f"The layer {key} has shape {tuple(weight.shape)}, but the text embeddings are"
+                f" {width} wide: the text encoder does not belong to this model."
             )
 
 
 def widen(weight: Tensor, key: str, like: Tensor) -> Tensor:
     """One layer's weight in working precision beside the embeddings."""
     wide = weight.to(like)
-    # One NaN or Inf anywhere makes the sum NaN or Inf, and no sum of half or single precision values overflows here.
+    # One NaN or Inf anywhere makes the sum NaN or Inf, and no sum of half or single precision
+    # values overflows here.
     size = float(torch.linalg.vector_norm(wide, 1))
     if not math.isfinite(size):
-        raise InputError(f"The layer {key} contains NaN or Inf: the model file is damaged. Use an intact copy.")
+        raise InputError(
+            f"The layer {key} contains NaN or Inf: the model file is damaged. Use an intact copy."
+        )
     if size == 0:
-        raise InputError(f"The layer {key} contains only zeros: the model file is damaged. Use an intact copy.")
+        raise InputError(
+            f"The layer {key} contains only zeros: the model file is damaged. Use an intact copy."
+        )
     return wide
 
 
@@ -212,21 +243,28 @@ def _rows(given: Tensor | Rows, names: Sequence[str] | None, what: str) -> Rows:
         return given.with_values(_checked(given.values, what))
     if given.ndim != 2:
         raise InputError(
-            f"The {what} embeddings must be a matrix with one row each, but their shape is {tuple(given.shape)}."
+            f"The {what} embeddings must be a matrix with one row each, but their shape is"
+            f" {tuple(given.shape)}."
         )
     return Rows.single(_checked(given, what), names)
 
 
-def _checked_pairs(given: tuple[Rows, Rows] | None, targets: Rows, what: str) -> tuple[Rows, Rows] | None:
+def _checked_pairs(
+    given: tuple[Rows, Rows] | None, targets: Rows, what: str
+) -> tuple[Rows, Rows] | None:
     if given is None or not len(given[0].values):
         return None
     rows = (_rows(given[0], None, f"{what} target"), _rows(given[1], None, f"{what} anchor"))
     if rows[0].names != targets.names or rows[0].groups != rows[1].groups:
-        raise InputError(f"The {what} rows must belong to the targets, in their order, with an anchor row each.")
+        raise InputError(
+            f"The {what} rows must belong to the targets, in their order, with an anchor row each."
+        )
     return rows
 
 
-def _optional(given: Tensor | Rows | None, names: Sequence[str] | None, what: str, like: Tensor) -> Rows | None:
+def _optional(
+    given: Tensor | Rows | None, names: Sequence[str] | None, what: str, like: Tensor
+) -> Rows | None:
     if given is None or not len(given.values if isinstance(given, Rows) else given):
         return None
     rows = _rows(given, names, what)
@@ -236,7 +274,9 @@ def _optional(given: Tensor | Rows | None, names: Sequence[str] | None, what: st
 def _checked(values: Tensor, what: str) -> Tensor:
     wide = values.detach().to(WORK)
     if not bool(torch.isfinite(wide).all()):
-        raise InputError(f"The {what} embeddings contain NaN or Inf: the text encoder is damaged or overflowed.")
+        raise InputError(
+            f"The {what} embeddings contain NaN or Inf: the text encoder is damaged or overflowed."
+        )
     return wide
 
 
@@ -253,7 +293,9 @@ def _nothing(like: Tensor) -> Rows:
 
 
 def _with_held(targets: Rows, anchors: Tensor, held: Rows | None) -> tuple[Rows, Tensor]:
-    """Earlier targets join as pairs whose change is zero: that holds their outputs where an earlier edit put them."""
+    """Earlier targets join as pairs whose change is zero: that holds their outputs where an earlier
+    edit put them.
+    """
     if held is None:
         return targets, anchors
     groups = targets.groups + tuple(group + len(targets.names) for group in held.groups)

@@ -1,6 +1,7 @@
 """Embedding rows in groups: a concept is not one vector but a few, and all concepts weigh the same.
 
-First `Rows`, then the pairs of targets and anchors that the closed form takes: weighted and compressed.
+First `Rows`, then the pairs of targets and anchors that the closed form takes: weighted and
+compressed.
 """
 
 from __future__ import annotations
@@ -34,17 +35,22 @@ class Rows:
         """One bare row a concept: the paper's setting."""
         count = len(values)
         if names is not None and len(names) != count:
-            raise InputError(f"There are {len(names)} names for {count} embedding rows: give one name per row.")
+            raise InputError(
+                f"There are {len(names)} names for {count} embedding rows: give one name per row."
+            )
         labels = tuple(names) if names is not None else ("",) * count
         return cls(values, tuple(range(count)), labels, (False,) * count)
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2:
             raise InputError(
-                f"Embeddings must be a matrix with one row each, but their shape is {tuple(self.values.shape)}."
+                "Embeddings must be a matrix with one row each, but their shape is"
+                f" {tuple(self.values.shape)}."
             )
         if not len(self.values) == len(self.groups) == len(self.in_context):
-            raise InputError(f"{len(self.values)} rows have {len(self.groups)} groups: each row needs one.")
+            raise InputError(
+                f"{len(self.values)} rows have {len(self.groups)} groups: each row needs one."
+            )
         if set(self.groups) != set(range(len(self.names))):
             raise InputError("Every concept needs at least one row, and every row a concept.")
 
@@ -65,7 +71,9 @@ class Rows:
         """`m`: one over the number of rows of the row's concept, so that each concept weighs 1."""
         index = self.group_index()
         counts = per_concept(
-            torch.ones(len(index), dtype=self.values.dtype, device=index.device), index, len(self.names)
+            torch.ones(len(index), dtype=self.values.dtype, device=index.device),
+            index,
+            len(self.names),
         )
         return 1.0 / counts[index]
 
@@ -122,18 +130,24 @@ def join(parts: Sequence[Rows]) -> Rows:
 
 
 def canonical_order(rows: Rows) -> Tensor:
-    """`m`: an order that depends on names and values alone, so that shuffling a list changes no random draw.
+    """`m`: an order that depends on names and values alone, so that shuffling a list changes no
+    random draw.
 
-    Rows sort by concept name, then by content: eight leading columns, then a sum in which every column has a weight of
-    its own. Rows that are alike in all of that are alike.
+    Rows sort by concept name, then by content: eight leading columns, then a sum in which every
+    column has a weight of its own. Rows that are alike in all of that are alike.
     """
     values = rows.values
     order = torch.arange(len(values), device=values.device)
     mix = uniform((1, values.shape[1]), generator(0, "canonical order"), values)
-    for key in (torch.cat([(part * mix).sum(dim=1) for part in values.split(4096)]), *reversed(values[:, :8].T)):
+    for key in (
+        torch.cat([(part * mix).sum(dim=1) for part in values.split(4096)]),
+        *reversed(values[:, :8].T),
+    ):
         order = order[torch.argsort(key[order], stable=True)]
     by_name = {name: rank for rank, name in enumerate(sorted(set(rows.names)))}
-    ranks = torch.tensor([by_name[rows.names[g]] for g in rows.groups], dtype=torch.long, device=values.device)
+    ranks = torch.tensor(
+        [by_name[rows.names[g]] for g in rows.groups], dtype=torch.long, device=values.device
+    )
     return order[torch.argsort(ranks[order], stable=True)]
 
 
@@ -151,8 +165,9 @@ def canonical(rows: Rows) -> Rows:
 class ErasePairs:
     """The columns of C1 and C* - C1, as rows, after compression.
 
-    The closed form sees them only through C1 C1' and (C* - C1) C1', so any orthogonal mixing of a concept's rows, done
-    to targets and anchors alike, leaves the edit as it is. That is what makes compression by SVD legitimate.
+    The closed form sees them only through C1 C1' and (C* - C1) C1', so any orthogonal mixing of a
+    concept's rows, done to targets and anchors alike, leaves the edit as it is. That is what makes
+    compression by SVD legitimate.
     """
 
     targets: Tensor
@@ -184,13 +199,23 @@ class ErasePairs:
         return replace(self, targets=self.targets[rows], change=self.change[rows], groups=groups)
 
     def on_the_smaller_side(self) -> ErasePairs:
-        """The same edit from as many rows as the embedding is wide, where there are more: the concepts are mixed."""
+        """The same edit from as many rows as the embedding is wide, where there are more: the
+        concepts are mixed.
+        """
         mix, rows = torch.linalg.qr(self.targets)  # n x d with orthonormal columns, d x d
         groups = (0,) * len(rows)
-        return replace(self, targets=rows, change=mix.T @ self.change, groups=groups, erased=max(1, self.erased))
+        return replace(
+            self,
+            targets=rows,
+            change=mix.T @ self.change,
+            groups=groups,
+            erased=max(1, self.erased),
+        )
 
     def with_sets(self, sets: list[ErasePairs]) -> ErasePairs:
-        """The same concepts with further sets of rows; every set weighs the same, and a concept as much as before."""
+        """The same concepts with further sets of rows; every set weighs the same, and a concept as
+        much as before.
+        """
         parts = [self, *sets]
         scale = len(parts) ** -0.5
         return replace(
@@ -202,7 +227,8 @@ class ErasePairs:
 
 
 def pair_up(targets: Rows, anchors: Tensor, limit: int, erased: int) -> ErasePairs:
-    """Pairs each target row with its anchor row and compresses every concept to at most `limit` rows.
+    """Pairs each target row with its anchor row and compresses every concept to at most `limit`
+    rows.
 
     The first `erased` concepts are to be erased, the others are held.
     """
@@ -216,15 +242,22 @@ def pair_up(targets: Rows, anchors: Tensor, limit: int, erased: int) -> ErasePai
         lost.append(share)
     shares = torch.stack(lost).tolist()
     return ErasePairs(
-        torch.cat(kept_targets), torch.cat(kept_change), tuple(groups), len(targets.names), erased, tuple(shares)
+        torch.cat(kept_targets),
+        torch.cat(kept_change),
+        tuple(groups),
+        len(targets.names),
+        erased,
+        tuple(shares),
     )
 
 
 def _compress(rows: Tensor, change: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mixes a concept's rows by the leading left singular vectors of their change; returns the energy share lost.
+    """Mixes a concept's rows by the leading left singular vectors of their change; returns the
+    energy share lost.
 
-    The change, not the row, is decomposed: rows of one concept share a large common part that every prompt has and that
-    the null space removes anyway, while the change holds what tells the target from its anchor.
+    The change, not the row, is decomposed: rows of one concept share a large common part that every
+    prompt has and that the null space removes anyway, while the change holds what tells the target
+    from its anchor.
     """
     weight = len(rows) ** -0.5
     if len(rows) <= limit:
@@ -237,7 +270,9 @@ def _compress(rows: Tensor, change: Tensor, limit: int) -> tuple[Tensor, Tensor,
 
 
 def check_pairs(targets: Rows, anchors: Rows) -> None:
-    """Refuses what cannot be paired: repeated targets, one target with two anchors, rows that do not correspond."""
+    """Refuses what cannot be paired: repeated targets, one target with two anchors, rows that do
+    not correspond.
+    """
     if not len(targets.values):
         raise InputError("There is nothing to erase: give at least one target.")
     if targets.values.shape != anchors.values.shape or targets.groups != anchors.groups:
@@ -255,7 +290,9 @@ def check_pairs(targets: Rows, anchors: Rows) -> None:
         mine, theirs = own_anchors[concept], own_anchors[other]
         if mine.shape == theirs.shape and torch.equal(mine, theirs):
             raise InputError(f"The target {name!r} is listed twice: remove one of the two.")
-        raise InputError(f"The target {name!r} is listed twice with different anchors: keep one of them.")
+        raise InputError(
+            f"The target {name!r} is listed twice with different anchors: keep one of them."
+        )
 
 
 def _identities(rows: Rows) -> list[object]:

@@ -1,6 +1,8 @@
-"""Every choice of an erasure in one frozen object: defaults, ranges and help are written here and nowhere else.
+"""Every choice of an erasure in one frozen object: defaults, ranges and help are written here and
+nowhere else.
 
-The command line's flags and the nodes' widgets are made from these fields, so they cannot drift apart.
+The command line's flags and the nodes' widgets are made from these fields, so they cannot drift
+apart.
 """
 
 from __future__ import annotations
@@ -32,82 +34,122 @@ class EraseSettings:
     """What to solve and how. The defaults are the paper's few-concept values (preset `few`)."""
 
     preset_name: PresetName = _setting("few", "The preset these settings started from.")
-    method: Method = _setting("speed", "The closed form: speed, or one of the baselines uce, rece, null_space.")
-    layers: Layers = _setting("V", "Which cross-attention projections to edit: values (V), keys (K) or both (KV).")
+    method: Method = _setting(
+        "speed", "The closed form: speed, or one of the baselines uce, rece, null_space."
+    )
+    layers: Layers = _setting(
+        "V", "Which cross-attention projections to edit: values (V), keys (K) or both (KV)."
+    )
     threshold: float = _setting(
         0.1,
-        "Directions that the kept names use less than this are free for the edit (eigenvalues of their correlation "
-        "matrix).",
+        "Directions that the kept names use less than this are free for the edit (eigenvalues of"
+        " their correlation matrix).",
         0.0,
         1e6,
     )
     threshold_mode: ThresholdMode = _setting(
-        "absolute", "absolute: an eigenvalue, as in the paper; relative: a share of the kept names' spectral energy."
+        "absolute",
+        "absolute: an eigenvalue, as in the paper; relative: a share of the kept names' spectral"
+        " energy.",
     )
-    ipf: bool = _setting(True, "Influence-based prior filtering: protect only the kept names that the edit would move.")
+    ipf: bool = _setting(
+        True,
+        "Influence-based prior filtering: protect only the kept names that the edit would move.",
+    )
     dpa: bool = _setting(
         True,
-        "Directed prior augmentation: also protect random neighbours of the kept names, along the layer's "
-        "least-changing directions.",
+        "Directed prior augmentation: also protect random neighbours of the kept names, along the"
+        " layer's least-changing directions.",
     )
-    rpa: bool = _setting(False, "Random prior augmentation instead of the directed one (the paper's ablation 4).")
-    iec: bool = _setting(True, "Invariant equality constraints: keep the empty prompt's outputs as they are.")
+    rpa: bool = _setting(
+        False, "Random prior augmentation instead of the directed one (the paper's ablation 4)."
+    )
+    iec: bool = _setting(
+        True, "Invariant equality constraints: keep the empty prompt's outputs as they are."
+    )
     filter_scale: float = _setting(
         1.0, "IPF keeps names whose shift is above this multiple of the mean (alpha).", 0.0, 100.0
     )
-    filter_unit: FilterUnit = _setting("concept", "Whether IPF judges all rows of a name together or each row alone.")
+    filter_unit: FilterUnit = _setting(
+        "concept", "Whether IPF judges all rows of a name together or each row alone."
+    )
     augmentations: int = _setting(10, "Random neighbours drawn for each kept row (N_A).", 0, 1000)
-    augment_rank: int = _setting(1, "How many of a layer's least-changing directions to draw along (r).", 1, 64)
+    augment_rank: int = _setting(
+        1, "How many of a layer's least-changing directions to draw along (r).", 1, 64
+    )
     lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", 1e-9, 1e9)
-    aim: float = _setting(1.0, "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.", 0.1, 5.0)
+    aim: float = _setting(
+        1.0, "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.", 0.1, 5.0
+    )
     mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", 0.0, 1e9)
     invariants: InvariantMode = _setting(
         "paper",
-        "paper: the start token and 3 cluster centres of the empty prompt; span: every row of the empty prompt.",
+        "paper: the start token and 3 cluster centres of the empty prompt; span: every row of the"
+        " empty prompt.",
     )
     adversarial_rounds: int = _setting(
         0,
-        "Rounds of finding and erasing embeddings that still leak; one that does not help enough is dropped (not by "
-        "rece). They stopped no attacker who holds the weights (docs/frontier.md).",
+        "Rounds of finding and erasing embeddings that still leak; one that does not help enough is"
+        " dropped (not by rece). They stopped no attacker who holds the weights"
+        " (docs/frontier.md).",
         0,
         20,
     )
     adversarial_reg: float = _setting(
         0.01, "Keeps the leaking embeddings small (a share of the mean energy).", 1e-9, 1e3
     )
-    erase_weight: float = _setting(1.0, "UCE and RECE: weight of the erased concepts (alpha).", 1e-9, 1e9)
-    preserve_weight: float = _setting(1.0, "UCE and RECE: weight of the kept names (beta).", 0.0, 1e9)
-    rows: RowMode = _setting("bare", "bare: the name alone, as in the paper; context: the name inside prompts.")
-    rows_per_concept: int = _setting(8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024)
-    context_names: int = _setting(
-        10**6, "At most this many kept names are also protected inside prompts, the most endangered first.", 0, 10**6
+    erase_weight: float = _setting(
+        1.0, "UCE and RECE: weight of the erased concepts (alpha).", 1e-9, 1e9
     )
-    held_out: float = _setting(0.0, "Share of the kept names to leave out of the edit, to judge it by.", 0.0, 0.5)
+    preserve_weight: float = _setting(
+        1.0, "UCE and RECE: weight of the kept names (beta).", 0.0, 1e9
+    )
+    rows: RowMode = _setting(
+        "bare", "bare: the name alone, as in the paper; context: the name inside prompts."
+    )
+    rows_per_concept: int = _setting(
+        8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024
+    )
+    context_names: int = _setting(
+        10**6,
+        "At most this many kept names are also protected inside prompts, the most endangered"
+        " first.",
+        0,
+        10**6,
+    )
+    held_out: float = _setting(
+        0.0, "Share of the kept names to leave out of the edit, to judge it by.", 0.0, 0.5
+    )
     seed: int = _setting(0, "Seed for all random choices.", 0, 2**63 - 1)
     prior: Prior = _setting(
         "null_space",
-        "What protects the kept names. null_space: the edit avoids the directions they use, as in the paper; soft: the "
-        "more they use a direction, the less the edit does; both: a soft prior inside the null space.",
+        "What protects the kept names. null_space: the edit avoids the directions they use, as in"
+        " the paper; soft: the more they use a direction, the less the edit does; both: a soft"
+        " prior inside the null space.",
     )
     softness: float = _setting(
         0.03,
-        "Soft prior: how much use of a direction makes it half free (a share of the mean over all). auto also tries a "
-        "thirtieth of it and takes the better.",
+        "Soft prior: how much use of a direction makes it half free (a share of the mean over all)."
+        " auto also tries a thirtieth of it and takes the better.",
         1e-6,
         1e6,
     )
     drift_budget: float = _setting(
         0.45,
-        "auto: how far other names may drift on average, at most; it erases as much as that allows (0.45 is 45 %).",
+        "auto: how far other names may drift on average, at most; it erases as much as that allows"
+        " (0.45 is 45 %).",
         0.001,
         10.0,
     )
     effort: Effort = _setting(
-        "normal", "How many prompts are encoded for the edit and its check: more of them erase better and take longer."
+        "normal",
+        "How many prompts are encoded for the edit and its check: more of them erase better and"
+        " take longer.",
     )
     pooled: bool = _setting(
         True,
-        "Also edit the layer that reads the prompt as one pooled embedding, where the model has one (SDXL, SD3, Flux).",
+        "Also edit the layer that reads the prompt as one pooled embedding, where the model has one"
+        " (SDXL, SD3, Flux).",
     )
 
     def __post_init__(self) -> None:
@@ -117,18 +159,21 @@ class EraseSettings:
             raise SettingsError("dpa and rpa are both on: turn one of them off.")
         if self.prior != "null_space" and self.mu > 0:
             raise SettingsError(
-                f"A soft prior keeps the empty prompt exactly as it is, which mu {self.mu:g} would not: set mu to 0 or "
-                "prior to null_space."
+                f"A soft prior keeps the empty prompt exactly as it is, which mu {self.mu:g} would"
+                " not: set mu to 0 or prior to null_space."
             )
         if self.threshold_mode == "relative" and self.threshold >= 1:
-            raise SettingsError(f"threshold is {self.threshold:g}, but a relative threshold must be below 1.")
+            raise SettingsError(
+                f"threshold is {self.threshold:g}, but a relative threshold must be below 1."
+            )
 
     @classmethod
     def preset_values(cls, name: str) -> dict[str, Any]:
         """The fields that a preset sets, without the others."""
         if name not in PRESETS:
             raise SettingsError(
-                f"There is no preset {name!r}{suggestion(name, PRESETS)}: choose from {', '.join(PRESETS)}."
+                f"There is no preset {name!r}{suggestion(name, PRESETS)}: choose from"
+                f" {', '.join(PRESETS)}."
             )
         return dict(PRESETS[name])
 
@@ -139,7 +184,9 @@ class EraseSettings:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EraseSettings:
-        """Settings from plain values, such as a recipe's; an unknown name is refused with the nearest known one."""
+        """Settings from plain values, such as a recipe's; an unknown name is refused with the
+        nearest known one.
+        """
         known = [item.name for item in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
@@ -158,11 +205,12 @@ class EraseSettings:
 BUDGETS = {"hardly": 0.05, "little": 0.1, "some": 0.3, "more": 0.45, "much": 0.6}
 """How much may other things change? In words, for people.
 
-From pictures (docs/proof): up to a drift of 0.3 the kept painters and subjects are recognised as before, up to 0.45 in
-all but two pictures of a hundred, and their colours change by 4 % of the range at most. At 0.1 three erased painters
-are still there in most pictures; at 0.3 ten are gone, but ten subjects are not; at 0.45 those are, too. On encoders
-without a model that draws, names that drift so far are still nearest to themselves (docs/frontier.md). `auto` spends
-less where more drift buys next to nothing.
+From pictures (docs/proof): up to a drift of 0.3 the kept painters and subjects are recognised as
+before, up to 0.45 in all but two pictures of a hundred, and their colours change by 4 % of the
+range at most. At 0.1 three erased painters are still there in most pictures; at 0.3 ten are gone,
+but ten subjects are not; at 0.45 those are, too. On encoders without a model that draws, names that
+drift so far are still nearest to themselves (docs/frontier.md). `auto` spends less where more drift
+buys next to nothing.
 """
 
 
@@ -177,11 +225,13 @@ def budget_of(text: str) -> float:
     except ValueError:
         near = suggestion(word, BUDGETS)
         raise SettingsError(
-            f"How much may other things change? {word[:40]!r} is no answer{near}: say {', '.join(BUDGETS)}, or a "
-            "number such as 0.1 or 10%."
+            f"How much may other things change? {word[:40]!r} is no answer{near}: say"
+            f" {', '.join(BUDGETS)}, or a number such as 0.1 or 10%."
         ) from None
     if value > 1 and share == word:
-        raise SettingsError(f"A budget of {word} would be {value:.0%}: write {word}%, or {value / 100:g}.")
+        raise SettingsError(
+            f"A budget of {word} would be {value:.0%}: write {word}%, or {value / 100:g}."
+        )
     return value
 
 
@@ -209,11 +259,14 @@ def _check(name: str, value: Any, low: float | None, high: float | None) -> None
         ok = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
         if not ok or not math.isfinite(value) or value < low or value > high:
             unit = "a whole number" if whole else "a number"
-            raise SettingsError(f"{name} is {value!r}, but must be {unit} from {low:g} to {high:g}.")
+            raise SettingsError(
+                f"{name} is {value!r}, but must be {unit} from {low:g} to {high:g}."
+            )
 
 
-# `few`, `multi` and `implicit` are the published experiments (the released code's values where it departs from the
-# paper). `context` holds rows in context on both sides; `auto` starts from it and settles what depends on the problem.
+# `few`, `multi` and `implicit` are the published experiments (the released code's values where it
+# departs from the paper). `context` holds rows in context on both sides; `auto` starts from it and
+# settles what depends on the problem.
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": {},
     "context": {},
@@ -222,9 +275,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "implicit": {"threshold": 1e-1, "lam": 0.7, "mu": 0.5},
 }
 
-# Without IPF and DPA: on the living model the filter let kept prompts drift by a quarter more and the draws changed
-# nothing (docs/proof/tidy, the curves `ipf` and `augmentations`). Where IPF is on it works by concept: by row they
-# drifted no less.
+# Without IPF and DPA: on the living model the filter let kept prompts drift by a quarter more and
+# the draws changed nothing (docs/proof/tidy, the curves `ipf` and `augmentations`). Where IPF is on
+# it works by concept: by row they drifted no less.
 PRESETS["context"] = {
     "rows": "context",
     "threshold": 1e-2,
@@ -234,8 +287,14 @@ PRESETS["context"] = {
     "invariants": "span",
 }
 
-# A slope between what the kept names use and what is free, where `context` has a step: on real text encoders it erases
-# more at every drift (docs/frontier.md). `lam` is only where the search for it starts.
-# It is the default of every family: where all text enters at one layer (SD3, Flux) it keeps its budget and, at the
-# default one, leaves less than the others, too (docs/architectures.md). Families differ in layers, not in settings.
-PRESETS["auto"] = PRESETS["context"] | {"prior": "soft", "lam": 0.1, "aim": 1.1, "rows_per_concept": 16}
+# A slope between what the kept names use and what is free, where `context` has a step: on real text
+# encoders it erases more at every drift (docs/frontier.md). `lam` is only where the search for it
+# starts. It is the default of every family: where all text enters at one layer (SD3, Flux) it keeps
+# its budget and, at the default one, leaves less than the others, too (docs/architectures.md).
+# Families differ in layers, not in settings.
+PRESETS["auto"] = PRESETS["context"] | {
+    "prior": "soft",
+    "lam": 0.1,
+    "aim": 1.1,
+    "rows_per_concept": 16,
+}

@@ -1,18 +1,19 @@
 """A soft prior: the more the kept names use a direction, the less the edit may use it.
 
-The null space of eq. 2 is a step: a direction is the edit's or it is not. Where kept names in prompts fill every
-direction, any place for that step is wrong, and a slope does better on every text encoder we measured
-(docs/frontier.md). In the place of the projector P stands
+The null space of eq. 2 is a step: a direction is the edit's or it is not. Where kept names in
+prompts fill every direction, any place for that step is wrong, and a slope does better on every
+text encoder we measured (docs/frontier.md). In the place of the projector P stands
 
-    N = tau (R + tau I)^-1,        R = C0 C0' / N0, eigenvalues of N from 0 (used by the kept names) to 1 (free),
+    N = tau (R + tau I)^-1,        R = C0 C0' / N0, eigenvalues of N from 0 (used by the kept names)
+    to 1 (free),
 
 and the edit C1' N (C1 N C1' + lam I)^-1 is the minimiser of
 
     |delta C1 - W (C* - C1)|^2 + (lam / tau) |delta C0|^2 / N0 + lam |delta|^2.
 
-So it is one family. A null space is N with eigenvalues 0 and 1 alone. UCE (eq. 1) is tau = lam_uce / N0 and
-lam = lam_uce / n. Rows that may not move at all (C2, and the null space's span where both are asked for) are taken out
-of R and of the edit, which holds them exactly.
+So it is one family. A null space is N with eigenvalues 0 and 1 alone. UCE (eq. 1) is tau = lam_uce
+/ N0 and lam = lam_uce / n. Rows that may not move at all (C2, and the null space's span where both
+are asked for) are taken out of R and of the edit, which holds them exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class SoftSpan:
     """N, by a Cholesky factor of its inverse; it stands wherever a `KeptSpan` stands for P."""
 
     factor: Tensor
-    """`d x d`: of R + tau I; or `p x p`: of F F' + tau I, F (`p x d`) the kept rows, where they are fewer."""
+    """`d x d`: of R + tau I; or `p x p`: of F F' + tau I, F (`p x d`) the kept rows, where they are
+    fewer.
+    """
     rows: Tensor | None
     """`p x d`: F, with the second kind of factor."""
     tau: Tensor
@@ -51,7 +54,9 @@ class SoftSpan:
 
 
 def soft_span(kept: Tensor, softness: float, held: KeptSpan) -> SoftSpan | KeptSpan:
-    """N from kept rows (`p x d`, F with R = F'F); `softness`: tau as a share of R's mean eigenvalue."""
+    """N from kept rows (`p x d`, F with R = F'F); `softness`: tau as a share of R's mean
+    eigenvalue.
+    """
     width = kept.shape[1]
     tau = softness * kept.square().sum() / width
     rows = held.remove(kept)
@@ -78,7 +83,9 @@ def _of_moment(moment: Tensor, tau: Tensor, held: KeptSpan) -> SoftSpan:
 
 
 def _factor(matrix: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factor of a matrix (its lower triangle counts) plus a ridge, and the inverse of that sum."""
+    """Cholesky factor of a matrix (its lower triangle counts) plus a ridge, and the inverse of that
+    sum.
+    """
     matrix.diagonal().add_(ridge)
     factor = torch.linalg.cholesky(matrix)
     return factor, torch.cholesky_inverse(factor)

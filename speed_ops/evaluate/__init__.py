@@ -1,1 +1,3 @@
-"""Two models and a set of prompts: the pictures of both, what judges say about them, and a page to share."""
+"""Two models and a set of prompts: the pictures of both, what judges say about them, and a page to
+share.
+"""

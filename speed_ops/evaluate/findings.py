@@ -1,4 +1,6 @@
-"""What an evaluation found: every measure of every model, a verdict for every prompt, and the paper's table beside."""
+"""What an evaluation found: every measure of every model, a verdict for every prompt, and the
+paper's table beside.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..concepts.names import same_name_key
-from ..files.metadata import package_version
 from ..progress import Progress
+from ..provenance import package_version
+from ..text.names import same_name_key
 from .judges import GivenClassifier, Judgements, Lpips, NudeNet, Seer, hashed
 from .measures import (
     STILL_THERE,
@@ -41,7 +43,9 @@ ORIGINAL = "original"
 _AT_ONCE = 32
 """Pictures in memory at a time."""
 _NUDITY = ("", "nudity", "nude", "naked")
-"""Concepts that are there when NudeNet finds something; nothing: prompts of a list that aims at it."""
+"""Concepts that are there when NudeNet finds something; nothing: prompts of a list that aims at
+it.
+"""
 _OF_PAIRS = ("FID", "drift", "LPIPS")
 """Measures that compare a model with the original."""
 _PERCENT = ("Acc_e", "Acc_r", "H_o")
@@ -64,9 +68,15 @@ class Judges:
         """What each of them is."""
         found = {
             "CS, drift": self.clip.about if self.clip else "",
-            "recognition": self.classifier.about
-            if self.classifier
-            else (f"zero-shot by {self.clip.about}" if self.clip is not None and self.clip.joint else ""),
+            "recognition": (
+                self.classifier.about
+                if self.classifier
+                else (
+                    f"zero-shot by {self.clip.about}"
+                    if self.clip is not None and self.clip.joint
+                    else ""
+                )
+            ),
             self.distance: (self.features or self.clip).about if self.features or self.clip else "",  # type: ignore[union-attr]
             "nudity": self.nudity.about if self.nudity else "",
             "LPIPS": self.lpips.about if self.lpips else "",
@@ -75,7 +85,9 @@ class Judges:
 
     @property
     def distance(self) -> str:
-        """What the Frechet distance is called: only one of features that were given may stand beside published ones."""
+        """What the Frechet distance is called: only one of features that were given may stand
+        beside published ones.
+        """
         return "FID" if self.features is not None else "Frechet (CLIP)"
 
 
@@ -115,20 +127,33 @@ def evaluate(
     headers: Mapping[str, Mapping[str, Any]],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Everything that was found, as plain values. `headers`: label -> what the model's file says about its erasure."""
+    """Everything that was found, as plain values. `headers`: label -> what the model's file says
+    about its erasure.
+    """
     models = [original, *erased]
-    keys = {model.label: [picture_key(model, shot, setup.sampling) for shot in setup.shots] for model in models}
+    keys = {
+        model.label: [picture_key(model, shot, setup.sampling) for shot in setup.shots]
+        for model in models
+    }
     every = list(dict.fromkeys(key for found in keys.values() for key in found))
     seen = _look(setup, every, album, judges, known, progress)
     results = {}
     for model in models:
-        pairs = [_Pair(*three) for three in zip(setup.shots, keys[original.label], keys[model.label], strict=True)]
+        pairs = [
+            _Pair(*three)
+            for three in zip(setup.shots, keys[original.label], keys[model.label], strict=True)
+        ]
         apart = _apart(pairs, seen, judges, album, known)
         results[model.label] = _result(pairs, seen, judges, apart)
     return {
         "version": VERSION,
         "package_version": package_version(),
-        "setup": {"name": setup.name, "title": setup.title, "notes": list(setup.notes), "anchors": dict(setup.anchors)},
+        "setup": {
+            "name": setup.name,
+            "title": setup.title,
+            "notes": list(setup.notes),
+            "anchors": dict(setup.anchors),
+        },
         "sampling": vars(setup.sampling),
         "judges": judges.about(),
         "models": [_model_facts(model, headers.get(model.label, {})) for model in models],
@@ -140,7 +165,12 @@ def evaluate(
 
 
 def _look(
-    setup: Setup, keys: Sequence[str], album: Album, judges: Judges, known: Judgements, progress: Progress | None
+    setup: Setup,
+    keys: Sequence[str],
+    album: Album,
+    judges: Judges,
+    known: Judgements,
+    progress: Progress | None,
 ) -> _Seen:
     """Shows every picture to every judge, a few at a time; faulty frames are shown to nobody."""
     seen = _Seen()
@@ -156,15 +186,23 @@ def _look(
         pictures = dict[str, Pixels]()
         for key in keys[start : start + _AT_ONCE]:
             drawn = album.get(key)
-            seen.frames[key], seen.seconds[key] = frame_fault(drawn.pixels, drawn.finite), drawn.seconds
+            seen.frames[key], seen.seconds[key] = (
+                frame_fault(drawn.pixels, drawn.finite),
+                drawn.seconds,
+            )
             if seen.frames[key] == "fine":
                 pictures[key] = drawn.pixels
                 seen.hashes[key] = hashed(drawn.pixels)
         if pictures:
             _ask(judges, pictures, seen, known)
         if labels is not None and pictures:
-            best, names = nearest(np.stack([seen.clip[key] for key in pictures]), labels), list(setup.labels)
-            seen.names |= {key: same_name_key(names[place]) for key, place in zip(pictures, best, strict=True)}
+            best, names = (
+                nearest(np.stack([seen.clip[key] for key in pictures]), labels),
+                list(setup.labels),
+            )
+            seen.names |= {
+                key: same_name_key(names[place]) for key, place in zip(pictures, best, strict=True)
+            }
     if progress is not None:
         progress("judge", len(keys), len(keys))
     return seen
@@ -172,7 +210,11 @@ def _look(
 
 def _text_rows(clip: Seer, texts: Sequence[str], known: Judgements) -> list[Rows]:
     ask = [hashed(text) for text in texts]
-    return known.of(f"texts {clip.identity}", ask, lambda places: list(clip.texts([texts[place] for place in places])))
+    return known.of(
+        f"texts {clip.identity}",
+        ask,
+        lambda places: list(clip.texts([texts[place] for place in places])),
+    )
 
 
 def _ask(judges: Judges, pictures: Mapping[str, Pixels], seen: _Seen, known: Judgements) -> None:
@@ -202,13 +244,19 @@ def _apart(
     lpips = judges.lpips
     if lpips is None:
         return {}
-    two = [(pair.before, pair.after) for pair in pairs if pair.before in seen.hashes and pair.after in seen.hashes]
+    two = [
+        (pair.before, pair.after)
+        for pair in pairs
+        if pair.before in seen.hashes and pair.after in seen.hashes
+    ]
 
     def measure(places: list[int]) -> list[float]:
         return [lpips.distance(*(album.get(key).pixels for key in two[place])) for place in places]
 
     things = [hashed(" ".join(seen.hashes[key] for key in keys)) for keys in two]
-    return dict(zip(two, (float(one) for one in known.of(lpips.about, things, measure)), strict=True))
+    return dict(
+        zip(two, (float(one) for one in known.of(lpips.about, things, measure)), strict=True)
+    )
 
 
 def _result(
@@ -237,33 +285,50 @@ def _result(
 
 
 def _group(
-    name: str, pairs: Sequence[_Pair], seen: _Seen, judges: Judges, apart: Mapping[tuple[str, str], float]
+    name: str,
+    pairs: Sequence[_Pair],
+    seen: _Seen,
+    judges: Judges,
+    apart: Mapping[tuple[str, str], float],
 ) -> dict[str, Any]:
-    """The measures of one group. Pairs with a faulty frame are left out of all but the count of those."""
+    """The measures of one group. Pairs with a faulty frame are left out of all but the count of
+    those.
+    """
     fine = [pair for pair in pairs if seen.frames[pair.before] == seen.frames[pair.after] == "fine"]
     faults = {when: dict(Counter(frame for pair in pairs if (frame := seen.frames[getattr(pair, when)]) != "fine"))
               for when in ("before", "after")}  # fmt: skip
     found: dict[str, Figure | None] = {}
     if judges.clip is not None and fine:
-        before, after = (np.stack([seen.clip[getattr(pair, when)] for pair in fine]) for when in ("before", "after"))
+        before, after = (
+            np.stack([seen.clip[getattr(pair, when)] for pair in fine])
+            for when in ("before", "after")
+        )
         prompts = np.stack([seen.texts[pair.shot.prompt] for pair in fine]) if seen.texts else None
         found |= of_features(before, after, prompts)
     source = seen.features if judges.features is not None else seen.clip
     if source and fine:
         found[judges.distance] = frechet(
-            *(np.stack([source[getattr(pair, when)] for pair in fine]) for when in ("before", "after"))
+            *(
+                np.stack([source[getattr(pair, when)] for pair in fine])
+                for when in ("before", "after")
+            )
         )
     concept = [pair for pair in fine if pair.shot.concept]
     if seen.names and concept:
         for word, when in (("recognised before", "before"), ("recognised", "after")):
-            hits = sum(seen.names[getattr(pair, when)] == same_name_key(pair.shot.concept) for pair in concept)
+            hits = sum(
+                seen.names[getattr(pair, when)] == same_name_key(pair.shot.concept)
+                for pair in concept
+            )
             found[word] = share(hits, len(concept))
     if seen.exposed and fine:
         for word, when in (("nudity before", "before"), ("nudity", "after")):
             found[word] = share(sum(seen.exposed[getattr(pair, when)] for pair in fine), len(fine))
     if apart and fine:
         found["LPIPS"] = mean([apart[pair.before, pair.after] for pair in fine])
-    found["seconds"] = mean([seen.seconds[pair.after] for pair in pairs if seen.seconds[pair.after] > 0])
+    found["seconds"] = mean(
+        [seen.seconds[pair.after] for pair in pairs if seen.seconds[pair.after] > 0]
+    )
     return {
         "group": name,
         "role": pairs[0].shot.role,
@@ -287,7 +352,10 @@ def _prompt(pairs: Sequence[_Pair], seen: _Seen, judges: Judges) -> dict[str, An
         one: dict[str, Any] = {"seed": pair.shot.seed, "before": pair.before, "after": pair.after}
         one["frames"] = [seen.frames[pair.before], seen.frames[pair.after]]
         if pair.before in seen.clip and pair.after in seen.clip:
-            one["drift"] = max(0.0, float(1 - cosines(seen.clip[pair.before][None], seen.clip[pair.after][None])[0]))
+            one["drift"] = max(
+                0.0,
+                float(1 - cosines(seen.clip[pair.before][None], seen.clip[pair.after][None])[0]),
+            )
         if one["frames"] == ["fine", "fine"] and (sight := _sight(pair, seen)) is not None:
             one["seen"] = list(sight)
         shots.append(one)
@@ -307,7 +375,9 @@ def _sight(pair: _Pair, seen: _Seen) -> tuple[bool, bool] | None:
     return None
 
 
-def _verdict(shot: Shot, shots: Sequence[Mapping[str, Any]], seen: _Seen, judges: Judges) -> Verdict:
+def _verdict(
+    shot: Shot, shots: Sequence[Mapping[str, Any]], seen: _Seen, judges: Judges
+) -> Verdict:
     pairs = [one["seen"] for one in shots if "seen" in one]
     if pairs:
         judge = verdict_on_erased if shot.role == "erase" else verdict_on_kept
@@ -315,11 +385,18 @@ def _verdict(shot: Shot, shots: Sequence[Mapping[str, Any]], seen: _Seen, judges
     if shot.role == "keep" and judges.clip is not None:
         return verdict_on_drift([one["drift"] for one in shots if "drift" in one])
     judged = bool(seen.names or seen.exposed)
-    return "unclear" if judged and all(one["frames"] != ["fine", "fine"] for one in shots) else "unjudged"
+    return (
+        "unclear"
+        if judged and all(one["frames"] != ["fine", "fine"] for one in shots)
+        else "unjudged"
+    )
 
 
 def _table(
-    table: PaperTable, results: Mapping[str, Any], models: Sequence[Model], headers: Mapping[str, Mapping[str, Any]]
+    table: PaperTable,
+    results: Mapping[str, Any],
+    models: Sequence[Model],
+    headers: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The paper's rows and ours under the same columns."""
     ours = []
@@ -333,12 +410,16 @@ def _table(
     return {
         "source": table.source,
         "columns": [list(column) for column in table.columns],
-        "paper": [{"method": method, "values": list(values)} for method, values in table.figures.items()],
+        "paper": [
+            {"method": method, "values": list(values)} for method, values in table.figures.items()
+        ],
         "ours": ours,
     }
 
 
-def _cell(result: Mapping[str, Any], column: tuple[str, str], seconds: Mapping[str, Any]) -> dict[str, Any] | None:
+def _cell(
+    result: Mapping[str, Any], column: tuple[str, str], seconds: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """A figure of ours in the units of the paper's column; None where it was not measured."""
     group, measure = column
     if measure == "seconds to erase":
@@ -350,7 +431,13 @@ def _cell(result: Mapping[str, Any], column: tuple[str, str], seconds: Mapping[s
             found = one["measures"].get(measure)
     if found is None or measure not in _PERCENT:
         return found
-    return {**found, **{key: None if found[key] is None else 100 * found[key] for key in ("value", "low", "high")}}
+    return {
+        **found,
+        **{
+            key: None if found[key] is None else 100 * found[key]
+            for key in ("value", "low", "high")
+        },
+    }
 
 
 def _model_facts(model: Model, header: Mapping[str, Any]) -> dict[str, Any]:

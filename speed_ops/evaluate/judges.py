@@ -1,7 +1,9 @@
-"""Who looks at the pictures: CLIP from a folder or through ComfyUI, NudeNet, LPIPS, or a function of yours.
+"""Who looks at the pictures: CLIP from a folder or through ComfyUI, NudeNet, LPIPS, or a function
+of yours.
 
-What they say is kept beside the pictures (`Judgements`), so that nobody is asked twice about the same picture. Nothing
-is downloaded. What each judge is (version, file, threshold, licence) is printed with every figure it gives.
+What they say is kept beside the pictures (`Judgements`), so that nobody is asked twice about the
+same picture. Nothing is downloaded. What each judge is (version, file, threshold, licence) is
+printed with every figure it gives.
 """
 
 from __future__ import annotations
@@ -42,18 +44,26 @@ _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.2613
 
 @dataclass
 class Judgements:
-    """What judges have said, on disk: an array for each judge and each picture, text or pair of pictures."""
+    """What judges have said, on disk: an array for each judge and each picture, text or pair of
+    pictures.
+    """
 
     folder: Path
     new: int = 0
     kept: int = 0
     """Of those asked for in this run, how many were there before."""
 
-    def of(self, judge: str, things: Sequence[str], ask: Callable[[list[int]], Sequence[Any]]) -> list[Rows]:
-        """A judgement of each thing, by its hash; `ask` gets the places of those that nobody has judged."""
+    def of(
+        self, judge: str, things: Sequence[str], ask: Callable[[list[int]], Sequence[Any]]
+    ) -> list[Rows]:
+        """A judgement of each thing, by its hash; `ask` gets the places of those that nobody has
+        judged.
+        """
         folder = self.folder / hashlib.sha256(judge.encode()).hexdigest()[:16]
         files = {thing: folder / thing[:2] / f"{thing}.npy" for thing in things}
-        found = {thing: value for thing, file in files.items() if (value := _stored(file)) is not None}
+        found = {
+            thing: value for thing, file in files.items() if (value := _stored(file)) is not None
+        }
         missing = [thing for thing in files if thing not in found]
         self.kept, self.new = self.kept + len(found), self.new + len(missing)
         said = ask([things.index(thing) for thing in missing]) if missing else ()
@@ -74,7 +84,9 @@ def _stored(file: Path) -> Rows | None:
 
 def hashed(thing: Pixels | str) -> str:
     """The name of a picture or text in `Judgements`."""
-    content = thing.encode() if isinstance(thing, str) else str(thing.shape).encode() + thing.tobytes()
+    content = (
+        thing.encode() if isinstance(thing, str) else str(thing.shape).encode() + thing.tobytes()
+    )
     return hashlib.sha256(content).hexdigest()[:40]
 
 
@@ -85,7 +97,9 @@ def _files_identity(files: Iterable[Path]) -> str:
 
 
 class Seer(Protocol):
-    """Turns pictures into features, and texts into features of the same space where it knows any."""
+    """Turns pictures into features, and texts into features of the same space where it knows
+    any.
+    """
 
     about: str
     """What it is, for people who hold its figures against others'."""
@@ -116,13 +130,15 @@ class ClipFolder:
             from transformers.utils import logging
 
             logging.disable_progress_bar()
-            self._model = CLIPModel.from_pretrained(self.folder, local_files_only=True, use_safetensors=True).eval()
+            self._model = CLIPModel.from_pretrained(
+                self.folder, local_files_only=True, use_safetensors=True
+            ).eval()
             self._tokenizer = CLIPTokenizer.from_pretrained(self.folder, local_files_only=True)
         except (OSError, ValueError, KeyError) as fault:
             reason = " ".join(str(fault).split())[:200]
             raise FileError(
-                f"{self.folder} holds no CLIP model ({reason}): give a folder with config.json, model.safetensors and "
-                "the tokenizer's files."
+                f"{self.folder} holds no CLIP model ({reason}): give a folder with config.json,"
+                " model.safetensors and the tokenizer's files."
             ) from fault
         vision = self._model.config.vision_config
         self._size = int(vision.image_size)
@@ -131,10 +147,13 @@ class ClipFolder:
         self._mean = np.asarray(known.get("image_mean", _CLIP_MEAN), np.float32)
         self._std = np.asarray(known.get("image_std", _CLIP_STD), np.float32)
         self.about = (
-            f"CLIP in {self.folder.name} ({vision.num_hidden_layers} layers, {self._size} px, patches of "
-            f"{vision.patch_size})"
+            f"CLIP in {self.folder.name} ({vision.num_hidden_layers} layers, {self._size} px,"
+            f" patches of {vision.patch_size})"
         )
-        self.identity = f"{self.about} {_files_identity(file for file in self.folder.iterdir() if file.is_file())}"
+        self.identity = (
+            f"{self.about}"
+            f" {_files_identity(file for file in self.folder.iterdir() if file.is_file())}"
+        )
 
     def pictures(self, pictures: Sequence[Pixels]) -> Rows:
         import torch
@@ -143,7 +162,9 @@ class ClipFolder:
         for start in range(0, len(pictures), _BATCH):
             ready = np.stack([self._prepared(one) for one in pictures[start : start + _BATCH]])
             with torch.inference_mode():
-                found.append(_tensor(self._model.get_image_features(pixel_values=torch.from_numpy(ready))))
+                found.append(
+                    _tensor(self._model.get_image_features(pixel_values=torch.from_numpy(ready)))
+                )
         return np.concatenate(found)
 
     def _prepared(self, pixels: Pixels) -> Any:
@@ -155,7 +176,10 @@ class ClipFolder:
         sizes = [max(self._size, round(side * scale)) for side in picture.size]
         picture = picture.resize((sizes[0], sizes[1]), Image.Resampling.BICUBIC)
         left, top = ((side - self._size) // 2 for side in sizes)
-        cut = np.asarray(picture.crop((left, top, left + self._size, top + self._size)), np.float32) / 255
+        cut = (
+            np.asarray(picture.crop((left, top, left + self._size, top + self._size)), np.float32)
+            / 255
+        )
         return ((cut - self._mean) / self._std).transpose(2, 0, 1)
 
     def texts(self, texts: Sequence[str]) -> Rows:
@@ -172,7 +196,9 @@ class ClipFolder:
 
 @dataclass
 class ComfyClip:
-    """CLIP_VISION, and the CLIP of the same model for texts, as a ComfyUI server has them; our node sends features."""
+    """CLIP_VISION, and the CLIP of the same model for texts, as a ComfyUI server has them; our node
+    sends features.
+    """
 
     server: ComfyPainter
     vision: str
@@ -182,7 +208,9 @@ class ComfyClip:
 
     def __post_init__(self) -> None:
         if not self.server.ask("/object_info/SpeedEvaluate"):
-            raise InputError(f"{self.server.name} does not have this package's nodes: install it there, too.")
+            raise InputError(
+                f"{self.server.name} does not have this package's nodes: install it there, too."
+            )
         for name, loader, widget, folder in (
             (self.vision, "CLIPVisionLoader", "clip_name", "clip_vision"),
             (self.text, "CLIPLoader", "clip_name", "text_encoders"),
@@ -190,7 +218,9 @@ class ComfyClip:
             if name and name not in self.server.choices(loader, widget):
                 raise InputError(f"{self.server.name} has no {name!r} in models/{folder}.")
         self.joint = bool(self.text)
-        self.about = f"CLIP_VISION {self.vision}" + (f" with the texts of {self.text}" if self.text else "")
+        self.about = f"CLIP_VISION {self.vision}" + (
+            f" with the texts of {self.text}" if self.text else ""
+        )
         self.identity = f"{self.about} on {self.server.url}"
 
     def pictures(self, pictures: Sequence[Pixels]) -> Rows:
@@ -206,7 +236,14 @@ class ComfyClip:
                 if link:
                     graph[f"b{number}"] = node("ImageBatch", image1=link, image2=[f"p{number}", 0])
                 link = [f"b{number}" if link else f"p{number}", 0]
-            graph["2"] = node("SpeedEvaluate", before=link, after=link, clip_vision=["1", 0], prompts="", labels="")
+            graph["2"] = node(
+                "SpeedEvaluate",
+                before=link,
+                after=link,
+                clip_vision=["1", 0],
+                prompts="",
+                labels="",
+            )
             rows.append(self._features(graph, "before"))
         return np.concatenate(rows)
 
@@ -242,10 +279,14 @@ class GivenSeer:
         rows = []
         for start in range(0, len(pictures), _BATCH):
             found = self._call([Image.fromarray(one) for one in pictures[start : start + _BATCH]])
-            rows.append(np.asarray(getattr(found, "detach", lambda found=found: found)(), np.float64))
+            rows.append(
+                np.asarray(getattr(found, "detach", lambda found=found: found)(), np.float64)
+            )
         whole = np.concatenate(rows)
         if whole.ndim != 2 or len(whole) != len(pictures):
-            raise SettingsError(f"{self.name} must return a row of numbers for each picture, not {whole.shape}.")
+            raise SettingsError(
+                f"{self.name} must return a row of numbers for each picture, not {whole.shape}."
+            )
         return whole
 
     def texts(self, texts: Sequence[str]) -> Rows:
@@ -253,7 +294,9 @@ class GivenSeer:
 
 
 class GivenClassifier:
-    """A function of the user's: pictures in, for each the name of what it shows; None or "" for nothing it knows."""
+    """A function of the user's: pictures in, for each the name of what it shows; None or "" for
+    nothing it knows.
+    """
 
     def __init__(self, name: str) -> None:
         self._call, self._name = given_function(name), name
@@ -266,9 +309,13 @@ class GivenClassifier:
 
         found: list[Any] = []
         for start in range(0, len(pictures), _BATCH):
-            found += list(self._call([Image.fromarray(one) for one in pictures[start : start + _BATCH]]))
+            found += list(
+                self._call([Image.fromarray(one) for one in pictures[start : start + _BATCH]])
+            )
         if len(found) != len(pictures):
-            raise SettingsError(f"{self._name} must return one name for each picture; it returned {len(found)}.")
+            raise SettingsError(
+                f"{self._name} must return one name for each picture; it returned {len(found)}."
+            )
         return [str(one or "") for one in found]
 
 
@@ -276,7 +323,9 @@ def given_function(name: str) -> Callable[..., Any]:
     """`package.module:function` or `file.py:function`. It is your own code, and it runs."""
     place, _, function = name.rpartition(":")
     if not place or not function.isidentifier():
-        raise UsageError(f"{name!r} names no function: write package.module:function or file.py:function.")
+        raise UsageError(
+            f"{name!r} names no function: write package.module:function or file.py:function."
+        )
     try:
         if place.endswith(".py"):
             spec = importlib.util.spec_from_file_location(Path(place).stem, place)
@@ -319,31 +368,41 @@ class NudeNet:
         try:
             from nudenet import NudeDetector
         except ImportError as fault:
-            raise InputError(f"NudeNet is not installed ({fault}): run `pip install nudenet`.") from fault
+            raise InputError(
+                f"NudeNet is not installed ({fault}): run `pip install nudenet`."
+            ) from fault
         self._detector = NudeDetector()
         self.about = (
-            f"NudeNet {metadata.version('nudenet')} ({_NUDENET_LICENCE}), threshold {self.threshold:g}, labels "
-            f"{', '.join(self.labels)}"
+            f"NudeNet {metadata.version('nudenet')} ({_NUDENET_LICENCE}), threshold"
+            f" {self.threshold:g}, labels {', '.join(self.labels)}"
         )
 
     def exposed(self, pixels: Pixels) -> bool:
-        """Whether one of the labels is found. The detector takes colours as OpenCV reads them: blue first."""
+        """Whether one of the labels is found. The detector takes colours as OpenCV reads them: blue
+        first.
+        """
         found = self._detector.detect(np.ascontiguousarray(pixels[..., ::-1]))
         return any(one["class"] in self.labels and one["score"] >= self.threshold for one in found)
 
 
 class Lpips:
-    """Perceptual distance, by the package of that name, with the backbone that its owner has put in place."""
+    """Perceptual distance, by the package of that name, with the backbone that its owner has put in
+    place.
+    """
 
     def __init__(self) -> None:
         try:
             import lpips
             import torch
         except ImportError as fault:
-            raise InputError(f"LPIPS is not installed ({fault}): run `pip install lpips`.") from fault
+            raise InputError(
+                f"LPIPS is not installed ({fault}): run `pip install lpips`."
+            ) from fault
         folder = Path(torch.hub.get_dir()) / "checkpoints"
         if not list(folder.glob("alexnet-*.pth")):
-            raise InputError(f"LPIPS needs AlexNet's weights in {folder}: this program downloads nothing.")
+            raise InputError(
+                f"LPIPS needs AlexNet's weights in {folder}: this program downloads nothing."
+            )
         self._model = lpips.LPIPS(net="alex", verbose=False).eval()
         self.about = f"LPIPS {metadata.version('lpips')} (AlexNet)"
 
@@ -351,7 +410,10 @@ class Lpips:
         """0 for the same picture."""
         import torch
 
-        first, second = (torch.from_numpy(image.copy()).permute(2, 0, 1)[None] / 127.5 - 1 for image in (one, other))
+        first, second = (
+            torch.from_numpy(image.copy()).permute(2, 0, 1)[None] / 127.5 - 1
+            for image in (one, other)
+        )
         with torch.inference_mode():
             return float(self._model(first, second))
 

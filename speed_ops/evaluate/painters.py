@@ -1,6 +1,8 @@
-"""Who draws: ComfyUI servers over their HTTP interface with stock nodes alone, or this machine the model in the box.
+"""Who draws: ComfyUI servers over their HTTP interface with stock nodes alone, or this machine the
+model in the box.
 
-A painter draws one picture at a time, so that a picture does not depend on what else was asked for, or of whom.
+A painter draws one picture at a time, so that a picture does not depend on what else was asked for,
+or of whom.
 """
 
 from __future__ import annotations
@@ -21,8 +23,16 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..checkpoints.demo import GUIDANCE, SIZE, STEPS, Artist, Drawing, as_bytes
-from ..errors import FileError, InputError, NotFoundError, ServerError, SpeedError, UsageError, suggestion
+from ..demo.demo import GUIDANCE, SIZE, STEPS, Artist, Drawing, as_bytes
+from ..errors import (
+    FileError,
+    InputError,
+    NotFoundError,
+    ServerError,
+    SpeedError,
+    UsageError,
+    suggestion,
+)
 from ..files.checkpoint import Checkpoint, checkpoint_hash
 from ..models.detect import is_lora
 from ..progress import Progress
@@ -40,7 +50,9 @@ _LOADERS: dict[str, tuple[str, str, str]] = {
     "unet": ("UNETLoader", "unet_name", "diffusion_models"),
     "clip": ("CLIPLoader", "clip_name", "text_encoders"),
 }
-"""Kind -> ComfyUI's stock node for it, the input that takes the name, and the folder below models/."""
+"""Kind -> ComfyUI's stock node for it, the input that takes the name, and the folder below
+models/.
+"""
 _ANSWER_SECONDS = 30.0
 _LOOK_EVERY = 0.1
 PICTURE_SECONDS = 600.0
@@ -65,14 +77,18 @@ class Model:
     name: str
     """As the server lists it; of pictures drawn elsewhere, their folder."""
     identity: str
-    """What pictures of it are kept under: a hash of the file where we have the file, else its name."""
+    """What pictures of it are kept under: a hash of the file where we have the file, else its
+    name.
+    """
     strength: float = 1.0
     base: Model | None = None
     file: Path | None = None
     """The file itself, where it is on this machine."""
 
 
-def parse_model(text: str, label: str, base: Model | None, progress: Progress | None = None) -> Model:
+def parse_model(
+    text: str, label: str, base: Model | None, progress: Progress | None = None
+) -> Model:
     """`[kind:]name[@strength]`; a file or folder of this machine tells its kind and hash itself."""
     head, colon, tail = text.partition(":")
     kind = next((one for one in KINDS if colon and one == head), None)
@@ -83,25 +99,36 @@ def parse_model(text: str, label: str, base: Model | None, progress: Progress | 
         try:
             strength = float(number)
         except ValueError:
-            raise UsageError(f"The strength in {text!r} is not a number: write lora:NAME@0.8.") from None
+            raise UsageError(
+                f"The strength in {text!r} is not a number: write lora:NAME@0.8."
+            ) from None
     path = Path(name)
     if kind == "pictures":
         if not path.is_dir():
-            raise NotFoundError(f"There is no folder {name}: give the folder of the pictures that were drawn.")
+            raise NotFoundError(
+                f"There is no folder {name}: give the folder of the pictures that were drawn."
+            )
         return Model(label, kind, name, _state(path), file=path)
     file = path if path.exists() else None
     identity = f"name {kind or 'checkpoint'} {name}"
     if file is not None:
         opened = Checkpoint.open(file)
         identity = f"sha256 {checkpoint_hash(opened, progress)}"
-        kind = kind or ("diffusers" if opened.is_folder else "lora" if is_lora(opened.shapes) else "checkpoint")
+        kind = kind or (
+            "diffusers" if opened.is_folder else "lora" if is_lora(opened.shapes) else "checkpoint"
+        )
         name = path.name
     kind = kind or "checkpoint"
     if kind in _ON_ORIGINAL:
         if base is None or base.kind == "pictures":
-            raise UsageError(f"{text!r} is put on the original, which must be a checkpoint or a diffusers folder.")
+            raise UsageError(
+                f"{text!r} is put on the original, which must be a checkpoint or a diffusers"
+                " folder."
+            )
         identity = f"{identity} at {strength:g} on {base.identity}"
-    return Model(label, kind, name, identity, strength, base if kind in _ON_ORIGINAL else None, file)
+    return Model(
+        label, kind, name, identity, strength, base if kind in _ON_ORIGINAL else None, file
+    )
 
 
 @dataclass(frozen=True)
@@ -122,7 +149,9 @@ class Painter(Protocol):
     """Whether it draws in this process, which must not end before the picture is finished."""
 
     def ready(self, models: Sequence[Model]) -> None:
-        """Raises `PainterGone` where nobody answers, `InputError` where a model is not known here."""
+        """Raises `PainterGone` where nobody answers, `InputError` where a model is not known
+        here.
+        """
 
     def draw(self, model: Model, shot: Shot, sampling: Sampling) -> Drawn:
         """One picture. Raises `PainterGone` or `PainterFault`."""
@@ -143,7 +172,9 @@ class ComfyPainter:
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.url if "://" in self.url else f"http://{self.url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{self.url!r} is not a server's address: write http://127.0.0.1:8188.")
+            raise UsageError(
+                f"{self.url!r} is not a server's address: write http://127.0.0.1:8188."
+            )
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self.name = parts.netloc.rpartition("@")[2]
 
@@ -164,19 +195,30 @@ class ComfyPainter:
         if len(below) == 1:
             return below[0]
         near = suggestion(wanted, plain)
-        raise InputError(f"{self.name} has no {model.kind} {model.name!r}{near}: put it into its models/{folder}.")
+        raise InputError(
+            f"{self.name} has no {model.kind} {model.name!r}{near}: put it into its"
+            f" models/{folder}."
+        )
 
     def choices(self, node: str, widget: str) -> list[str]:
         """What a node of the server lets one choose from; nothing where it has no such node."""
         inputs = self.ask(f"/object_info/{node}").get(node, {}).get("input", {}).get("required", {})
         spec = inputs.get(widget) or [[]]
-        found = spec[0] if isinstance(spec[0], list) else (spec[1] if len(spec) > 1 else {}).get("options", [])
+        found = (
+            spec[0]
+            if isinstance(spec[0], list)
+            else (spec[1] if len(spec) > 1 else {}).get("options", [])
+        )
         return [name for name in found if isinstance(name, str)]
 
     def header(self, model: Model) -> dict[str, str]:
-        """What the header of a model's file says, where the server can tell: strings by their names."""
+        """What the header of a model's file says, where the server can tell: strings by their
+        names.
+        """
         folder = _LOADERS[model.kind][2] if model.kind in _LOADERS else ""
-        name = urllib.parse.quote(self._listed.get(f"{model.kind} {model.name}", model.name), safe="")
+        name = urllib.parse.quote(
+            self._listed.get(f"{model.kind} {model.name}", model.name), safe=""
+        )
         try:
             found = self.ask(f"/view_metadata/{folder}?filename={name}")
         except SpeedError:
@@ -189,9 +231,13 @@ class ComfyPainter:
             (image,) = entry["outputs"]["9"]["images"]
         except (KeyError, ValueError, TypeError):
             raise PainterFault(f"{self.name} finished without a picture.") from None
-        query = urllib.parse.urlencode({key: image[key] for key in ("filename", "subfolder", "type") if key in image})
+        query = urllib.parse.urlencode(
+            {key: image[key] for key in ("filename", "subfolder", "type") if key in image}
+        )
         try:
-            return Drawn(decode(self._send(f"/view?{query}"), "What it sent"), seconds=_seconds(entry))
+            return Drawn(
+                decode(self._send(f"/view?{query}"), "What it sent"), seconds=_seconds(entry)
+            )
         except FileError as fault:
             raise PainterFault(f"{self.name}: {fault}") from fault
 
@@ -206,7 +252,9 @@ class ComfyPainter:
             given: dict[str, Any] = {widget: self._listed[f"{model.kind} {model.name}"]}
             if model.kind == "lora":
                 given |= {"model": unet, "clip": clip}
-                graph["2"] = node(loader, **given, strength_model=model.strength, strength_clip=model.strength)
+                graph["2"] = node(
+                    loader, **given, strength_model=model.strength, strength_clip=model.strength
+                )
                 unet, clip = ["2", 0], ["2", 1]
             elif model.kind == "unet":
                 graph["2"], unet = node(loader, **given, weight_dtype="default"), ["2", 0]
@@ -215,7 +263,9 @@ class ComfyPainter:
         return graph | {
             "4": node("CLIPTextEncode", clip=clip, text=_literal(shot.prompt)),
             "5": node("CLIPTextEncode", clip=clip, text=_literal(sampling.negative)),
-            "6": node("EmptyLatentImage", width=sampling.width, height=sampling.height, batch_size=1),
+            "6": node(
+                "EmptyLatentImage", width=sampling.width, height=sampling.height, batch_size=1
+            ),
             "7": node(
                 "KSampler",
                 model=unet,
@@ -247,7 +297,9 @@ class ComfyPainter:
                 return dict(entry)
             time.sleep(pause)
             pause = min(1.0, pause * 1.2)
-        raise PainterGone(f"{self.name} has not finished a picture in {self.picture_seconds:.0f} s.")
+        raise PainterGone(
+            f"{self.name} has not finished a picture in {self.picture_seconds:.0f} s."
+        )
 
     def ask(self, path: str, content: bytes | None = None) -> dict[str, Any]:
         """JSON from the server."""
@@ -259,7 +311,9 @@ class ComfyPainter:
         return value if isinstance(value, dict) else {}
 
     def upload(self, name: str, png: bytes) -> str:
-        """Puts a picture into the server's folder for temporary files; the name by which nodes find it there."""
+        """Puts a picture into the server's folder for temporary files; the name by which nodes find
+        it there.
+        """
         border = uuid.uuid4().hex
         fields = {"type": "temp", "overwrite": "true", "subfolder": "speed-evaluate"}
         parts = [f'--{border}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'.encode()
@@ -273,7 +327,9 @@ class ComfyPainter:
         return f"speed-evaluate/{name} [temp]"
 
     def _send(self, path: str, content: bytes | None = None, kind: str = "") -> bytes:
-        request = urllib.request.Request(self.url + path, content, {"Content-Type": kind} if content else {})
+        request = urllib.request.Request(
+            self.url + path, content, {"Content-Type": kind} if content else {}
+        )
         try:
             with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
                 return bytes(answer.read())
@@ -289,7 +345,9 @@ class ComfyPainter:
 
 @dataclass
 class BoxPainter:
-    """This machine, with the small sampler that comes with the model in the box: for models of its layout alone."""
+    """This machine, with the small sampler that comes with the model in the box: for models of its
+    layout alone.
+    """
 
     name: str = "this machine"
     here: bool = True
@@ -300,14 +358,18 @@ class BoxPainter:
         for one in (one for model in models for one in (model, model.base) if one is not None):
             if not _is_of_the_box(one):
                 what = f"{one.name!r} is " + ("not one" if one.file else "no file of this machine")
-                rule = "Without --server, only the demo's model and what was made of it can be drawn"
+                rule = (
+                    "Without --server, only the demo's model and what was made of it can be drawn"
+                )
                 raise InputError(f"{rule}: {what}.")
 
     def draw(self, model: Model, shot: Shot, sampling: Sampling) -> Drawn:
         started = time.perf_counter()
         artist = self._artist(model)
         size = (sampling.height, sampling.width)
-        colours = artist.picture(shot.prompt, sampling.negative, shot.seed, size, sampling.steps, sampling.cfg)
+        colours = artist.picture(
+            shot.prompt, sampling.negative, shot.seed, size, sampling.steps, sampling.cfg
+        )
         finite = bool(colours.isfinite().all())
         return Drawn(as_bytes(colours.nan_to_num(0)).numpy(), finite, time.perf_counter() - started)
 
@@ -317,13 +379,17 @@ class BoxPainter:
             if self._at_hand is not None:
                 self._at_hand[1].close()
             lora = model.file if model.kind == "lora" else None
-            self._at_hand = model.identity, Artist.open((model.base or model).file or Path(), lora, model.strength)
+            self._at_hand = (
+                model.identity,
+                Artist.open((model.base or model).file or Path(), lora, model.strength),
+            )
         return self._at_hand[1]
 
 
 def _is_of_the_box(model: Model) -> bool:
     return model.file is not None and (
-        model.kind == "lora" or (model.kind == "checkpoint" and Drawing.fits(Checkpoint.open(model.file).shapes))
+        model.kind == "lora"
+        or (model.kind == "checkpoint" and Drawing.fits(Checkpoint.open(model.file).shapes))
     )
 
 
@@ -363,7 +429,9 @@ def node(kind: str, **inputs: Any) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """Brackets weigh words in ComfyUI, and `embedding:` loads a file; in a list of prompts they are words."""
+    """Brackets weigh words in ComfyUI, and `embedding:` loads a file; in a list of prompts they are
+    words.
+    """
     return text.replace("(", "\\(").replace(")", "\\)").replace("embedding:", "embedding :")
 
 
@@ -372,7 +440,9 @@ def _seconds(entry: Mapping[str, Any]) -> float:
     times = {name: facts.get("timestamp") for name, facts in entry.get("status", {}).get("messages", [])
              if isinstance(facts, dict)}  # fmt: skip
     start, end = times.get("execution_start"), times.get("execution_success")
-    return max(0.0, (end - start) / 1000) if isinstance(start, int) and isinstance(end, int) else 0.0
+    return (
+        max(0.0, (end - start) / 1000) if isinstance(start, int) and isinstance(end, int) else 0.0
+    )
 
 
 def _reason(entry: Mapping[str, Any]) -> str:
@@ -387,7 +457,11 @@ def _reason(entry: Mapping[str, Any]) -> str:
 def _refusal(said: str) -> str:
     try:
         content = json.loads(said)
-        errors = [error for node in content.get("node_errors", {}).values() for error in node.get("errors", [])]
+        errors = [
+            error
+            for node in content.get("node_errors", {}).values()
+            for error in node.get("errors", [])
+        ]
         texts = [f"{error.get('message')} ({error.get('details')})" for error in errors]
         texts = texts or [content["error"]["message"]]
     except (ValueError, KeyError, TypeError, AttributeError):

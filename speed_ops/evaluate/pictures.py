@@ -1,4 +1,6 @@
-"""Pictures on disk, and drawing those that are missing: spread over servers, retried elsewhere, never drawn twice."""
+"""Pictures on disk, and drawing those that are missing: spread over servers, retried elsewhere,
+never drawn twice.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ class Album:
             with Image.open(path) as picture:
                 facts = json.loads(getattr(picture, "text", {}).get("speed.evaluate", "{}"))
         except (OSError, ValueError) as fault:
-            raise FileError(f"Cannot read the picture {path} ({fault}): delete it, and it is drawn again.") from fault
+            raise FileError(
+                f"Cannot read the picture {path} ({fault}): delete it, and it is drawn again."
+            ) from fault
         pixels = decode(content, str(path))
         return Drawn(pixels, facts.get("finite") is not False, float(facts.get("seconds") or 0.0))
 
@@ -98,13 +102,17 @@ def keep(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise FileError(f"Cannot make the folder {path.parent}: {fault.strerror or fault}.") from fault
+        raise FileError(
+            f"Cannot make the folder {path.parent}: {fault.strerror or fault}."
+        ) from fault
     write_bytes(path, content, force=True)
 
 
 @dataclass
 class FolderPainter:
-    """Pictures that another program drew from our list of prompts: `<number>.png`, as `prompts.csv` counts them."""
+    """Pictures that another program drew from our list of prompts: `<number>.png`, as `prompts.csv`
+    counts them.
+    """
 
     folder: Path
     numbers: Mapping[tuple[str, int], int]
@@ -113,20 +121,32 @@ class FolderPainter:
     def read(self, shot: Shot) -> Drawn:
         """The picture that was drawn for it."""
         number = self.numbers[shot.prompt, shot.seed]
-        for name in (f"{number}.png", f"{number:05}.png", f"{number}.jpg", f"{number:05}.jpg", f"{number}.webp"):
+        for name in (
+            f"{number}.png",
+            f"{number:05}.png",
+            f"{number}.jpg",
+            f"{number:05}.jpg",
+            f"{number}.webp",
+        ):
             if (self.folder / name).is_file():
                 return Drawn(decode((self.folder / name).read_bytes(), str(self.folder / name)))
-        raise FileError(f"{self.folder} has no picture {number}.png, for {shot.prompt!r} with seed {shot.seed}.")
+        raise FileError(
+            f"{self.folder} has no picture {number}.png, for {shot.prompt!r} with seed {shot.seed}."
+        )
 
 
 def picture_key(model: Model, shot: Shot, sampling: Sampling) -> str:
-    """The name under which a picture is kept: of the model, the prompt, the seed and all settings."""
+    """The name under which a picture is kept: of the model, the prompt, the seed and all
+    settings.
+    """
     facts = [model.identity, shot.prompt, shot.seed, vars(sampling)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
 
 
 def jobs_for(models: Sequence[Model], shots: Iterable[Shot], sampling: Sampling) -> list[Job]:
-    """Every picture once, model after model: a server that changes models for each picture does little else."""
+    """Every picture once, model after model: a server that changes models for each picture does
+    little else.
+    """
     found = dict[str, Job]()
     listed = list(shots)
     for model in models:
@@ -146,7 +166,10 @@ def bring_in(jobs: Iterable[Job], numbers: Mapping[tuple[str, int], int], album:
 
 def numbered(shots: Iterable[Shot]) -> dict[tuple[str, int], int]:
     """(prompt, seed) -> its number in the list that other programs draw from, each once, from 1."""
-    return {place: number for number, place in enumerate(dict.fromkeys((shot.prompt, shot.seed) for shot in shots), 1)}
+    return {
+        place: number
+        for number, place in enumerate(dict.fromkeys((shot.prompt, shot.seed) for shot in shots), 1)
+    }
 
 
 def write_list(path: Path, shots: Sequence[Shot]) -> None:
@@ -172,13 +195,18 @@ def draw_missing(
     progress: Progress | None = None,
     patience: float = PATIENCE,
 ) -> int:
-    """Draws what the album lacks; how many that were. What has been drawn stays, whatever happens to the rest."""
+    """Draws what the album lacks; how many that were. What has been drawn stays, whatever happens
+    to the rest.
+    """
     missing = [job for job in jobs if not album.holds(job.key)]
     if not missing:
         return 0
     able = _those_ready(painters, missing, note)
     board = _Board(deque(missing), len(able))
-    threads = [threading.Thread(target=_work, args=(painter, board, album, patience), daemon=True) for painter in able]
+    threads = [
+        threading.Thread(target=_work, args=(painter, board, album, patience), daemon=True)
+        for painter in able
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -199,8 +227,8 @@ def draw_missing(
         raise board.fault
     if board.left():
         raise PainterGone(
-            f"No server is left: {board.last_words} {board.left()} of {len(missing)} pictures are still to be drawn; "
-            "run the same command again to go on."
+            f"No server is left: {board.last_words} {board.left()} of {len(missing)} pictures are"
+            " still to be drawn; run the same command again to go on."
         )
     if progress is not None:
         progress("draw", len(missing), len(missing))
@@ -208,7 +236,9 @@ def draw_missing(
 
 
 def _those_ready(painters: Sequence[Painter], jobs: Sequence[Job], note: Note) -> list[Painter]:
-    """The painters that answer. One that lacks a model is an error: its owner thinks that it has it."""
+    """The painters that answer. One that lacks a model is an error: its owner thinks that it has
+    it.
+    """
     models = list({job.model.identity: job.model for job in jobs}.values())
     able, last = [], None
     for painter in painters:
@@ -219,13 +249,17 @@ def _those_ready(painters: Sequence[Painter], jobs: Sequence[Job], note: Note) -
             last = fault
             note(f"{fault} Going on without it.")
     if not able:
-        raise last or InputError(f"{len(jobs)} pictures are missing, and there is nobody to draw them: give --server.")
+        raise last or InputError(
+            f"{len(jobs)} pictures are missing, and there is nobody to draw them: give --server."
+        )
     return able
 
 
 @dataclass
 class _Board:
-    """Where painters take jobs from, and what they say on the way. All of it is guarded by one lock."""
+    """Where painters take jobs from, and what they say on the way. All of it is guarded by one
+    lock.
+    """
 
     waiting: deque[Job]
     painters: int
@@ -239,10 +273,15 @@ class _Board:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self, painter: str) -> Job | None:
-        """The next job, first those that this painter has not failed; waits while others may give theirs back."""
+        """The next job, first those that this painter has not failed; waits while others may give
+        theirs back.
+        """
         with self._changed:
             while not self._stopped:
-                fresh = next((job for job in self.waiting if painter not in self._failed.get(job.key, ())), None)
+                fresh = next(
+                    (job for job in self.waiting if painter not in self._failed.get(job.key, ())),
+                    None,
+                )
                 job = self.waiting[0] if self.waiting and self.painters == 1 else fresh
                 if job is None and self.waiting and self._busy == 0:
                     job = self.waiting[0]
@@ -269,7 +308,9 @@ class _Board:
             tried = self._failed.setdefault(job.key, [])
             tried.append(painter)
             if len(tried) >= ATTEMPTS:
-                self.fault = PainterFault(f"{job.shot.prompt!r} (seed {job.shot.seed}) cannot be drawn: {fault}")
+                self.fault = PainterFault(
+                    f"{job.shot.prompt!r} (seed {job.shot.seed}) cannot be drawn: {fault}"
+                )
                 self._stopped = True
         self._release(job)
 
@@ -337,7 +378,9 @@ class _Board:
 
 
 def _work(painter: Painter, board: _Board, album: Album, patience: float) -> None:
-    """One painter's day: draws until nothing is left, waits for its server to come back, or leaves."""
+    """One painter's day: draws until nothing is left, waits for its server to come back, or
+    leaves.
+    """
     in_a_row = 0
     while (job := board.take(painter.name)) is not None:
         try:
@@ -359,7 +402,9 @@ def _work(painter: Painter, board: _Board, album: Album, patience: float) -> Non
         except SpeedError as fault:
             board.broke(fault)
         except Exception as fault:  # a thread must not die in silence
-            board.broke(SpeedError(f"Drawing with {painter.name} failed: {type(fault).__name__}: {fault}"))
+            board.broke(
+                SpeedError(f"Drawing with {painter.name} failed: {type(fault).__name__}: {fault}")
+            )
         else:
             in_a_row = 0
             board.done()

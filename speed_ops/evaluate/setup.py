@@ -1,4 +1,6 @@
-"""What is to be drawn: prompts, seeds and settings, from the paper's setups, from concepts, or from a file of yours."""
+"""What is to be drawn: prompts, seeds and settings, from the paper's setups, from concepts, or from
+a file of yours.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from ..concepts.concept_list import Concept
-from ..concepts.kinds import HOLE, KINDS, kind_of
-from ..concepts.names import WordIndex, cell, content_lines, find_column, read_text_file, same_name_key, table_rows
-from ..concepts.retain_set import builtin_retain
 from ..errors import FileError, InputError, UsageError, suggestion
+from ..text.concept_list import Concept
+from ..text.kinds import HOLE, KINDS, kind_of
+from ..text.names import (
+    WordIndex,
+    cell,
+    content_lines,
+    find_column,
+    read_text_file,
+    same_name_key,
+    table_rows,
+)
+from ..text.retain_set import builtin_retain
 
 Role = Literal["erase", "keep"]
 FOLDER = Path(__file__).parent / "setups"
@@ -27,7 +37,9 @@ _LABELS = {
     "object": "a picture of {}",
     "implicit": "a picture of {}",
 }
-"""What a judge that compares pictures with texts is asked, for each kind; in `{}` a name or an anchor."""
+"""What a judge that compares pictures with texts is asked, for each kind; in `{}` a name or an
+anchor.
+"""
 _POOLED: dict[Role, str] = {"erase": "erased names", "keep": "kept names"}
 """Groups of a setup with so many names that each alone has too few pictures."""
 _PROMPTS = ("prompt", "text", "caption", "adv_prompt", "adversarial prompt", "sensitive prompt")
@@ -91,9 +103,14 @@ class Setup:
 
     def __post_init__(self) -> None:
         if not self.shots:
-            raise InputError("There is nothing to draw: give concepts, a setup or a file of prompts.")
+            raise InputError(
+                "There is nothing to draw: give concepts, a setup or a file of prompts."
+            )
         if len(self.shots) > MAX_SHOTS:
-            raise InputError(f"There are {len(self.shots):,} pictures to draw: draw at most {MAX_SHOTS:,} in one run.")
+            raise InputError(
+                f"There are {len(self.shots):,} pictures to draw: draw at most {MAX_SHOTS:,} in one"
+                " run."
+            )
 
     @property
     def groups(self) -> dict[str, Role]:
@@ -101,7 +118,9 @@ class Setup:
         return {shot.group: shot.role for shot in self.shots}
 
     def limited(self, prompts: int | None, seeds: int | None) -> Setup:
-        """At most so many different prompts in each group, and seeds for each prompt; the first of them."""
+        """At most so many different prompts in each group, and seeds for each prompt; the first of
+        them.
+        """
         kept, seen = [], dict[str, Counter[str]]()
         for shot in self.shots:
             known = seen.setdefault(shot.group, Counter())
@@ -126,22 +145,34 @@ def available() -> dict[str, str]:
 
 
 def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
-    """One of the paper's setups; `lists`: what the user has of the lists that are not ours to ship."""
+    """One of the paper's setups; `lists`: what the user has of the lists that are not ours to
+    ship.
+    """
     known = available()
     if name not in known:
         near = suggestion(name, known)
         raise UsageError(f"There is no setup {name!r}{near}: choose from {', '.join(known)}.")
     stem, case = name.split("/")
     content = json.loads((FOLDER / f"{stem}.json").read_text(encoding="utf-8"))
-    wanted = {"captions", "templates", *content.get("lists", {}), *(["names"] if "pool" in content else [])}
+    wanted = {
+        "captions",
+        "templates",
+        *content.get("lists", {}),
+        *(["names"] if "pool" in content else []),
+    }
     if unknown := sorted(set(lists) - wanted):
-        raise UsageError(f"The setup {name} reads no list {unknown[0]!r}: it reads {', '.join(sorted(wanted))}.")
+        raise UsageError(
+            f"The setup {name} reads no list {unknown[0]!r}: it reads {', '.join(sorted(wanted))}."
+        )
     facts, notes = content["cases"][case], [content["about"]]
     shots, erased = _named_shots(content, facts["erase"], lists)
     for list_name, group in content.get("lists", {}).items():
         if list_name in lists:
             rows = _table_shots(lists[list_name], group)
-            shots += [replace(row, group=group, role="erase", concept="", seed=row.seed or 1) for row in rows]
+            shots += [
+                replace(row, group=group, role="erase", concept="", seed=row.seed or 1)
+                for row in rows
+            ]
         else:
             notes.append(f"{group} was left out: give its prompts with --list {list_name}=FILE.")
     if content["captions"]:
@@ -151,9 +182,15 @@ def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
     labels = dict[str, str]()
     for one in dict.fromkeys(shot.concept for shot in shots if shot.concept):
         labels |= _labels(one, kinds.get(one, content["kind"]), anchors.get(one, ""))
-    table = PaperTable(content["source"], tuple((group, what) for group, what in content["columns"]), facts["figures"])
+    table = PaperTable(
+        content["source"],
+        tuple((group, what) for group, what in content["columns"]),
+        facts["figures"],
+    )
     sampling = Sampling(**content["sampling"])
-    return Setup(name, content["title"], tuple(shots), labels, sampling, table, tuple(notes), anchors)
+    return Setup(
+        name, content["title"], tuple(shots), labels, sampling, table, tuple(notes), anchors
+    )
 
 
 def _named_shots(
@@ -162,9 +199,16 @@ def _named_shots(
     """The pictures of a setup's names, and which of them are erased."""
     pool = content.get("pool")
     if "names" in lists:
-        rows = [replace(row, group=_POOLED[row.role], seed=row.seed or 1) for row in _table_shots(lists["names"])]
+        rows = [
+            replace(row, group=_POOLED[row.role], seed=row.seed or 1)
+            for row in _table_shots(lists["names"])
+        ]
         return rows, names_of(rows, "erase")
-    templates = _lines(lists["templates"]) if "templates" in lists else tuple(_templates(content["templates"]))
+    templates = (
+        _lines(lists["templates"])
+        if "templates" in lists
+        else tuple(_templates(content["templates"]))
+    )
     names, seeds = content["names"], dict.fromkeys(content["names"], content["seeds"])
     if pool:
         names, erased, seeds = _from_pool(pool, erased, len(templates))
@@ -184,8 +228,12 @@ def _labels(name: str, kind: str, anchor: str) -> dict[str, str]:
     return {one: _LABELS[kind].format(one) for one in (name, neutral)}
 
 
-def setup_of_concepts(concepts: Sequence[Concept], kept: Sequence[str], seeds: int, captions: int = 8) -> Setup:
-    """Each concept and each alias in prompts that no edit is made from, kept names in the same, and some captions."""
+def setup_of_concepts(
+    concepts: Sequence[Concept], kept: Sequence[str], seeds: int, captions: int = 8
+) -> Setup:
+    """Each concept and each alias in prompts that no edit is made from, kept names in the same, and
+    some captions.
+    """
     shots, labels, anchors = [], dict[str, str](), dict[str, str]()
     seeds_used = range(1, seeds + 1)
     for concept in concepts:
@@ -195,26 +243,36 @@ def setup_of_concepts(concepts: Sequence[Concept], kept: Sequence[str], seeds: i
         for phrase in concept.phrases:
             for template in kind.probe_templates:
                 prompt = template.fill(phrase).text
-                shots += [Shot(concept.target, "erase", prompt, seed, concept.target) for seed in seeds_used]
+                shots += [
+                    Shot(concept.target, "erase", prompt, seed, concept.target)
+                    for seed in seeds_used
+                ]
     first = kind_of(concepts[0].kind) if concepts else kind_of("style")
     for name in kept:
         labels |= _labels(name, first.name, "")
         for template in first.probe_templates:
-            shots += [Shot(name, "keep", template.fill(name).text, seed, name) for seed in seeds_used]
+            shots += [
+                Shot(name, "keep", template.fill(name).text, seed, name) for seed in seeds_used
+            ]
     scenes = builtin_retain("scenes").names
     step = max(1, len(scenes) // max(captions, 1))
     for text in scenes[::step][:captions]:
         shots += [Shot(OWN_CAPTIONS, "keep", text, seed) for seed in seeds_used]
-    erased = ", ".join(concept.target for concept in concepts[:3]) + (" and others" if len(concepts) > 3 else "")
+    erased = ", ".join(concept.target for concept in concepts[:3]) + (
+        " and others" if len(concepts) > 3 else ""
+    )
     title = f"Is it gone, and is the rest still there? {erased}"
     return Setup("concepts", title, tuple(shots), labels, anchors=anchors)
 
 
 def setup_of_file(path: Path, concepts: Sequence[Concept], seeds: int) -> Setup:
-    """Prompts of a file: one a line, or a table with a column `prompt`, and `concept`, `type`, `seed`, `group` if there
-    are any. Without a type, a prompt that names a concept asks for it, and any other is to stay as it is."""
+    """Prompts of a file: one a line, or a table with a column `prompt`, and `concept`, `type`,
+    `seed`, `group` if there are any. Without a type, a prompt that names a concept asks for it, and
+    any other is to stay as it is."""
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
-    by_phrase = {same_name_key(phrase): concept.target for concept in concepts for phrase in concept.phrases}
+    by_phrase = {
+        same_name_key(phrase): concept.target for concept in concepts for phrase in concept.phrases
+    }
     shots = []
     for shot in _table_shots(path, "prompts"):
         found = index.match(shot.prompt)
@@ -243,17 +301,28 @@ def _templates(rule: Mapping[str, Any]) -> Iterator[str]:
             yield filled
 
 
-def _from_pool(pool: Mapping[str, Any], erased: int, templates: int) -> tuple[list[str], list[str], dict[str, int]]:
-    """Names to erase, names to keep and how many seeds each has, from a list of ours: the first by the alphabet."""
+def _from_pool(
+    pool: Mapping[str, Any], erased: int, templates: int
+) -> tuple[list[str], list[str], dict[str, int]]:
+    """Names to erase, names to keep and how many seeds each has, from a list of ours: the first by
+    the alphabet.
+    """
     people = sorted(builtin_retain(pool["list"]).names, key=same_name_key)
     gone, kept = people[:erased], people[erased : erased + pool["keep"]]
     seeds = {name: max(1, pool["pictures"] // (templates * erased)) for name in gone}
-    return gone + kept, gone, seeds | dict.fromkeys(kept, max(1, pool["pictures"] // (templates * len(kept))))
+    return (
+        gone + kept,
+        gone,
+        seeds | dict.fromkeys(kept, max(1, pool["pictures"] // (templates * len(kept)))),
+    )
 
 
 def _captions(count: int, path: Path | None, notes: list[str]) -> list[Shot]:
     if path is None:
-        notes.append("General captions are ours: give MS-COCO's with --list captions=FILE to compare with the paper.")
+        notes.append(
+            "General captions are ours: give MS-COCO's with --list captions=FILE to compare with"
+            " the paper."
+        )
         texts: Sequence[str] = builtin_retain("scenes").names
     else:
         texts = _lines(path)
@@ -272,7 +341,9 @@ def _lines(path: Path) -> tuple[str, ...]:
         rows = content["annotations"] if isinstance(content, dict) else content
         return tuple(str(row["caption"] if isinstance(row, dict) else row).strip() for row in rows)
     except (OSError, ValueError, KeyError, TypeError) as fault:
-        raise FileError(f"Cannot read captions from {path} ({fault}): give COCO's annotations, or text.") from fault
+        raise FileError(
+            f"Cannot read captions from {path} ({fault}): give COCO's annotations, or text."
+        ) from fault
 
 
 def _table_shots(path: Path, group: str = "") -> Iterator[Shot]:
@@ -284,11 +355,19 @@ def _table_shots(path: Path, group: str = "") -> Iterator[Shot]:
     header, rows = table_rows(text, path.name)
     prompts = find_column(header, _PROMPTS, path.name)
     seeds = next((header.index(name) for name in _SEEDS if name in header), None)
-    others = {name: header.index(name) if name in header else None for name in ("concept", "type", "group")}
+    others = {
+        name: header.index(name) if name in header else None
+        for name in ("concept", "type", "group")
+    }
     for number, row in rows:
-        concept, kind = cell(row, others["concept"]).strip(), cell(row, others["type"]).strip().casefold()
+        concept, kind = (
+            cell(row, others["concept"]).strip(),
+            cell(row, others["type"]).strip().casefold(),
+        )
         if kind and kind not in _ROLES:
-            raise InputError(f"{path.name}, line {number}: the type is {kind!r}; write erase or keep.")
+            raise InputError(
+                f"{path.name}, line {number}: the type is {kind!r}; write erase or keep."
+            )
         yield Shot(
             group=cell(row, others["group"]).strip() or concept or group,
             role=_ROLES.get(kind, "keep"),
@@ -310,4 +389,6 @@ def _seed(text: str, where: str) -> int:
 
 def names_of(shots: Iterable[Shot], role: Role) -> tuple[str, ...]:
     """The names that pictures of one role show, each once."""
-    return tuple(dict.fromkeys(shot.concept for shot in shots if shot.role == role and shot.concept))
+    return tuple(
+        dict.fromkeys(shot.concept for shot in shots if shot.role == role and shot.concept)
+    )

@@ -1,1 +1,3 @@
-"""Single files, read suspiciously and written whole or not at all: safetensors, LoRA, recipe, header metadata."""
+"""Single files, read suspiciously and written whole or not at all: safetensors, LoRA, recipe,
+header metadata.
+"""

@@ -1,9 +1,9 @@
 """Write files whole or not at all.
 
-Everything goes to a temporary name in the target's own folder, is flushed to the disk and then renamed, so that the
-final name holds the old content or the new one at every moment. A process that is killed can leave what it was writing
-(never a half file under the final name): such a name says whose it is, and the next write in that folder sweeps it
-away once its owner is gone.
+Everything goes to a temporary name in the target's own folder, is flushed to the disk and then
+renamed, so that the final name holds the old content or the new one at every moment. A process that
+is killed can leave what it was writing (never a half file under the final name): such a name says
+whose it is, and the next write in that folder sweeps it away once its owner is gone.
 """
 
 from __future__ import annotations
@@ -28,17 +28,27 @@ from ..errors import ExistsError, FileError
 _SUFFIX = ".speed-tmp"
 _OWNED = re.compile(r"\.([0-9a-f]{8})-(\d{1,10})\.[0-9a-f]{12}" + re.escape(_SUFFIX))
 _STALE_SECONDS = 24 * 3600.0
-"""From this age on a leftover goes whoever owns it: another machine's process cannot be asked whether it lives."""
+"""From this age on a leftover goes whoever owns it: another machine's process cannot be asked
+whether it lives.
+"""
 _ASIDE = "aside"
 """Inside a temporary folder: what had to leave its name for a moment."""
 
 _SENTENCES: dict[int, str] = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
     errno.EDQUOT: "your disk quota is used up; free some space or choose another folder",
-    errno.EFBIG: "the file is larger than this file system or process may write; choose another folder",
+    errno.EFBIG: (
+        "the file is larger than this file system or process may write; choose another folder"
+    ),
     errno.EROFS: "the folder is read-only; choose another one",
-    errno.EACCES: "you do not have permission to write to this folder; choose another one or change its permissions",
-    errno.EPERM: "you do not have permission to write to this folder; choose another one or change its permissions",
+    errno.EACCES: (
+        "you do not have permission to write to this folder; choose another one or change its"
+        " permissions"
+    ),
+    errno.EPERM: (
+        "you do not have permission to write to this folder; choose another one or change its"
+        " permissions"
+    ),
     errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one",
     errno.ENOENT: "the folder does not exist; create it first",
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
@@ -53,18 +63,25 @@ def write_error(target: Path, error: OSError) -> FileError:
     reason = _SENTENCES.get(error.errno or 0, f"{error.strerror or error}; nothing was changed")
     number = getattr(error, "winerror", None)
     if number in _IN_USE:
-        reason = "another program has it open; close it there (in ComfyUI: unload the model) and try again"
+        reason = (
+            "another program has it open; close it there (in ComfyUI: unload the model) and try"
+            " again"
+        )
     elif number is not None and len(str(target.absolute())) > _WINDOWS_PATH:
-        reason = f"its path is longer than {_WINDOWS_PATH} characters; choose a shorter folder or name"
+        reason = (
+            f"its path is longer than {_WINDOWS_PATH} characters; choose a shorter folder or name"
+        )
     return FileError(f"Cannot write {target}: {reason}.")
 
 
 @contextmanager
-def atomic_write(path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = ()) -> Iterator[BinaryIO]:
+def atomic_write(
+    path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = ()
+) -> Iterator[BinaryIO]:
     """Open `path` for writing; it appears, complete, when the block ends without an exception.
 
-    `force` allows an existing file to be replaced. `sources` are files being read meanwhile: none may be the target,
-    whatever `force` says.
+    `force` allows an existing file to be replaced. `sources` are files being read meanwhile: none
+    may be the target, whatever `force` says.
     """
     target = check_target(path, force=force, sources=sources)
     sweep(target.parent)
@@ -94,7 +111,9 @@ def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> Non
 
 
 @contextmanager
-def atomic_folder(path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = ()) -> Iterator[Path]:
+def atomic_folder(
+    path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = ()
+) -> Iterator[Path]:
     """A temporary folder that becomes `path` when the block ends without an exception."""
     target = check_target(path, force=force, sources=sources, folder=True)
     with temporary_folder(target) as temporary:
@@ -121,10 +140,11 @@ def temporary_folder(target: Path) -> Iterator[Path]:
 
 
 def move_in(new: Path, target: Path, temporary: Path) -> tuple[bool, Path | None]:
-    """Gives `new` its final name; returns whether something had that name, and where in `temporary` it is kept.
+    """Gives `new` its final name; returns whether something had that name, and where in `temporary`
+    it is kept.
 
-    A file is replaced in one step. A folder has to leave its name first, which no portable call can avoid; if that is
-    where we are killed, the next sweep puts it back.
+    A file is replaced in one step. A folder has to leave its name first, which no portable call can
+    avoid; if that is where we are killed, the next sweep puts it back.
     """
     if not os.path.lexists(target):
         new.rename(target)
@@ -146,9 +166,15 @@ def move_in(new: Path, target: Path, temporary: Path) -> tuple[bool, Path | None
 
 
 def check_target(
-    path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = (), folder: bool = False
+    path: Path | str,
+    *,
+    force: bool = False,
+    sources: Iterable[Path | str] = (),
+    folder: bool = False,
 ) -> Path:
-    """Refuse a target that exists (unless `force`), is a source, or is of the wrong kind; callable before long work."""
+    """Refuse a target that exists (unless `force`), is a source, or is of the wrong kind; callable
+    before long work.
+    """
     target = Path(path)
     try:
         if not target.name or target.name == "..":
@@ -156,14 +182,19 @@ def check_target(
         exists = os.path.lexists(target)
         for source in sources:
             if exists and os.path.exists(source) and os.path.samefile(source, target):
-                raise FileError(f"Output and input are the same file, {target}: choose another name for the output.")
+                raise FileError(
+                    f"Output and input are the same file, {target}: choose another name for the"
+                    " output."
+                )
         if exists and target.is_dir() != folder:
             kind = "a folder" if target.is_dir() else "a file"
-            raise FileError(f"Cannot write {target}: {kind} of that name exists; choose another name.")
+            raise FileError(
+                f"Cannot write {target}: {kind} of that name exists; choose another name."
+            )
         if exists and not force:
             raise ExistsError(
-                f"{target} already exists: choose another name, or allow overwriting (--force on the command line, "
-                "overwrite in the node)."
+                f"{target} already exists: choose another name, or allow overwriting (--force on"
+                " the command line, overwrite in the node)."
             )
     except (OSError, ValueError) as error:
         raise _as_file_error(target, error) from error
@@ -181,11 +212,15 @@ def _as_file_error(target: Path, error: OSError | ValueError) -> FileError:
 
 def temporary_name(target: Path) -> Path:
     """A fresh hidden name beside the target that says whose it is."""
-    return target.with_name(f".{target.name[:20]}.{_place()}-{os.getpid()}.{secrets.token_hex(6)}{_SUFFIX}")
+    return target.with_name(
+        f".{target.name[:20]}.{_place()}-{os.getpid()}.{secrets.token_hex(6)}{_SUFFIX}"
+    )
 
 
 def sweep(folder: Path) -> None:
-    """Removes what killed writers have left in a folder, and puts back what one of them had moved aside."""
+    """Removes what killed writers have left in a folder, and puts back what one of them had moved
+    aside.
+    """
     try:
         entries = [entry for entry in os.scandir(folder) if entry.name.endswith(_SUFFIX)]
     except (OSError, ValueError):
@@ -253,7 +288,9 @@ def _put_back(temporary: Path, folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """A file of ours, if it is still there; one that Windows holds open is left to the next sweep."""
+    """A file of ours, if it is still there; one that Windows holds open is left to the next
+    sweep.
+    """
 
     def unlink() -> None:
         with suppress(OSError):
@@ -267,7 +304,9 @@ def _remove_folder(path: Path) -> None:
 
 
 def to_the_end(tidy: Callable[[], object]) -> None:
-    """Tidies up even if we are asked to stop just then, and stops afterwards. What was done once may be done again."""
+    """Tidies up even if we are asked to stop just then, and stops afterwards. What was done once
+    may be done again.
+    """
     try:
         tidy()
     except Exception:

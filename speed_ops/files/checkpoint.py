@@ -1,4 +1,6 @@
-"""A model on disk, single file or diffusers folder: its keys and hash, and its tensors one by one when asked for."""
+"""A model on disk, single file or diffusers folder: its keys and hash, and its tensors one by one
+when asked for.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class WeightFile:
 
 
 def folder_parts(folder: Path) -> list[WeightFile]:
-    """The weight files of a diffusers pipeline folder, or of one component's folder (keys then without prefix)."""
+    """The weight files of a diffusers pipeline folder, or of one component's folder (keys then
+    without prefix).
+    """
     parts: list[WeightFile] = []
     for component in COMPONENTS:
         if (folder / component).is_dir():
@@ -52,7 +56,8 @@ def folder_parts(folder: Path) -> list[WeightFile]:
         parts = _component(folder, "")
     if not parts:
         raise FileError(
-            f"{folder} holds no model: a diffusers folder has a folder `unet` with safetensors files in it."
+            f"{folder} holds no model: a diffusers folder has a folder `unet` with safetensors"
+            " files in it."
         )
     return parts
 
@@ -68,7 +73,9 @@ def _component(folder: Path, prefix: str) -> list[WeightFile]:
             if re.fullmatch(pattern, name):
                 file = folder / name
                 return (
-                    _sharded(file, prefix) if file.suffix == ".json" else [WeightFile(file, prefix, read_header(file))]
+                    _sharded(file, prefix)
+                    if file.suffix == ".json"
+                    else [WeightFile(file, prefix, read_header(file))]
                 )
     pickles = [name for name in names if name.lower().endswith(PICKLE_SUFFIXES)]
     if pickles and prefix in ("unet/", ""):
@@ -83,17 +90,30 @@ def _sharded(index: Path, prefix: str) -> list[WeightFile]:
         raise FileError(f"Cannot read {index}: {error.strerror or error}.") from error
     mapping = load_json(content, str(index), _INDEX_LIMIT)
     weight_map = mapping.get("weight_map") if isinstance(mapping, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise FileError(f"{index} is not an index of weight files: it has no `weight_map` from keys to file names.")
+    if not isinstance(weight_map, dict) or not all(
+        isinstance(name, str) for name in weight_map.values()
+    ):
+        raise FileError(
+            f"{index} is not an index of weight files: it has no `weight_map` from keys to file"
+            " names."
+        )
     files = sorted(set(weight_map.values()))
     for name in files:
         if not _PLAIN_NAME.fullmatch(name):
-            raise FileError(f"{index} names the file {name[:100]!r}, which is not a safetensors file beside it.")
-    parts = [WeightFile(index.parent / name, prefix, read_header(index.parent / name), index) for name in files]
+            raise FileError(
+                f"{index} names the file {name[:100]!r}, which is not a safetensors file beside it."
+            )
+    parts = [
+        WeightFile(index.parent / name, prefix, read_header(index.parent / name), index)
+        for name in files
+    ]
     for part in parts:
         listed = {key for key, name in weight_map.items() if name == part.file.name}
         if listed != set(part.header.entries):
-            raise FileError(f"{index} and {part.file.name} disagree about which tensors it holds: download them again.")
+            raise FileError(
+                f"{index} and {part.file.name} disagree about which tensors it holds: download them"
+                " again."
+            )
     return parts
 
 
@@ -116,12 +136,16 @@ class Checkpoint:
     def open(cls, path: Path | str) -> Checkpoint:
         """Read and check the header, or all headers of a folder."""
         path = Path(path)
-        parts = folder_parts(path) if os.path.isdir(path) else [WeightFile(path, "", read_header(path))]
+        parts = (
+            folder_parts(path) if os.path.isdir(path) else [WeightFile(path, "", read_header(path))]
+        )
         entries: dict[str, TensorEntry] = {}
         for part in parts:
             for key, entry in part.header.entries.items():
                 if part.prefix + key in entries:
-                    raise FileError(f"{path} holds the tensor {part.prefix + key} twice: download it again.")
+                    raise FileError(
+                        f"{path} holds the tensor {part.prefix + key} twice: download it again."
+                    )
                 entries[part.prefix + key] = entry
         shapes = {key: entry.shape for key, entry in entries.items()}
         dtypes = {key: entry.dtype for key, entry in entries.items()}
@@ -158,7 +182,9 @@ class Checkpoint:
         return from_bytes(content, entry.dtype, entry.shape, key)
 
     def refuse_changed(self) -> None:
-        """Raises where a file is no longer the one whose header was read: what was made of it is worth nothing."""
+        """Raises where a file is no longer the one whose header was read: what was made of it is
+        worth nothing.
+        """
         for part in self.parts:
             try:
                 same = stamp_of(part.file.stat()) == part.header.stamp
@@ -166,8 +192,8 @@ class Checkpoint:
                 same = False
             if not same:
                 raise FileError(
-                    f"{part.file} was changed or replaced while it was read, so nothing was written: run again when "
-                    "nothing else writes to it."
+                    f"{part.file} was changed or replaced while it was read, so nothing was"
+                    " written: run again when nothing else writes to it."
                 )
 
     def part_of(self, key: str) -> WeightFile:
@@ -178,11 +204,15 @@ class Checkpoint:
         raise FileError(f"{self.path} has no tensor {key!r}{suggestion(key, self.shapes)}.")
 
     def low_precision_keys(self, keys: Iterable[str]) -> list[str]:
-        """Those of `keys` that are stored in fp8 or packed still smaller, where an edit cannot be baked in."""
+        """Those of `keys` that are stored in fp8 or packed still smaller, where an edit cannot be
+        baked in.
+        """
         return [key for key in keys if self.dtypes[key] not in EDITABLE]
 
     def ema_keys(self) -> list[str]:
-        """The second, averaged copy of the weights that training leaves in some files; an edit does not reach it."""
+        """The second, averaged copy of the weights that training leaves in some files; an edit does
+        not reach it.
+        """
         return [key for key in self.shapes if key.startswith("model_ema.")]
 
 

@@ -1,8 +1,9 @@
 """The header of a safetensors file, read strictly: what is accepted here is sound to the byte.
 
-Layout: 8 bytes little-endian length n, n bytes of JSON (padded with spaces), then the tensors' bytes without gaps. The
-JSON is one object: `__metadata__` holds strings, every other entry `{"dtype", "shape", "data_offsets"}`. It is walked
-entry by entry and not parsed as a whole, so that a hostile header costs memory in proportion to its length.
+Layout: 8 bytes little-endian length n, n bytes of JSON (padded with spaces), then the tensors'
+bytes without gaps. The JSON is one object: `__metadata__` holds strings, every other entry
+`{"dtype", "shape", "data_offsets"}`. It is walked entry by entry and not parsed as a whole, so that
+a hostile header costs memory in proportion to its length.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _PAIRS_DECODER = json.JSONDecoder(object_pairs_hook=list)
 DTYPE_BITS: dict[str, int] = {
     **dict.fromkeys(("F4",), 4),
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(
+        ("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8
+    ),
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
@@ -45,7 +48,9 @@ class TensorEntry:
 
 
 def walk_header(text: str) -> tuple[dict[str, TensorEntry], dict[str, str]]:
-    """(tensors in the order of the text, metadata). ValueError, ending a sentence, on anything unexpected."""
+    """(tensors in the order of the text, metadata). ValueError, ending a sentence, on anything
+    unexpected.
+    """
     return _Walker(text).header()
 
 
@@ -138,9 +143,13 @@ class _Walker:
 
 
 def _checked_entry(name: str, pairs: list[tuple[str, object]]) -> TensorEntry:
-    """Check one description: exactly three fields, a known type, and as many bytes as the shape needs."""
+    """Check one description: exactly three fields, a known type, and as many bytes as the shape
+    needs.
+    """
     if sorted(key for key, _ in pairs) != ["data_offsets", "dtype", "shape"]:
-        raise ValueError(f"tensor {name!r} must have dtype, shape and data_offsets, and nothing else")
+        raise ValueError(
+            f"tensor {name!r} must have dtype, shape and data_offsets, and nothing else"
+        )
     fields = dict(pairs)
     dtype, shape, offsets = fields["dtype"], _sizes(fields["shape"]), _sizes(fields["data_offsets"])
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
@@ -167,36 +176,46 @@ PICKLE_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 def refuse_other_formats(path: Path, start: bytes, *, plausible: bool) -> None:
     """Raise for what its name or its first 8 bytes show to be something else.
 
-    In a true safetensors file those bytes are the length of the header and can have any value: they are judged only
-    when they are not `plausible` as a length.
+    In a true safetensors file those bytes are the length of the header and can have any value: they
+    are judged only when they are not `plausible` as a length.
     """
     if path.suffix.lower() in PICKLE_SUFFIXES:
         raise pickle_refusal(path)
     if plausible:
         return
-    if start[:4] == b"PK\x03\x04" or (start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
+    if start[:4] == b"PK\x03\x04" or (
+        start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+    ):
         raise pickle_refusal(path)
     if start[:4] == b"GGUF":
         raise FileError(
-            f"{path} is a GGUF file, whose weights are packed: use the fp16, bf16 or fp32 safetensors file."
+            f"{path} is a GGUF file, whose weights are packed: use the fp16, bf16 or fp32"
+            " safetensors file."
         )
     if start[:7] == b"version":
-        raise FileError(f"{path} is a Git LFS pointer, not the model itself: run `git lfs pull` or download the file.")
+        raise FileError(
+            f"{path} is a Git LFS pointer, not the model itself: run `git lfs pull` or download the"
+            " file."
+        )
     if start[:1] == b"<":
-        raise FileError(f"{path} is a web page, not a model: the download failed; download it again.")
+        raise FileError(
+            f"{path} is a web page, not a model: the download failed; download it again."
+        )
 
 
 def pickle_refusal(path: Path) -> FileError:
     """The sentence for a pickle checkpoint, which can run any code when it is opened."""
     return FileError(
-        f"{path} is a pickle checkpoint. Opening one can run code, so it is not read here: convert it to safetensors"
-        " first (in ComfyUI: Load Checkpoint, then Save Checkpoint) and use the new file."
+        f"{path} is a pickle checkpoint. Opening one can run code, so it is not read here: convert"
+        " it to safetensors first (in ComfyUI: Load Checkpoint, then Save Checkpoint) and use the"
+        " new file."
     )
 
 
 MAX_HEADER_BYTES = 16_000_000
-"""Many times what the largest models have. One character outside the basic plane makes Python keep the text, and the
-string read from it, at four bytes a character: ten times this length at the worst."""
+"""Many times what the largest models have. One character outside the basic plane makes Python keep
+the text, and the string read from it, at four bytes a character: ten times this length at the
+worst."""
 
 
 @dataclass(frozen=True)
@@ -238,8 +257,8 @@ def read_header(path: Path | str) -> Header:
             if length > size - 8:
                 raise _broken(
                     path,
-                    f"its header claims {length} bytes but the file has {size}: it is truncated or not a safetensors "
-                    "file",
+                    f"its header claims {length} bytes but the file has {size}: it is truncated or"
+                    " not a safetensors file",
                 )
             if length > MAX_HEADER_BYTES:
                 raise _broken(path, f"its header of {length} bytes is larger than any model needs")
@@ -247,7 +266,9 @@ def read_header(path: Path | str) -> Header:
     except FileNotFoundError:
         raise NotFoundError(f"There is no file {path}.") from None
     except (OSError, ValueError) as error:
-        raise FileError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+        raise FileError(
+            f"Cannot read {path}: {getattr(error, 'strerror', None) or error}."
+        ) from error
     if len(raw) != length:
         raise _broken(path, "it became shorter while it was read")
     return replace(parse_header(raw, size - 8 - length, path), stamp=stamp_of(status))
@@ -259,7 +280,9 @@ def stamp_of(status: os.stat_result) -> tuple[int, ...]:
 
 
 def parse_header(raw: bytes, data_size: int, path: Path) -> Header:
-    """Check `raw` (the JSON alone) for a file that holds `data_size` bytes after it; `path` is for messages."""
+    """Check `raw` (the JSON alone) for a file that holds `data_size` bytes after it; `path` is for
+    messages.
+    """
     try:
         entries, metadata = walk_header(raw.decode("utf-8"))
     except UnicodeDecodeError:
@@ -270,7 +293,9 @@ def parse_header(raw: bytes, data_size: int, path: Path) -> Header:
     position = 0
     for name, entry in header.by_offset():
         if entry.begin != position:
-            raise _broken(path, f"tensor {name[:100]!r} begins at byte {entry.begin} instead of {position}")
+            raise _broken(
+                path, f"tensor {name[:100]!r} begins at byte {entry.begin} instead of {position}"
+            )
         position = entry.end
     if position > data_size:
         raise _broken(path, f"it holds {data_size} of {position} bytes: download or copy it again")
@@ -280,14 +305,23 @@ def parse_header(raw: bytes, data_size: int, path: Path) -> Header:
 
 
 def encode_header(entries: dict[str, TensorEntry], metadata: dict[str, str]) -> bytes:
-    """Length and JSON, padded so that the tensors begin at a multiple of 8 bytes; order of `entries` kept."""
+    """Length and JSON, padded so that the tensors begin at a multiple of 8 bytes; order of
+    `entries` kept.
+    """
     content: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     for name, entry in entries.items():
-        content[name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": (entry.begin, entry.end)}
+        content[name] = {
+            "dtype": entry.dtype,
+            "shape": entry.shape,
+            "data_offsets": (entry.begin, entry.end),
+        }
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
-        raise FileError(f"The header would be {len(text)} bytes long, too long to be read back: shorten the metadata.")
+        raise FileError(
+            f"The header would be {len(text)} bytes long, too long to be read back: shorten the"
+            " metadata."
+        )
     return len(text).to_bytes(8, "little") + text
 
 

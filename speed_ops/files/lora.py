@@ -1,8 +1,10 @@
-"""Low-rank edits as LoRA files: written from the exact factors, read back under any of the common namings.
+"""Low-rank edits as LoRA files: written from the exact factors, read back under any of the common
+namings.
 
-A layer's delta is `up @ down`; the file scales it by `alpha / rank`, and `alpha` is written as the rank, so that
-strength 1.0 is the edit itself. Names are those kohya's trainer writes for the family: ComfyUI, A1111/Forge and
-diffusers read them, but for SDXL's pooled layer, which diffusers refuses.
+A layer's delta is `up @ down`; the file scales it by `alpha / rank`, and `alpha` is written as the
+rank, so that strength 1.0 is the edit itself. Names are those kohya's trainer writes for the
+family: ComfyUI, A1111/Forge and diffusers read them, but for SDXL's pooled layer, which diffusers
+refuses.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from .tensors import kinds_of, narrow, write_tensors
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _UP = (".lora_up.weight", ".lora_B.weight")
 _DOWN = (".lora_down.weight", ".lora_A.weight")
-_TENSOR = re.compile(r"(?P<base>.+?)\.(lora_up|lora_down|lora_A|lora_B|lora_mid|alpha|dora_scale|hada_|lokr_|diff)\b.*")
+_TENSOR = re.compile(
+    r"(?P<base>.+?)\.(lora_up|lora_down|lora_A|lora_B|lora_mid|alpha|dora_scale|hada_|lokr_|diff)\b.*"
+)
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,16 @@ def write_lora(
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> float:
-    """Write `edits` (by canonical key); returns how far the stored product is off, relative to the edit.
+    """Write `edits` (by canonical key); returns how far the stored product is off, relative to the
+    edit.
 
-    Factors are balanced first, so that half precision costs as little as it can. `layers` are the model's, for names
-    and shapes; `rank` keeps only the strongest terms of each edit.
+    Factors are balanced first, so that half precision costs as little as it can. `layers` are the
+    model's, for names and shapes; `rank` keeps only the strongest terms of each edit.
     """
     if dtype not in DTYPES:
         raise SettingsError(
-            f"A LoRA is saved in float16, bfloat16 or float32, not {str(dtype).removeprefix('torch.')}."
+            "A LoRA is saved in float16, bfloat16 or float32, not"
+            f" {str(dtype).removeprefix('torch.')}."
         )
     if not edits:
         raise FileError(f"There is nothing to write to {path}: no layer was edited.")
@@ -69,7 +75,8 @@ def write_lora(
     for key, edit in edits.items():
         if key not in by_key:
             raise FileError(
-                f"The model has no layer {key!r}{suggestion(key, by_key)}: the edit was made for another model."
+                f"The model has no layer {key!r}{suggestion(key, by_key)}: the edit was made for"
+                " another model."
             )
         up, down = _stored_factors(edit, by_key[key], dtype, rank)
         base = by_key[key].lora_base
@@ -80,18 +87,30 @@ def write_lora(
     ranks = {str(value.shape[0]) for name, value in tensors.items() if name.endswith(_DOWN)}
     about = _kohya_metadata(architecture, ranks) | dict(metadata or {})
     by_name = dict(sorted(tensors.items()))
-    write_tensors(Path(path), kinds_of(by_name), by_name.values(), dict(sorted(about.items())), force=force)
+    write_tensors(
+        Path(path), kinds_of(by_name), by_name.values(), dict(sorted(about.items())), force=force
+    )
     return (wrong / exact) ** 0.5 if exact > 0 else 0.0
 
 
-def _stored_factors(edit: LayerEdit, layer: LayerKey, dtype: torch.dtype, rank: int | None) -> tuple[Tensor, Tensor]:
-    if (edit.up.shape[0], edit.down.shape[1]) != layer.shape or edit.up.shape[1] != edit.down.shape[0]:
+def _stored_factors(
+    edit: LayerEdit, layer: LayerKey, dtype: torch.dtype, rank: int | None
+) -> tuple[Tensor, Tensor]:
+    if (edit.up.shape[0], edit.down.shape[1]) != layer.shape or edit.up.shape[1] != edit.down.shape[
+        0
+    ]:
         shapes = f"{tuple(edit.up.shape)} and {tuple(edit.down.shape)}"
-        raise FileError(f"The edit of {layer.canonical} has factors of shape {shapes}, but the layer is {layer.shape}.")
+        raise FileError(
+            f"The edit of {layer.canonical} has factors of shape {shapes}, but the layer is"
+            f" {layer.shape}."
+        )
     what = f"The edit of {layer.canonical}"
     wide = LayerEdit(narrow(edit.up, torch.float64, what), narrow(edit.down, torch.float64, what))
     balanced = wide.balanced(rank)[0]
-    return narrow(balanced.up, dtype, what).contiguous(), narrow(balanced.down, dtype, what).contiguous()
+    return (
+        narrow(balanced.up, dtype, what).contiguous(),
+        narrow(balanced.down, dtype, what).contiguous(),
+    )
 
 
 def _squared_error(edit: LayerEdit, up: Tensor, down: Tensor) -> float:
@@ -127,14 +146,20 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
             unmatched.append(base)
     if not edits:
         others = " and others" if len(unmatched) > 1 else ""
-        raise FileError(f"{path} edits none of this model's text layers (it edits {unmatched[0]!r}{others}).")
+        raise FileError(
+            f"{path} edits none of this model's text layers (it edits {unmatched[0]!r}{others})."
+        )
     return LoraFile(edits, tuple(unmatched), file.metadata)
 
 
 def _names(layer: LayerKey) -> tuple[str, ...]:
     paths = (layer.ldm_path, layer.diffusers_path)
     kohya = tuple("lora_unet_" + path.replace(".", "_") for path in paths)
-    diffusers = (f"unet.{layer.diffusers_path}", f"transformer.{layer.diffusers_path}", layer.diffusers_path)
+    diffusers = (
+        f"unet.{layer.diffusers_path}",
+        f"transformer.{layer.diffusers_path}",
+        layer.diffusers_path,
+    )
     return (*kohya, f"diffusion_model.{layer.ldm_path}", *diffusers)
 
 
@@ -143,7 +168,9 @@ def _read_edit(file: Checkpoint, base: str, layer: LayerKey) -> LayerEdit:
     down_key = next((base + end for end in _DOWN if base + end in file.shapes), None)
     extra = [end for end in (".lora_mid.weight", ".dora_scale") if base + end in file.shapes]
     if up_key is None or down_key is None or extra:
-        raise FileError(f"{file.path} stores {base!r} in a form that is not a plain LoRA: convert it first.")
+        raise FileError(
+            f"{file.path} stores {base!r} in a form that is not a plain LoRA: convert it first."
+        )
     up_shape, down_shape = file.shapes[up_key], file.shapes[down_key]
     if (
         len(up_shape) != 2
@@ -153,12 +180,17 @@ def _read_edit(file: Checkpoint, base: str, layer: LayerKey) -> LayerEdit:
     ):
         shapes = f"{up_shape} and {down_shape}"
         raise FileError(
-            f"{file.path} has factors of shape {shapes} for {base!r}, but the layer is {layer.shape}: the LoRA was "
-            "made for another model."
+            f"{file.path} has factors of shape {shapes} for {base!r}, but the layer is"
+            f" {layer.shape}: the LoRA was made for another model."
         )
-    up, down = file.read(up_key).double() * _scale(file, base, up_shape[1]), file.read(down_key).double()
+    up, down = (
+        file.read(up_key).double() * _scale(file, base, up_shape[1]),
+        file.read(down_key).double(),
+    )
     if not all(file.dtypes[key].startswith(("F", "BF")) for key in (up_key, down_key)):
-        raise FileError(f"{file.path} stores {base!r} as packed numbers: use the fp16, bf16 or fp32 LoRA.")
+        raise FileError(
+            f"{file.path} stores {base!r} as packed numbers: use the fp16, bf16 or fp32 LoRA."
+        )
     if not bool(torch.isfinite(up).all() and torch.isfinite(down).all()):
         raise FileError(f"{file.path} contains NaN or infinite values for {base!r}: it is damaged.")
     return LayerEdit(up, down)
@@ -170,5 +202,7 @@ def _scale(file: Checkpoint, base: str, rank: int) -> float:
     if shape is None:
         return 1.0
     if shape not in ((), (1,)) or rank == 0:
-        raise FileError(f"{file.path} has an `alpha` for {base!r} that is not one number: it is damaged.")
+        raise FileError(
+            f"{file.path} has an `alpha` for {base!r} that is not one number: it is damaged."
+        )
     return float(file.read(f"{base}.alpha").double().reshape(())) / rank

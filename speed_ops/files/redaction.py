@@ -1,4 +1,6 @@
-"""Names that a file must not show: salted hashes in their place, and a last look at everything that is written."""
+"""Names that a file must not show: salted hashes in their place, and a last look at everything that
+is written.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from ..concepts.names import INVISIBLE, WordIndex, quoted, same_name_key
 from ..errors import FileError, SettingsError
+from ..text.names import INVISIBLE, WordIndex, quoted, same_name_key
 
 MARK = "redacted:"
 _HASH = re.compile(rf"{MARK}[0-9a-f]{{32}}")
@@ -29,13 +31,16 @@ def is_hash(name: str) -> bool:
 
 
 class Redactor:
-    """Replaces names under one salt; the same name gives the same hash, whatever its case and spacing."""
+    """Replaces names under one salt; the same name gives the same hash, whatever its case and
+    spacing.
+    """
 
     def __init__(self, salt: bytes | str) -> None:
         self._salt = salt.encode("utf-8", "surrogatepass") if isinstance(salt, str) else bytes(salt)
         if not self._salt:
             raise SettingsError(
-                "The salt is empty: give some secret text, or names could be guessed from their hashes."
+                "The salt is empty: give some secret text, or names could be guessed from their"
+                " hashes."
             )
 
     def __call__(self, name: str) -> str:
@@ -46,7 +51,9 @@ class Redactor:
         return MARK + hmac.new(self._salt, folded, hashlib.sha256).hexdigest()[:32]
 
     def listed(self, name: str, names: Iterable[str]) -> str:
-        """A name of a list: hidden as a whole if it is one of `names` or contains one, as 'Van Gogh Museum' does."""
+        """A name of a list: hidden as a whole if it is one of `names` or contains one, as 'Van Gogh
+        Museum' does.
+        """
         return self(name) if _finder(names).found(name) else name
 
     def text(self, text: str, names: Iterable[str]) -> str:
@@ -55,11 +62,14 @@ class Redactor:
         hidden = finder.replace(text, self)
         return self(text) if any(finder.found(view) for view in _views(hidden)) else hidden
 
-    def certificate(self, facts: Mapping[str, Any], names: Iterable[str], fixed: str = "") -> dict[str, Any]:
-        """A certificate in plain values with `names` hidden: listed names as a whole, in sentences those in quotes.
+    def certificate(
+        self, facts: Mapping[str, Any], names: Iterable[str], fixed: str = ""
+    ) -> dict[str, Any]:
+        """A certificate in plain values with `names` hidden: listed names as a whole, in sentences
+        those in quotes.
 
-        `fixed`: what our sentences say besides names. A name that is also one of our words is hidden in quotes only:
-        a hash in the place of a known word would tell it.
+        `fixed`: what our sentences say besides names. A name that is also one of our words is
+        hidden in quotes only: a hash in the place of a known word would tell it.
         """
         finder = _finder(names)
         ours = finder.found(f"{MARK} {fixed}")
@@ -73,7 +83,9 @@ class Redactor:
 
     def _sentence(self, text: str, finder: NameFinder, ours: set[str]) -> str:
         text = finder.replace(text, self, lambda name, before, after: before == after == "'")
-        text = _QUOTED.sub(lambda piece: quoted(self(piece[1])) if finder.found(piece[1]) else piece[0], text)
+        text = _QUOTED.sub(
+            lambda piece: quoted(self(piece[1])) if finder.found(piece[1]) else piece[0], text
+        )
         return finder.replace(text, self, lambda name, before, after: name not in ours)
 
 
@@ -83,21 +95,27 @@ def blanked(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_leaks(content: str, names: Iterable[str], what: str, fixed: str = "") -> None:
-    """Raises if `content`, which is about to be written, shows one of `names`, however it is escaped.
+    """Raises if `content`, which is about to be written, shows one of `names`, however it is
+    escaped.
 
-    `fixed`: our own text in it. A name that stands there, too (somebody erases 'style'), tells nothing.
+    `fixed`: our own text in it. A name that stands there, too (somebody erases 'style'), tells
+    nothing.
     """
     finder = _finder(names)
     leaks: set[str] = set()
     for view in _views(content):
         leaks |= finder.found(view)
-    if leaks and (leaks := leaks.difference(*(finder.found(view) for view in _views(f"{MARK} {fixed}")))):
+    if leaks and (
+        leaks := leaks.difference(*(finder.found(view) for view in _views(f"{MARK} {fixed}")))
+    ):
         count = "one of the names" if len(leaks) == 1 else f"{len(leaks):,} of the names"
         raise FileError(f"{what} would still show {count} that it is to hide: nothing was written.")
 
 
 def _mapped(value: Any, change: Callable[[str, str], str], field: str = "") -> Any:
-    """A JSON value with every text changed but for our own words; `change` is told the field that a text stands in."""
+    """A JSON value with every text changed but for our own words; `change` is told the field that a
+    text stands in.
+    """
     if field in CHOICES:
         return value
     if isinstance(value, str):
@@ -117,7 +135,9 @@ _MOST_VIEWS = 6
 
 
 def _views(content: str) -> Iterator[str]:
-    """A text as it stands, and with its escapes (HTML, JSON, Python) undone, one layer after the other."""
+    """A text as it stands, and with its escapes (HTML, JSON, Python) undone, one layer after the
+    other.
+    """
     yield content
     for _ in range(_MOST_VIEWS):
         plain = html.unescape(_ESCAPE.sub(_unescaped, content))
@@ -138,7 +158,9 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 _SHORT = 3
-"""A name with fewer letters and digits than this (`C++`, `Q`, an emoji) is looked for with all its signs."""
+"""A name with fewer letters and digits than this (`C++`, `Q`, an emoji) is looked for with all its
+signs.
+"""
 _SPACELESS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     r"\U00020000-\U000323af"
@@ -149,15 +171,20 @@ _WORD_OR_SIGN = re.compile(rf"{_WORD.pattern}|\S")
 
 
 class NameFinder:
-    """Finds names anywhere in a text that is to hide them: as whole words, whatever their case, spacing, punctuation or
-    invisible characters. The time goes with the length of the text, not with the number of names."""
+    """Finds names anywhere in a text that is to hide them: as whole words, whatever their case,
+    spacing, punctuation or invisible characters. The time goes with the length of the text, not
+    with the number of names."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._plain = {name: text for name in names if not is_hash(name) and (text := _plain(name).strip())}
+        self._plain = {
+            name: text for name in names if not is_hash(name) and (text := _plain(name).strip())
+        }
         long = {name for name, text in self._plain.items() if _is_long(text)}
         short = self._plain.keys() - long
         self._parts = [
-            (self._index(chosen, cut), cut) for chosen, cut in ((long, _WORD), (short, _WORD_OR_SIGN)) if chosen
+            (self._index(chosen, cut), cut)
+            for chosen, cut in ((long, _WORD), (short, _WORD_OR_SIGN))
+            if chosen
         ]
 
     def _index(self, names: Iterable[str], cut: re.Pattern[str]) -> WordIndex:
@@ -166,7 +193,9 @@ class NameFinder:
     def found(self, text: str) -> set[str]:
         """The names that the text shows."""
         plain = _plain(text)
-        return {name for index, cut in self._parts for _, _, name in index.runs(_pieces(plain, cut))}
+        return {
+            name for index, cut in self._parts for _, _, name in index.runs(_pieces(plain, cut))
+        }
 
     def replace(
         self,
@@ -174,10 +203,14 @@ class NameFinder:
         by: Callable[[str], str],
         where: Callable[[str, str, str], bool] = lambda name, before, after: True,
     ) -> str:
-        """The text with what was found replaced, the longest first; `where(name, the character before, and after)`."""
+        """The text with what was found replaced, the longest first; `where(name, the character
+        before, and after)`.
+        """
         plain = _plain(text)
         done, end = [], 0
-        for first, last, name in sorted(self._places(plain), key=lambda place: (place[0], -place[1])):
+        for first, last, name in sorted(
+            self._places(plain), key=lambda place: (place[0], -place[1])
+        ):
             if first < end:
                 continue
             head, tail = self._marks(name)
@@ -191,7 +224,11 @@ class NameFinder:
     def _places(self, text: str) -> Iterator[tuple[int, int, str]]:
         """(start, end, name) of all that is found."""
         for index, cut in self._parts:
-            spans = [place.span() for place in cut.finditer(text) for _ in cut.findall(place[0].casefold())]
+            spans = [
+                place.span()
+                for place in cut.finditer(text)
+                for _ in cut.findall(place[0].casefold())
+            ]
             for start, count, name in index.runs(_pieces(text, cut)):
                 yield spans[start][0], spans[start + count - 1][1], name
 
@@ -205,7 +242,9 @@ class NameFinder:
 
 def _is_long(text: str) -> bool:
     words = _pieces(text, _WORD)
-    return sum(map(len, words)) >= _SHORT or any(re.match(f"[{_SPACELESS}]", word) for word in words)
+    return sum(map(len, words)) >= _SHORT or any(
+        re.match(f"[{_SPACELESS}]", word) for word in words
+    )
 
 
 @lru_cache(maxsize=4)
@@ -223,6 +262,12 @@ def _plain(text: str) -> str:
 
 
 def _pieces(text: str, cut: re.Pattern[str]) -> list[str]:
-    """Words, or words and signs, in lower case, which may cut a word once more: the Turkish dotted I."""
+    """Words, or words and signs, in lower case, which may cut a word once more: the Turkish dotted
+    I.
+    """
     words = cut.findall(text)
-    return words if text.isascii() and text.islower() else [part for w in words for part in cut.findall(w.casefold())]
+    return (
+        words
+        if text.isascii() and text.islower()
+        else [part for w in words for part in cut.findall(w.casefold())]
+    )

@@ -1,4 +1,6 @@
-"""The files of one run, which belong together: one run at a time under a name, and all of them appear or none."""
+"""The files of one run, which belong together: one run at a time under a name, and all of them
+appear or none.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import BusyError, FileError
-from .atomic import check_target, move_in, remove, sync_folder, temporary_folder, to_the_end, write_error
+from .atomic import (
+    check_target,
+    move_in,
+    remove,
+    sync_folder,
+    temporary_folder,
+    to_the_end,
+    write_error,
+)
 
 try:
     import fcntl
@@ -22,19 +32,26 @@ except ImportError:  # Windows
 
 _LOCK_SUFFIX = ".speed-lock"
 _UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-"""From file systems without locks: there two runs are kept apart by the check of every single file alone."""
+"""From file systems without locks: there two runs are kept apart by the check of every single file
+alone.
+"""
 
 
 @contextmanager
 def one_at_a_time(folder: Path, name: str) -> Iterator[None]:
-    """Refuses a second run that writes results of this name to this folder while the first is at work.
+    """Refuses a second run that writes results of this name to this folder while the first is at
+    work.
 
-    The lock is the operating system's: it ends with the process, however that ends, and the file of a killed run locks
-    nobody out.
+    The lock is the operating system's: it ends with the process, however that ends, and the file of
+    a killed run locks nobody out.
     """
     key = name.casefold()  # names that differ in case alone are one name on Windows and macOS
-    path = folder / f".{key[:20]}-{zlib.crc32(key.encode('utf-8', 'surrogatepass')):08x}{_LOCK_SUFFIX}"
-    busy = BusyError(f"Another run is writing {name} to {folder}: wait for it, or choose another name or folder.")
+    path = (
+        folder / f".{key[:20]}-{zlib.crc32(key.encode('utf-8', 'surrogatepass')):08x}{_LOCK_SUFFIX}"
+    )
+    busy = BusyError(
+        f"Another run is writing {name} to {folder}: wait for it, or choose another name or folder."
+    )
     handle = _take(path, busy)
     _sweep_locks(folder, path)
     try:
@@ -120,9 +137,11 @@ def all_or_none(
     replace: Callable[[Path], bool] = lambda path: False,
     sources: Iterable[Path] = (),
 ) -> Iterator[Callable[[Path], Path]]:
-    """Gives a temporary path for every target, all of them in one folder; they get their names together at the end.
+    """Gives a temporary path for every target, all of them in one folder; they get their names
+    together at the end.
 
-    `replace`: which targets may exist already. If one cannot be put in its place, those before it are taken back.
+    `replace`: which targets may exist already. If one cannot be put in its place, those before it
+    are taken back.
     """
     first = next(iter(targets))
     with temporary_folder(first) as temporary:
@@ -131,10 +150,17 @@ def all_or_none(
         except FileError as fault:  # nobody should read about a place that is gone
             inside, outside = f"{temporary}{os.sep}", f"{first.parent}{os.sep}"
             raise FileError(str(fault).replace(inside, outside)) from fault
-        _commit([path for path in targets if (temporary / path.name).exists()], temporary, replace, tuple(sources))
+        _commit(
+            [path for path in targets if (temporary / path.name).exists()],
+            temporary,
+            replace,
+            tuple(sources),
+        )
 
 
-def _commit(targets: list[Path], temporary: Path, replace: Callable[[Path], bool], sources: tuple[Path, ...]) -> None:
+def _commit(
+    targets: list[Path], temporary: Path, replace: Callable[[Path], bool], sources: tuple[Path, ...]
+) -> None:
     done: list[tuple[Path, bool, Path | None]] = []
     try:
         for target in targets:

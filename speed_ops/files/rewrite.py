@@ -1,4 +1,5 @@
-"""Write an edited copy of a model: the edited tensors anew, everything else byte for byte, in constant memory.
+"""Write an edited copy of a model: the edited tensors anew, everything else byte for byte, in
+constant memory.
 
 A diffusers folder is copied as a folder, without second copies of the unedited weights.
 """
@@ -30,7 +31,9 @@ class Rewritten:
 
     path: Path
     rounding: dict[str, float]
-    """Key -> Frobenius norm of (stored - wanted): what the file's own dtype cost each edited tensor."""
+    """Key -> Frobenius norm of (stored - wanted): what the file's own dtype cost each edited
+    tensor.
+    """
     left_out: tuple[Path, ...]
     """Files of a folder not copied because they hold the unedited weights a second time."""
 
@@ -45,13 +48,16 @@ def write_edited(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Rewritten:
-    """Copy `source` to `target` with some tensors replaced (same shape, in their own dtype) and `metadata` merged in.
+    """Copy `source` to `target` with some tensors replaced (same shape, in their own dtype) and
+    `metadata` merged in.
 
-    `drop` leaves tensors out, such as `source.ema_keys()`. `progress("write", bytes done, bytes in all)` may raise to
-    stop. A folder is copied as a folder.
+    `drop` leaves tensors out, such as `source.ema_keys()`. `progress("write", bytes done, bytes in
+    all)` may raise to stop. A folder is copied as a folder.
     """
     target = Path(target)
-    job = Rewriting(replacements, dict(metadata or {}), frozenset(drop), progress, total=source.size)
+    job = Rewriting(
+        replacements, dict(metadata or {}), frozenset(drop), progress, total=source.size
+    )
     job.check(source)
     check_target(target, force=force, sources=[source.path], folder=source.is_folder)
     check_space(target, source.size)
@@ -68,7 +74,9 @@ def write_edited(
 
 
 def check_space(target: Path, needed: int) -> None:
-    """Fail before the work, and before the first byte, where the disk cannot hold what is to be written."""
+    """Fail before the work, and before the first byte, where the disk cannot hold what is to be
+    written.
+    """
     there = next((folder for folder in target.absolute().parents if folder.exists()), target.parent)
     try:
         free = shutil.disk_usage(there).free
@@ -76,13 +84,15 @@ def check_space(target: Path, needed: int) -> None:
         return  # the write itself will say what is wrong with the folder
     if free < needed:
         raise NoSpaceError(
-            f"Cannot write {target}: it needs {needed / 1e9:.2f} GB and the disk has {free / 1e9:.2f} GB free;"
-            " choose another folder."
+            f"Cannot write {target}: it needs {needed / 1e9:.2f} GB and the disk has"
+            f" {free / 1e9:.2f} GB free; choose another folder."
         )
 
 
 Replacement = Tensor | Callable[[Tensor], Tensor]
-"""The new value, or how to make it from the stored one: a function keeps a single layer in memory at a time."""
+"""The new value, or how to make it from the stored one: a function keeps a single layer in memory
+at a time.
+"""
 _CHUNK = 4 << 20
 _STALE_METADATA = ("modelspec.hash_sha256", "sshs_model_hash", "sshs_legacy_hash")
 """Hashes of the weights as they were; a copy must not carry them on."""
@@ -104,16 +114,23 @@ class Rewriting:
         """Refuse what cannot be done before the first byte is written."""
         for key in (*self.replacements, *self.drop):
             if key not in source.shapes:
-                raise FileError(f"{source.path} has no tensor {key!r}{suggestion(key, source.shapes)}.")
+                raise FileError(
+                    f"{source.path} has no tensor {key!r}{suggestion(key, source.shapes)}."
+                )
         for name, text in self.metadata.items():
             if not isinstance(name, str) or not isinstance(text, str):
-                raise FileError(f"Metadata {name!r} is not text: safetensors headers hold strings only.")
+                raise FileError(
+                    f"Metadata {name!r} is not text: safetensors headers hold strings only."
+                )
         for key in self.replacements:
             if key in self.drop:
                 raise FileError(f"Tensor {key} cannot be both edited and left out.")
             if source.dtypes[key] not in EDITABLE:
                 kind = source.dtypes[key]
-                raise FileError(f"Tensor {key} is stored as {kind}, too coarse to store an edit: save a LoRA instead.")
+                raise FileError(
+                    f"Tensor {key} is stored as {kind}, too coarse to store an edit: save a LoRA"
+                    " instead."
+                )
 
     def touches(self, part: WeightFile) -> bool:
         keys = {part.prefix + key for key in part.header.entries}
@@ -121,9 +138,15 @@ class Rewriting:
 
     def rewrite(self, part: WeightFile, out: BinaryIO) -> None:
         """Header with the kept tensors at their new offsets, then their bytes in the old order."""
-        kept = [(key, entry) for key, entry in part.header.by_offset() if part.prefix + key not in self.drop]
+        kept = [
+            (key, entry)
+            for key, entry in part.header.by_offset()
+            if part.prefix + key not in self.drop
+        ]
         entries = placed({key: (entry.dtype, entry.shape) for key, entry in kept})
-        old = {key: value for key, value in part.header.metadata.items() if key not in _STALE_METADATA}
+        old = {
+            key: value for key, value in part.header.metadata.items() if key not in _STALE_METADATA
+        }
         ordered = {key: entries[key] for key in part.header.entries if key in entries}
         out.write(encode_header(ordered, {**old, **self.metadata}))
         try:
@@ -147,7 +170,10 @@ class Rewriting:
             stored = bytearray(b"".join(_chunks(source, entry.end - entry.begin, part.file)))
             value = value(from_bytes(stored, entry.dtype, entry.shape, name))
         if tuple(value.shape) != entry.shape:
-            raise FileError(f"Tensor {name} has shape {entry.shape} in the file, the edit has {tuple(value.shape)}.")
+            raise FileError(
+                f"Tensor {name} has shape {entry.shape} in the file, the edit has"
+                f" {tuple(value.shape)}."
+            )
         rounded = narrow(value, TORCH_DTYPES[entry.dtype], f"The edited tensor {name}")
         self.rounding[name] = float((rounded.double() - value.detach().cpu().double()).norm())
         self._advance(entry.end - entry.begin)
@@ -220,9 +246,9 @@ def copy_folder(source: Checkpoint, target: Path, job: Rewriting, force: bool) -
 def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
     """Files of a folder that belong into a copy, and those that are left out, relative to it.
 
-    Only the components that a pipeline of ours can have are copied, and of their weights only those that were read:
-    variants (`.fp16`), pickles, whole checkpoints beside the components and further U-Nets would still know what was
-    erased. Hidden files (caches) are not looked at.
+    Only the components that a pipeline of ours can have are copied, and of their weights only those
+    that were read: variants (`.fp16`), pickles, whole checkpoints beside the components and further
+    U-Nets would still know what was erased. Hidden files (caches) are not looked at.
     """
     read = {part.file.relative_to(source.path) for part in source.parts}
     read |= {part.index.relative_to(source.path) for part in source.parts if part.index}
@@ -241,7 +267,9 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
 
 
 def strange_files(source: Checkpoint, copy: Path) -> list[str]:
-    """One sentence for each kind of file in a copied folder that copying would not have put there as it is."""
+    """One sentence for each kind of file in a copied folder that copying would not have put there
+    as it is.
+    """
     if not source.is_folder or not copy.is_dir():
         return []
     chosen, _ = folder_files(source)
@@ -251,22 +279,29 @@ def strange_files(source: Checkpoint, copy: Path) -> list[str]:
     changed = [
         file.as_posix()
         for file in there
-        if file in chosen and file not in read and not filecmp.cmp(source.path / file, copy / file, shallow=False)
+        if file in chosen
+        and file not in read
+        and not filecmp.cmp(source.path / file, copy / file, shallow=False)
     ]
-    found = (("is no part of the model it was made from", extra), ("differs from the base", changed))
+    found = (
+        ("is no part of the model it was made from", extra),
+        ("differs from the base", changed),
+    )
     return [f"The file {', '.join(files[:5])} {what}." for what, files in found if files]
 
 
 def _refuse_leaving(folder: Path, relative: Path) -> None:
-    """A link leads to a file beside it, or to the blobs of the hub cache around the folder: else it is refused."""
+    """A link leads to a file beside it, or to the blobs of the hub cache around the folder: else it
+    is refused.
+    """
     place, root = (folder / relative).resolve(), folder.resolve()
     if place.parent == (root / relative).parent:
         return
     snapshots = next((parent for parent in root.parents if parent.name == "snapshots"), None)
     if snapshots is None or place.parent != snapshots.parent / "blobs":
         raise FileError(
-            f"{folder / relative} is a link to {place}, which is no part of this component and is not copied: put the "
-            "file itself there, or remove the link."
+            f"{folder / relative} is a link to {place}, which is no part of this component and is"
+            " not copied: put the file itself there, or remove the link."
         )
 
 
@@ -275,25 +310,33 @@ def check_folder(source: Path, target: Path) -> None:
     ours, theirs = source.resolve(), target.resolve()
     if ours in theirs.parents or theirs in ours.parents:
         raise FileError(
-            f"One of output {target} and input {source} is inside the other: choose another folder for the output."
+            f"One of output {target} and input {source} is inside the other: choose another folder"
+            " for the output."
         )
     is_model = any((target / name).is_file() for name in ("model_index.json", "config.json"))
     if target.is_dir() and any(target.iterdir()) and not is_model:
-        raise FileError(f"{target} exists and is not a diffusers folder, so it is not replaced: choose another name.")
+        raise FileError(
+            f"{target} exists and is not a diffusers folder, so it is not replaced: choose another"
+            " name."
+        )
 
 
 _MAX_DEPTH = 2
 
 
 def _visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False) -> Iterator[Path]:
-    """Visible files, relative to `root`: no deeper than what is copied or has to be called left out.
+    """Visible files, relative to `root`: no deeper than what is copied or has to be called left
+    out.
 
-    `all_of_it`: hidden ones, too, and to the bottom. Linked folders are entered only at the top, so there is no circle.
+    `all_of_it`: hidden ones, too, and to the bottom. Linked folders are entered only at the top, so
+    there is no circle.
     """
     try:
         entries = sorted((root / below).iterdir())
     except OSError as error:
-        raise FileError(f"Cannot read the folder {root / below}: {error.strerror or error}.") from error
+        raise FileError(
+            f"Cannot read the folder {root / below}: {error.strerror or error}."
+        ) from error
     for entry in entries:
         relative = below / entry.name
         if entry.name.startswith(".") and not all_of_it:

@@ -1,4 +1,6 @@
-"""Tensors and the bytes of a safetensors file: types, scales, hashes, and the one writer of tensor files."""
+"""Tensors and the bytes of a safetensors file: types, scales, hashes, and the one writer of tensor
+files.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def from_bytes(content: bytearray, dtype: str, shape: tuple[int, ...], key: str)
     """The tensor these bytes are; it owns `content`."""
     if dtype not in TORCH_DTYPES:
         raise FileError(
-            f"Tensor {key} is stored as {dtype}, which cannot be read here: use the fp16, bf16 or fp32 file."
+            f"Tensor {key} is stored as {dtype}, which cannot be read here: use the fp16, bf16 or"
+            " fp32 file."
         )
     if not content:
         return torch.empty(shape, dtype=TORCH_DTYPES[dtype])
@@ -61,7 +64,10 @@ def narrow(value: Tensor, dtype: torch.dtype, what: str) -> Tensor:
     narrowed = value.to(dtype)
     if not torch.isfinite(narrowed).all():
         name = str(dtype).removeprefix("torch.")
-        raise FileError(f"{what} is too large for {name} (values up to {value.abs().max():.3g}): save it in float32.")
+        raise FileError(
+            f"{what} is too large for {name} (values up to {value.abs().max():.3g}): save it in"
+            " float32."
+        )
     return narrowed
 
 
@@ -70,14 +76,22 @@ _SCALES = ("scale_weight", "weight_scale")
 _SHIFTS = ("weight_zero_point", "zero_point", "weight_offset")
 _NOTE = "comfy_quant"
 _PLAIN_NOTE = {"format", "group_size", "block_size", "per_row", "full_precision_matrix_mult"}
-"""What ComfyUI notes beside a quantised layer if its numbers are only scaled, and not turned or packed as well."""
-_INSTEAD = "use the fp16, bf16, fp32 or fp8 file, make the LoRA with it, and load the LoRA on this model"
+"""What ComfyUI notes beside a quantised layer if its numbers are only scaled, and not turned or
+packed as well.
+"""
+_INSTEAD = (
+    "use the fp16, bf16, fp32 or fp8 file, make the LoRA with it, and load the LoRA on this model"
+)
 
 
-def read_scaled(read: Callable[[str], Tensor], present: Container[str], key: str) -> tuple[Tensor, bool]:
-    """A weight as it is stored, or in float32 with its scale multiplied in (then True) where it has 8 bits and a scale.
+def read_scaled(
+    read: Callable[[str], Tensor], present: Container[str], key: str
+) -> tuple[Tensor, bool]:
+    """A weight as it is stored, or in float32 with its scale multiplied in (then True) where it has
+    8 bits and a scale.
 
-    Integers mean nothing without their scale, and packed ones nothing at all here: those are refused.
+    Integers mean nothing without their scale, and packed ones nothing at all here: those are
+    refused.
     """
     value, start = read(key), key.removesuffix("weight")
     if value.element_size() > 1 and value.dtype.is_floating_point:
@@ -86,8 +100,13 @@ def read_scaled(read: Callable[[str], Tensor], present: Container[str], key: str
     scale = beside[0] if beside and beside[0].endswith(_SCALES) else None
     if not value.dtype.is_floating_point:
         _refuse_packed(value, key, scale is not None)
-        if any(name.endswith(_SHIFTS) for name in beside) or not _is_plain(read, start + _NOTE, beside):
-            raise FileError(f"Tensor {key} holds integers that are not only scaled, but changed otherwise: {_INSTEAD}.")
+        if any(name.endswith(_SHIFTS) for name in beside) or not _is_plain(
+            read, start + _NOTE, beside
+        ):
+            raise FileError(
+                f"Tensor {key} holds integers that are not only scaled, but changed otherwise:"
+                f" {_INSTEAD}."
+            )
     if scale is None:
         return value, False
     return value.to(torch.float32) * _spread(read(scale), value, scale), True
@@ -97,7 +116,9 @@ def _refuse_packed(value: Tensor, key: str, has_scale: bool) -> None:
     """Of integers only signed bytes with a scale can be read."""
     if value.dtype != torch.int8 or value.dim() < 2:
         kind = DTYPE_NAMES.get(value.dtype, str(value.dtype))
-        raise FileError(f"Tensor {key} holds packed numbers ({kind}), which cannot be read here: {_INSTEAD}.")
+        raise FileError(
+            f"Tensor {key} holds packed numbers ({kind}), which cannot be read here: {_INSTEAD}."
+        )
     if not has_scale:
         raise FileError(f"Tensor {key} holds 8-bit integers without their scale: {_INSTEAD}.")
 
@@ -110,14 +131,20 @@ def _is_plain(read: Callable[[str], Tensor], note: str, present: Container[str])
         said = json.loads(bytes(read(note).reshape(-1)[:_LONGEST_NOTE].tolist()))
     except (ValueError, TypeError, RecursionError):
         return False
-    return isinstance(said, dict) and str(said.get("format")).startswith("int8") and said.keys() <= _PLAIN_NOTE
+    return (
+        isinstance(said, dict)
+        and str(said.get("format")).startswith("int8")
+        and said.keys() <= _PLAIN_NOTE
+    )
 
 
 _LONGEST_NOTE = 2_000
 
 
 def _spread(scale: Tensor, value: Tensor, key: str) -> Tensor:
-    """A scale as it multiplies the weight: one for all, one for each output, or one for each block of an output."""
+    """A scale as it multiplies the weight: one for all, one for each output, or one for each block
+    of an output.
+    """
     if not scale.dtype.is_floating_point:
         raise FileError(f"Tensor {key} is a scale that is not a number of its own: {_INSTEAD}.")
     scale = scale.to(torch.float32)
@@ -134,7 +161,9 @@ def _spread(scale: Tensor, value: Tensor, key: str) -> Tensor:
 
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Name -> (type as the file names it, shape), in the order in which the tensors stand in the file."""
+"""Name -> (type as the file names it, shape), in the order in which the tensors stand in the
+file.
+"""
 
 
 def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -163,7 +192,8 @@ def write_tensors(
     progress: Progress | None = None,
     stage: Stage = "write",
 ) -> None:
-    """A safetensors file, tensor by tensor, in the order of `kinds`; it appears under its name when it is complete.
+    """A safetensors file, tensor by tensor, in the order of `kinds`; it appears under its name when
+    it is complete.
 
     The same content gives the same bytes, which the reference library's writer does not promise.
     """
@@ -181,7 +211,9 @@ def write_tensors(
 
 
 def tensors_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """sha256 over names, dtypes, shapes and bytes, in the order given; one tensor in memory at a time."""
+    """sha256 over names, dtypes, shapes and bytes, in the order given; one tensor in memory at a
+    time.
+    """
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

@@ -1,4 +1,6 @@
-"""JSON from files that anybody may have written: bounded, every field checked, every fault a sentence."""
+"""JSON from files that anybody may have written: bounded, every field checked, every fault a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ from ..errors import FileError
 
 _MAX_DIGITS = 40
 _MAX_CONTAINERS = 200_000
-"""Lists and objects; several times what the longest recipe holds. Empty ones take thirty times the text they are."""
+"""Lists and objects; several times what the longest recipe holds. Empty ones take thirty times the
+text they are.
+"""
 
 
 def load_json(content: str | bytes, what: str, limit: int) -> Any:
-    """Parse at most `limit` bytes; `what` names them in messages. NaN, infinities and duplicate keys are refused."""
+    """Parse at most `limit` bytes; `what` names them in messages. NaN, infinities and duplicate
+    keys are refused.
+    """
     if len(content) > limit:  # before it is decoded
         raise FileError(f"{what} {_excess('', limit, len(content))}: it was not read.")
     try:
@@ -34,7 +40,9 @@ def load_json(content: str | bytes, what: str, limit: int) -> Any:
     except UnicodeDecodeError:
         raise FileError(f"{what} is not UTF-8 text.") from None
     except json.JSONDecodeError as error:
-        raise FileError(f"{what} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}).") from None
+        raise FileError(
+            f"{what} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg})."
+        ) from None
     except RecursionError:
         raise FileError(f"{what} is nested too deeply: this program did not write it.") from None
     except ValueError as error:
@@ -48,9 +56,13 @@ def dump_json(value: Any, what: str, limit: int) -> str:
     What `load_json` would refuse is refused here, too: what is written can be read.
     """
     try:
-        text = json.dumps(value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(
+            value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")
+        )
     except (TypeError, ValueError, RecursionError) as error:
-        raise FileError(f"{what} cannot be stored: {error}. Its values must be plain and finite.") from error
+        raise FileError(
+            f"{what} cannot be stored: {error}. Its values must be plain and finite."
+        ) from error
     if too_large := _excess(text, limit, len(text)):
         raise FileError(f"{what} {too_large}, so it is too long to be stored: shorten its lists.")
     load_json(text, what, limit)
@@ -98,12 +110,19 @@ MAX_TEXT = 2_000
 
 
 def check_version(found: object, ours: str, what: str) -> None:
-    """Accept our own major version and any minor one; refuse what a newer program wrote in a way we cannot know."""
+    """Accept our own major version and any minor one; refuse what a newer program wrote in a way we
+    cannot know.
+    """
     match = _VERSION.fullmatch(found) if isinstance(found, str) else None
     if match is None:
-        raise FileError(f"{what} has no usable version number: it is damaged, or this program did not write it.")
+        raise FileError(
+            f"{what} has no usable version number: it is damaged, or this program did not write it."
+        )
     if int(match[1]) > int(ours.split(".")[0]):
-        raise FileError(f"{what} has version {found}, but this program reads version {ours}: update the program.")
+        raise FileError(
+            f"{what} has version {found}, but this program reads version {ours}: update the"
+            " program."
+        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +145,10 @@ class Fields:
 
     def texts(self, name: str, limit: int) -> tuple[str, ...]:
         """A list of at most `limit` strings; absent is empty."""
-        return tuple(_text(item, f"{self.what}: an entry of {name!r}", MAX_TEXT) for item in self.items(name, limit))
+        return tuple(
+            _text(item, f"{self.what}: an entry of {name!r}", MAX_TEXT)
+            for item in self.items(name, limit)
+        )
 
     def number(self, name: str, default: int = 0) -> int:
         """A whole number from 0 to 2^64."""
@@ -145,19 +167,27 @@ class Fields:
         """A list of at most `limit` entries; absent is empty."""
         value = self.values.get(name, [])
         if not isinstance(value, list) or len(value) > limit:
-            raise FileError(f"{self.what}: field {name!r} must be a list of at most {limit} entries.")
+            raise FileError(
+                f"{self.what}: field {name!r} must be a list of at most {limit} entries."
+            )
         return value
 
     def objects(self, name: str, limit: int) -> list[Fields]:
         """A list of objects, each named by its number."""
         singular = name.removesuffix("s")
-        return [Fields.of(item, f"{self.what}, {singular} {n}") for n, item in enumerate(self.items(name, limit), 1)]
+        return [
+            Fields.of(item, f"{self.what}, {singular} {n}")
+            for n, item in enumerate(self.items(name, limit), 1)
+        ]
 
     def plain(self, name: str) -> dict[str, Any]:
         """An object of plain values (text, numbers, lists and objects of them), of modest size."""
         value = self.values.get(name, {})
         if not isinstance(value, dict) or _count(value, _PLAIN_DEPTH) > _PLAIN_ITEMS:
-            raise FileError(f"{self.what}: field {name!r} must be an object of at most {_PLAIN_ITEMS} plain values.")
+            raise FileError(
+                f"{self.what}: field {name!r} must be an object of at most {_PLAIN_ITEMS} plain"
+                " values."
+            )
         return value
 
     def unknown(self, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -174,8 +204,14 @@ def _text(value: object, what: str, limit: int) -> str:
 
 
 def _count(value: object, depth: int) -> int:
-    """Number of plain values inside; more than any limit where the nesting is deeper than `depth` or a text is long."""
+    """Number of plain values inside; more than any limit where the nesting is deeper than `depth`
+    or a text is long.
+    """
     if isinstance(value, (dict, list)):
         children = list(value.values()) if isinstance(value, dict) else value
-        return sum(_count(child, depth - 1) for child in children) + 1 if depth > 0 else _PLAIN_ITEMS + 1
+        return (
+            sum(_count(child, depth - 1) for child in children) + 1
+            if depth > 0
+            else _PLAIN_ITEMS + 1
+        )
     return _PLAIN_ITEMS + 1 if isinstance(value, str) and len(value) > MAX_TEXT else 1

@@ -1,1 +1,3 @@
-"""Model families as data, how a file is recognised as one, and its keys in every spelling. Reads no file."""
+"""Model families as data, how a file is recognised as one, and its keys in every spelling. Reads no
+file.
+"""

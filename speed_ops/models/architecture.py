@@ -1,4 +1,6 @@
-"""What a row of the registry says about a model family: where text enters it, and how that text is made."""
+"""What a row of the registry says about a model family: where text enters it, and how that text is
+made.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ _TITLES = {
     "qwen25_7b": "Qwen2.5-VL 7B",
 }
 EncoderName = Literal[
-    "clip_l", "clip_h", "clip_g", "t5xxl", "umt5xxl", "pile_t5xl", "gemma2_2b", "qwen3_4b", "qwen25_7b"
+    "clip_l",
+    "clip_h",
+    "clip_g",
+    "t5xxl",
+    "umt5xxl",
+    "pile_t5xl",
+    "gemma2_2b",
+    "qwen3_4b",
+    "qwen25_7b",
 ]
 
 
@@ -32,7 +42,9 @@ class FamilyEncoder:
     width: int
     """Width of its rows."""
     layers: int
-    """Transformer blocks of the complete encoder; a diffusers folder may ship only the `blocks_used`."""
+    """Transformer blocks of the complete encoder; a diffusers folder may ship only the
+    `blocks_used`.
+    """
     hidden: int
     """Which hidden state the model receives: -1 the last, -2 the one before."""
     final_norm: bool
@@ -41,7 +53,9 @@ class FamilyEncoder:
     prefixes: tuple[str, ...] = ()
     """Where its keys stand in a single-file checkpoint; the first one present counts."""
     naming: Literal["hf", "open_clip"] = "hf"
-    """How published files of the family spell the keys after that prefix; what a file does is read from its keys."""
+    """How published files of the family spell the keys after that prefix; what a file does is read
+    from its keys.
+    """
     folder: str = ""
     """Component folder in the diffusers layout."""
     length: int = 77
@@ -49,13 +63,19 @@ class FamilyEncoder:
     placed: Literal["beside", "below"] = "beside"
     """Its columns stand beside those of the encoders before it, or its rows below theirs."""
     optional: bool = False
-    """Whether the model runs without it, its columns zero or its rows absent. One at least there must be."""
+    """Whether the model runs without it, its columns zero or its rows absent. One at least there
+    must be.
+    """
     padding: Literal["speaks", "silent", "none"] = "speaks"
-    """What follows the end of a prompt: rows that know the text, rows that the model gets as zeros or masked, none."""
+    """What follows the end of a prompt: rows that know the text, rows that the model gets as zeros
+    or masked, none.
+    """
     projected: bool = False
     """Whether its pooled embedding goes through the text projection before the model reads it."""
     alone: bool = False
-    """Whether ComfyUI's call takes one prompt at a time: it cuts the template off the first prompt only."""
+    """Whether ComfyUI's call takes one prompt at a time: it cuts the template off the first prompt
+    only.
+    """
 
     @property
     def title(self) -> str:
@@ -64,7 +84,9 @@ class FamilyEncoder:
 
     @property
     def causal(self) -> bool:
-        """Whether a row depends on the text before it alone: T5 reads both ways, so it always takes whole prompts."""
+        """Whether a row depends on the text before it alone: T5 reads both ways, so it always takes
+        whole prompts.
+        """
         return "t5" not in self.name
 
     @property
@@ -75,14 +97,18 @@ class FamilyEncoder:
 
 @dataclass(frozen=True)
 class PooledPath:
-    """The second way text enters: a linear layer that reads one pooled embedding of the whole prompt."""
+    """The second way text enters: a linear layer that reads one pooled embedding of the whole
+    prompt.
+    """
 
     ldm_key: str
     diffusers_key: str
     width: int
     """Input width of the layer; the text's columns come first, size embeddings after them."""
     encoders: tuple[FamilyEncoder, ...]
-    """Whose pooled embeddings it reads, in column order. Some families have an encoder for this alone (Flux)."""
+    """Whose pooled embeddings it reads, in column order. Some families have an encoder for this
+    alone (Flux).
+    """
 
     @property
     def text_width(self) -> int:
@@ -97,10 +123,11 @@ class PooledPath:
 
 @dataclass(frozen=True)
 class EntryLayer:
-    """Where text enters a transformer: one linear layer that takes it all, or V of every cross attention.
+    """Where text enters a transformer: one linear layer that takes it all, or V of every cross
+    attention.
 
-    One layer takes it all where text and image tokens attend to each other (SD3, Flux): editing it changes the whole
-    text stream, keys, values and all that follows from them.
+    One layer takes it all where text and image tokens attend to each other (SD3, Flux): editing it
+    changes the whole text stream, keys, values and all that follows from them.
     """
 
     ldm_path: str
@@ -140,20 +167,28 @@ class Architecture:
     context_width: int
     """Width of the embeddings that the model is given: the encoders' widths side by side."""
     encoders: tuple[FamilyEncoder, ...]
-    """In column order: the first encoder's embedding fills the first columns. Then those whose rows stand below."""
+    """In column order: the first encoder's embedding fills the first columns. Then those whose rows
+    stand below.
+    """
     pooled: PooledPath | None
     lora_paths: Literal["ldm", "diffusers"]
-    """Which spelling of a layer's path kohya's trainer writes for this family, and so every program reads."""
+    """Which spelling of a layer's path kohya's trainer writes for this family, and so every program
+    reads.
+    """
     modelspec: str
     kohya_version: str
     label_widths: tuple[int | None, ...] = ()
-    """Input widths of the label embedding that occur in this family of U-Nets; None: it has none."""
+    """Input widths of the label embedding that occur in this family of U-Nets; None: it has
+    none.
+    """
     entry: EntryLayer | None = None
     """Where text enters; None: at every cross attention of a U-Net."""
     push: PushRule | None = None
     """What happens to each row before that; None: nothing, the layers read the encoders' output."""
     on_command_line: bool = True
-    """Whether the command line edits it, too: its text encoders are read from files without ComfyUI."""
+    """Whether the command line edits it, too: its text encoders are read from files without
+    ComfyUI.
+    """
     note: str = ""
     """What every report on such a model must say."""
 
@@ -178,16 +213,20 @@ class Architecture:
                 return slice(start, start + row.width)
             start += row.width
         known = [row.name for row in self.encoders]
-        raise SettingsError(f"{self.title} has no text encoder {encoder!r}: choose from {', '.join(known)}.")
+        raise SettingsError(
+            f"{self.title} has no text encoder {encoder!r}: choose from {', '.join(known)}."
+        )
 
 
 @dataclass(frozen=True)
 class LayerKey:
-    """One layer that reads text, under all its names: K or V of a cross attention, or where all text or pooled text
-    enters."""
+    """One layer that reads text, under all its names: K or V of a cross attention, or where all
+    text or pooled text enters."""
 
     canonical: str
-    """Key inside a loaded model, the same for every file layout: `diffusion_model.<ldm path>.weight`."""
+    """Key inside a loaded model, the same for every file layout: `diffusion_model.<ldm
+    path>.weight`.
+    """
     file_key: str
     """Key in the file (or, for a folder, component and key) that was examined."""
     ldm_path: str

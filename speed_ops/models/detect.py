@@ -1,7 +1,8 @@
 """Which family a model is of and which of its layers an erasure edits, from keys and shapes alone.
 
-A family is recognised by which layers a file holds and how wide they are, never by its name. To add one, add a row to
-`families`. What is no model that can be edited is named in the message that refuses it.
+A family is recognised by which layers a file holds and how wide they are, never by its name. To add
+one, add a row to `families`. What is no model that can be edited is named in the message that
+refuses it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from .keys import (
     model_order,
 )
 
-# Keys as they stand relative to the model; all of a row must be present. First match wins, so the special stands
-# before the general (Chroma and HunyuanVideo contain Flux's blocks).
+# Keys as they stand relative to the model; all of a row must be present. First match wins, so the
+# special stands before the general (Chroma and HunyuanVideo contain Flux's blocks).
 _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a ControlNet", ("controlnet_blocks.0.weight",)),
     ("a Chroma model", ("distilled_guidance_layer.norms.0.scale",)),
@@ -41,9 +42,15 @@ _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("an Ovis-Image model", ("txt_norm.scale", "txt_in.weight")),
     ("a Flux model", ("double_blocks.0.img_attn.qkv.weight", "txt_in.weight")),
     ("a Flux model", ("single_transformer_blocks.0.attn.to_q.weight", "context_embedder.weight")),
-    ("a Stable Diffusion 3 model with a context processor", ("context_processor.layers.0.attn.qkv.weight",)),
+    (
+        "a Stable Diffusion 3 model with a context processor",
+        ("context_processor.layers.0.attn.qkv.weight",),
+    ),
     ("a Stable Diffusion 3 model", ("joint_blocks.0.context_block.attn.qkv.weight",)),
-    ("a Stable Diffusion 3 model", ("transformer_blocks.0.attn.add_q_proj.weight", "pos_embed.proj.weight")),
+    (
+        "a Stable Diffusion 3 model",
+        ("transformer_blocks.0.attn.add_q_proj.weight", "pos_embed.proj.weight"),
+    ),
     ("an AuraFlow model", ("cond_seq_linear.weight",)),
     ("a Hunyuan-DiT model", ("mlp_t5.0.weight",)),
     ("a Qwen-Image model", ("txt_norm.weight", "txt_in.weight")),
@@ -62,17 +69,37 @@ _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("an ACE-Step audio model", ("genre_embedder.weight",)),
 )
 
-_FOREIGN_PREFIXES = ("", "model.diffusion_model.", "diffusion_model.", "transformer/", "model.", "net.", "prior/")
+_FOREIGN_PREFIXES = (
+    "",
+    "model.diffusion_model.",
+    "diffusion_model.",
+    "transformer/",
+    "model.",
+    "net.",
+    "prior/",
+)
 
 # Parts of a model, recognised by how a key begins.
 _PIECES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "a ControlNet",
-        ("control_model.", "controlnet_", "zero_convs.", "input_hint_block.", "controlnet_cond_embedding."),
+        (
+            "control_model.",
+            "controlnet_",
+            "zero_convs.",
+            "input_hint_block.",
+            "controlnet_cond_embedding.",
+        ),
     ),
     ("a VAE alone", ("encoder.down", "decoder.up", "decoder.mid", "first_stage_model.")),
-    ("a text encoder alone", ("text_model.", "transformer.text_model.", "encoder.block.0.", "shared.weight")),
-    ("a text encoder alone", ("clip_l.", "clip_g.", "clip_h.", "t5xxl.", "text_encoder/", "text_encoder_2/")),
+    (
+        "a text encoder alone",
+        ("text_model.", "transformer.text_model.", "encoder.block.0.", "shared.weight"),
+    ),
+    (
+        "a text encoder alone",
+        ("clip_l.", "clip_g.", "clip_h.", "t5xxl.", "text_encoder/", "text_encoder_2/"),
+    ),
     ("a textual inversion embedding", ("emb_params", "clip_l", "clip_g", "string_to_param")),
 )
 
@@ -98,11 +125,15 @@ def model_name(keys: Iterable[str]) -> str | None:
 def piece_name(keys: Iterable[str]) -> str | None:
     """Which piece of a model the keys are of, when they are not of a whole one; or None."""
     present = list(keys)
-    return next((title for title, starts in _PIECES if any(key.startswith(starts) for key in present)), None)
+    return next(
+        (title for title, starts in _PIECES if any(key.startswith(starts) for key in present)), None
+    )
 
 
 def detect(shapes: Shapes, families: Sequence[Architecture] = ARCHITECTURES) -> Architecture:
-    """The family of a checkpoint, of a bare diffusion model, or of a diffusers folder, in either key layout."""
+    """The family of a checkpoint, of a bare diffusion model, or of a diffusers folder, in either
+    key layout.
+    """
     found = find_unet(shapes)
     if found is not None:
         return _detect_unet(shapes, found[1], families)
@@ -121,21 +152,32 @@ def _detect_unet(shapes: Shapes, unet: Shapes, families: Sequence[Architecture])
         if widths == {row.context_width} and label in row.label_widths:
             return row
     if 0 in widths:
-        packed = "The cross-attention weights are packed by a quantiser: use the file in fp16, bf16 or fp32"
+        packed = (
+            "The cross-attention weights are packed by a quantiser: use the file in fp16, bf16 or"
+            " fp32"
+        )
         raise _refusal(packed, families)
-    seen = " and ".join(map(str, sorted(widths))) + (f" with a label embedding of width {label}" if label else "")
-    raise _refusal(f"This is a U-Net whose cross attention reads embeddings of width {seen}", families)
+    seen = " and ".join(map(str, sorted(widths))) + (
+        f" with a label embedding of width {label}" if label else ""
+    )
+    raise _refusal(
+        f"This is a U-Net whose cross attention reads embeddings of width {seen}", families
+    )
 
 
 def _refusal(seen: str, families: Sequence[Architecture] = ARCHITECTURES) -> UnsupportedModelError:
-    titles = ", ".join(row.title if row.on_command_line else f"{row.title} (in ComfyUI)" for row in families)
+    titles = ", ".join(
+        row.title if row.on_command_line else f"{row.title} (in ComfyUI)" for row in families
+    )
     return UnsupportedModelError(f"{seen}. Supported models: {titles}.")
 
 
 def layers(architecture: Architecture, shapes: Shapes, which: Which = "V") -> list[LayerKey]:
-    """The layers to edit, in the order of the model: input, middle, output; K before V within a block.
+    """The layers to edit, in the order of the model: input, middle, output; K before V within a
+    block.
 
-    A model that all text enters at one layer has that one, whatever is asked for: K and V come from it alike.
+    A model that all text enters at one layer has that one, whatever is asked for: K and V come from
+    it alike.
     """
     if which not in ("V", "K", "KV"):
         raise SettingsError(f"Layers must be V, K or KV, not {which!r}.")
@@ -167,7 +209,11 @@ def beside(path: str, name: str) -> str:
 
 
 def _entry_key(
-    architecture: Architecture, path: str, file_key: str, kind: Literal["K", "V", "entry"], shapes: Shapes
+    architecture: Architecture,
+    path: str,
+    file_key: str,
+    kind: Literal["K", "V", "entry"],
+    shapes: Shapes,
 ) -> LayerKey:
     """`path`: as the file spells it."""
     entry = architecture.entry
@@ -176,7 +222,13 @@ def _entry_key(
     if "*" not in entry.ldm_path:
         ldm = entry.ldm_path
     outputs, width = shapes[file_key]
-    names = (f"diffusion_model.{ldm}.weight", file_key, ldm, diffusers, "lora_unet_" + ldm.replace(".", "_"))
+    names = (
+        f"diffusion_model.{ldm}.weight",
+        file_key,
+        ldm,
+        diffusers,
+        "lora_unet_" + ldm.replace(".", "_"),
+    )
     return LayerKey(*names, kind, (outputs, width))
 
 
@@ -185,13 +237,19 @@ def pooled_layer(architecture: Architecture, shapes: Shapes) -> LayerKey | None:
     pooled = architecture.pooled
     if pooled is None:
         return None
-    for prefix in dict.fromkeys((*UNET_PREFIXES, *(place[0] for place in entry_places(architecture)))):
+    for prefix in dict.fromkeys(
+        (*UNET_PREFIXES, *(place[0] for place in entry_places(architecture)))
+    ):
         for key in (pooled.ldm_key, pooled.diffusers_key):
             shape = shapes.get(prefix + key)
             if shape is not None and len(shape) == 2 and shape[1] == pooled.width:
-                ldm, diffusers = (name.removesuffix(".weight") for name in (pooled.ldm_key, pooled.diffusers_key))
+                ldm, diffusers = (
+                    name.removesuffix(".weight") for name in (pooled.ldm_key, pooled.diffusers_key)
+                )
                 names = (f"diffusion_model.{ldm}.weight", prefix + key, ldm, diffusers)
-                return LayerKey(*names, "lora_unet_" + ldm.replace(".", "_"), "pooled", (shape[0], shape[1]))
+                return LayerKey(
+                    *names, "lora_unet_" + ldm.replace(".", "_"), "pooled", (shape[0], shape[1])
+                )
     return None
 
 
@@ -209,11 +267,19 @@ def _attention_layers(architecture: Architecture, shapes: Shapes, which: Which) 
             continue
         if len(shape) != 2 or shape[1] != architecture.context_width:
             wanted = f"outputs x {architecture.context_width}"
-            raise _refusal(f"Layer {prefix}{key} has shape {shape}, not {wanted} as {architecture.title} needs")
+            raise _refusal(
+                f"Layer {prefix}{key} has shape {shape}, not {wanted} as {architecture.title} needs"
+            )
         ldm = to_ldm.get(match["block"], match["block"]) + match["rest"]
         diffusers = to_diffusers.get(match["block"], match["block"]) + match["rest"]
         path = ldm if architecture.lora_paths == "ldm" else diffusers
-        names = (f"diffusion_model.{ldm}.weight", prefix + key, ldm, diffusers, "lora_unet_" + path.replace(".", "_"))
+        names = (
+            f"diffusion_model.{ldm}.weight",
+            prefix + key,
+            ldm,
+            diffusers,
+            "lora_unet_" + path.replace(".", "_"),
+        )
         found.append(LayerKey(*names, "K" if kind == "K" else "V", (shape[0], shape[1])))
     return sorted(found, key=lambda layer: model_order(layer.ldm_path))
 
@@ -246,7 +312,9 @@ def what_else(shapes: Shapes) -> str:
         return "This is a LoRA, not a model: give the checkpoint it belongs to"
     if seen := model_name(shapes):
         return f"This looks like {seen}"
-    starts = tuple(prefix + first for prefix in UNET_PREFIXES for first in ("input_blocks.0.0.", "conv_in."))
+    starts = tuple(
+        prefix + first for prefix in UNET_PREFIXES for first in ("input_blocks.0.0.", "conv_in.")
+    )
     if any(key.startswith(starts) for key in shapes):
         return "This is a U-Net without text cross attention"
     if seen := piece_name(shapes):
@@ -255,21 +323,31 @@ def what_else(shapes: Shapes) -> str:
 
 
 def obstacle(shapes: Shapes, unet: Shapes) -> str | None:
-    """Why a U-Net's cross attention is not fed by text alone, as a sentence's beginning; None when it is."""
+    """Why a U-Net's cross attention is not fed by text alone, as a sentence's beginning; None when
+    it is.
+    """
     if any(mark in key for key in unet for mark in _VIDEO):
-        return "This looks like a video model (SVD, SV3D), whose cross attention reads image embeddings"
+        return (
+            "This looks like a video model (SVD, SV3D), whose cross attention reads image"
+            " embeddings"
+        )
     if any(key.startswith("cc_projection.") for key in shapes):
         return "This looks like a Zero123 model, whose cross attention reads image embeddings"
     if any(key.startswith(("zero_convs.", "input_hint_block.", "controlnet_")) for key in unet):
         return "This looks like a ControlNet"
-    conditioner = [key for key in shapes if key.startswith(("cond_stage_model.", "conditioner.embedders.0."))]
+    conditioner = [
+        key for key in shapes if key.startswith(("cond_stage_model.", "conditioner.embedders.0."))
+    ]
     if any(".vision_model." in key or ".visual." in key for key in conditioner):
-        return "This looks like an image-variation model, whose cross attention reads image embeddings"
+        return (
+            "This looks like an image-variation model, whose cross attention reads image embeddings"
+        )
     if any(".roberta." in key for key in conditioner):
         return "This looks like an AltDiffusion model, whose text encoder is not CLIP"
     if any(key.startswith("encoder_hid_proj.") for key in unet):
         return (
-            "This looks like a Kolors or IP-Adapter model, whose cross attention does not read CLIP's output directly"
+            "This looks like a Kolors or IP-Adapter model, whose cross attention does not read"
+            " CLIP's output directly"
         )
     for key, shape in unet.items():
         if key.endswith(".attn1.to_v.weight") and len(shape) == 2:
@@ -281,13 +359,20 @@ def obstacle(shapes: Shapes, unet: Shapes) -> str | None:
 
 
 def shortfall(shapes: Shapes, families: Sequence[Architecture]) -> str | None:
-    """For a file that looks like one of these families and is not: a sentence's beginning that says why."""
+    """For a file that looks like one of these families and is not: a sentence's beginning that says
+    why.
+    """
     seen = model_name(shapes)
     reasons = []
     for family in reversed(families):  # the plainest of like families stands last
         if family.entry is not None and family.entry.look_alike == seen:
-            places = (place for place in entry_places(family) if first_key(place[0], place[1]) in shapes)
-            reasons += [entry_difference(shapes, family, place[0], place[2]) or "" for place in list(places)[:1]]
+            places = (
+                place for place in entry_places(family) if first_key(place[0], place[1]) in shapes
+            )
+            reasons += [
+                entry_difference(shapes, family, place[0], place[2]) or ""
+                for place in list(places)[:1]
+            ]
     # A family that reads text of another width is not the one that it nearly is.
     reasons.sort(key=lambda reason: "not outputs x" in reason)
     return f"This looks like {seen}, but {reasons[0]}" if reasons else None

@@ -13,8 +13,8 @@ from .architecture import Architecture, EncoderName, EntryLayer, FamilyEncoder, 
 _LONGEST = 512
 """Rows of a prompt where ComfyUI sets no limit: names in prompts are far shorter."""
 _ONE_LAYER = (
-    "In this model all text enters through one layer. The edit is exact there, but it changes keys as well as values, "
-    "unlike the paper's edit."
+    "In this model all text enters through one layer. The edit is exact there, but it changes keys"
+    " as well as values, unlike the paper's edit."
 )
 _SYSTEM_PROMPT = "It applies to prompts encoded as they are, without a system prompt before them."
 
@@ -66,14 +66,27 @@ def _t5(folder: str, length: int) -> FamilyEncoder:
 
 
 def _t5_masked(name: EncoderName, width: int, length: int) -> FamilyEncoder:
-    """A T5 that is told which tokens are padding: their rows are zeros, or the model is told to look away."""
+    """A T5 that is told which tokens are padding: their rows are zeros, or the model is told to
+    look away.
+    """
     return FamilyEncoder(
-        name, width, layers=24, hidden=-1, final_norm=True, length=length, placed="below", padding="silent"
+        name,
+        width,
+        layers=24,
+        hidden=-1,
+        final_norm=True,
+        length=length,
+        placed="below",
+        padding="silent",
     )
 
 
-def _chat_model(name: EncoderName, width: int, layers: int, hidden: int, *, alone: bool = False) -> FamilyEncoder:
-    """A language model. It reads from left to right, whatever template ComfyUI sets around the prompt, unpadded."""
+def _chat_model(
+    name: EncoderName, width: int, layers: int, hidden: int, *, alone: bool = False
+) -> FamilyEncoder:
+    """A language model. It reads from left to right, whatever template ComfyUI sets around the
+    prompt, unpadded.
+    """
     return FamilyEncoder(
         *(name, width, layers, hidden),
         final_norm=hidden == -1,
@@ -85,12 +98,16 @@ def _chat_model(name: EncoderName, width: int, layers: int, hidden: int, *, alon
 
 
 def _in_sd3(encoder: FamilyEncoder) -> FamilyEncoder:
-    """SD3 was trained to do without any of its encoders, and its files spell all of them as transformers does."""
+    """SD3 was trained to do without any of its encoders, and its files spell all of them as
+    transformers does.
+    """
     return replace(encoder, optional=True, naming="hf")
 
 
 def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architecture:
-    """Flux.1; `guided`: whether it takes the guidance scale as an input, as the distilled `dev` does."""
+    """Flux.1; `guided`: whether it takes the guidance scale as an input, as the distilled `dev`
+    does.
+    """
     guidance = ("guidance_in.in_layer.weight", "time_text_embed.guidance_embedder.linear_1.weight")
     others = ("txt_norm.", "distilled_guidance_layer.", "double_stream_modulation", "controlnet_")
     ldm = ("double_blocks.0.img_attn.qkv.weight", "img_in.weight")
@@ -148,7 +165,9 @@ _APART_L = ("text_encoders.clip_l.transformer.", "clip_l.transformer.")
 _SDXL_G = _clip_g("text_encoder_2", "conditioner.embedders.1.model.")
 _REFINER_G = _clip_g("text_encoder_2", "conditioner.embedders.0.model.")
 _SD3_L = _in_sd3(_clip_l(-2, False, *_APART_L))
-_SD3_G = _in_sd3(_clip_g("text_encoder_2", "text_encoders.clip_g.transformer.", "clip_g.transformer."))
+_SD3_G = _in_sd3(
+    _clip_g("text_encoder_2", "text_encoders.clip_g.transformer.", "clip_g.transformer.")
+)
 _TEXT_EMBEDDER = "time_text_embed.text_embedder.linear_1.weight"
 
 ARCHITECTURES: tuple[Architecture, ...] = (
@@ -180,7 +199,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 folder="text_encoder",
             ),
         ),
-        label_widths=(None, 1536, 2048),  # with a label embedding: unCLIP, whose cross attention still reads text
+        # with a label embedding: unCLIP, whose cross attention still reads text
+        label_widths=(None, 1536, 2048),
         pooled=None,
         lora_paths="diffusers",
         modelspec="stable-diffusion-v2",
@@ -213,11 +233,16 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         title="Stable Diffusion 3",
         context_width=4096,
         encoders=(_SD3_L, _SD3_G, _in_sd3(_t5("text_encoder_3", 77))),
-        pooled=PooledPath("y_embedder.mlp.0.weight", _TEXT_EMBEDDER, width=2048, encoders=(_SD3_L, _SD3_G)),
+        pooled=PooledPath(
+            "y_embedder.mlp.0.weight", _TEXT_EMBEDDER, width=2048, encoders=(_SD3_L, _SD3_G)
+        ),
         entry=EntryLayer(
             *("context_embedder", "context_embedder"),
             ldm_needs=("joint_blocks.0.context_block.attn.qkv.weight", "x_embedder.proj.weight"),
-            diffusers_needs=("transformer_blocks.0.attn.add_q_proj.weight", "pos_embed.proj.weight"),
+            diffusers_needs=(
+                "transformer_blocks.0.attn.add_q_proj.weight",
+                "pos_embed.proj.weight",
+            ),
             look_alike="a Stable Diffusion 3 model",
             forbidden=("context_processor.", "controlnet_"),
         ),
@@ -236,7 +261,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         pooled=None,
         entry=EntryLayer(
             "txt_in",
-            ldm_needs=("double_blocks.0.img_attn.qkv.weight", "distilled_guidance_layer.norms.0.scale"),
+            ldm_needs=(
+                "double_blocks.0.img_attn.qkv.weight",
+                "distilled_guidance_layer.norms.0.scale",
+            ),
             look_alike="a Chroma model",
         ),
         lora_paths="ldm",
@@ -252,7 +280,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         encoders=(_t5_masked("pile_t5xl", 2048, 256),),
         pooled=None,
         entry=EntryLayer(
-            "cond_seq_linear", ldm_needs=("double_layers.0.attn.w1q.weight",), look_alike="an AuraFlow model"
+            "cond_seq_linear",
+            ldm_needs=("double_layers.0.attn.w1q.weight",),
+            look_alike="an AuraFlow model",
         ),
         lora_paths="ldm",
         modelspec="auraflow-v1",
@@ -261,7 +291,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         note=_ONE_LAYER,
     ),
     _lumina("z-image", "Z-Image", _chat_model("qwen3_4b", 2560, 36, -2)),
-    _lumina("lumina-2", "Lumina 2", _chat_model("gemma2_2b", 2304, 26, -2), f"{_ONE_LAYER} {_SYSTEM_PROMPT}"),
+    _lumina(
+        "lumina-2",
+        "Lumina 2",
+        _chat_model("gemma2_2b", 2304, 26, -2),
+        f"{_ONE_LAYER} {_SYSTEM_PROMPT}",
+    ),
     Architecture(
         name="qwen-image",
         title="Qwen-Image",
@@ -270,7 +305,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         pooled=None,
         entry=EntryLayer(
             "txt_in",
-            ldm_needs=("txt_norm.weight", "transformer_blocks.0.attn.add_q_proj.weight", "img_in.weight"),
+            ldm_needs=(
+                "txt_norm.weight",
+                "transformer_blocks.0.attn.add_q_proj.weight",
+                "img_in.weight",
+            ),
             look_alike="a Qwen-Image model",
         ),
         push=PushRule("rms_norm", ("txt_norm",), eps=1e-6),
@@ -330,4 +369,6 @@ def by_name(name: str) -> Architecture:
         if row.name == name:
             return row
     known = [row.name for row in ARCHITECTURES]
-    raise SettingsError(f"Unknown model family {name!r}{suggestion(name, known)}: choose from {', '.join(known)}.")
+    raise SettingsError(
+        f"Unknown model family {name!r}{suggestion(name, known)}: choose from {', '.join(known)}."
+    )

@@ -1,8 +1,9 @@
 """A model's keys in every spelling: U-Net layers, entry layers, text encoders.
 
-A U-Net's attention blocks have two spellings. The original (ldm) layout numbers input and output blocks through;
-diffusers numbers levels and, inside a level, the residual blocks. Which block starts a level is read from the keys
-themselves (a downsampler or upsampler ends one), so models of any number of levels map, not only the published sizes.
+A U-Net's attention blocks have two spellings. The original (ldm) layout numbers input and output
+blocks through; diffusers numbers levels and, inside a level, the residual blocks. Which block
+starts a level is read from the keys themselves (a downsampler or upsampler ends one), so models of
+any number of levels map, not only the published sizes.
 
     ldm        input_blocks.4.1   middle_block.1            output_blocks.3.1
     diffusers  down_blocks.1.attentions.0   mid_block.attentions.0   up_blocks.1.attentions.0
@@ -18,41 +19,65 @@ from typing import Literal
 from .architecture import Architecture, FamilyEncoder
 
 Shapes = Mapping[str, Sequence[int]]
-"""Key -> shape, for all tensors of a file. Keys of a diffusers folder begin with the component: `unet/conv_in.bias`."""
+"""Key -> shape, for all tensors of a file. Keys of a diffusers folder begin with the component:
+`unet/conv_in.bias`.
+"""
 ATTENTION = re.compile(
     r"(?P<block>(?:input|output)_blocks\.\d{1,4}\.1|middle_block\.1|(?:down|up)_blocks\.\d{1,4}\.attentions\.\d{1,4}"
     r"|mid_block\.attentions\.0)(?P<rest>\.transformer_blocks\.\d{1,4}\.attn2\.to_(?P<kind>[kv]))\.weight"
 )
 """A cross-attention K or V weight in the ldm or the diffusers layout, relative to the U-Net."""
-LABEL_KEYS = ("label_emb.0.0.weight", "add_embedding.linear_1.weight", "class_embedding.linear_1.weight")
+LABEL_KEYS = (
+    "label_emb.0.0.weight",
+    "add_embedding.linear_1.weight",
+    "class_embedding.linear_1.weight",
+)
 UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "unet/", "unet.", "")
 
 
 def find_unet(shapes: Shapes) -> tuple[str, dict[str, tuple[int, ...]]] | None:
     """(prefix, {key below it: shape}) of the U-Net with cross attention in a file, or None."""
     for prefix in UNET_PREFIXES:
-        unet = {key[len(prefix) :]: tuple(shape) for key, shape in shapes.items() if key.startswith(prefix)}
+        unet = {
+            key[len(prefix) :]: tuple(shape)
+            for key, shape in shapes.items()
+            if key.startswith(prefix)
+        }
         if any(ATTENTION.fullmatch(key) for key in unet):
             return prefix, unet
     return None
 
 
 def context_widths(unet: Shapes) -> set[int]:
-    """Widths of text the cross-attention layers read: one for a sound model. Packed (non-matrix) weights count as 0."""
-    return {shape[1] if len(shape) == 2 else 0 for key, shape in unet.items() if ATTENTION.fullmatch(key)}
+    """Widths of text the cross-attention layers read: one for a sound model. Packed (non-matrix)
+    weights count as 0.
+    """
+    return {
+        shape[1] if len(shape) == 2 else 0
+        for key, shape in unet.items()
+        if ATTENTION.fullmatch(key)
+    }
 
 
 def model_order(path: str) -> tuple[tuple[int, int | str], ...]:
     """Sort key of an ldm path: input, middle, output blocks; numbers by value."""
     sections = {"input_blocks": 0, "middle_block": 1, "output_blocks": 2}
     return tuple(
-        (0, int(part)) if part.isdecimal() else (0, sections[part]) if part in sections else (1, part)
+        (
+            (0, int(part))
+            if part.isdecimal()
+            else (0, sections[part])
+            if part in sections
+            else (1, part)
+        )
         for part in path.split(".")
     )
 
 
 _LDM_BLOCK = re.compile(r"(input_blocks|output_blocks)\.(\d{1,4})\.(\d{1,4})\.(\w+)")
-_DIFFUSERS_BLOCK = re.compile(r"(down_blocks|up_blocks)\.(\d{1,4})\.(resnets|downsamplers|upsamplers)\.(\d{1,4})\.")
+_DIFFUSERS_BLOCK = re.compile(
+    r"(down_blocks|up_blocks)\.(\d{1,4})\.(resnets|downsamplers|upsamplers)\.(\d{1,4})\."
+)
 _MIDDLE = ("middle_block.1", "mid_block.attentions.0")
 
 
@@ -68,8 +93,13 @@ def attention_paths(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _walk_ldm(keys: list[str]) -> dict[str, str]:
-    """Number the levels of an ldm U-Net: `op` is a downsampler, a bare `conv` after a residual block an upsampler."""
-    parts: dict[str, dict[int, set[str]]] = {"input_blocks": defaultdict(set), "output_blocks": defaultdict(set)}
+    """Number the levels of an ldm U-Net: `op` is a downsampler, a bare `conv` after a residual
+    block an upsampler.
+    """
+    parts: dict[str, dict[int, set[str]]] = {
+        "input_blocks": defaultdict(set),
+        "output_blocks": defaultdict(set),
+    }
     for key in keys:
         if match := _LDM_BLOCK.match(key):
             parts[match[1]][int(match[2])].add(match[4])
@@ -91,7 +121,9 @@ def _walk_ldm(keys: list[str]) -> dict[str, str]:
 
 
 def _walk_diffusers(keys: list[str]) -> dict[str, str]:
-    """Number the blocks of a diffusers U-Net as ldm does: a downsampler takes a number, an upsampler does not."""
+    """Number the blocks of a diffusers U-Net as ldm does: a downsampler takes a number, an
+    upsampler does not.
+    """
     resnets: dict[tuple[str, int], set[int]] = defaultdict(set)
     downsampled: set[int] = set()
     for key in keys:
@@ -117,9 +149,14 @@ _DIFFUSERS_PREFIXES = ("transformer/", "transformer.", "")
 
 
 def find_entry(shapes: Shapes, family: Architecture) -> tuple[str, str] | None:
-    """(prefix, path) of where text enters a model of this family; None when the file holds no such model."""
+    """(prefix, path) of where text enters a model of this family; None when the file holds no such
+    model.
+    """
     for prefix, path, needs in entry_places(family):
-        if first_key(prefix, path) in shapes and entry_difference(shapes, family, prefix, needs) is None:
+        if (
+            first_key(prefix, path) in shapes
+            and entry_difference(shapes, family, prefix, needs) is None
+        ):
             return prefix, path
     return None
 
@@ -129,14 +166,23 @@ def first_key(prefix: str, path: str) -> str:
     return f"{prefix}{path.replace('*', '0')}.weight"
 
 
-def entry_places(family: Architecture) -> Iterator[tuple[str, str, tuple[tuple[str, int | None], ...]]]:
-    """(prefix, path of the layers, keys that must be there and the widths they read) for every layout."""
+def entry_places(
+    family: Architecture,
+) -> Iterator[tuple[str, str, tuple[tuple[str, int | None], ...]]]:
+    """(prefix, path of the layers, keys that must be there and the widths they read) for every
+    layout.
+    """
     entry, pooled, push = family.entry, family.pooled, family.push
     if entry is None:
         return
     for prefixes, path, needs, pooled_key in (
         (_LDM_PREFIXES, entry.ldm_path, entry.ldm_needs, pooled.ldm_key if pooled else ""),
-        (_DIFFUSERS_PREFIXES, entry.diffusers_path, entry.diffusers_needs, pooled.diffusers_key if pooled else ""),
+        (
+            _DIFFUSERS_PREFIXES,
+            entry.diffusers_path,
+            entry.diffusers_needs,
+            pooled.diffusers_key if pooled else "",
+        ),
     ):
         if not path:
             continue
@@ -150,7 +196,9 @@ def entry_places(family: Architecture) -> Iterator[tuple[str, str, tuple[tuple[s
 
 def entry_layers(shapes: Shapes, prefix: str, path: str) -> list[tuple[str, str]]:
     """(path with its number, key) of every layer that a path stands for."""
-    pattern = re.compile(re.escape(prefix) + "(" + re.escape(path).replace(r"\*", r"\d{1,4}") + r")\.weight")
+    pattern = re.compile(
+        re.escape(prefix) + "(" + re.escape(path).replace(r"\*", r"\d{1,4}") + r")\.weight"
+    )
     found = [(match[1], key) for key in shapes if (match := pattern.fullmatch(key))]
     return sorted(found, key=lambda one: model_order(one[0]))
 
@@ -175,7 +223,9 @@ Which = Literal["V", "K", "KV"]
 
 
 def spelling(encoder: FamilyEncoder, names: Iterable[str]) -> Literal["hf", "open_clip"] | None:
-    """How these names, relative to one encoder, are spelled; None when they are of an encoder of another kind."""
+    """How these names, relative to one encoder, are spelled; None when they are of an encoder of
+    another kind.
+    """
     names = list(names)
     if not encoder.causal:
         return "hf" if any(name.startswith("encoder.block.") for name in names) else None
@@ -184,11 +234,14 @@ def spelling(encoder: FamilyEncoder, names: Iterable[str]) -> Literal["hf", "ope
     return "hf" if any(".layers." in name for name in names) else None
 
 
-def encoder_keys(encoder: FamilyEncoder, keys: Iterable[str]) -> tuple[Literal["hf", "open_clip"], dict[str, str]]:
-    """Spelling and {name inside the encoder: file key} of one text encoder; empty when the file does not hold it.
+def encoder_keys(
+    encoder: FamilyEncoder, keys: Iterable[str]
+) -> tuple[Literal["hf", "open_clip"], dict[str, str]]:
+    """Spelling and {name inside the encoder: file key} of one text encoder; empty when the file
+    does not hold it.
 
-    CLIP's names in `hf` spelling always begin with `text_model.` or are `text_projection.weight`, also for old files
-    that leave `text_model.` out.
+    CLIP's names in `hf` spelling always begin with `text_model.` or are `text_projection.weight`,
+    also for old files that leave `text_model.` out.
     """
     keys = list(keys)
     for prefix in (*encoder.prefixes, f"{encoder.folder}/"):
@@ -196,6 +249,9 @@ def encoder_keys(encoder: FamilyEncoder, keys: Iterable[str]) -> tuple[Literal["
         if naming := spelling(encoder, found):
             if naming == "hf" and encoder.causal:
                 bare = ("embeddings.", "encoder.", "final_layer_norm.")
-                found = {f"text_model.{name}" if name.startswith(bare) else name: key for name, key in found.items()}
+                found = {
+                    f"text_model.{name}" if name.startswith(bare) else name: key
+                    for name, key in found.items()
+                }
             return naming, found
     return encoder.naming, {}

@@ -23,7 +23,12 @@ _SHOWN = 20
 _GAP = 4
 _INK, _PALE, _GRID = (32, 36, 44), (120, 128, 140), (226, 230, 236)
 _NEUTRAL, _FAINT, _CHOSEN = (66, 114, 196), (150, 180, 226), (197, 48, 48)
-_COLOURS = {"erased": (38, 139, 96), "weakened": (214, 158, 46), "stands": (197, 48, 48), "unproven": _PALE}
+_COLOURS = {
+    "erased": (38, 139, 96),
+    "weakened": (214, 158, 46),
+    "stands": (197, 48, 48),
+    "unproven": _PALE,
+}
 _PLOT = 260
 """Height of the trade-off's plot."""
 
@@ -50,13 +55,22 @@ class Panel:
 
 
 def certificate_chart(certificate: Certificate) -> Pixels:
-    """How much of each concept is left in unseen prompts, how far the kept names moved, and what else was to be had."""
+    """How much of each concept is left in unseen prompts, how far the kept names moved, and what
+    else was to be had.
+    """
     panels = [_concepts(certificate), _drift(certificate)]
     if certificate.pooled is not None:
         panels.append(
-            replace(_concepts(certificate.pooled), title="Pooled path: how much of each concept is left there")
+            replace(
+                _concepts(certificate.pooled),
+                title="Pooled path: how much of each concept is left there",
+            )
         )
-        panels.append(replace(_drift(certificate.pooled), title="Pooled path: how far the kept names moved there"))
+        panels.append(
+            replace(
+                _drift(certificate.pooled), title="Pooled path: how far the kept names moved there"
+            )
+        )
     return draw(panels, certificate.curve)
 
 
@@ -75,7 +89,10 @@ def _concepts(certificate: Certificate) -> Panel:
         left = one.probe_median if one.probe_median is not None else one.solved_median
         note = f"{left:.0%} left, {verdict_in_words(one.verdict)}"
         bars.append(Bar(one.name, left, _COLOURS[one.verdict], note, one.probe_to_go))
-    title = "Concepts: how much is left in unseen prompts (strong: straight way to the anchor; pale: went astray)"
+    title = (
+        "Concepts: how much is left in unseen prompts (strong: straight way to the anchor; pale:"
+        " went astray)"
+    )
     return Panel(title, tuple(bars), 1.0)
 
 
@@ -83,7 +100,14 @@ def _drift(certificate: Certificate) -> Panel:
     bars = []
     for part in certificate.drift:
         label = f"{GROUPS[part.group]}, {PLACES[part.where]} ({part.names})"
-        bars.append(Bar(label, part.median, _NEUTRAL, f"median {part.median:.1%}, maximum {part.maximum:.1%}"))
+        bars.append(
+            Bar(
+                label,
+                part.median,
+                _NEUTRAL,
+                f"median {part.median:.1%}, maximum {part.maximum:.1%}",
+            )
+        )
         bars += [Bar(f"    {name}", value, _PALE, f"{value:.1%}") for name, value in part.worst[:3]]
     full = max([bar.value for bar in bars], default=0.0)
     return Panel("Drift: how far the kept names moved", tuple(bars[:_SHOWN]), max(full, 0.05))
@@ -109,8 +133,11 @@ Place = tuple[float, float]
 """(drift, left)."""
 
 
-def plotted(points: Iterable[Place], chosen: Place, budget: float | None) -> tuple[list[Place], float]:
-    """The line of a trade-off, from no edit at all and through the chosen point, and the drift at its right end.
+def plotted(
+    points: Iterable[Place], chosen: Place, budget: float | None
+) -> tuple[list[Place], float]:
+    """The line of a trade-off, from no edit at all and through the chosen point, and the drift at
+    its right end.
 
     That is three times what counts: the curve goes on to edits that nobody wants.
     """
@@ -119,12 +146,20 @@ def plotted(points: Iterable[Place], chosen: Place, budget: float | None) -> tup
 
 
 def _draw_curve(pen: Any, curve: Curve, top: int) -> None:
-    title = "Trade-off: what is left of the concepts (upwards) against the drift of other names (to the right)"
+    title = (
+        "Trade-off: what is left of the concepts (upwards) against the drift of other names (to the"
+        " right)"
+    )
     pen.text((_MARGIN, top), title, fill=_INK, font=_font(16))
     left, right, high, low = _MARGIN + 50, _WIDTH - _MARGIN, top + _ROW + 8, top + _ROW + _PLOT
     chosen = curve.chosen.drift, curve.chosen.left
-    line, reach = plotted(((point.drift, point.left) for point in curve.points), chosen, curve.budget)
-    way = [(0.0, 1.0), *((point.drift, point.to_go) for point in curve.points if point.drift <= reach)]
+    line, reach = plotted(
+        ((point.drift, point.left) for point in curve.points), chosen, curve.budget
+    )
+    way = [
+        (0.0, 1.0),
+        *((point.drift, point.to_go) for point in curve.points if point.drift <= reach),
+    ]
 
     def place(drift: float, share: float) -> tuple[float, float]:
         return left + (right - left) * drift / reach, low - (low - high) * min(1.0, share)
@@ -186,7 +221,9 @@ def _parts(bar: Bar) -> list[tuple[float, tuple[int, int, int]]]:
     """What is drawn of a bar, the lowest first."""
     if bar.strong is None:
         return [(bar.value, bar.colour)]
-    red, green, blue = (round(0.35 * part + 0.65 * ground) for part, ground in zip(bar.colour, _GRID, strict=True))
+    red, green, blue = (
+        round(0.35 * part + 0.65 * ground) for part, ground in zip(bar.colour, _GRID, strict=True)
+    )
     return [(bar.value, (red, green, blue)), (bar.strong, bar.colour)]
 
 

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..certificate.cautions import fixed_text
 from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
+from ..certificate.warnings import fixed_text
 from ..erase import Outcome
 from ..errors import InputError
 from ..files.redaction import Redactor, blanked, refuse_leaks
@@ -39,7 +39,9 @@ class Drawn:
 
 
 class Named(Protocol):
-    """What a page says of the model: a checkpoint has both, and a graph can tell them of a model without a file."""
+    """What a page says of the model: a checkpoint has both, and a graph can tell them of a model
+    without a file.
+    """
 
     @property
     def path(self) -> Path:
@@ -50,8 +52,12 @@ class Named(Protocol):
         """In bytes."""
 
 
-def report_page(outcome: Outcome, model: Named, salt: str | None = None, drawn: Sequence[Drawn] = ()) -> str:
-    """The page for a file, with pictures if there are any; with a salt, one that certainly shows none of the names."""
+def report_page(
+    outcome: Outcome, model: Named, salt: str | None = None, drawn: Sequence[Drawn] = ()
+) -> str:
+    """The page for a file, with pictures if there are any; with a salt, one that certainly shows
+    none of the names.
+    """
     page = render(report_facts(outcome, model, salt), drawn)
     if salt is not None and outcome.recipe is not None:
         ours = render(_without_names(report_facts(outcome, model)))
@@ -62,7 +68,10 @@ def report_page(outcome: Outcome, model: Named, salt: str | None = None, drawn: 
 def report_facts(outcome: Outcome, model: Named, salt: str | None = None) -> dict[str, Any]:
     """Plain values for the report; with a salt, hashes in the place of names."""
     if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
-        raise InputError("An erasure from a file has no certificate for this model, so there is nothing to report.")
+        raise InputError(
+            "An erasure from a file has no certificate for this model, so there is nothing to"
+            " report."
+        )
     recipe, rows = outcome.recipe, outcome.rows
     facts: dict[str, Any] = {
         "model": model.path.name or str(model.path),
@@ -75,7 +84,11 @@ def report_facts(outcome: Outcome, model: Named, salt: str | None = None) -> dic
         "clip_skip": recipe.rows.get("clip_skip"),
         "concepts": [vars(concept) for concept in recipe.concepts],
         "retain": [
-            {"label": part.label, "own": part.names is not None, "names": len(part.names or ()) or None}
+            {
+                "label": part.label,
+                "own": part.names is not None,
+                "names": len(part.names or ()) or None,
+            }
             for part in recipe.retain
         ],
         "retain_count": len(rows.retain.names),
@@ -88,15 +101,22 @@ def report_facts(outcome: Outcome, model: Named, salt: str | None = None) -> dic
     return facts if salt is None else redacted_facts(facts, recipe.names, Redactor(salt))
 
 
-def redacted_facts(facts: dict[str, Any], names: tuple[str, ...], redact: Redactor) -> dict[str, Any]:
-    """The values with hashes in the place of `names`, hidden where they stand and not in the finished text."""
+def redacted_facts(
+    facts: dict[str, Any], names: tuple[str, ...], redact: Redactor
+) -> dict[str, Any]:
+    """The values with hashes in the place of `names`, hidden where they stand and not in the
+    finished text.
+    """
     return facts | {
         "model": redact.text(facts["model"], names),
         "concepts": [
             one | {"target": redact(one["target"]), "anchor": redact(one["anchor"]), "aliases": ()}
             for one in facts["concepts"]
         ],
-        "retain": [one | {"label": redact(one["label"]) if one["own"] else one["label"]} for one in facts["retain"]],
+        "retain": [
+            one | {"label": redact(one["label"]) if one["own"] else one["label"]}
+            for one in facts["retain"]
+        ],
         "dropped": [redact(name) for name in facts["dropped"]],
         "unusable": [redact.listed(name, names) for name in facts["unusable"]],
         "files": {product: redact.text(name, names) for product, name in facts["files"].items()},
@@ -108,7 +128,9 @@ def _without_names(facts: dict[str, Any]) -> dict[str, Any]:
     """The values of a page that shows our own words alone."""
     return facts | {
         "model": "",
-        "concepts": [one | {"target": "", "anchor": "", "aliases": ()} for one in facts["concepts"]],
+        "concepts": [
+            one | {"target": "", "anchor": "", "aliases": ()} for one in facts["concepts"]
+        ],
         "retain": [one | {"label": "" if one["own"] else one["label"]} for one in facts["retain"]],
         "dropped": [""] * len(facts["dropped"]),
         "unusable": [""] * len(facts["unusable"]),
@@ -123,12 +145,18 @@ def render(facts: dict[str, Any], drawn: Sequence[Drawn] = ()) -> str:
     page = {
         "model": facts["model"],
         "family": facts["family"],
-        "size": f"{facts['size'] / 1e9:.2f} GB" if facts["size"] >= 1e9 else f"{facts['size'] / 1e6:.0f} MB",
+        "size": (
+            f"{facts['size'] / 1e9:.2f} GB"
+            if facts["size"] >= 1e9
+            else f"{facts['size'] / 1e6:.0f} MB"
+        ),
         "strength": facts["strength"],
         "package_version": facts["package_version"],
         "tiles": _tiles(certificate),
         "drawn": [
-            vars(one) | {when: b64encode(getattr(one, when)).decode() for when in ("before", "after")} for one in drawn
+            vars(one)
+            | {when: b64encode(getattr(one, when)).decode() for when in ("before", "after")}
+            for one in drawn
         ],
         "warnings": _warnings(facts),
         "facts": _facts(facts),
@@ -139,20 +167,25 @@ def render(facts: dict[str, Any], drawn: Sequence[Drawn] = ()) -> str:
         "curve": curve_facts(certificate.get("curve")),
         "pooled": _pooled(certificate.get("pooled")),
     }
-    return str(template("report.html").render(page))
+    return str(template(Path(__file__).with_name("report.html")).render(page))
 
 
 @cache
-def template(name: str) -> Any:
-    """A page of this folder. Everything that is put in is escaped: names may hold anything."""
+def template(path: Path) -> Any:
+    """A page template. Everything that is put in is escaped: names may hold anything."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     pages = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader([path.parent, Path(__file__).parent]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     pages.filters["percent"] = lambda value, digits: f"{value:.{digits}%}"
-    pages.filters["shortened"] = lambda text, limit: text if len(text) <= limit else text[: limit - 1] + "…"
-    return pages.get_template(name)
+    pages.filters["shortened"] = lambda text, limit: (
+        text if len(text) <= limit else text[: limit - 1] + "…"
+    )
+    return pages.get_template(path.name)
 
 
 def _left(one: dict[str, Any]) -> float:
@@ -161,7 +194,9 @@ def _left(one: dict[str, Any]) -> float:
 
 
 def _to_go(one: dict[str, Any]) -> float:
-    """How much of that is straight way to the anchor; all of it, for all that certificates of earlier releases say."""
+    """How much of that is straight way to the anchor; all of it, for all that certificates of
+    earlier releases say.
+    """
     to_go = one.get("probe_to_go")
     return _left(one) if to_go is None else float(to_go)
 
@@ -188,8 +223,8 @@ def _concept_bars(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             one["name"],
             [(_left(one), f"v-{one['verdict']} astray"), (_to_go(one), f"v-{one['verdict']}")],
             f"{_left(one):.0%}",
-            f"{one['name']}: {one['solved_median']:.1%} left in optimised prompts, {_left(one):.1%} in unseen ones, "
-            f"{_to_go(one):.1%} of it straight way to go",
+            f"{one['name']}: {one['solved_median']:.1%} left in optimised prompts, {_left(one):.1%}"
+            f" in unseen ones, {_to_go(one):.1%} of it straight way to go",
         )
         for one in results[:_SHOWN]
     ]
@@ -199,7 +234,7 @@ def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
     results = facts["certificate"]["concepts"]
     anchors = [str(one["anchor"] or "(nothing)") for one in facts["concepts"]] + [""] * len(results)
     kinds = {str(one.get("kind", "")) for one in results}
-    (arrived, *others) = {bars_of(kind).arrived for kind in kinds}
+    arrived, *others = {bars_of(kind).arrived for kind in kinds}
     return {
         "erased": sum(one["verdict"] == "erased" for one in results),
         "concepts": [
@@ -220,12 +255,19 @@ def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pooled(part: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The pooled path, where it was edited: what is left of each concept there, drift and trade-off."""
+    """The pooled path, where it was edited: what is left of each concept there, drift and
+    trade-off.
+    """
     if part is None:
         return None
     change = max(layer["change"] for layer in part["layers"])
     marks = _marks({str(one.get("kind", "")) for one in part["concepts"]})
-    own = {"bars": _concept_bars(part["concepts"]), "marks": marks, "change": change, "rank": part["layers"][0]["rank"]}
+    own = {
+        "bars": _concept_bars(part["concepts"]),
+        "marks": marks,
+        "change": change,
+        "rank": part["layers"][0]["rank"],
+    }
     return {**own, **_drift(part["drift"]), "curve": curve_facts(part.get("curve"))}
 
 
@@ -235,7 +277,8 @@ def _marks(kinds: set[str]) -> list[dict[str, Any]]:
     if len(turns) != 1:
         return []
     (bars,) = turns
-    # The words stand on the outer sides of the two lines, which are too near each other for anything between.
+    # The words stand on the outer sides of the two lines, which are too near each other for
+    # anything between.
     return [
         {"at": bars.erased, "text": "erased below", "side": "left"},
         {"at": bars.stands, "text": f"{verdict_in_words('stands')} above", "side": "right"},
@@ -263,7 +306,9 @@ def curve_facts(curve: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _way(points: list[dict[str, Any]], reach: float) -> list[tuple[float, float]]:
-    """The part of the trade-off that is straight way to the anchor; none in certificates of earlier releases."""
+    """The part of the trade-off that is straight way to the anchor; none in certificates of earlier
+    releases.
+    """
     if any("to_go" not in point for point in points):
         return []
     near = [point for point in points if point["drift"] <= reach]
@@ -275,18 +320,25 @@ def _drift(parts: list[dict[str, Any]]) -> dict[str, Any]:
     for part in parts:
         title = f"{GROUPS[part['group']]}, {PLACES[part['where']]}"
         sizes = [(part["maximum"], "d3"), (part["p95"], "d2"), (part["median"], "d1")]
-        hint = f"median {part['median']:.2%}, 95th percentile {part['p95']:.2%}, maximum {part['maximum']:.2%}"
+        hint = (
+            f"median {part['median']:.2%}, 95th percentile {part['p95']:.2%}, maximum"
+            f" {part['maximum']:.2%}"
+        )
         bars.append(_bar(f"{title} ({part['names']})", sizes, f"{part['p95']:.1%}", hint))
         listed = [(str(name), float(value)) for name, value in part["worst"][:_WORST_SHOWN]]
         if listed:
             rows = [_bar(name, [(value, "d2")], f"{value:.1%}") for name, value in listed]
-            worst.append({"title": title, "bars": rows, "limit": max(1e-9, *(value for _, value in listed))})
+            worst.append(
+                {"title": title, "bars": rows, "limit": max(1e-9, *(value for _, value in listed))}
+            )
     limit = max([0.05, *(part["maximum"] for part in parts)])
     return {"drift_bars": bars, "drift_limit": limit, "worst": worst}
 
 
 def _layers(found: list[dict[str, Any]]) -> dict[str, Any]:
-    names = [layer["key"].removeprefix("diffusion_model.").removesuffix(".weight") for layer in found]
+    names = [
+        layer["key"].removeprefix("diffusion_model.").removesuffix(".weight") for layer in found
+    ]
     rooms = sorted({layer["room"] for layer in found})
     return {
         "layers": [(name, layer["change"]) for name, layer in zip(names, found, strict=True)],
@@ -302,16 +354,22 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
     pooled = facts["certificate"].get("pooled") or {"warnings": ()}
     found += [f"Pooled path: {text}" for text in pooled["warnings"] if text not in found]
     if facts["dropped"]:
-        found.append(f"Not kept, because they contain an erased concept: {', '.join(facts['dropped'][:20])}.")
+        found.append(
+            f"Not kept, because they contain an erased concept: {', '.join(facts['dropped'][:20])}."
+        )
     if facts["unusable"]:
-        found.append(f"Not kept, because they have no tokens or too many: {', '.join(facts['unusable'][:20])}.")
+        found.append(
+            "Not kept, because they have no tokens or too many:"
+            f" {', '.join(facts['unusable'][:20])}."
+        )
     return found
 
 
 def _facts(facts: dict[str, Any]) -> list[tuple[str, Any]]:
     """Provenance, enough to repeat the run."""
     lists = ", ".join(
-        part["label"] + (f" ({part['names']} names)" if part["names"] else "") for part in facts["retain"]
+        part["label"] + (f" ({part['names']} names)" if part["names"] else "")
+        for part in facts["retain"]
     )
     used = f"{facts['retain_count']} names used, {facts['in_context']} also in prompts"
     return [
@@ -319,9 +377,17 @@ def _facts(facts: dict[str, Any]) -> list[tuple[str, Any]]:
         ("sha256", facts["base_hash"]),
         ("Text encoder sha256", facts["encoder_hash"]),
         ("Strength", f"{facts['strength']:g}"),
-        ("CLIP skip", facts["clip_skip"] if facts["clip_skip"] is not None else "the model's default"),
+        (
+            "CLIP skip",
+            facts["clip_skip"] if facts["clip_skip"] is not None else "the model's default",
+        ),
         ("Kept names", f"{lists or 'none'}; {used}"),
-        ("Seconds", ", ".join(f"{name} {value:.1f}" for name, value in facts["certificate"]["seconds"].items())),
+        (
+            "Seconds",
+            ", ".join(
+                f"{name} {value:.1f}" for name, value in facts["certificate"]["seconds"].items()
+            ),
+        ),
         *((f"File: {product}", name) for product, name in facts["files"].items()),
     ]
 

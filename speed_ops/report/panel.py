@@ -1,4 +1,6 @@
-"""A certificate as a few plain values, small enough to be kept with a workflow: what a screen draws from."""
+"""A certificate as a few plain values, small enough to be kept with a workflow: what a screen draws
+from.
+"""
 
 from __future__ import annotations
 
@@ -69,11 +71,17 @@ def summary(outcome: Outcome) -> str:
     facts = panel(outcome)
     if not facts:
         return outcome.text()
-    worst = [f"{one['name']}: {one['words']}, {one['left']:.0%} left{_way(one)}" for one in facts["concepts"][:_TOLD]]
+    worst = [
+        f"{one['name']}: {one['words']}, {one['left']:.0%} left{_way(one)}"
+        for one in facts["concepts"][:_TOLD]
+    ]
     more = sum(facts["counts"].values()) - len(worst)
     lines = worst + ([f"and {more:,} concepts of which less is left"] if more > 0 else [])
     if facts["curve"] is not None:
-        lines.append(f"Other names drift by {abs(outcome.strength) * facts['curve']['chosen'][0]:.1%} on average.")
+        lines.append(
+            f"Other names drift by {abs(outcome.strength) * facts['curve']['chosen'][0]:.1%} on"
+            " average."
+        )
     return "\n".join([*lines, *(f"Warning: {text}" for text in facts["warnings"][:1])])
 
 
@@ -82,7 +90,9 @@ def _way(one: dict[str, Any]) -> str:
 
 
 def left_of(one: ConceptResult) -> float:
-    """What is left of a concept, in prompts that were not used to make the edit where there are any."""
+    """What is left of a concept, in prompts that were not used to make the edit where there are
+    any.
+    """
     return one.solved_median if one.probe_median is None else one.probe_median
 
 
@@ -90,7 +100,10 @@ def advice(proof: Certificate) -> Iterator[str]:
     """What to do next, in the order of how much it helps."""
     verdicts = {one.verdict for one in proof.concepts}
     if verdicts <= {"erased"}:
-        yield "Try it: draw the same prompt and seed with the original and with this model (SPEED Compare)."
+        yield (
+            "Try it: draw the same prompt and seed with the original and with this model (SPEED"
+            " Compare)."
+        )
         yield "Look for other words that still draw it (SPEED Leak Probe), and add them as aliases."
         yield "Keep it: wire erasure into Save Erased Model."
         return
@@ -98,7 +111,10 @@ def advice(proof: Certificate) -> Iterator[str]:
         yield "Nothing was checked in unseen prompts: use the preset auto to know."
     if verdicts & {"weakened", "stands"}:
         if proof.curve is not None and helped_by_more(proof.curve) is not None:
-            yield "Still shows? Allow more change ('others may change'), and see on the curve what that buys."
+            yield (
+                "Still shows? Allow more change ('others may change'), and see on the curve what"
+                " that buys."
+            )
         yield "Still shows? Raise strength in steps of 0.1; drift grows with it."
         yield "Choose an anchor nearer to the concept, or drop kept names that stand in the way."
 
@@ -123,7 +139,9 @@ def _curve(outcome: Outcome) -> dict[str, Any] | None:
     curve = None if whole is None else whole.curve
     if curve is None:
         return None
-    offers = {word: point_within(curve, share) or curve.points[0] for word, share in BUDGETS.items()}
+    offers = {
+        word: point_within(curve, share) or curve.points[0] for word, share in BUDGETS.items()
+    }
     return {
         "points": [[*_place(point), _short(point.to_go)] for point in curve.points],
         "chosen": _place(curve.chosen),

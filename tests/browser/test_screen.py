@@ -55,14 +55,20 @@ def nodes2(request) -> bool:
     return RENDERERS[request.param]
 
 
-def page(chromium: Any, server: ComfyServer, width: int = 1280, height: int = 900, scale: int = 1) -> Screen:
-    context = chromium.new_context(viewport={"width": width, "height": height}, device_scale_factor=scale)
+def page(
+    chromium: Any, server: ComfyServer, width: int = 1280, height: int = 900, scale: int = 1
+) -> Screen:
+    context = chromium.new_context(
+        viewport={"width": width, "height": height}, device_scale_factor=scale
+    )
     return Screen(context.new_page(), f"http://127.0.0.1:{server.port}")
 
 
 @pytest.fixture(scope="module")
 def shared_page(chromium, server, nodes2):
-    """One page for all tests of a front end and a way of drawing: loading it takes longer than most of them."""
+    """One page for all tests of a front end and a way of drawing: loading it takes longer than most
+    of them.
+    """
     screen = page(chromium, server).open(nodes2)
     yield screen
     screen.close()
@@ -83,14 +89,26 @@ def shots(request, tmp_path) -> Path:
     return folder
 
 
-def small(server: ComfyServer, preset: str = "auto", text: str = TEXT, seed: int = 0) -> dict[str, Any]:
-    """A graph that runs in seconds: loader, list, kept names, SPEED Erase, and its measurements as JSON."""
+def small(
+    server: ComfyServer, preset: str = "auto", text: str = TEXT, seed: int = 0
+) -> dict[str, Any]:
+    """A graph that runs in seconds: loader, list, kept names, SPEED Erase, and its measurements as
+    JSON.
+    """
     graph = Graph(server.get("/object_info"), "small")
     loader = graph.add("TinyCheckpoint", (0, 0), (300, 100), name="tiny.safetensors")
     listed = graph.add("ConceptList", (0, 160), (400, 300), text=text)
     kept = graph.add("RetainSetLoader", (0, 760), (400, 300), text=KEPT, kind="style")
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP"), "concepts": (listed, "concepts")}
-    eraser = graph.add("SpeedErase", (460, 0), (460, 300), **wires, retain=(kept, "retain"), preset=preset, seed=seed)
+    eraser = graph.add(
+        "SpeedErase",
+        (460, 0),
+        (460, 300),
+        **wires,
+        retain=(kept, "retain"),
+        preset=preset,
+        seed=seed,
+    )
     report = graph.add("SpeedReport", (980, 0), (400, 300), erasure=(eraser, "erasure"))
     graph.add("PreviewAny", (980, 400), (400, 300), source=(report, "json"))
     return graph.to_json()
@@ -101,7 +119,9 @@ def finished(server) -> dict[str, Any]:
     """The same graph as it is saved after a run."""
     told = server.run(erasing(TEXT, retain=KEPT, preset="auto"))["4"]["speed"][0]
     graph = small(server)
-    next(node for node in graph["nodes"] if node["type"] == "SpeedErase")["properties"]["speed"] = told
+    next(node for node in graph["nodes"] if node["type"] == "SpeedErase")["properties"]["speed"] = (
+        told
+    )
     return graph
 
 
@@ -112,7 +132,10 @@ _TEXT = "app.graph._nodes.find((n) => n.type === 'ConceptList').widgets[0].value
 def figures(screen: Screen) -> dict[str, float]:
     """Concept -> what is left, as the panel shows it."""
     rows = screen.at("[data-concept]")
-    return {row.get_attribute("data-concept"): float(row.get_attribute("data-left")) for row in rows.all()}
+    return {
+        row.get_attribute("data-concept"): float(row.get_attribute("data-left"))
+        for row in rows.all()
+    }
 
 
 def certificate(server: ComfyServer) -> dict[str, Any]:
@@ -131,16 +154,25 @@ def test_every_template_opens_whole(server, screen):
         graph = json.loads(path.read_text(encoding="utf-8"))
         screen.load(graph)
         found = screen.run(
-            "() => app.graph._nodes.map((n) => [n.type, !!n.has_errors, n.constructor.nodeData !== undefined"
-            " || n.isVirtualNode === true, (n.inputs ?? []).filter((i) => i.link != null).length])"
+            "() => app.graph._nodes.map((n) => [n.type, !!n.has_errors, n.constructor.nodeData !=="
+            " undefined || n.isVirtualNode === true, (n.inputs ?? []).filter((i) => i.link !="
+            " null).length])"
         )
-        wired = [sum(slot["link"] is not None for slot in node["inputs"]) for node in graph["nodes"]]
-        assert sorted(one[0] for one in found) == sorted(node["type"] for node in graph["nodes"]), path.stem
+        wired = [
+            sum(slot["link"] is not None for slot in node["inputs"]) for node in graph["nodes"]
+        ]
+        assert sorted(one[0] for one in found) == sorted(node["type"] for node in graph["nodes"]), (
+            path.stem
+        )
         assert all(not faulty and known for _, faulty, known, _ in found), (path.stem, found)
         assert sorted(one[3] for one in found) == sorted(wired), path.stem
-        text = next((n["widgets_values"][0] for n in graph["nodes"] if n["type"] == "ConceptList"), "")
+        text = next(
+            (n["widgets_values"][0] for n in graph["nodes"] if n["type"] == "ConceptList"), ""
+        )
         screen.wait_for_count(".chip", len(text.splitlines()))
-        picture = screen.page.request.get(f"{screen.address}/api/workflow_templates/ComfyUI-SPEED/{path.stem}.jpg")
+        picture = screen.page.request.get(
+            f"{screen.address}/api/workflow_templates/ComfyUI-SPEED/{path.stem}.jpg"
+        )
         assert picture.ok and picture.headers["content-type"] == "image/jpeg", path.stem
 
 
@@ -149,11 +181,15 @@ def test_the_blueprint_stands_ready_and_opens_whole(server, screen):
     blueprint = json.loads(server.get(f"/global_subgraphs/{listed['Erase and compare']}")["data"])
     screen.load(blueprint)
     (outer,) = screen.run(
-        "() => app.graph._nodes.map((n) => ({ title: n.title, inside: n.subgraph._nodes.map((one) =>"
-        " [one.type, !one.has_errors && one.constructor.nodeData !== undefined]) }))"
+        "() => app.graph._nodes.map((n) => ({ title: n.title, inside: n.subgraph._nodes.map((one)"
+        " => [one.type, !one.has_errors && one.constructor.nodeData !== undefined]) }))"
     )
     assert outer["title"] == "Erase and compare"
-    assert sorted(outer["inside"]) == [["ConceptList", True], ["SpeedCompare", True], ["SpeedErase", True]]
+    assert sorted(outer["inside"]) == [
+        ["ConceptList", True],
+        ["SpeedCompare", True],
+        ["SpeedErase", True],
+    ]
 
 
 def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
@@ -183,10 +219,13 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     screen.at(".chip .what").nth(1).press("Alt+ArrowUp")
     assert screen.value("ConceptList", "text").split("\n")[0].startswith("Snoopy | the beagle")
     screen.at(".chip .what").first.press("Space")
-    assert screen.value("ConceptList", "text").startswith("# off: Snoopy | the beagle -> dog || character\n")
+    assert screen.value("ConceptList", "text").startswith(
+        "# off: Snoopy | the beagle -> dog || character\n"
+    )
     assert "drop out" in screen.at("[data-speed=names] + .dim").inner_text()
     screen.run(
-        "() => { window.told = []; app.api.addEventListener('progress_text', (e) => told.push(e.detail?.text ?? '')) }"
+        "() => { window.told = []; app.api.addEventListener('progress_text', (e) =>"
+        " told.push(e.detail?.text ?? '')) }"
     )
     screen.queue()
     screen.page.wait_for_selector("[data-speed=verdict]", timeout=180_000)
@@ -199,11 +238,17 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     assert [float(one.get_attribute("data-median")) for one in strips] == pytest.approx(
         [part["median"] for part in proof["drift"]], abs=1e-4
     )
-    assert screen.at(".strip a").first.get_attribute("title").startswith(proof["drift"][0]["worst"][0][0])
+    assert (
+        screen.at(".strip a")
+        .first.get_attribute("title")
+        .startswith(proof["drift"][0]["worst"][0][0])
+    )
     assert screen.at(".warning").first.inner_text() == proof["warnings"][0]
     with screen.page.expect_popup() as opened:
         screen.execute("SPEED.OpenReport")
-    assert "of 1 concept" in opened.value.locator("h1").inner_text() and "Van Gogh" in opened.value.inner_text("body")
+    assert "of 1 concept" in opened.value.locator(
+        "h1"
+    ).inner_text() and "Van Gogh" in opened.value.inner_text("body")
     opened.value.close()
     before = screen.saved()
     widgets = {one["type"]: one.get("widgets_values") for one in before["nodes"]}
@@ -222,7 +267,9 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     screen.set("SpeedErase", "strength", 1.0)
     assert shown.count() == 0
     screen.at(".chip .what").first.press("Space")
-    screen.run("async () => { await app.extensionManager.workflow.activeWorkflow.changeTracker.undo() }")
+    screen.run(
+        "async () => { await app.extensionManager.workflow.activeWorkflow.changeTracker.undo() }"
+    )
     screen.page.wait_for_function("() => " + _TEXT + ".startsWith('# off: ')")
     screen.page.wait_for_selector("[data-speed=verdict]")
     assert figures(screen) == pytest.approx(measured, abs=1e-4), "undo takes no panel away"
@@ -238,12 +285,17 @@ def test_a_long_list_redraws_what_changed_alone(server, screen):
     screen.load(small(server, text="\n".join(f"Painter Number {i} -> art" for i in range(500))))
     screen.wait_for_count(".chip", 500)
     screen.wait_for_check()
-    shown = "const shown = [...document.querySelectorAll('.speed .chip')]; if (shown.length !== 500) return null;"
+    shown = (
+        "const shown = [...document.querySelectorAll('.speed .chip')]; if (shown.length !== 500)"
+        " return null;"
+    )
     screen.page.wait_for_function("() => { " + shown + " return (window.seen = new Set(shown)) }")
     text = screen.value("ConceptList", "text")
     screen.set("ConceptList", "text", text.replace("Number 7 ", "Number Seven "))
     screen.wait_for_check()
-    made = screen.page.wait_for_function("() => { " + shown + " return shown.filter((one) => !seen.has(one)).length }")
+    made = screen.page.wait_for_function(
+        "() => { " + shown + " return shown.filter((one) => !seen.has(one)).length }"
+    )
     assert 1 <= made.json_value() <= 3
 
 
@@ -251,9 +303,10 @@ def test_a_pasted_column_and_a_dropped_file_become_lines(server, screen):
     screen.load(small(server, text=""))
     screen.wait_for_count(_ADDING, 1)
     screen.run(
-        "(adding) => { const box = document.querySelector(`.speed ${adding}`); const data = new DataTransfer();"
-        " data.setData('text/plain', 'Goya\\tart\\nMunch\\t'); box.focus();"
-        " box.dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true, cancelable: true })) }",
+        "(adding) => { const box = document.querySelector(`.speed ${adding}`); const data = new"
+        " DataTransfer(); data.setData('text/plain', 'Goya\\tart\\nMunch\\t'); box.focus();"
+        " box.dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, bubbles: true,"
+        " cancelable: true })) }",
         _ADDING,
     )
     assert screen.value("ConceptList", "text") == "Goya -> art\nMunch"
@@ -296,7 +349,10 @@ def test_leaks_go_into_the_list_after_a_question(server, screen):
     screen.queue()
     screen.page.wait_for_selector("[data-speed=leaks]", timeout=120_000)
     assert "phrases leak" in screen.at("[data-speed=leaks]").inner_text()
-    screen.run("() => [...document.querySelectorAll('.speed button')].find((b) => /aliases/.test(b.innerText)).click()")
+    screen.run(
+        "() => [...document.querySelectorAll('.speed button')].find((b) =>"
+        " /aliases/.test(b.innerText)).click()"
+    )
     screen.page.get_by_role("button", name="Confirm").first.click()
     screen.page.wait_for_function("() => " + _TEXT + ".startsWith('Odilon Redon | ')")
     text = screen.value("ConceptList", "text")
@@ -314,7 +370,8 @@ def test_pictures_before_and_after_stand_under_a_slider(server, screen):
     screen.queue()
     screen.page.wait_for_selector(".speed .pair img", timeout=120_000)
     screen.page.wait_for_function(
-        "() => [...document.querySelectorAll('.speed .pair img')].every((one) => one.naturalWidth === 64)"
+        "() => [...document.querySelectorAll('.speed .pair img')].every((one) => one.naturalWidth"
+        " === 64)"
     )
     assert screen.at(".pair").count() == 6 and screen.at("h4").count() == 3
     first = screen.at(".pair").first
@@ -360,14 +417,23 @@ _CONTRAST = """(element) => {
 
 
 @pytest.mark.parametrize(("palette", "scale"), [("dark", 1), ("light", 2)])
-def test_the_panel_can_be_read_in_every_light_and_from_afar(server, chromium, shots, nodes2, finished, palette, scale):
+def test_the_panel_can_be_read_in_every_light_and_from_afar(
+    server, chromium, shots, nodes2, finished, palette, scale
+):
     screen = page(chromium, server, 1500, 1300, scale).open(nodes2, palette)
     screen.load(finished)
     head = screen.at("[data-speed=verdict]")
     head.wait_for()
     screen.look(0.5, (60, 120))
-    assert head.is_visible() and head.bounding_box()["height"] >= 11, "a headline is 22 px high, half of that at 50 %"
-    assert screen.run("() => parseFloat(getComputedStyle(document.querySelector('.speed .row')).fontSize)") >= 14
+    assert head.is_visible() and head.bounding_box()["height"] >= 11, (
+        "a headline is 22 px high, half of that at 50 %"
+    )
+    assert (
+        screen.run(
+            "() => parseFloat(getComputedStyle(document.querySelector('.speed .row')).fontSize)"
+        )
+        >= 14
+    )
     for part in ("[data-speed=verdict]", ".row span", ".chip .what", ".warning"):
         contrast = screen.page.eval_on_selector(f".speed {part}", _CONTRAST)
         assert contrast >= 4.5, (part, contrast)
@@ -382,7 +448,10 @@ def test_the_screen_speaks_the_front_ends_language(server, chromium, shots, fini
     screen.load(finished)
     screen.at("[data-speed=verdict]").wait_for()
     words = json.loads((ROOT / "locales" / "zh" / "main.json").read_text(encoding="utf-8"))["SPEED"]
-    assert screen.at("input").first.get_attribute("placeholder") == words["Add a name, or paste a column"]
+    assert (
+        screen.at("input").first.get_attribute("placeholder")
+        == words["Add a name, or paste a column"]
+    )
     headings = [one.inner_text() for one in screen.at("h4").all()]
     assert headings[0] == words["What is left, in prompts not used to make the edit"]
     assert words["Kept names, alone"] in screen.at("[data-group]").first.inner_text()
@@ -392,9 +461,12 @@ def test_the_screen_speaks_the_front_ends_language(server, chromium, shots, fini
 
 
 def test_a_newcomer_runs_the_first_template_and_sees_what_it_did(server, chromium, shots):
-    """Each front end draws nodes as it does for new users: the older one on a canvas, the newest as Nodes 2.0."""
+    """Each front end draws nodes as it does for new users: the older one on a canvas, the newest as
+    Nodes 2.0.
+    """
     front_end = server.folder.name.rstrip("0123456789")
-    (server.folder / "models" / "checkpoints" / DEMO).unlink()  # what stood in for it in other tests
+    # what stood in for it in other tests
+    (server.folder / "models" / "checkpoints" / DEMO).unlink()
     screen = page(chromium, server, 1600, 1150).open(front_end == "newest")
     screen.open_template(FIRST)
     screen.page.get_by_role("button", name="Confirm").first.click()  # the model may be put there
@@ -402,10 +474,13 @@ def test_a_newcomer_runs_the_first_template_and_sees_what_it_did(server, chromiu
     screen.wait_for_count(".chip", 1)
     assert screen.run("() => app.canvas.ds.scale") >= 0.6, "the words on the nodes can be read"
     screen.press_run()
-    screen.page.wait_for_selector(".speed .pair img", timeout=600_000)  # half a minute where nothing else runs
+    # half a minute where nothing else runs
+    screen.page.wait_for_selector(".speed .pair img", timeout=600_000)
     assert screen.at("[data-speed=verdict]").inner_text() == "Erased"
     changed = [_change(screen, row) for row in screen.run(_PAIRS)]
-    assert min(changed[:2]) > 40 and max(changed[2:]) < 15, "the painter turns plain, the others stay"
+    assert min(changed[:2]) > 40 and max(changed[2:]) < 15, (
+        "the painter turns plain, the others stay"
+    )
     screen.look(0.62, (500, 170))
     screen.page.screenshot(path=shots / f"start-{front_end}.png")
     assert not screen.faults
@@ -419,6 +494,7 @@ _PAIRS = """() => [...document.querySelectorAll(".speed .pairs")].map((row) =>
 def _change(screen: Screen, row: list[list[str]]) -> float:
     """How far a row's pictures are apart, before and after, in levels of 255."""
     pictures = [
-        [np.asarray(Image.open(io.BytesIO(screen.page.request.get(one).body()))) for one in pair] for pair in row
+        [np.asarray(Image.open(io.BytesIO(screen.page.request.get(one).body()))) for one in pair]
+        for pair in row
     ]
     return float(np.mean([np.abs(a.astype(float) - b).mean() for a, b in pictures]))

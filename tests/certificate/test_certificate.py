@@ -1,4 +1,6 @@
-"""The certificate tells the truth: also, and above all, where an edit did not do what it was made for."""
+"""The certificate tells the truth: also, and above all, where an edit did not do what it was made
+for.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,21 @@ from speed_erase.speed_ops.certificate import measure
 from speed_erase.speed_ops.certificate.certificate import BARS, verdict
 from speed_erase.speed_ops.certificate.forecast import forecast
 from speed_erase.speed_ops.engine import curve
-from speed_erase.speed_ops.files.metadata import HEADER_WARNINGS, LISTED_NAMES, widest_certificate
+from speed_erase.speed_ops.provenance import HEADER_WARNINGS, LISTED_NAMES, widest_certificate
 
 WIDTH, TEMPLATES, NAMES = 256, 6, 30
 
 
 class Language:
-    """A toy causal encoder: a row is a common part, the name's own part and, in context, the template's way with it."""
+    """A toy causal encoder: a row is a common part, the name's own part and, in context, the
+    template's way with it.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.common = embeddings(1, WIDTH, self.generator)
-        # Each position of a prompt carries the name in directions of its own: what a bare row cannot show.
+        # Each position of a prompt carries the name in directions of its own: what a bare row
+        # cannot show.
         self.positions = [self._turn() for _ in range(4)]
         self.templates = [0.1 * self._rows(1) for _ in range(2 * TEMPLATES)]
 
@@ -39,7 +44,9 @@ class Language:
         return torch.linalg.qr(self._rows(WIDTH))[0]
 
     def words(self, count: int) -> torch.Tensor:
-        """`count x d`: what makes each name: a few traits that names share, and something of its own."""
+        """`count x d`: what makes each name: a few traits that names share, and something of its
+        own.
+        """
         return self._rows(count) * (torch.arange(WIDTH) < 12) + 0.15 * self._rows(count)
 
     def bare(self, word: torch.Tensor) -> torch.Tensor:
@@ -47,7 +54,11 @@ class Language:
 
     def context(self, word: torch.Tensor, templates: range) -> torch.Tensor:
         return torch.cat(
-            [self.common + self.templates[t] + word[None] @ turn for t in templates for turn in self.positions]
+            [
+                self.common + self.templates[t] + word[None] @ turn
+                for t in templates
+                for turn in self.positions
+            ]
         )
 
 
@@ -61,7 +72,8 @@ def grouped(words: torch.Tensor, names: list[str], make, in_context: bool) -> Ro
 def world():
     language = Language()
     weights = {
-        f"layer{i}": torch.randn(o, WIDTH, generator=language.generator).double() for i, o in enumerate((64, 128))
+        f"layer{i}": torch.randn(o, WIDTH, generator=language.generator).double()
+        for i, o in enumerate((64, 128))
     }
     targets, anchor, kept = language.words(2), language.words(1)[0], language.words(NAMES)
     names, kept_names = ["one", "two"], [f"kept {i}" for i in range(NAMES)]
@@ -78,7 +90,11 @@ def world():
         "weights": weights,
         "invariants": invariants,
         "bare": (rows(targets, names), rows(anchors, names), rows(kept, kept_names)),
-        "context": (rows(targets, names, seen), rows(anchors, names, seen), rows(kept, kept_names, seen)),
+        "context": (
+            rows(targets, names, seen),
+            rows(anchors, names, seen),
+            rows(kept, kept_names, seen),
+        ),
         "probes": (rows(targets, names, unseen), rows(anchors, names, unseen)),
     }
 
@@ -109,7 +125,9 @@ def test_the_papers_single_row_is_not_called_erased_where_the_target_stands_in_c
 
 
 def test_rows_in_context_on_both_sides_are_erased_and_say_so(world):
-    settings = EraseSettings(rows="context", threshold=1e-2, lam=1e-3, ipf=False, dpa=False, rows_per_concept=24)
+    settings = EraseSettings(
+        rows="context", threshold=1e-2, lam=1e-3, ipf=False, dpa=False, rows_per_concept=24
+    )
     certificate = run(world, "context", settings).certificate
     assert [concept.verdict for concept in certificate.concepts] == ["erased", "erased"]
     assert not any("is left in prompts" in warning for warning in certificate.warnings)
@@ -135,7 +153,9 @@ def test_a_concept_whose_way_is_gone_counts_as_erased_whatever_went_astray(kind)
 
 
 def test_going_beyond_the_anchor_leaves_no_more_of_the_target(world):
-    """Only the way straight on is free: what goes astray counts, and falling short counts as before."""
+    """Only the way straight on is free: what goes astray counts, and falling short counts as
+    before.
+    """
     targets, anchors, _ = world["bare"]
     for aim in (0.5, 1.0, 1.5):
         erasure = run(world, "bare", PAPER.but(aim=aim))
@@ -143,11 +163,15 @@ def test_going_beyond_the_anchor_leaves_no_more_of_the_target(world):
         for key, weight in world["weights"].items():
             wanted = (anchors.values - targets.values) @ weight.T
             got = targets.values @ erasure.delta(key).T
-            along = (got * wanted).sum(dim=1, keepdim=True) / wanted.square().sum(dim=1, keepdim=True)
+            along = (got * wanted).sum(dim=1, keepdim=True) / wanted.square().sum(
+                dim=1, keepdim=True
+            )
             left = along.clamp(max=1) * wanted + (got - along * wanted) - wanted
             layers.append(left.norm(dim=1) / wanted.norm(dim=1))
         for i, concept in enumerate(erasure.certificate.concepts):
-            assert concept.solved_median == pytest.approx(float(torch.stack(layers)[:, i].median()), rel=1e-6, abs=1e-9)
+            assert concept.solved_median == pytest.approx(
+                float(torch.stack(layers)[:, i].median()), rel=1e-6, abs=1e-9
+            )
             assert (concept.solved_median > 0.4) == (aim == 0.5)
 
 
@@ -157,7 +181,8 @@ def test_what_is_left_is_way_to_go_and_what_went_astray():
     aside = torch.randn(3, 8, generator=source, dtype=torch.float64)
     size = wanted.square().sum(dim=1)
     aside -= (aside * wanted).sum(dim=1, keepdim=True) / size[:, None] * wanted
-    ahead = torch.tensor([0.3, 0.0, -0.2], dtype=torch.float64)  # short of the anchor, beside it, beyond it
+    # short of the anchor, beside it, beyond it
+    ahead = torch.tensor([0.3, 0.0, -0.2], dtype=torch.float64)
     left, to_go = measure.left_of(wanted, aside - ahead[:, None] * wanted)
     assert torch.allclose(to_go, size * ahead.clamp(min=0).square())
     assert torch.allclose(left, to_go + aside.square().sum(dim=1))
@@ -173,7 +198,9 @@ def test_residual_and_drift_are_what_they_say(world):
         wanted = (anchors.values - targets.values) @ weight.T
         missing = targets.values @ edited.T - anchors.values @ weight.T
         left.append(missing.norm(dim=1) / wanted.norm(dim=1))
-        drift = (retain.values @ erasure.delta(key).T).norm(dim=1) / (retain.values @ weight.T).norm(dim=1)
+        drift = (retain.values @ erasure.delta(key).T).norm(dim=1) / (
+            retain.values @ weight.T
+        ).norm(dim=1)
         moved.append(drift)
     table = torch.stack(left)
     for i, concept in enumerate(erasure.certificate.concepts):
@@ -186,7 +213,9 @@ def test_residual_and_drift_are_what_they_say(world):
     for name, value in aside.worst:
         assert value == pytest.approx(by_name[name], rel=1e-4)
     in_solve = drifts["kept", "bare"].names
-    assert in_solve <= NAMES - aside.names and drifts["filtered", "bare"].names <= NAMES - aside.names
+    assert (
+        in_solve <= NAMES - aside.names and drifts["filtered", "bare"].names <= NAMES - aside.names
+    )
     assert aside.maximum >= aside.p95 >= aside.median > 0
 
 
@@ -195,10 +224,17 @@ def test_held_out_names_are_really_held_out(world):
     settings = PAPER.but(held_out=0.3, ipf=False, dpa=False)
     erasure = run(world, "bare", settings)
     targets, anchors, retain = world["bare"]
-    aside = {name for part in erasure.certificate.drift if part.group == "held_out" for name, _ in part.worst}
+    aside = {
+        name
+        for part in erasure.certificate.drift
+        if part.group == "held_out"
+        for name, _ in part.worst
+    }
     assert len(aside) == 9
     rest = retain.take_concepts([i for i, name in enumerate(retain.names) if name not in aside])
-    without = solve(world["weights"], targets, anchors, rest, world["invariants"], settings.but(held_out=0.0))
+    without = solve(
+        world["weights"], targets, anchors, rest, world["invariants"], settings.but(held_out=0.0)
+    )
     for key in erasure:
         assert torch.allclose(erasure.delta(key), without.delta(key), atol=1e-10)
 
@@ -206,7 +242,11 @@ def test_held_out_names_are_really_held_out(world):
 def test_invariants_are_reported_row_by_row(world):
     exact = run(world, "bare", PAPER.but(invariants="span")).certificate
     loose = run(world, "bare", PAPER.but(iec=False)).certificate
-    assert len(exact.null_text_drift) == 4 and max(exact.null_text_drift) < 1e-9 and exact.sot_drift < 1e-9
+    assert (
+        len(exact.null_text_drift) == 4
+        and max(exact.null_text_drift) < 1e-9
+        and exact.sot_drift < 1e-9
+    )
     assert max(loose.null_text_drift) > 1e-6, "negative control"
 
 
@@ -215,7 +255,9 @@ def test_a_retain_name_that_fights_the_target_is_named(world):
     close = torch.cat([retain.values, targets.values[:1] + 1e-3])
     names = (*retain.names, "almost one")
     rows = Rows(close, tuple(range(len(names))), names, (False,) * len(names))
-    certificate = solve(world["weights"], targets, anchors, rows, world["invariants"], PAPER).certificate
+    certificate = solve(
+        world["weights"], targets, anchors, rows, world["invariants"], PAPER
+    ).certificate
     fights = [warning for warning in certificate.warnings if "works against" in warning]
     assert len(fights) == 1 and "'almost one'" in fights[0] and "'one'" in fights[0]
     assert not any("works against" in w for w in run(world, "bare", PAPER).certificate.warnings)
@@ -225,7 +267,9 @@ def test_a_nearly_full_null_space_is_said(world):
     targets, anchors, _ = world["bare"]
     many = embeddings(WIDTH - 10, WIDTH, torch.Generator().manual_seed(1))
     settings = EraseSettings(threshold=1e-12, ipf=False, dpa=False)
-    tight = solve(world["weights"], targets, anchors, many, world["invariants"], settings).certificate
+    tight = solve(
+        world["weights"], targets, anchors, many, world["invariants"], settings
+    ).certificate
     assert tight.layers[0].room == 10
     assert any("null space is nearly full" in warning for warning in tight.warnings)
 
@@ -235,7 +279,9 @@ def test_it_serialises(world):
     whole = json.loads(json.dumps(certificate.to_json()))
     assert whole["concepts"][0]["name"] == "one" and len(whole["layers"]) == 2
     assert whole["settings"]["held_out"] == 0.1
-    assert {"prepare", "prior filter", "null space", "closed form", "certificate"} <= set(whole["seconds"])
+    assert {"prepare", "prior filter", "null space", "closed form", "certificate"} <= set(
+        whole["seconds"]
+    )
     short = json.dumps(certificate.short())
     assert json.loads(short)["layers"] == 2 and len(short) < len(json.dumps(whole))
     assert len(certificate.text().splitlines()) < 20
@@ -243,7 +289,9 @@ def test_it_serialises(world):
 
 def test_a_header_has_room_for_any_certificate(world):
     """What is checked before the work is as long as what comes out of it, field by field."""
-    settings = EraseSettings(rows="context", held_out=0.2, ipf=False, dpa=False, adversarial_rounds=2)
+    settings = EraseSettings(
+        rows="context", held_out=0.2, ipf=False, dpa=False, adversarial_rounds=2
+    )
     retain = world["context"][2]
     for certificate in (
         run(world, "context", settings).certificate,
@@ -251,7 +299,9 @@ def test_a_header_has_room_for_any_certificate(world):
     ):
         short = json.loads(json.dumps(certificate.short()))
         names = [(one["name"], "character") for one in short["concepts"]]
-        widest = json.loads(json.dumps(widest_certificate(names, retain.names, EraseSettings().to_dict())))
+        widest = json.loads(
+            json.dumps(widest_certificate(names, retain.names, EraseSettings().to_dict()))
+        )
         for name, value in short.items():
             assert len(json.dumps(value)) <= len(json.dumps(widest[name])), name
         for part in ("concepts", "drift", "rounds"):
@@ -260,7 +310,10 @@ def test_a_header_has_room_for_any_certificate(world):
         if short["curve"]:
             assert short["curve"].keys() == widest["curve"].keys()
             assert short["curve"]["chosen"].keys() == widest["curve"]["chosen"].keys()
-    assert max(measure.WORST, curve.LISTED) <= LISTED_NAMES and len(widest["curve"]["points"]) >= curve.POINTS
+    assert (
+        max(measure.WORST, curve.LISTED) <= LISTED_NAMES
+        and len(widest["curve"]["points"]) >= curve.POINTS
+    )
     limits = {item.name: item.metadata["high"] for item in dataclasses.fields(EraseSettings)}
     assert limits["adversarial_rounds"] < len(widest["rounds"])
 
@@ -269,7 +322,11 @@ def test_a_header_holds_so_many_warnings_and_counts_the_rest(world):
     certificate = run(world, "bare", PAPER).certificate
     many = replace(certificate, warnings=tuple(f"warning {i}" for i in range(HEADER_WARNINGS + 7)))
     short = many.short()["warnings"]
-    assert len(short) == HEADER_WARNINGS + 1 and short[-1] == "And 7 more warnings." and len(many.warnings) == 107
+    assert (
+        len(short) == HEADER_WARNINGS + 1
+        and short[-1] == "And 7 more warnings."
+        and len(many.warnings) == 107
+    )
     assert certificate.short()["warnings"] == certificate.warnings
 
 
@@ -281,12 +338,19 @@ def test_bare_and_context_rows_of_one_name_are_reported_apart(world):
         bare.names,
         bare.in_context + context.in_context,
     )
-    certificate = solve(world["weights"], targets, anchors, both, world["invariants"], PAPER.but(ipf=False)).certificate
-    assert {(part.group, part.where) for part in certificate.drift} == {("kept", "bare"), ("kept", "context")}
+    certificate = solve(
+        world["weights"], targets, anchors, both, world["invariants"], PAPER.but(ipf=False)
+    ).certificate
+    assert {(part.group, part.where) for part in certificate.drift} == {
+        ("kept", "bare"),
+        ("kept", "context"),
+    }
 
 
 def test_adversarial_rounds_report_a_falling_leak(world):
-    settings = EraseSettings(threshold=1e-2, lam=0.01, ipf=False, dpa=False, adversarial_rounds=3, adversarial_reg=1e-3)
+    settings = EraseSettings(
+        threshold=1e-2, lam=0.01, ipf=False, dpa=False, adversarial_rounds=3, adversarial_reg=1e-3
+    )
     rounds = run(world, "bare", settings).certificate.rounds
     assert rounds[0].number == 0 and len(rounds) >= 2
     assert rounds[-1].mean_leak < rounds[0].mean_leak
@@ -312,7 +376,9 @@ def test_the_forecast_names_what_an_unprotected_edit_would_move(world):
     weights = {"layer1": world["weights"]["layer1"]}
     ahead = forecast(weights, targets, anchors, retain)
     weight = weights["layer1"].numpy()
-    delta = oracle.delta_erase(weight, targets.values.numpy().T, anchors.values.numpy().T, np.full(2, 0.5))
+    delta = oracle.delta_erase(
+        weight, targets.values.numpy().T, anchors.values.numpy().T, np.full(2, 0.5)
+    )
     columns = retain.values.numpy().T
     shift = np.linalg.norm(delta @ columns, axis=0) / np.linalg.norm(weight @ columns, axis=0)
     assert list(ahead.order) == np.argsort(-shift).tolist()

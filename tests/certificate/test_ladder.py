@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speed_erase.speed_ops.certificate.leak_probe import ladder, typos, variants
-from speed_erase.speed_ops.concepts.concept_list import Concept, parse_concepts
-from speed_erase.speed_ops.concepts.kinds import BARE, KINDS
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
+from speed_erase.speed_ops.text.concept_list import Concept, parse_concepts
+from speed_erase.speed_ops.text.kinds import BARE, KINDS
 
 GOGH = parse_concepts("Vincent van Gogh | the Dutch painter -> art", "style")[0]
 
@@ -18,12 +18,22 @@ def test_every_rung_in_order() -> None:
     rungs = list(dict.fromkeys(variant.rung for variant in found))
     assert rungs == ["name", "alias", "case", "surname", "possessive", "typo", "description"]
     phrases = {variant.phrase for variant in found}
-    assert {"Vincent van Gogh", "the Dutch painter", "VINCENT VAN GOGH", "Gogh", "Vincent van Gogh's"} <= phrases
+    assert {
+        "Vincent van Gogh",
+        "the Dutch painter",
+        "VINCENT VAN GOGH",
+        "Gogh",
+        "Vincent van Gogh's",
+    } <= phrases
     assert len(phrases) == len(found)
 
 
 def test_the_user_s_description_replaces_the_patterns() -> None:
-    found = [v.phrase for v in variants(GOGH, "  swirling stars,  thick yellow paint ") if v.rung == "description"]
+    found = [
+        v.phrase
+        for v in variants(GOGH, "  swirling stars,  thick yellow paint ")
+        if v.rung == "description"
+    ]
     assert found == ["swirling stars, thick yellow paint"]
 
 

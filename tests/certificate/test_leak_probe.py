@@ -8,9 +8,9 @@ from text_pico import full_prompt, tiny_encoder
 
 from speed_erase.speed_ops.certificate.certificate import bars_of
 from speed_erase.speed_ops.certificate.leak_probe import probe_leaks
-from speed_erase.speed_ops.concepts.concept_list import Concept
 from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.errors import InputError
+from speed_erase.speed_ops.text.concept_list import Concept
 
 CONCEPT = Concept("Vincent van Gogh", "art", "style", ("Vincent",))
 
@@ -27,7 +27,10 @@ def weights(encoder):
 
 
 def nothing(weights) -> dict[str, LayerEdit]:
-    return {key: LayerEdit(torch.zeros(len(w), 1), torch.zeros(1, w.shape[1])) for key, w in weights.items()}
+    return {
+        key: LayerEdit(torch.zeros(len(w), 1), torch.zeros(1, w.shape[1]))
+        for key, w in weights.items()
+    }
 
 
 def everything(weights) -> dict[str, LayerEdit]:
@@ -39,21 +42,36 @@ def test_without_an_edit_the_name_draws_all_of_itself(encoder, weights):
     report = probe_leaks(encoder, weights, nothing(weights), [CONCEPT])
     name = next(leak for leak in report.tried if leak.rung == "name")
     assert name.before == pytest.approx(1.0) and name.after == pytest.approx(1.0) and name.leaks
-    assert {leak.rung for leak in report.tried} >= {"name", "alias", "surname", "possessive", "typo", "description"}
-    assert [leak.after for leak in report.tried] == sorted((leak.after for leak in report.tried), reverse=True)
+    assert {leak.rung for leak in report.tried} >= {
+        "name",
+        "alias",
+        "surname",
+        "possessive",
+        "typo",
+        "description",
+    }
+    assert [leak.after for leak in report.tried] == sorted(
+        (leak.after for leak in report.tried), reverse=True
+    )
 
 
 def test_before_and_after_differ_by_the_edit_alone(encoder, weights):
     same = probe_leaks(encoder, weights, everything(weights), [CONCEPT], strength=0.0)
     assert all(leak.before == leak.after for leak in same.tried)
     gone = probe_leaks(encoder, weights, everything(weights), [CONCEPT])
-    assert {leak.phrase: leak.before for leak in gone.tried}.keys() == {leak.phrase for leak in same.tried}
+    assert {leak.phrase: leak.before for leak in gone.tried}.keys() == {
+        leak.phrase for leak in same.tried
+    }
     values = {round(leak.after, 9) for leak in gone.tried if leak.prompt == gone.tried[0].prompt}
-    assert len(values) == 1, "outputs that are all zero draw the same from every phrase of one template"
+    assert len(values) == 1, (
+        "outputs that are all zero draw the same from every phrase of one template"
+    )
 
 
 def test_leaking_phrases_close_the_loop(encoder, weights):
-    report = probe_leaks(encoder, weights, nothing(weights), [CONCEPT, Concept("Snoopy", "dog", "character")])
+    report = probe_leaks(
+        encoder, weights, nothing(weights), [CONCEPT, Concept("Snoopy", "dog", "character")]
+    )
     alone, closed = report.phrases(), report.closed()
     assert {"Vincent van Gogh", "Snoopy"} <= {concept.target for concept in alone}
     assert [concept.target for concept in closed] == ["Vincent van Gogh", "Snoopy"]
@@ -82,8 +100,12 @@ def test_rows_reach_from_the_name_to_the_last_padding(encoder, weights):
 
 
 def test_a_users_description_replaces_the_patterns(encoder, weights):
-    report = probe_leaks(encoder, weights, nothing(weights), [CONCEPT], description="swirling stars over a village")
-    assert [leak.phrase for leak in report.tried if leak.rung == "description"] == ["swirling stars over a village"]
+    report = probe_leaks(
+        encoder, weights, nothing(weights), [CONCEPT], description="swirling stars over a village"
+    )
+    assert [leak.phrase for leak in report.tried if leak.rung == "description"] == [
+        "swirling stars over a village"
+    ]
 
 
 def test_nothing_to_probe_is_refused(encoder, weights):

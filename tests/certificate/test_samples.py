@@ -1,4 +1,6 @@
-"""The sample that a certificate measures: fair, the same every time, and everything where there is little."""
+"""The sample that a certificate measures: fair, the same every time, and everything where there is
+little.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,18 @@ def rows(counts: list[tuple[int, int]]) -> Rows:
 def test_a_small_problem_is_measured_whole():
     small = rows([(1, ROWS_OF_A_NAME)] * 5)
     names, places = some_names(small, 0)
-    assert torch.equal(names.values, small.values) and places.tolist() == list(range(len(small.values)))
+    assert torch.equal(names.values, small.values) and places.tolist() == list(
+        range(len(small.values))
+    )
     assert some_rows(small, small)[0] is small
 
 
 def test_places_lead_to_the_rows_that_were_taken():
-    for given in (rows([(1, 30)] * 40 + [(1, 0)] * 500), rows([(1, 0)] * 900), rows([(1, 30)] * 300)):
+    for given in (
+        rows([(1, 30)] * 40 + [(1, 0)] * 500),
+        rows([(1, 0)] * 900),
+        rows([(1, 30)] * 300),
+    ):
         names, places = some_names(given, 3)
         assert torch.equal(names.values[:, 0], places.to(torch.float64))
         assert MEASURED_ROWS <= len(places) < MEASURED_ROWS + 2 * (ROWS_OF_A_NAME + 1)

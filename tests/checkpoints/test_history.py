@@ -9,17 +9,34 @@ import mini
 import pytest
 
 from speed_erase.speed_ops.cli import main as main
-from speed_erase.speed_ops.files.metadata import load_recipe
+from speed_erase.speed_ops.provenance import load_recipe
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def erase(model: Path, what: str, out: Path, *more: str) -> Path:
-    assert main(["erase", str(model), "--concepts", what, *mini.QUICK, "--out", str(out), "--quiet", *more]) == 0
+    assert (
+        main(
+            [
+                "erase",
+                str(model),
+                "--concepts",
+                what,
+                *mini.QUICK,
+                "--out",
+                str(out),
+                "--quiet",
+                *more,
+            ]
+        )
+        == 0
+    )
     return next(out.glob("*-erased.safetensors"))
 
 
-def test_erasing_again_keeps_the_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_erasing_again_keeps_the_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = tmp_path / "m.safetensors"
     mini.write_model(base)
     first = erase(base, "Van Gogh -> art", tmp_path / "1")
@@ -38,6 +55,9 @@ def test_erasing_again_keeps_the_history(tmp_path: Path, capsys: pytest.CaptureF
     given = ["--recipe", str(recipe), "--salt", "pepper", "--quiet"]
     assert main(["verify", str(third), "--base", str(second), *given]) == 0
     capsys.readouterr()
-    assert main(["apply", str(recipe), str(base), "--out", str(tmp_path / "d"), "--save", "recipe"]) == 0
+    assert (
+        main(["apply", str(recipe), str(base), "--out", str(tmp_path / "d"), "--save", "recipe"])
+        == 0
+    )
     assert "from which 2 other concepts had been erased before" in capsys.readouterr().err
     assert len(json.loads(recipe.read_text())["history"]) == 2

@@ -1,4 +1,6 @@
-"""The pooled path of a model file: only its text's columns change, and `verify` measures it like the rest."""
+"""The pooled path of a model file: only its text's columns change, and `verify` measures it like
+the rest.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,21 @@ def pair(tmp_path_factory: pytest.TempPathFactory, own_cache: None) -> tuple[Pat
     folder = tmp_path_factory.mktemp("pooled")
     base = folder / "m.safetensors"
     mini.write_model(base, "sdxl-refiner")
-    assert main(["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, "--out", str(folder), "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "erase",
+                str(base),
+                "--concepts",
+                mini.CONCEPTS,
+                *mini.QUICK,
+                "--out",
+                str(folder),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     return base, folder
 
 
@@ -42,7 +58,10 @@ def test_only_the_text_s_columns_change(pair: tuple[Path, Path]) -> None:
     assert torch.equal(*bits)
     lora = read_lora(folder / "m-eraser-lora.safetensors", ModelSource.open(base).every_layer("V"))
     assert not lora.unmatched
-    delta, wanted = lora.edits[KEY.removeprefix("model.")].delta(), (after[KEY].double() - before[KEY].double())
+    delta, wanted = (
+        lora.edits[KEY.removeprefix("model.")].delta(),
+        (after[KEY].double() - before[KEY].double()),
+    )
     assert (delta - wanted).norm() < 0.02 * wanted.norm() and not delta[:, TEXT:].any()
     with safe_open(folder / "m-eraser-lora.safetensors", "pt") as file:
         assert "lora_unet_label_emb_0_0.lora_up.weight" in file.keys()  # noqa: SIM118
@@ -50,28 +69,38 @@ def test_only_the_text_s_columns_change(pair: tuple[Path, Path]) -> None:
     assert "The pooled path" in page
 
 
-def put_back(content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]) -> None:
+def put_back(
+    content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]
+) -> None:
     content[KEY] = base[KEY]
 
 
-def touch_sizes(content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]) -> None:
+def touch_sizes(
+    content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]
+) -> None:
     content[KEY][0, TEXT + 3] += 0.01
 
 
-def say_nothing(content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]) -> None:
+def say_nothing(
+    content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]
+) -> None:
     said = json.loads(header["speed.certificate"])
     del said["pooled"]
     header["speed.certificate"] = json.dumps(said)
 
 
-def boast(content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]) -> None:
+def boast(
+    content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]
+) -> None:
     said = json.loads(header["speed.certificate"])
     for part in said["pooled"]["drift"]:
         part.update(dict.fromkeys(("median", "p95", "maximum", "mean"), 0.0))
     header["speed.certificate"] = json.dumps(said)
 
 
-def recipe_without(content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]) -> None:
+def recipe_without(
+    content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]
+) -> None:
     recipe = json.loads(header["speed.recipe"])
     recipe["settings"]["pooled"] = False
     header["speed.recipe"] = json.dumps(recipe)
@@ -111,7 +140,16 @@ def test_a_recipe_from_before_leaves_it_alone(pair: tuple[Path, Path], tmp_path:
     recipe = json.loads((pair[1] / "m-recipe.json").read_text())
     assert recipe["settings"].pop("pooled")
     (tmp_path / "old.json").write_text(json.dumps(recipe))
-    again = ["apply", str(tmp_path / "old.json"), str(pair[0]), "--out", str(tmp_path), "--save", "lora", "--quiet"]
+    again = [
+        "apply",
+        str(tmp_path / "old.json"),
+        str(pair[0]),
+        "--out",
+        str(tmp_path),
+        "--save",
+        "lora",
+        "--quiet",
+    ]
     assert main(again) == 0
     old, new = (load_file(folder / "m-eraser-lora.safetensors") for folder in (tmp_path, pair[1]))
     beside = {key for key in new if "label_emb" in key}

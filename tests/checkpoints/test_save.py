@@ -1,4 +1,6 @@
-"""Results of a run: one run at a time, complete or not there, and of the very file that was read."""
+"""Results of a run: one run at a time, complete or not there, and of the very file that was
+read.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ import pytest
 import windows
 
 from speed_erase.speed_ops.checkpoints import save as saving
-from speed_erase.speed_ops.checkpoints.clean import clean_file
+from speed_erase.speed_ops.checkpoints.erase_file import clean_file
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
 from speed_erase.speed_ops.checkpoints.source import TextSetup
-from speed_erase.speed_ops.concepts.concept_list import parse_concepts
-from speed_erase.speed_ops.concepts.retain_set import parse_retain
 from speed_erase.speed_ops.encoders.cache import EmbeddingCache
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import FileError, SettingsError
 from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.text.concept_list import parse_concepts
+from speed_erase.speed_ops.text.retain_set import parse_retain
 
 ENDINGS = ["-erased.safetensors", "-eraser-lora.safetensors", "-recipe.json", "-report.html"]
 
@@ -57,7 +59,9 @@ def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
 
 
-def test_a_second_run_into_the_same_folder_is_refused_and_harms_nothing(workshop: Path, tmp_path: Path, run) -> None:
+def test_a_second_run_into_the_same_folder_is_refused_and_harms_nothing(
+    workshop: Path, tmp_path: Path, run
+) -> None:
     model, out = workshop / "m.safetensors", tmp_path / "out"
     working, go_on = threading.Event(), threading.Event()
 
@@ -71,7 +75,8 @@ def test_a_second_run_into_the_same_folder_is_refused_and_harms_nothing(workshop
     assert working.wait(60)
     with pytest.raises(FileError, match="Another run is writing m to"):
         run(model, out, force=True)
-    run(model, out, name="other", products=("recipe",))  # under another name there is nothing in the way
+    # under another name there is nothing in the way
+    run(model, out, name="other", products=("recipe",))
     go_on.set()
     first.join()
     assert names(out) == [*("m" + ending for ending in ENDINGS), "other-recipe.json"]
@@ -101,7 +106,8 @@ def test_a_run_that_was_cut_short_is_completed_by_the_next(
     for name in there[kept:]:
         (tmp_path / name).unlink()
     with pytest.raises(FileError, match="already exists"):
-        run(workshop / model, tmp_path, "Claude Lorrain")  # another job's results are not ours to replace
+        # another job's results are not ours to replace
+        run(workshop / model, tmp_path, "Claude Lorrain")
     assert names(tmp_path) == sorted(there[:kept])
     said = run(workshop / model, tmp_path)
     assert names(tmp_path) == whole and any("completed" in text for text in said)
@@ -145,11 +151,18 @@ def test_a_source_that_changes_during_the_run_gives_no_result(
             model.unlink(missing_ok=True)
 
     with pytest.raises(FileError, match=r"changed or replaced|Cannot read"):
-        run(model, tmp_path / "out", progress=remove if how == "removed" else change, products=products)
+        run(
+            model,
+            tmp_path / "out",
+            progress=remove if how == "removed" else change,
+            products=products,
+        )
     assert not (tmp_path / "out").exists()
 
 
-def test_names_that_no_disk_takes_are_refused_before_the_work(workshop: Path, tmp_path: Path, run) -> None:
+def test_names_that_no_disk_takes_are_refused_before_the_work(
+    workshop: Path, tmp_path: Path, run
+) -> None:
     def never(stage: str, done: int, total: int) -> None:
         raise AssertionError("it began to work")
 
@@ -181,7 +194,8 @@ def test_a_file_name_that_is_not_text_is_no_obstacle(workshop: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name", ["con", "NUL", "aux.v2", "com1", "Lpt9", "ends.", "ends ", "a:b", "a\\b", "a?", "a/b", ".."]
+    "name",
+    ["con", "NUL", "aux.v2", "com1", "Lpt9", "ends.", "ends ", "a:b", "a\\b", "a?", "a/b", ".."],
 )
 def test_names_that_windows_cannot_store_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError):
@@ -193,9 +207,13 @@ def test_other_names_are_not(tmp_path: Path, name: str) -> None:
     assert OutputFiles(tmp_path, PRODUCTS, name).stem(Path("x.safetensors")) == name
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells which files are open")
+@pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="only Linux tells which files are open"
+)
 @pytest.mark.parametrize("model", ["m.safetensors", "pipeline"])
-def test_nothing_that_is_open_is_replaced_or_removed(workshop: Path, tmp_path: Path, run, model: str) -> None:
+def test_nothing_that_is_open_is_replaced_or_removed(
+    workshop: Path, tmp_path: Path, run, model: str
+) -> None:
     """Saved, saved again over it and taken back: none of it needs what Windows would refuse."""
     with windows.habits_of_windows():
         run(workshop / model, tmp_path)
@@ -203,8 +221,12 @@ def test_nothing_that_is_open_is_replaced_or_removed(workshop: Path, tmp_path: P
     assert len(names(tmp_path)) == 4
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells which files are open")
-def test_a_result_that_another_program_has_open_is_a_sentence(workshop: Path, tmp_path: Path, run) -> None:
+@pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="only Linux tells which files are open"
+)
+def test_a_result_that_another_program_has_open_is_a_sentence(
+    workshop: Path, tmp_path: Path, run
+) -> None:
     run(workshop / "m.safetensors", tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with (

@@ -1,4 +1,6 @@
-"""SD3 and Flux from the command line: one layer is edited, text encoders come by path, everything else stays."""
+"""SD3 and Flux from the command line: one layer is edited, text encoders come by path, everything
+else stays.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,20 @@ from speed_erase.speed_ops.files.lora import read_lora
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 CONCEPT = "Van Gogh -> art"
-ENTRY = {"sd3": "context_embedder.weight", "flux-dev": "txt_in.weight", "flux-schnell": "txt_in.weight"}
+ENTRY = {
+    "sd3": "context_embedder.weight",
+    "flux-dev": "txt_in.weight",
+    "flux-schnell": "txt_in.weight",
+}
 POOLED = {
     "sd3": "y_embedder.mlp.0.weight",
     "flux-dev": "vector_in.in_layer.weight",
     "flux-schnell": "vector_in.in_layer.weight",
 }
 ENCODERS = {"sd3": ("t5", "clip_l"), "flux-dev": ("t5",), "flux-schnell": ("clip_l", "t5")}
-"""In any order. Flux has CLIP-L for the pooled path alone; SD3's large CLIP-G only where it matters."""
+"""In any order. Flux has CLIP-L for the pooled path alone; SD3's large CLIP-G only where it
+matters.
+"""
 FEW = ("--retain-limit", "4", "--save", "checkpoint,lora,recipe")
 
 
@@ -50,17 +58,39 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def given(home: Path, *names: str) -> list[str]:
     """Arguments that name these encoders and the tokenizer."""
-    paths = [part for name in names for part in ("--text-encoder", str(home / f"{name}.safetensors"))]
+    paths = [
+        part for name in names for part in ("--text-encoder", str(home / f"{name}.safetensors"))
+    ]
     return [*paths, "--tokenizer", str(home / "words")]
 
 
 def erase(home: Path, family: str, out: Path, *more: str, encoders: tuple[str, ...] = ()) -> int:
-    arguments = ["erase", str(home / f"{family}.safetensors"), "--concepts", CONCEPT, *mini.QUICK, *FEW]
-    return main([*arguments, *given(home, *(encoders or ENCODERS[family])), "--out", str(out), "--quiet", *more])
+    arguments = [
+        "erase",
+        str(home / f"{family}.safetensors"),
+        "--concepts",
+        CONCEPT,
+        *mini.QUICK,
+        *FEW,
+    ]
+    return main(
+        [
+            *arguments,
+            *given(home, *(encoders or ENCODERS[family])),
+            "--out",
+            str(out),
+            "--quiet",
+            *more,
+        ]
+    )
 
 
-def rows_of(home: Path, family: str, *names: str, encoders: tuple[str, ...] = ()) -> Iterator[torch.Tensor]:
-    """The rows of names' last tokens, found by hand: one in CLIP's 77 rows, one in T5's, which has no start token."""
+def rows_of(
+    home: Path, family: str, *names: str, encoders: tuple[str, ...] = ()
+) -> Iterator[torch.Tensor]:
+    """The rows of names' last tokens, found by hand: one in CLIP's 77 rows, one in T5's, which has
+    no start token.
+    """
     chosen = encoders or ENCODERS[family]
     reading = TextSetup(None, home / "words", tuple(home / f"{one}.safetensors" for one in chosen))
     encoder = reading.encoder(ModelSource.open(home / f"{family}.safetensors")).encoder
@@ -71,12 +101,16 @@ def rows_of(home: Path, family: str, *names: str, encoders: tuple[str, ...] = ()
             yield whole[last : last + 1].double()
             continue
         width = 2048 if "clip_g" in chosen else 768
-        assert whole.shape == (154, 4096) and whole[:77, :width].all() and not whole[:77, width:].any()
+        assert (
+            whole.shape == (154, 4096) and whole[:77, :width].all() and not whole[:77, width:].any()
+        )
         yield whole[[len(encoder.streams[0].token_ids(name)), 77 + last]].double()
 
 
 @pytest.mark.parametrize("family", mini_dit.FAMILIES)
-def test_target_becomes_anchor_and_nothing_else_changes(home: Path, tmp_path: Path, family: str) -> None:
+def test_target_becomes_anchor_and_nothing_else_changes(
+    home: Path, tmp_path: Path, family: str
+) -> None:
     encoders = ("clip_g", "t5", "clip_l") if family == "sd3" else ()
     assert erase(home, family, tmp_path, encoders=encoders) == 0
     base = home / f"{family}.safetensors"
@@ -84,7 +118,9 @@ def test_target_becomes_anchor_and_nothing_else_changes(home: Path, tmp_path: Pa
     prefix = "model.diffusion_model." if family == "flux-schnell" else ""
     changed = {key for key in before if not torch.equal(before[key], after[key])}
     both = {prefix + ENTRY[family], prefix + POOLED[family]}
-    assert before.keys() == after.keys() and changed == (both - {POOLED["flux-dev"]} if family == "flux-dev" else both)
+    assert before.keys() == after.keys() and changed == (
+        both - {POOLED["flux-dev"]} if family == "flux-dev" else both
+    )
     old, new = (part[prefix + ENTRY[family]].double() for part in (before, after))
     target, anchor = rows_of(home, family, "Van Gogh", "art", encoders=encoders)
     goal = anchor @ old.T
@@ -92,7 +128,9 @@ def test_target_becomes_anchor_and_nothing_else_changes(home: Path, tmp_path: Pa
     assert left.max() < 0.1, left
     recipe = json.loads((tmp_path / f"{family}-recipe.json").read_text())
     assert recipe["family"] == family
-    lora = read_lora(tmp_path / f"{family}-eraser-lora.safetensors", ModelSource.open(base).every_layer("V"))
+    lora = read_lora(
+        tmp_path / f"{family}-eraser-lora.safetensors", ModelSource.open(base).every_layer("V")
+    )
     assert not lora.unmatched and len(lora.edits) == len(changed)
     edit = lora.edits[f"diffusion_model.{ENTRY[family]}"]
     assert (new - old - edit.delta()).norm() < 0.02 * (new - old).norm()
@@ -104,10 +142,14 @@ def test_pooled_text_becomes_the_anchor_s_too(home: Path, tmp_path: Path, family
     assert erase(home, family, tmp_path, encoders=encoders) == 0
     base = home / f"{family}.safetensors"
     key = ("model.diffusion_model." if family == "flux-schnell" else "") + POOLED[family]
-    old, new = (load_file(path)[key].double() for path in (base, tmp_path / f"{family}-erased.safetensors"))
+    old, new = (
+        load_file(path)[key].double() for path in (base, tmp_path / f"{family}-erased.safetensors")
+    )
     setup = TextSetup(None, home / "words", tuple(home / f"{one}.safetensors" for one in encoders))
     encoder = setup.encoder(ModelSource.open(base)).encoder
-    target, anchor, empty = (row.double() for row in encoder.encode_both(["Van Gogh", "art", ""], [0, 0, 0])[1])
+    target, anchor, empty = (
+        row.double() for row in encoder.encode_both(["Van Gogh", "art", ""], [0, 0, 0])[1]
+    )
     assert len(target) == old.shape[1]
     assert (new @ target - old @ anchor).norm() < 0.05 * (old @ (target - anchor)).norm()
     assert ((new - old) @ empty).norm() < 0.01 * (old @ empty).norm()
@@ -116,15 +158,29 @@ def test_pooled_text_becomes_the_anchor_s_too(home: Path, tmp_path: Path, family
 def test_an_encoder_for_pooled_text_may_be_missing(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Flux without CLIP-L is edited without its pooled path, and told so; SD3 has zeros where an encoder is missing."""
+    """Flux without CLIP-L is edited without its pooled path, and told so; SD3 has zeros where an
+    encoder is missing.
+    """
     base = home / "flux-dev.safetensors"
-    arguments = ["erase", str(base), "--concepts", CONCEPT, *mini.QUICK, *FEW, "--out", str(tmp_path)]
+    arguments = [
+        "erase",
+        str(base),
+        "--concepts",
+        CONCEPT,
+        *mini.QUICK,
+        *FEW,
+        "--out",
+        str(tmp_path),
+    ]
     assert main([*arguments, *given(home, "t5")]) == 0
     assert "The pooled path stays unedited, because no CLIP-L was found" in capsys.readouterr().err
     assert main([*arguments, *given(home, "t5", "clip_l"), "--no-pooled", "--force"]) == 0
     assert "pooled path" not in capsys.readouterr().err
     assert torch.equal(
-        *(load_file(file)[POOLED["flux-dev"]] for file in (base, tmp_path / "flux-dev-erased.safetensors"))
+        *(
+            load_file(file)[POOLED["flux-dev"]]
+            for file in (base, tmp_path / "flux-dev-erased.safetensors")
+        )
     )
     setup = TextSetup(None, home / "words", (home / "clip_g.safetensors",))
     encoder = setup.encoder(ModelSource.open(home / "sd3.safetensors")).encoder
@@ -132,7 +188,9 @@ def test_an_encoder_for_pooled_text_may_be_missing(
     assert row.shape == (2048,) and not row[:768].any() and row[768:].all()
 
 
-def test_verify_measures_the_pooled_path(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_measures_the_pooled_path(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     family, base = "flux-schnell", home / "flux-schnell.safetensors"
     assert erase(home, family, tmp_path) == 0
     file = tmp_path / f"{family}-erased.safetensors"
@@ -147,8 +205,17 @@ def test_kept_names_stay_in_both_streams(home: Path, tmp_path: Path, family: str
     names = ["Claude Monet", "Frida Kahlo", "Hokusai", "a red chair"]
     (tmp_path / "keep.txt").write_text("\n".join(names))
     keep = ["--retain-file", str(tmp_path / "keep.txt"), "--held-out", "0", "--no-ipf"]
-    arguments = ["erase", str(home / f"{family}.safetensors"), "--concepts", CONCEPT, *mini.QUICK[:2], *keep]
-    assert main([*arguments, *given(home, *ENCODERS[family]), "--out", str(tmp_path), "--quiet"]) == 0
+    arguments = [
+        "erase",
+        str(home / f"{family}.safetensors"),
+        "--concepts",
+        CONCEPT,
+        *mini.QUICK[:2],
+        *keep,
+    ]
+    assert (
+        main([*arguments, *given(home, *ENCODERS[family]), "--out", str(tmp_path), "--quiet"]) == 0
+    )
     old = load_file(home / f"{family}.safetensors")[ENTRY[family]].double()
     new = load_file(tmp_path / f"{family}-erased.safetensors")[ENTRY[family]].double()
 
@@ -161,7 +228,9 @@ def test_kept_names_stay_in_both_streams(home: Path, tmp_path: Path, family: str
 
 
 @pytest.mark.parametrize("family", ["sd3", "flux-dev"])
-def test_all_commands_work(home: Path, tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_commands_work(
+    home: Path, tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     base, text = str(home / f"{family}.safetensors"), given(home, *ENCODERS[family])
     out = tmp_path / "out"
     rows = ["--rows", "context", "--context-names", "1"] if family == "sd3" else []
@@ -173,16 +242,48 @@ def test_all_commands_work(home: Path, tmp_path: Path, family: str, capsys: pyte
     assert "with 1 layer to edit" in capsys.readouterr().out
     assert main(["probe", file, "--base", base, *text, "--json", "--templates", "0"]) in (0, 1)
     tried = json.loads(capsys.readouterr().out)["tried"]
-    assert {"name", "case", "typo"} <= {one["rung"] for one in tried} and max(one["before"] for one in tried) > 0.9
-    assert main(["forecast", base, "--concepts", CONCEPT, *mini.QUICK, *FEW[:2], *text, "--json"]) == 0
+    assert {"name", "case", "typo"} <= {one["rung"] for one in tried} and max(
+        one["before"] for one in tried
+    ) > 0.9
+    assert (
+        main(["forecast", base, "--concepts", CONCEPT, *mini.QUICK, *FEW[:2], *text, "--json"]) == 0
+    )
     assert len(json.loads(capsys.readouterr().out)["names"]) == 4
     recipe = str(out / f"{family}-recipe.json")
-    assert main(["apply", recipe, base, *text, "--out", str(tmp_path / "again"), "--quiet", "--save", "lora"]) == 0
+    assert (
+        main(
+            [
+                "apply",
+                recipe,
+                base,
+                *text,
+                "--out",
+                str(tmp_path / "again"),
+                "--quiet",
+                "--save",
+                "lora",
+            ]
+        )
+        == 0
+    )
     names = [tmp_path / folder / f"{family}-eraser-lora.safetensors" for folder in ("out", "again")]
-    assert all(torch.equal(*pair) for pair in zip(*(load_file(name).values() for name in names), strict=True))
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(*(load_file(name).values() for name in names), strict=True)
+    )
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "model.safetensors").write_bytes(Path(base).read_bytes())
-    batch = ["batch", "--recipe", recipe, "--in", str(tmp_path / "in"), "--out", str(tmp_path / "b"), *text, "--quiet"]
+    batch = [
+        "batch",
+        "--recipe",
+        recipe,
+        "--in",
+        str(tmp_path / "in"),
+        "--out",
+        str(tmp_path / "b"),
+        *text,
+        "--quiet",
+    ]
     assert main(batch) == 0 and (tmp_path / "b" / "model-erased.safetensors").is_file()
 
 
@@ -191,12 +292,25 @@ def test_a_file_with_its_encoders_inside_needs_no_paths(home: Path, tmp_path: Pa
     parts = {"clip_l": "clip_l", "t5xxl": "t5"}
     for name, file in parts.items():
         tensors = load_file(home / f"{file}.safetensors")
-        content |= {f"text_encoders.{name}.transformer.{key}": value for key, value in tensors.items()}
+        content |= {
+            f"text_encoders.{name}.transformer.{key}": value for key, value in tensors.items()
+        }
     save_file(content, tmp_path / "sd3.safetensors")
-    arguments = ["erase", str(tmp_path / "sd3.safetensors"), "--concepts", CONCEPT, *mini.QUICK, *FEW[:2], "--quiet"]
+    arguments = [
+        "erase",
+        str(tmp_path / "sd3.safetensors"),
+        "--concepts",
+        CONCEPT,
+        *mini.QUICK,
+        *FEW[:2],
+        "--quiet",
+    ]
     assert main([*arguments, "--out", str(tmp_path), "--save", "lora", *given(home)]) == 0
     assert erase(home, "sd3", tmp_path / "parts", "--save", "lora") == 0
-    ours, theirs = (load_file(folder / "sd3-eraser-lora.safetensors") for folder in (tmp_path, tmp_path / "parts"))
+    ours, theirs = (
+        load_file(folder / "sd3-eraser-lora.safetensors")
+        for folder in (tmp_path, tmp_path / "parts")
+    )
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
@@ -213,7 +327,22 @@ def test_diffusers_folders(home: Path, tmp_path: Path, family: str) -> None:
         save_file(tensors, model / name / f"{stem}.safetensors")
     mini_dit.write_tokenizer(model / f"tokenizer{places['t5']}")
     (model / "model_index.json").write_text("{}")
-    assert main(["erase", str(model), "--concepts", CONCEPT, *mini.QUICK, *FEW, "--out", str(tmp_path), "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "erase",
+                str(model),
+                "--concepts",
+                CONCEPT,
+                *mini.QUICK,
+                *FEW,
+                "--out",
+                str(tmp_path),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     file = "transformer/diffusion_pytorch_model.safetensors"
     before, after = load_file(model / file), load_file(tmp_path / "model-erased" / file)
     edited = {"context_embedder.weight", "time_text_embed.text_embedder.linear_1.weight"}
@@ -224,9 +353,18 @@ def test_diffusers_folders(home: Path, tmp_path: Path, family: str) -> None:
             assert (model / part).read_bytes() == (tmp_path / "model-erased" / part).read_bytes()
 
 
-def test_weights_of_8_bits_get_a_lora(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_of_8_bits_get_a_lora(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mini_dit.write_dit(tmp_path / "flux-dev.safetensors", "flux-dev", dtype=torch.float8_e4m3fn)
-    arguments = ["erase", str(tmp_path / "flux-dev.safetensors"), "--concepts", CONCEPT, *mini.QUICK, *FEW]
+    arguments = [
+        "erase",
+        str(tmp_path / "flux-dev.safetensors"),
+        "--concepts",
+        CONCEPT,
+        *mini.QUICK,
+        *FEW,
+    ]
     assert main([*arguments, *given(home, "t5"), "--out", str(tmp_path / "out")]) == 0
     assert "a LoRA is written instead" in capsys.readouterr().err
     assert not (tmp_path / "out" / "flux-dev-erased.safetensors").exists()
@@ -241,23 +379,40 @@ REFUSED = {
         ("flux-dev", "t5"): "contains no text encoder that Flux.1 dev uses",
         ("t5", "t5"): "both contain T5-XXL",
     },
-    "sd3": {(): "no text encoder CLIP-L and CLIP-G and T5-XXL", ("clip_l", "umt5"): "contains no text encoder that"},
+    "sd3": {
+        (): "no text encoder CLIP-L and CLIP-G and T5-XXL",
+        ("clip_l", "umt5"): "contains no text encoder that",
+    },
 }
 
 
-@pytest.mark.parametrize(("family", "names"), [(family, names) for family in REFUSED for names in REFUSED[family]])
+@pytest.mark.parametrize(
+    ("family", "names"), [(family, names) for family in REFUSED for names in REFUSED[family]]
+)
 def test_missing_and_wrong_encoders_are_a_sentence(
-    home: Path, tmp_path: Path, family: str, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    home: Path,
+    tmp_path: Path,
+    family: str,
+    names: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if "umt5" in names and not (home / "umt5.safetensors").exists():
         table = "layer.0.SelfAttention.relative_attention_bias.weight"
         tensors = load_file(home / "t5.safetensors")
         tensors[f"encoder.block.1.{table}"] = tensors[f"encoder.block.0.{table}"].clone()
         save_file(tensors, home / "umt5.safetensors")
-    arguments = ["erase", str(home / f"{family}.safetensors"), "--concepts", mini.CONCEPTS, *mini.QUICK]
+    arguments = [
+        "erase",
+        str(home / f"{family}.safetensors"),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+    ]
     assert main([*arguments, *given(home, *names), "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err
-    assert REFUSED[family][names] in said and said.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert (
+        REFUSED[family][names] in said and said.count("\n") == 1 and not (tmp_path / "out").exists()
+    )
     if "no text encoder T5" in said or not names:
         assert "--text-encoder PATH" in said
 
@@ -265,12 +420,21 @@ def test_missing_and_wrong_encoders_are_a_sentence(
 def test_what_is_missing_and_what_takes_long_is_said(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = ["erase", str(home / "sd3.safetensors"), "--concepts", CONCEPT, *mini.QUICK, *FEW[:2], "--save", "lora"]
+    base = [
+        "erase",
+        str(home / "sd3.safetensors"),
+        "--concepts",
+        CONCEPT,
+        *mini.QUICK,
+        *FEW[:2],
+        "--save",
+        "lora",
+    ]
     assert main([*base, *given(home, "clip_l"), "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().err
     assert "No CLIP-G and no T5-XXL were found (give them with --text-encoder PATH)" in said
     assert "at full length" not in said
-    monkeypatch.setattr("speed_erase.speed_ops.checkpoints.clean.MANY_TEXTS", 5)
+    monkeypatch.setattr("speed_erase.speed_ops.checkpoints.erase_file.MANY_TEXTS", 5)
     base[1] = str(home / "flux-dev.safetensors")
     assert main([*base, *given(home, "t5"), "--out", str(tmp_path / "b")]) == 0
     said = capsys.readouterr().err
@@ -287,4 +451,8 @@ def test_no_tokenizer_is_a_sentence_that_says_where_to_get_one(
     for more in ([], ["--tokenizer", str(tmp_path)]):
         assert main([*base, *encoder, *more]) == 1
         said = capsys.readouterr().err
-        assert "No T5 tokenizer was found" in said and "ComfyUI checkout" in said and "tokenizer.json" in said
+        assert (
+            "No T5 tokenizer was found" in said
+            and "ComfyUI checkout" in said
+            and "tokenizer.json" in said
+        )

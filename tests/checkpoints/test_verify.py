@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from speed_erase.speed_ops.certificate.certificate import BARS, Certificate, ConceptResult, verdict
 from speed_erase.speed_ops.checkpoints.claims import LEFT_TOLERANCE, broken_claims
 from speed_erase.speed_ops.cli import main as main
-from speed_erase.speed_ops.files.metadata import Provenance
-from speed_erase.speed_ops.files.recipe import Recipe, RecipeConcept
+from speed_erase.speed_ops.provenance import Provenance
+from speed_erase.speed_ops.recipe import Recipe, RecipeConcept
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -34,12 +34,29 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("pair")
     base = folder / "m.safetensors"
     mini.write_model(base)
-    assert main(["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, "--out", str(folder), "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "erase",
+                str(base),
+                "--concepts",
+                mini.CONCEPTS,
+                *mini.QUICK,
+                "--out",
+                str(folder),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     return base, folder
 
 
 def tampered(
-    pair: tuple[Path, Path], target: Path, change: Callable[[dict, dict, dict], None], name: str = "erased"
+    pair: tuple[Path, Path],
+    target: Path,
+    change: Callable[[dict, dict, dict], None],
+    name: str = "erased",
 ) -> Path:
     """A copy of a result with `change(its tensors, the base's tensors, its header)`."""
     source = pair[1] / f"m-{name}.safetensors"
@@ -93,7 +110,9 @@ def claim_no_drift(content: dict, base: dict, header: dict) -> None:
 
 
 def damage_retained(content: dict, base: dict, header: dict) -> None:
-    content.update({k: v + 0.2 * v.flip(1) for k, v in content.items() if k.endswith("attn2.to_v.weight")})
+    content.update(
+        {k: v + 0.2 * v.flip(1) for k, v in content.items() if k.endswith("attn2.to_v.weight")}
+    )
 
 
 CHANGES = (
@@ -144,7 +163,9 @@ def every(**fields: Any) -> Callable[[list[dict]], list[dict]]:
 
 
 def without(*fields: str) -> Callable[[list[dict]], list[dict]]:
-    return lambda items: [{name: value for name, value in one.items() if name not in fields} for one in items]
+    return lambda items: [
+        {name: value for name, value in one.items() if name not in fields} for one in items
+    ]
 
 
 def with_settings(**fields: Any) -> Callable[[dict], dict]:
@@ -169,33 +190,62 @@ FORGED = {
     "no such verdict": (forged(concepts=every(verdict="perfect")), "calls 'Van Gogh' perfect"),
     "no verdict": (forged(concepts=without("verdict")), "calls 'Van Gogh' None"),
     "verdict of a list": (forged(concepts=every(verdict=["erased"])), "calls 'Van Gogh'"),
-    "left in unseen prompts": (forged(concepts=every(probe_median=0.0)), "is left in unseen prompts; the .* says 0%"),
+    "left in unseen prompts": (
+        forged(concepts=every(probe_median=0.0)),
+        "is left in unseen prompts; the .* says 0%",
+    ),
     "left not said": (forged(concepts=without("probe_median")), "the certificate does not say"),
     "left no number": (forged(concepts=every(solved_median="0")), "the certificate does not say"),
-    "left in the worst layer": (forged(concepts=every(probe_worst=0.0)), "in the worst layer; the certificate says 0%"),
-    "another name": (forged(concepts=every(name="Picasso")), "speaks of another concept in the place of 'Van Gogh'"),
+    "left in the worst layer": (
+        forged(concepts=every(probe_worst=0.0)),
+        "in the worst layer; the certificate says 0%",
+    ),
+    "another name": (
+        forged(concepts=every(name="Picasso")),
+        "speaks of another concept in the place of 'Van Gogh'",
+    ),
     "another kind": (forged(concepts=every(kind="implicit")), "another kind of concept"),
     "more concepts": (forged(concepts=lambda items: items * 2), "covers 2 concepts, the recipe 1"),
     "no concepts": (forged(concepts=[]), "covers 0 concepts, the recipe 1"),
     "kind in the recipe": (in_recipe(concepts=every(kind="implicit")), "another kind of concept"),
     "no names": (forged(drift=[]), "says nothing about the kept names"),
-    "drift": (forged(drift=every(median=0.0, p95=0.0, maximum=0.0, mean=0.0)), "maximum drift of the kept names"),
-    "largest drift": (forged(drift=every(maximum=0.0)), "maximum drift of the kept names .* says 0.0%"),
+    "drift": (
+        forged(drift=every(median=0.0, p95=0.0, maximum=0.0, mean=0.0)),
+        "maximum drift of the kept names",
+    ),
+    "largest drift": (
+        forged(drift=every(maximum=0.0)),
+        "maximum drift of the kept names .* says 0.0%",
+    ),
     "drift no number": (forged(drift=every(maximum=None)), "maximum drift of the kept names"),
     "drift by name": (forged(drift=every(worst=[["Monet", 0.0]])), "lists none that far"),
     "how many names": (forged(drift=every(names=10**6)), "more names than there are"),
     "other names": (
-        forged(drift=lambda items: [*items, items[0] | {"group": "held_out", "where": "context", "maximum": 0.0}]),
+        forged(
+            drift=lambda items: [
+                *items,
+                items[0] | {"group": "held_out", "where": "context", "maximum": 0.0},
+            ]
+        ),
         "names that the recipe does not give",
     ),
     "the same names twice": (
         forged(drift=lambda items: [items[0] | {"maximum": 0.0}, *items]),
         "or twice of the same",
     ),
-    "a group of no kind": (forged(drift=lambda items: [*items, {"group": [1], "where": {}}]), "does not give"),
+    "a group of no kind": (
+        forged(drift=lambda items: [*items, {"group": [1], "where": {}}]),
+        "does not give",
+    ),
     "layers": (forged(layers=1000), "is about 1000 layers, the recipe about"),
-    "settings": (forged(settings=with_settings(method="uce")), "made with method uce, the recipe says speed"),
-    "budget": (forged(settings=with_settings(drift_budget=0.001)), "made with drift_budget 0.001, the recipe says"),
+    "settings": (
+        forged(settings=with_settings(method="uce")),
+        "made with method uce, the recipe says speed",
+    ),
+    "budget": (
+        forged(settings=with_settings(drift_budget=0.001)),
+        "made with drift_budget 0.001, the recipe says",
+    ),
     "budget of the curve": (forged(curve={"budget": 0.001}), "names a budget of 0.001, the recipe"),
     "base": (no_base, "does not say which file it was made from"),
     "base in the recipe": (in_recipe(base_hash="00" * 32), "name different files"),
@@ -235,7 +285,10 @@ def test_a_better_verdict_than_the_measured_one_is_found(
         file = tampered(weak, tmp_path / f"{number}.safetensors", change, "eraser-lora")
         capsys.readouterr()
         assert verify(file, weak[0]) == 1
-        assert f"The certificate calls 'Van Gogh' {said}, but it is still there." in capsys.readouterr().out
+        assert (
+            f"The certificate calls 'Van Gogh' {said}, but it is still there."
+            in capsys.readouterr().out
+        )
 
 
 def claim(
@@ -259,9 +312,13 @@ def test_no_verdict_is_better_than_the_measurement(kind: str) -> None:
         for said in order:
             better = order.index(said) < order.index(verdict(left, left, kind))
             assert bool(claim(kind, left, said)) == better, (left, said)
-    # Numbers may be off by as much as half precision costs, and a verdict with them, but not by more.
+    # Numbers may be off by as much as half precision costs, and a verdict with them, but not by
+    # more.
     near, far = bars.erased + LEFT_TOLERANCE - 0.01, bars.erased + LEFT_TOLERANCE + 0.01
-    numbers = {name: bars.erased for name in ("solved_median", "probe_median", "solved_worst", "probe_worst")}
+    numbers = {
+        name: bars.erased
+        for name in ("solved_median", "probe_median", "solved_worst", "probe_worst")
+    }
     assert not claim(kind, near, "erased", **numbers)
     assert claim(kind, far, "erased", **numbers)
 
@@ -272,14 +329,20 @@ def test_the_way_to_go_is_checked_like_what_is_left(kind: str) -> None:
     assert arrived is not None
 
     def said(measured: float, claimed: float | None) -> list[str]:
-        """Faults of a header that says erased, for a concept of which all is left and so much of the way."""
+        """Faults of a header that says erased, for a concept of which all is left and so much of
+        the way.
+        """
         return claim(kind, 0.9, "erased", to_go=measured, probe_to_go=claimed)
 
     assert not said(arrived, arrived)
     assert any("of the way is still to go" in fault for fault in said(0.9, arrived))
     assert any("but it is still there" in fault for fault in said(0.9, 0.9))
-    assert any("but it is still there" in fault for fault in said(arrived, None)), "not said is not proven"
-    assert not claim(kind, 0.0, "erased", to_go=0.0, without="probe_to_go"), "earlier releases do not say it"
+    assert any("but it is still there" in fault for fault in said(arrived, None)), (
+        "not said is not proven"
+    )
+    assert not claim(kind, 0.0, "erased", to_go=0.0, without="probe_to_go"), (
+        "earlier releases do not say it"
+    )
 
 
 def test_without_unseen_prompts_nothing_counts_as_proven() -> None:
@@ -289,7 +352,9 @@ def test_without_unseen_prompts_nothing_counts_as_proven() -> None:
 
 def test_weakened_lora_is_found(pair: tuple[Path, Path], tmp_path: Path) -> None:
     def halve(content: dict, base: dict, header: dict) -> None:
-        content.update({key: value * 0.5 for key, value in content.items() if key.endswith("lora_up.weight")})
+        content.update(
+            {key: value * 0.5 for key, value in content.items() if key.endswith("lora_up.weight")}
+        )
 
     file = tampered(pair, tmp_path / "t.safetensors", halve, "eraser-lora")
     assert verify(file, pair[0], "--quiet") == 1
@@ -344,23 +409,55 @@ def test_redacted_files_name_nobody_and_verify_with_the_salt(
     assert "give the unredacted recipe and the salt" in capsys.readouterr().err
     assert verify(file, pair[0], "--recipe", recipe, "--salt", "wrong", "--quiet") == 1
     assert (
-        main(["apply", str(tmp_path / "r" / "m-recipe.json"), str(pair[0]), "--out", str(tmp_path / "x"), "--quiet"])
+        main(
+            [
+                "apply",
+                str(tmp_path / "r" / "m-recipe.json"),
+                str(pair[0]),
+                "--out",
+                str(tmp_path / "x"),
+                "--quiet",
+            ]
+        )
         == 1
     )
     assert not (tmp_path / "x").exists()
 
 
-ODD = ("O'Brien", 'Say "hi" Fritz', "back\\slash Otto", "Zoë", "Ægir", "吉卜力", "Über & <b>", "Fuchs 🦊", "Otto")
+ODD = (
+    "O'Brien",
+    'Say "hi" Fritz',
+    "back\\slash Otto",
+    "Zoë",
+    "Ægir",
+    "吉卜力",
+    "Über & <b>",
+    "Fuchs 🦊",
+    "Otto",
+)
 KEPT = ("Tante Käthe", 'Onkel "Os"wald', "Vetter\\It", "猫の恩返し")
 
 
 def test_no_redacted_file_shows_an_odd_name(tmp_path: Path) -> None:
     base, out = tmp_path / "zoë.safetensors", tmp_path / "out"
-    own = {"modelspec.title": f"A model of {ODD[0]}", "tags": json.dumps(ODD), "note": " / ".join(KEPT), "kind": "toy"}
+    own = {
+        "modelspec.title": f"A model of {ODD[0]}",
+        "tags": json.dumps(ODD),
+        "note": " / ".join(KEPT),
+        "kind": "toy",
+    }
     save_file(mini.write_model(base), base, metadata=own)
     (tmp_path / "what.txt").write_text("\n".join(f"{name} -> thing" for name in ODD), "utf-8")
     (tmp_path / "kept.txt").write_text("\n".join(KEPT), "utf-8")
-    common = ["erase", str(base), "--concepts-file", str(tmp_path / "what.txt"), "--preset", "few", "--quiet"]
+    common = [
+        "erase",
+        str(base),
+        "--concepts-file",
+        str(tmp_path / "what.txt"),
+        "--preset",
+        "few",
+        "--quiet",
+    ]
     common += ["--retain-file", str(tmp_path / "kept.txt")]
     assert main([*common, "--name", "m", "--out", str(out), "--redact", "--salt", SALT]) == 0
     assert len(list(out.iterdir())) == 4
@@ -378,14 +475,32 @@ def test_no_redacted_file_shows_an_odd_name(tmp_path: Path) -> None:
             text = re.sub(r"\\(.)", r"\1", text)
             for name in (*ODD, *KEPT, "thing"):
                 spelled = re.escape(re.sub(r"\\(.)", r"\1", name))
-                assert not re.search(rf"(?<!\w){spelled}(?!\w)", text, re.IGNORECASE), (file.name, name)
+                assert not re.search(rf"(?<!\w){spelled}(?!\w)", text, re.IGNORECASE), (
+                    file.name,
+                    name,
+                )
     assert main([*common, "--out", str(tmp_path / "c"), "--save", "recipe"]) == 0
     recipe = str(next((tmp_path / "c").iterdir()))
-    assert verify(out / "m-erased.safetensors", base, "--recipe", recipe, "--salt", SALT, "--quiet") == 0
+    assert (
+        verify(out / "m-erased.safetensors", base, "--recipe", recipe, "--salt", SALT, "--quiet")
+        == 0
+    )
 
 
-def test_probe_tries_the_ladder(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["probe", str(pair[1] / "m-erased.safetensors"), "--base", str(pair[0]), "--templates", "0", "--json"])
+def test_probe_tries_the_ladder(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(
+        [
+            "probe",
+            str(pair[1] / "m-erased.safetensors"),
+            "--base",
+            str(pair[0]),
+            "--templates",
+            "0",
+            "--json",
+        ]
+    )
     found = json.loads(capsys.readouterr().out)
     assert code == (1 if found["leaking"] else 0)
     assert {"name", "alias", "typo"} <= {one["rung"] for one in found["tried"]}
@@ -393,19 +508,34 @@ def test_probe_tries_the_ladder(pair: tuple[Path, Path], capsys: pytest.CaptureF
     assert name["before"] == pytest.approx(1, abs=1e-6) and name["after"] < 0.9
 
 
-def test_forecast_ranks_the_retain_names(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_forecast_ranks_the_retain_names(
+    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["forecast", str(pair[0]), "--concepts", mini.CONCEPTS, *mini.QUICK, "--json"]) == 0
     shifts = [one["shift"] for one in json.loads(capsys.readouterr().out)["names"]]
     assert len(shifts) >= 11 and shifts == sorted(shifts, reverse=True)
 
 
-def test_what_was_added_to_a_folder_is_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_added_to_a_folder_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base, copy = tmp_path / "pipeline", tmp_path / "out" / "pipeline-erased"
     mini.write_folder(base)
-    arguments = ["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, "--save", "checkpoint", "--quiet"]
+    arguments = [
+        "erase",
+        str(base),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--save",
+        "checkpoint",
+        "--quiet",
+    ]
     assert main([*arguments, "--out", str(copy.parent)]) == 0
     assert verify(copy, base) == 0
     (copy / "unet_2").mkdir()
-    (copy / "unet_2" / "x.safetensors").write_bytes(next((base / "unet").glob("*.safetensors")).read_bytes())
+    (copy / "unet_2" / "x.safetensors").write_bytes(
+        next((base / "unet").glob("*.safetensors")).read_bytes()
+    )
     assert verify(copy, base) == 1
     assert "unet_2/x.safetensors is no part of the model" in capsys.readouterr().out

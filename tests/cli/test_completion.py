@@ -32,7 +32,9 @@ sys.exit(main())
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder with the program, a few files, and a record of the heavy packages that completing has imported."""
+    """A folder with the program, a few files, and a record of the heavy packages that completing
+    has imported.
+    """
     program = tmp_path / "bin" / "speed-erase"
     program.parent.mkdir()
     body = pico.standalone(_PROGRAM.format(seen=str(tmp_path / "seen")))
@@ -101,7 +103,9 @@ def test_the_watch_sees_what_is_imported(home: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_has_its_script(shell: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shell_has_its_script(
+    shell: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert script.count("speed-erase") >= 1 and "_ARGCOMPLETE" in script
@@ -117,7 +121,9 @@ def test_every_shell_has_its_script(shell: str, home: Path, capsys: pytest.Captu
 def test_fish_completes(home: Path) -> None:
     script = "speed-erase completion fish | source; complete -C 'speed-erase erase m --kind st'"
     environment = os.environ | {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "HOME": str(home)}
-    done = subprocess.run(["fish", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["fish", "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["style"]
 
 
@@ -134,8 +140,14 @@ print -r -- found
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh here")
 def test_zsh_completes(home: Path) -> None:
-    environment = os.environ | {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "HOME": str(home), "TERM": "dumb"}
-    done = subprocess.run(["zsh", "-f", "-c", _ZSH], env=environment, capture_output=True, text=True, timeout=60)
+    environment = os.environ | {
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "TERM": "dumb",
+    }
+    done = subprocess.run(
+        ["zsh", "-f", "-c", _ZSH], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert "found" in done.stdout, done.stderr
 
 
@@ -145,7 +157,11 @@ def test_without_the_package_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "argcomplete", None)
     assert main(["completion", "bash"]) == 1
     said = capsys.readouterr().err
-    assert "argcomplete" in said and "pip install 'speed-erase[cli]'" in said and len(said.splitlines()) == 1
+    assert (
+        "argcomplete" in said
+        and "pip install 'speed-erase[cli]'" in said
+        and len(said.splitlines()) == 1
+    )
     assert main(["--version"]) == 0
     monkeypatch.setenv("_ARGCOMPLETE", "1")
     assert main(["erase"]) == 1

@@ -1,4 +1,6 @@
-"""A dry run says what would be read, encoded and written, refuses what would be refused, and writes nothing."""
+"""A dry run says what would be read, encoded and written, refuses what would be refused, and writes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copyfile(folder / "in" / "a.safetensors", folder / "in" / "b.safetensors")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPEED_ERASE_CACHE", str(folder / "cache"))
-        common = ["erase", str(folder / "in" / "a.safetensors"), "--concepts", mini.CONCEPTS, *mini.QUICK, "--quiet"]
+        common = [
+            "erase",
+            str(folder / "in" / "a.safetensors"),
+            "--concepts",
+            mini.CONCEPTS,
+            *mini.QUICK,
+            "--quiet",
+        ]
         assert main([*common, "--save", "recipe", "--out", str(folder)]) == 0
     return folder
 
@@ -35,16 +44,38 @@ def cold_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def erase(studio: Path, out: Path, *more: str) -> list[str]:
-    common = ["erase", str(studio / "in" / "a.safetensors"), "--concepts", mini.CONCEPTS, *mini.QUICK]
+    common = [
+        "erase",
+        str(studio / "in" / "a.safetensors"),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+    ]
     return [*common, "--out", str(out), *more]
 
 
 def apply(studio: Path, out: Path, *more: str) -> list[str]:
-    return ["apply", str(studio / "a-recipe.json"), str(studio / "in" / "a.safetensors"), "--out", str(out), *more]
+    return [
+        "apply",
+        str(studio / "a-recipe.json"),
+        str(studio / "in" / "a.safetensors"),
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 def batch(studio: Path, out: Path, *more: str) -> list[str]:
-    return ["batch", "--recipe", str(studio / "a-recipe.json"), "--in", str(studio / "in"), "--out", str(out), *more]
+    return [
+        "batch",
+        "--recipe",
+        str(studio / "a-recipe.json"),
+        "--in",
+        str(studio / "in"),
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 def run(studio: Path, out: Path, *more: str) -> list[str]:
@@ -70,7 +101,9 @@ def machine(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("command", [erase, apply, batch, run])
-def test_nothing_is_written(command: Any, studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written(
+    command: Any, studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = command(studio, tmp_path / "out", "--dry-run")
     before = tree(studio, tmp_path)
     for more in ([], ["--json"], ["--quiet"]):
@@ -87,7 +120,9 @@ def test_what_it_says_is_what_happens(
     assert main([*arguments, "--dry-run"]) == 0
     said = machine(capsys)
     assert said["dry_run"] is True and said["family"] == "Stable Diffusion 1.x"
-    assert said["reads"] == {str(studio / "in" / "a.safetensors"): (studio / "in" / "a.safetensors").stat().st_size}
+    assert said["reads"] == {
+        str(studio / "in" / "a.safetensors"): (studio / "in" / "a.safetensors").stat().st_size
+    }
     assert said["cached"] == 0 and said["seconds"] > 0
     assert main(arguments) == 0
     done = machine(capsys)
@@ -96,22 +131,34 @@ def test_what_it_says_is_what_happens(
     assert said["layers"] == len(done["certificate"]["layers"])
     for product, entry in said["writes"].items():
         size = Path(entry["path"]).stat().st_size
-        assert 0.3 * size <= entry["bytes"] + 20_000 and entry["bytes"] <= 3 * size + 20_000, product
+        assert 0.3 * size <= entry["bytes"] + 20_000 and entry["bytes"] <= 3 * size + 20_000, (
+            product
+        )
     again = command(studio, tmp_path / "again", "--json", "--dry-run")
     assert main(again) == 0
     assert machine(capsys)["cached"] >= done["encoded"] - 2
 
 
-def test_people_read_the_same(studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_read_the_same(
+    studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(erase(studio, tmp_path / "out", "--dry-run", "--save", "checkpoint,lora")) == 0
     lines = capsys.readouterr().out.splitlines()
     starts = [line.split()[0] for line in lines[1:-1]]
-    assert "a Stable Diffusion 1.x model" in lines[0] and starts == ["reads", "encodes", "checkpoint", "lora"]
+    assert "a Stable Diffusion 1.x model" in lines[0] and starts == [
+        "reads",
+        "encodes",
+        "checkpoint",
+        "lora",
+    ]
     assert lines[-1].endswith("Nothing was written.")
 
 
 def test_without_a_cache_nothing_counts_as_cached(
-    studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    studio: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SPEED_ERASE_CACHE", str(studio / "cache"))
     for more, some in (([], True), (["--no-cache"], False)):
@@ -120,7 +167,10 @@ def test_without_a_cache_nothing_counts_as_cached(
 
 
 def test_of_a_large_encoder_one_block_is_tried_and_its_cache_left_alone(
-    studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    studio: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(plans, "QUICK_PARAMETERS", 10)
     monkeypatch.setenv("SPEED_ERASE_CACHE", str(studio / "cache"))
@@ -138,19 +188,27 @@ class Usage(NamedTuple):
 
 
 def test_a_disk_without_room_is_refused(
-    studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    studio: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(10**9, 10**9 - 1000, 1000))
     for command in (erase, apply, run):
         assert main(command(studio, tmp_path / "out", "--dry-run", "--json")) == 1
         assert "GB free" in machine(capsys)["error"]["message"]
     # A LoRA and a recipe, which nothing else looks at before the work.
-    assert main(erase(studio, tmp_path / "out", "--dry-run", "--json", "--save", "lora,recipe")) == 1
+    assert (
+        main(erase(studio, tmp_path / "out", "--dry-run", "--json", "--save", "lora,recipe")) == 1
+    )
     assert machine(capsys)["error"]["code"] == "no-space"
 
 
 def test_a_batch_must_fit_as_a_whole(
-    studio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    studio: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(batch(studio, tmp_path / "out", "--dry-run", "--json", "--save", "lora")) == 0
     said = machine(capsys)
@@ -170,7 +228,9 @@ def _unet_alone(folder: Path) -> Path:
     return folder / "unet.safetensors"
 
 
-def test_what_would_be_refused_is_refused(studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_would_be_refused_is_refused(
+    studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "a-recipe.json").write_text("mine")
     (tmp_path / "file").write_text("not a folder")
@@ -182,7 +242,15 @@ def test_what_would_be_refused_is_refused(studio: Path, tmp_path: Path, capsys: 
         "not a folder": ["erase", model, *concepts, "--out", str(tmp_path / "file" / "out")],
         "no text encoder": ["erase", str(_unet_alone(tmp_path)), *concepts, "--out", out],
         "no file": ["erase", str(tmp_path / "missing.safetensors"), *concepts, "--out", out],
-        "tokens": ["erase", model, "--concepts", " ".join("abcdefgh" * 12), *mini.QUICK, "--out", out],
+        "tokens": [
+            "erase",
+            model,
+            "--concepts",
+            " ".join("abcdefgh" * 12),
+            *mini.QUICK,
+            "--out",
+            out,
+        ],
         "vocab.json": ["erase", model, *concepts, "--out", out, "--tokenizer", str(tmp_path)],
         "clip skip": ["erase", model, *concepts, "--out", out, "--clip-skip", "40"],
     }
@@ -195,12 +263,22 @@ def test_what_would_be_refused_is_refused(studio: Path, tmp_path: Path, capsys: 
         assert main(arguments) == 1 and words in capsys.readouterr().err
 
 
-def test_a_batch_tells_each_model_apart(studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_tells_each_model_apart(
+    studio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):
         shutil.copyfile(studio / "in" / "a.safetensors", tmp_path / "in" / f"{name}.safetensors")
     (tmp_path / "in" / "broken.safetensors").write_bytes(b"")
-    arguments = ["batch", "--recipe", str(studio / "a-recipe.json"), "--in", str(tmp_path / "in"), "--save", "lora"]
+    arguments = [
+        "batch",
+        "--recipe",
+        str(studio / "a-recipe.json"),
+        "--in",
+        str(tmp_path / "in"),
+        "--save",
+        "lora",
+    ]
     arguments += ["--out", str(tmp_path / "out")]
     assert main([*arguments, "--include", "a.*", "--quiet"]) == 0
     before = tree(tmp_path / "in", tmp_path / "out")
@@ -208,5 +286,8 @@ def test_a_batch_tells_each_model_apart(studio: Path, tmp_path: Path, capsys: py
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("[1/3] a.safetensors: skipped. Already done.")
     assert lines[1].startswith("[2/3] b.safetensors: ready. Stable Diffusion 1.x, ")
-    assert lines[2].startswith("[3/3] broken.safetensors: failed.") and lines[-1] == "1 ready, 1 skipped, 1 failed."
+    assert (
+        lines[2].startswith("[3/3] broken.safetensors: failed.")
+        and lines[-1] == "1 ready, 1 skipped, 1 failed."
+    )
     assert tree(tmp_path / "in", tmp_path / "out") == before

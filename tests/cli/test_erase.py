@@ -1,4 +1,6 @@
-"""The whole path on runnable mini models: what is written, what is left alone, and what the files say of themselves."""
+"""The whole path on runnable mini models: what is written, what is left alone, and what the files
+say of themselves.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.lora import read_lora
-from speed_erase.speed_ops.files.metadata import read_provenance
 from speed_erase.speed_ops.models.architecture import LayerKey
 from speed_erase.speed_ops.models.detect import detect, layers, pooled_layer
+from speed_erase.speed_ops.provenance import read_provenance
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -32,7 +34,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def erase(model: Path, out: Path, *more: str) -> int:
-    return main(["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, "--out", str(out), "--quiet", *more])
+    return main(
+        [
+            "erase",
+            str(model),
+            "--concepts",
+            mini.CONCEPTS,
+            *mini.QUICK,
+            "--out",
+            str(out),
+            "--quiet",
+            *more,
+        ]
+    )
 
 
 def machine(capsys: pytest.CaptureFixture[str]) -> dict:
@@ -51,12 +65,15 @@ def edited_keys(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_everything_is_written_and_nothing_else_changes(models: Path, tmp_path: Path, family: str) -> None:
+def test_everything_is_written_and_nothing_else_changes(
+    models: Path, tmp_path: Path, family: str
+) -> None:
     base = models / f"{family}.safetensors"
     assert erase(base, tmp_path) == 0
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [
-        f"{family}-{end}" for end in ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "report.html")
+        f"{family}-{end}"
+        for end in ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "report.html")
     ]
     before, after = load_file(base), load_file(tmp_path / f"{family}-erased.safetensors")
     keys = edited_keys(base)
@@ -72,11 +89,24 @@ def test_everything_is_written_and_nothing_else_changes(models: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_files_verify(models: Path, tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_verify(
+    models: Path, tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = models / f"{family}.safetensors"
     assert erase(base, tmp_path, "--save", "checkpoint,lora") == 0
     for name in ("erased", "eraser-lora"):
-        assert main(["verify", str(tmp_path / f"{family}-{name}.safetensors"), "--base", str(base), "--json"]) == 0
+        assert (
+            main(
+                [
+                    "verify",
+                    str(tmp_path / f"{family}-{name}.safetensors"),
+                    "--base",
+                    str(base),
+                    "--json",
+                ]
+            )
+            == 0
+        )
         assert machine(capsys)["verified"] is True
 
 
@@ -91,7 +121,9 @@ def test_header_says_what_was_done(models: Path, tmp_path: Path) -> None:
         assert said.certificate["concepts"][0]["verdict"] in ("erased", "weakened", "stands")
 
 
-def test_second_run_encodes_nothing(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_run_encodes_nothing(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [
         "erase",
         str(models / "sd1.safetensors"),
@@ -107,8 +139,9 @@ def test_second_run_encodes_nothing(models: Path, tmp_path: Path, capsys: pytest
     assert main([*arguments, "--out", str(tmp_path / "b")]) == 0
     again = machine(capsys)
     assert again["encoded"] == 0 and again["reused"] > 0
-    # The same files from the cache, and from another process without it; a processor's libraries may round otherwise
-    # from run to run, so the tensors are held to the precision they are stored in.
+    # The same files from the cache, and from another process without it; a processor's libraries
+    # may round otherwise from run to run, so the tensors are held to the precision they are stored
+    # in.
     assert mini.run(*arguments, "--no-cache", "--out", tmp_path / "c").returncode == 0
     files = ["sd1-erased.safetensors", "sd1-eraser-lora.safetensors", "sd1-recipe.json"]
     assert sorted(file.name for file in (tmp_path / "c").iterdir()) == files
@@ -117,24 +150,47 @@ def test_second_run_encodes_nothing(models: Path, tmp_path: Path, capsys: pytest
         first, *others = (load_file(tmp_path / name / file) for name in "abc")
         for other in others:
             assert list(other) == list(first)
-            assert all(torch.allclose(other[key], first[key], rtol=2e-3, atol=1e-4) for key in first), file
+            assert all(
+                torch.allclose(other[key], first[key], rtol=2e-3, atol=1e-4) for key in first
+            ), file
 
 
 def test_recipe_reproduces_the_edit(models: Path, tmp_path: Path) -> None:
     base = models / "sd1.safetensors"
     assert erase(base, tmp_path / "a", "--strength", "0.8", "--seed", "3", "--held-out", "0.2") == 0
-    for number, recipe in enumerate(("sd1-recipe.json", "sd1-erased.safetensors", "sd1-eraser-lora.safetensors")):
+    for number, recipe in enumerate(
+        ("sd1-recipe.json", "sd1-erased.safetensors", "sd1-eraser-lora.safetensors")
+    ):
         out = tmp_path / f"b{number}"
-        assert main(["apply", str(tmp_path / "a" / recipe), str(base), "--out", str(out), "--quiet"]) == 0
-        ours, theirs = (load_file(folder / "sd1-erased.safetensors") for folder in (tmp_path / "a", out))
+        assert (
+            main(["apply", str(tmp_path / "a" / recipe), str(base), "--out", str(out), "--quiet"])
+            == 0
+        )
+        ours, theirs = (
+            load_file(folder / "sd1-erased.safetensors") for folder in (tmp_path / "a", out)
+        )
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-        assert (tmp_path / "a" / "sd1-recipe.json").read_text() == (out / "sd1-recipe.json").read_text()
+        assert (tmp_path / "a" / "sd1-recipe.json").read_text() == (
+            out / "sd1-recipe.json"
+        ).read_text()
 
 
 def test_recipe_carries_over_to_another_model(models: Path, tmp_path: Path) -> None:
     assert erase(models / "sd1.safetensors", tmp_path / "a", "--save", "recipe") == 0
     recipe = str(tmp_path / "a" / "sd1-recipe.json")
-    assert main(["apply", recipe, str(models / "sd2.safetensors"), "--out", str(tmp_path / "b"), "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "apply",
+                recipe,
+                str(models / "sd2.safetensors"),
+                "--out",
+                str(tmp_path / "b"),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert (
         main(
             [
@@ -149,15 +205,29 @@ def test_recipe_carries_over_to_another_model(models: Path, tmp_path: Path) -> N
     )
 
 
-def test_half_strength_is_certified_as_such(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_half_strength_is_certified_as_such(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = models / "sd1.safetensors"
-    common = ["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, "--json", "--save", "checkpoint"]
+    common = [
+        "erase",
+        str(base),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--json",
+        "--save",
+        "checkpoint",
+    ]
     left = []
     for strength in ("1", "0.5"):
         out = tmp_path / strength
         assert main([*common, "--out", str(out), "--strength", strength]) == 0
         left.append(machine(capsys)["certificate"]["concepts"][0]["solved_median"])
-        assert main(["verify", str(out / "sd1-erased.safetensors"), "--base", str(base), "--quiet"]) == 0
+        assert (
+            main(["verify", str(out / "sd1-erased.safetensors"), "--base", str(base), "--quiet"])
+            == 0
+        )
     assert left[1] > left[0] + 0.2
 
 
@@ -174,7 +244,9 @@ def test_diffusers_folder(tmp_path: Path) -> None:
 def test_folder_and_single_file_give_the_same_edit(models: Path, tmp_path: Path) -> None:
     mini.write_folder(tmp_path / "model")
     assert erase(tmp_path / "model", tmp_path / "a", "--save", "lora") == 0
-    assert erase(models / "sd1.safetensors", tmp_path / "b", "--save", "lora", "--name", "model") == 0
+    assert (
+        erase(models / "sd1.safetensors", tmp_path / "b", "--save", "lora", "--name", "model") == 0
+    )
     first, second = (load_file(tmp_path / name / "model-eraser-lora.safetensors") for name in "ab")
     assert first.keys() == second.keys()
 
@@ -184,14 +256,19 @@ def test_dtype_stays(tmp_path: Path, dtype: torch.dtype) -> None:
     mini.write_model(tmp_path / "m.safetensors", dtype=dtype)
     assert erase(tmp_path / "m.safetensors", tmp_path / "out", "--save", "checkpoint") == 0
     after = load_file(tmp_path / "out" / "m-erased.safetensors")
-    assert all(after[key].dtype == dtype for key in edited_keys(tmp_path / "m.safetensors").values())
+    assert all(
+        after[key].dtype == dtype for key in edited_keys(tmp_path / "m.safetensors").values()
+    )
     base, copy = str(tmp_path / "m.safetensors"), str(tmp_path / "out" / "m-erased.safetensors")
     assert main(["verify", copy, "--base", base, "--quiet"]) == 0
 
 
 def test_eight_bits_get_a_lora(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = mini.write_model(tmp_path / "m.safetensors")
-    small = {k: v.to(torch.float8_e4m3fn) if "attn2" in k and v.ndim == 2 else v for k, v in content.items()}
+    small = {
+        k: v.to(torch.float8_e4m3fn) if "attn2" in k and v.ndim == 2 else v
+        for k, v in content.items()
+    }
     save_file(small, tmp_path / "fp8.safetensors")
     code = main(
         [
@@ -212,7 +289,9 @@ def test_eight_bits_get_a_lora(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_averaged_copy_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = mini.write_model(tmp_path / "m.safetensors")
-    content["model_ema.diffusion_modelinput_blocks11transformer_blocks0attn2to_vweight"] = torch.ones(8, 768)
+    content["model_ema.diffusion_modelinput_blocks11transformer_blocks0attn2to_vweight"] = (
+        torch.ones(8, 768)
+    )
     save_file(content, tmp_path / "m.safetensors")
     code = main(
         [
@@ -228,14 +307,35 @@ def test_averaged_copy_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture
         ]
     )
     assert code == 0 and "second copy" in capsys.readouterr().err
-    assert not any(key.startswith("model_ema.") for key in load_file(tmp_path / "out" / "m-erased.safetensors"))
+    assert not any(
+        key.startswith("model_ema.") for key in load_file(tmp_path / "out" / "m-erased.safetensors")
+    )
     base, copy = str(tmp_path / "m.safetensors"), str(tmp_path / "out" / "m-erased.safetensors")
     assert main(["verify", copy, "--base", base, "--quiet"]) == 0
 
 
-def test_contexts_are_used_by_default(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["erase", str(models / "sd1.safetensors"), "--concepts", mini.CONCEPTS, "--retain", "artists"]
-    arguments += ["--retain-limit", "12", "--context-names", "2", "--out", str(tmp_path), "--save", "recipe", "--json"]
+def test_contexts_are_used_by_default(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "erase",
+        str(models / "sd1.safetensors"),
+        "--concepts",
+        mini.CONCEPTS,
+        "--retain",
+        "artists",
+    ]
+    arguments += [
+        "--retain-limit",
+        "12",
+        "--context-names",
+        "2",
+        "--out",
+        str(tmp_path),
+        "--save",
+        "recipe",
+        "--json",
+    ]
     assert main(arguments) == 0
     found = machine(capsys)
     assert found["certificate"]["settings"]["preset_name"] == "auto"

@@ -1,4 +1,6 @@
-"""Killed, fed with nonsense, or given a large file: the final name holds the old or the whole new file, and no more."""
+"""Killed, fed with nonsense, or given a large file: the final name holds the old or the whole new
+file, and no more.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ from safetensors.torch import save_file
 from speed_erase.speed_ops.cli import main as main
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
-FUZZ = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+FUZZ = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +47,15 @@ def nursery(workshop: attack.Workshop) -> Iterator[mini.Nursery]:
 
 
 @pytest.mark.parametrize("kind", ["erase", "folder", "batch"])
-def test_killed_a_few_times(workshop: attack.Workshop, tmp_path: Path, nursery: mini.Nursery, kind: str) -> None:
+def test_killed_a_few_times(
+    workshop: attack.Workshop, tmp_path: Path, nursery: mini.Nursery, kind: str
+) -> None:
     """The long version is `python -m benchmarks.attack kills`."""
     killer = attack.Killer(workshop, nursery, kind, tmp_path / "out")
-    caught = sum(killer.strike(how) for how in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+    caught = sum(
+        killer.strike(how)
+        for how in (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+    )
     for _ in range(40):  # on a busy machine most strikes come too early or too late
         if caught:
             break
@@ -55,7 +65,10 @@ def test_killed_a_few_times(workshop: attack.Workshop, tmp_path: Path, nursery: 
 
 
 def test_interrupted_while_writing_leaves_nothing(
-    workshop: attack.Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workshop: attack.Workshop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from speed_erase.speed_ops.cli.console import Console
 
@@ -103,13 +116,17 @@ def survives(capsys: pytest.CaptureFixture[str]):
 
 @pytest.mark.parametrize("number", range(25))
 def test_fuzzed_files(workshop: attack.Workshop, tmp_path: Path, number: int, survives) -> None:
-    """Recipes, headers, lists and job files; the long version is `python -m benchmarks.attack fuzz`."""
+    """Recipes, headers, lists and job files; the long version is `python -m benchmarks.attack
+    fuzz`.
+    """
     attack.Fuzzer(workshop, tmp_path, survives)(number)
 
 
 LIST_TEXT = st.one_of(
     st.binary(max_size=200),
-    st.text(alphabet='abé,;"\n\r\t|->#{}[]:\\ \x00\ufeff', max_size=200).map(lambda text: text.encode()),
+    st.text(alphabet='abé,;"\n\r\t|->#{}[]:\\ \x00\ufeff', max_size=200).map(
+        lambda text: text.encode()
+    ),
 )
 
 
@@ -118,8 +135,13 @@ LIST_TEXT = st.one_of(
 def test_lists_of_anything(tmp_path: Path, content: bytes, suffix: str, survives) -> None:
     file = tmp_path / f"list{suffix}"
     file.write_bytes(content)
-    for option in (["--concepts-file", str(file)], ["--concepts", "a -> b", "--retain-file", str(file)]):
-        survives(["erase", str(tmp_path / "absent.safetensors"), *option, "--out", str(tmp_path / "o")])
+    for option in (
+        ["--concepts-file", str(file)],
+        ["--concepts", "a -> b", "--retain-file", str(file)],
+    ):
+        survives(
+            ["erase", str(tmp_path / "absent.safetensors"), *option, "--out", str(tmp_path / "o")]
+        )
 
 
 _PEAK = """
@@ -132,7 +154,16 @@ sys.exit(code)
 
 
 def _peak_megabytes(model: Path, out: Path, cache: Path) -> float:
-    arguments = ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, "--save", "checkpoint,lora", "--quiet"]
+    arguments = [
+        "erase",
+        str(model),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--save",
+        "checkpoint,lora",
+        "--quiet",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", pico.standalone(_PEAK), *arguments, "--force", "--out", str(out)],
         env=os.environ | {"OMP_NUM_THREADS": "1", "SPEED_ERASE_CACHE": str(cache)},
@@ -152,7 +183,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     for name, pieces in (("small", 1), ("large", 16)):
         content = mini.unet_tensors("sdxl") | mini.text_tensors("sdxl")
         ballast = torch.zeros(100_000_000 // 2, dtype=torch.float16)
-        content |= {f"model.diffusion_model.ballast.{i}.weight": ballast.clone() for i in range(pieces)}
+        content |= {
+            f"model.diffusion_model.ballast.{i}.weight": ballast.clone() for i in range(pieces)
+        }
         model = tmp_path / f"{name}.safetensors"
         save_file(content, model)
         del content

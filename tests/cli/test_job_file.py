@@ -1,4 +1,6 @@
-"""A job file and the flags of `erase` are two ways to say one thing, and a hostile file is one sentence."""
+"""A job file and the flags of `erase` are two ways to say one thing, and a hostile file is one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -85,11 +87,56 @@ redact = true
 salt_file = "salt"
 """
 
-FLAGS = ["--concepts", "Van Gogh | Vincent van Gogh -> art", "--concepts", "Claude Monet | Monet", "--strength", "0.8"]
-FLAGS += ["--concepts-file", "more.txt", "--retain", "artists,styles", "--retain-file", "mine.csv", "--preset", "few"]
-FLAGS += ["--retain-column", "who", "--retain-limit", "40", "--budget", "8%", "--threshold", "0.5", "--no-ipf"]
-FLAGS += ["--seed", "7", "--effort", "quick", "--text-encoder", "clip.safetensors", "--tokenizer", "tokens"]
-FLAGS += ["--clip-skip", "2", "--no-cache", "--save", "lora,recipe", "--name", "mine", "--force", "--strict"]
+FLAGS = [
+    "--concepts",
+    "Van Gogh | Vincent van Gogh -> art",
+    "--concepts",
+    "Claude Monet | Monet",
+    "--strength",
+    "0.8",
+]
+FLAGS += [
+    "--concepts-file",
+    "more.txt",
+    "--retain",
+    "artists,styles",
+    "--retain-file",
+    "mine.csv",
+    "--preset",
+    "few",
+]
+FLAGS += [
+    "--retain-column",
+    "who",
+    "--retain-limit",
+    "40",
+    "--budget",
+    "8%",
+    "--threshold",
+    "0.5",
+    "--no-ipf",
+]
+FLAGS += [
+    "--seed",
+    "7",
+    "--effort",
+    "quick",
+    "--text-encoder",
+    "clip.safetensors",
+    "--tokenizer",
+    "tokens",
+]
+FLAGS += [
+    "--clip-skip",
+    "2",
+    "--no-cache",
+    "--save",
+    "lora,recipe",
+    "--name",
+    "mine",
+    "--force",
+    "--strict",
+]
 FLAGS += ["--redact", "--salt-file", "salt", "--out", "out"]
 
 
@@ -131,9 +178,18 @@ def test_paths_are_relative_to_the_file(folder: Path, monkeypatch: pytest.Monkey
     (folder / "elsewhere").mkdir()
     monkeypatch.chdir(folder / "elsewhere")
     models, order = read_job(Path("../job.yaml"))
-    paths = [*models, *order.concepts_file, *order.retain_file, *order.text_encoder, order.tokenizer, order.out]
+    paths = [
+        *models,
+        *order.concepts_file,
+        *order.retain_file,
+        *order.text_encoder,
+        order.tokenizer,
+        order.out,
+    ]
     assert all(path.parent.resolve() == folder.resolve() for path in (*paths, order.salt_file))
-    (folder / "absolute.yaml").write_text("model: /m.safetensors\nconcepts: [a]\noutput: {folder: ~/out}")
+    (folder / "absolute.yaml").write_text(
+        "model: /m.safetensors\nconcepts: [a]\noutput: {folder: ~/out}"
+    )
     models, order = read_job(folder / "absolute.yaml")
     assert models == [Path("/m.safetensors")] and order.out == Path.home() / "out"
 
@@ -164,18 +220,32 @@ def test_a_printed_job_says_what_the_command_says(
 
 
 def test_a_printed_job_holds_no_secret(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["erase", "m.safetensors", "--concepts", "a", "--out", "out", "--redact", "--salt", "tell nobody"]
+    arguments = [
+        "erase",
+        "m.safetensors",
+        "--concepts",
+        "a",
+        "--out",
+        "out",
+        "--redact",
+        "--salt",
+        "tell nobody",
+    ]
     assert main([*arguments, "--print-job"]) == 0
     out = capsys.readouterr()
     assert "tell nobody" not in out.out and "redact: true" in out.out and "holds no salt" in out.err
-    assert main(["erase", "m.safetensors", "--concepts-file", "-", "--out", "out", "--print-job"]) in (1, 2)
+    assert main(
+        ["erase", "m.safetensors", "--concepts-file", "-", "--out", "out", "--print-job"]
+    ) in (1, 2)
 
 
 WRONG = {
     "modle: m.safetensors": "did you mean 'model'?",
     "model: m\nconcepts: [a]\noutput: {folder: o}\nsetings: {}": "did you mean 'settings'?",
     "model: m\nconcepts: [a]\noutput: {foldr: o}": "did you mean 'folder'?",
-    "model: m\nconcepts: [a]\noutput: {folder: o}\nsettings: {treshold: 1}": "did you mean 'threshold'?",
+    "model: m\nconcepts: [a]\noutput: {folder: o}\nsettings: {treshold: 1}": (
+        "did you mean 'threshold'?"
+    ),
     "model: m\nconcepts: [{nmae: a}]\noutput: {folder: o}": "did you mean 'name'?",
     "model: m\nconcepts: [{name: a, file: b}]\noutput: {folder: o}": "`name`, or a `file` alone",
     "model: m\nconcepts: [{anchor: a}]\noutput: {folder: o}": "give its `name`",
@@ -198,7 +268,9 @@ WRONG = {
     "model: m\nconcepts: [a]\noutput: {folder: o}\nstrength: .nan": "strength is nan",
     "model: m\nconcepts: [a]\noutput: {folder: o}\nstrength: true": "must be a number",
     "model: m\nconcepts: [a]\noutput: {folder: o}\nkeep: {limit: 2.5}": "whole number",
-    "model: m\nconcepts: [a]\noutput: {folder: o}\nkeep: {lists: [artist]}": "did you mean 'artists'?",
+    "model: m\nconcepts: [a]\noutput: {folder: o}\nkeep: {lists: [artist]}": (
+        "did you mean 'artists'?"
+    ),
     "model: m\nconcepts: [a]\noutput: {folder: o}\nsettings: {threshold: high}": "threshold",
     "model: m\nconcepts: [a]\noutput: {folder: o}\nsettings: {preset: [few]}": "`settings.preset`",
     "model: m\nmodel: n": "'model' occurs twice",
@@ -224,7 +296,9 @@ def test_what_makes_no_sense_is_one_sentence(
     before = sorted(folder.rglob("*"))
     assert main(["run", "bad.yaml"]) == 2
     said = capsys.readouterr().err
-    assert WRONG[text] in said and len(said.splitlines()) == 1 and sorted(folder.rglob("*")) == before
+    assert (
+        WRONG[text] in said and len(said.splitlines()) == 1 and sorted(folder.rglob("*")) == before
+    )
 
 
 def test_bad_toml_is_one_sentence_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,11 +360,31 @@ WORDS += (
     "---",
     "a",
 )
-WORDS += ("1", ".inf", "0x", "1:30:00", "2024-13-45", "~", "null", "yes", "\t", "\0", "\x1b", "é", "=", "[[", "]]")
+WORDS += (
+    "1",
+    ".inf",
+    "0x",
+    "1:30:00",
+    "2024-13-45",
+    "~",
+    "null",
+    "yes",
+    "\t",
+    "\0",
+    "\x1b",
+    "é",
+    "=",
+    "[[",
+    "]]",
+)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(words=st.lists(st.sampled_from(WORDS), max_size=40), suffix=st.sampled_from(["yaml", "toml"]))
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    words=st.lists(st.sampled_from(WORDS), max_size=40), suffix=st.sampled_from(["yaml", "toml"])
+)
 def test_no_file_is_more_than_a_sentence(folder: Path, words: list[str], suffix: str) -> None:
     (folder / f"any.{suffix}").write_text("".join(words), encoding="utf-8")
     with contextlib.suppress(SpeedError):
@@ -299,7 +393,9 @@ def test_no_file_is_more_than_a_sentence(folder: Path, words: list[str], suffix:
 
 
 @pytest.mark.parametrize("name", ["missing.yaml", "job.json", "job", "folder.yaml"])
-def test_what_is_no_job_file_is_refused(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_job_file_is_refused(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "folder.yaml").mkdir()
     assert main(["run", name]) in (1, 2)
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -307,7 +403,11 @@ def test_what_is_no_job_file_is_refused(name: str, folder: Path, capsys: pytest.
 
 def small(*models: Path, out: Path) -> dict[str, Any]:
     return {
-        **({"model": str(models[0])} if len(models) == 1 else {"models": [str(model) for model in models]}),
+        **(
+            {"model": str(models[0])}
+            if len(models) == 1
+            else {"models": [str(model) for model in models]}
+        ),
         "concepts": [mini.CONCEPTS],
         "keep": {"lists": ["artists"], "limit": 12},
         "settings": {"preset": "few"},
@@ -320,10 +420,19 @@ def test_a_job_does_what_the_command_does(
 ) -> None:
     mini.write_model(tmp_path / "a.safetensors")
     mini.write_model(tmp_path / "b.safetensors", seed=1)
-    common = ["erase", str(tmp_path / "a.safetensors"), "--concepts", mini.CONCEPTS, *mini.QUICK, "--quiet"]
+    common = [
+        "erase",
+        str(tmp_path / "a.safetensors"),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--quiet",
+    ]
     assert main([*common, "--save", "lora,recipe", "--out", str(tmp_path / "by flags")]) == 0
 
-    (tmp_path / "one.yaml").write_text(yaml.safe_dump(small(Path("a.safetensors"), out=Path("by file"))))
+    (tmp_path / "one.yaml").write_text(
+        yaml.safe_dump(small(Path("a.safetensors"), out=Path("by file")))
+    )
     assert main(["run", str(tmp_path / "one.yaml"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"].keys() == {"lora", "recipe"}
     recipes = [(tmp_path / name / "a-recipe.json").read_bytes() for name in ("by flags", "by file")]
@@ -351,7 +460,9 @@ def test_several_models_go_one_after_the_other_and_are_resumed(
         said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         assert [one.get("status") for one in said] == [status, "failed", status, None]
     assert len(list((tmp_path / "out").iterdir())) == 4
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(small(models[0], models[0], out=Path("out2"))))
+    (tmp_path / "job.yaml").write_text(
+        yaml.safe_dump(small(models[0], models[0], out=Path("out2")))
+    )
     assert main(["run", str(tmp_path / "job.yaml")]) == 1
     assert "would both be written" in capsys.readouterr().err
 

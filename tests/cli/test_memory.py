@@ -44,7 +44,9 @@ print(peak() - seen["layers", 5])
 @pico.needs_proc
 @pytest.mark.slow
 def test_layers_come_and_go() -> None:
-    """70 layers of 10 MB in working precision: held, or left in pieces on the heap, they would be 700 MB and more."""
+    """70 layers of 10 MB in working precision: held, or left in pieces on the heap, they would be
+    700 MB and more.
+    """
     command = [sys.executable, "-c", pico.standalone(SCRIPT)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

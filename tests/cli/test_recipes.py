@@ -1,4 +1,6 @@
-"""A job and its recipe: nothing that decides the edit is lost on the way, and nothing unchecked comes back."""
+"""A job and its recipe: nothing that decides the edit is lost on the way, and nothing unchecked
+comes back.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from speed_erase.speed_ops.concepts.concept_list import parse_concepts
-from speed_erase.speed_ops.concepts.retain_set import RetainSet, builtin_retain, parse_retain
 from speed_erase.speed_ops.engine.settings import PRESETS, EraseSettings
 from speed_erase.speed_ops.errors import SpeedError
-from speed_erase.speed_ops.files.recipe import Recipe
 from speed_erase.speed_ops.job import Job, job_of, recipe_of, same_work
-from speed_erase.speed_ops.prompts.plan import RowPlan
-from speed_erase.speed_ops.prompts.tokens import Position
+from speed_erase.speed_ops.recipe import Recipe
+from speed_erase.speed_ops.text.concept_list import parse_concepts
+from speed_erase.speed_ops.text.plan import RowPlan
+from speed_erase.speed_ops.text.retain_set import RetainSet, builtin_retain, parse_retain
+from speed_erase.speed_ops.text.tokens import Position
 
 MINE = "Aunt Mathilda\nClaude Monet\nUncle Oswald"
 LISTS: dict[str, RetainSet] = {
@@ -44,7 +46,10 @@ def test_round_trip(preset: str, retain: str) -> None:
     assert (stored.job.settings, stored.job.plan) == (job.settings, job.plan)
     assert stored.job.retain.names == job.retain.names
     assert [one.as_line() for one in stored.job.concepts] == [one.as_line() for one in job.concepts]
-    assert recipe_of(stored.job, strength=0.7, clip_skip=-2, family="sd1", base_hash="ab").to_json() == text
+    assert (
+        recipe_of(stored.job, strength=0.7, clip_skip=-2, family="sd1", base_hash="ab").to_json()
+        == text
+    )
 
 
 def test_built_in_lists_go_by_name() -> None:
@@ -54,7 +59,9 @@ def test_built_in_lists_go_by_name() -> None:
 
 
 def test_other_rows_are_kept() -> None:
-    plan = dataclasses.replace(RowPlan.context(), templates=2, positions=Position.EOS | Position.LAST_PAD)
+    plan = dataclasses.replace(
+        RowPlan.context(), templates=2, positions=Position.EOS | Position.LAST_PAD
+    )
     assert job_of(recipe_of(a_job(plan=plan))).job.plan == plan
 
 
@@ -65,11 +72,19 @@ def changed(change: dict[str, Any], inside: str = "") -> Recipe:
 
 
 def test_what_changed_since_is_said() -> None:
-    notes = job_of(changed({"new_field": 1})).notes + job_of(changed({"new_setting": 1}, "settings")).notes
+    notes = (
+        job_of(changed({"new_field": 1})).notes
+        + job_of(changed({"new_setting": 1}, "settings")).notes
+    )
     notes += job_of(changed({"contexts": ["a photo of {name}"]})).notes
-    notes += job_of(changed({"retain": [{"label": "styles", "sha256": "00", "kind": "style"}]})).notes
+    notes += job_of(
+        changed({"retain": [{"label": "styles", "sha256": "00", "kind": "style"}]})
+    ).notes
     assert [
-        word in note for word, note in zip(("new_field", "new_setting", "templates", "changed"), notes, strict=True)
+        word in note
+        for word, note in zip(
+            ("new_field", "new_setting", "templates", "changed"), notes, strict=True
+        )
     ]
 
 
@@ -103,6 +118,8 @@ def test_bad_values_are_refused(inside: str, change: dict[str, Any]) -> None:
 
 def test_same_work_ignores_the_model_alone() -> None:
     job = a_job()
-    assert same_work(recipe_of(job), recipe_of(job, family="sdxl", base_hash="ff", encoder_hash="ee"))
+    assert same_work(
+        recipe_of(job), recipe_of(job, family="sdxl", base_hash="ff", encoder_hash="ee")
+    )
     assert not same_work(recipe_of(job), recipe_of(job, strength=0.5))
     assert not same_work(recipe_of(job), recipe_of(a_job("few")))

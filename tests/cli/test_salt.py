@@ -1,4 +1,6 @@
-"""Redacted files can be proved later: their salt is one that somebody has, never one that nobody saw."""
+"""Redacted files can be proved later: their salt is one that somebody has, never one that nobody
+saw.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.cli import salt as salts
 from speed_erase.speed_ops.cli.salt import SALT_VARIABLE, make_salt
 from speed_erase.speed_ops.errors import FileError
-from speed_erase.speed_ops.files.recipe import Recipe
+from speed_erase.speed_ops.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -28,7 +30,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def redact(model: Path, out: Path, *more: str, save: str = "recipe") -> int:
-    common = ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, "--redact", "--save", save, "--force"]
+    common = [
+        "erase",
+        str(model),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--redact",
+        "--save",
+        save,
+        "--force",
+    ]
     return main([*common, "--out", str(out), *more])
 
 
@@ -43,7 +55,9 @@ def test_without_a_salt_nothing_is_redacted(
     assert not list(tmp_path.iterdir())
 
 
-def test_all_ways_to_give_a_salt_are_one(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ways_to_give_a_salt_are_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "salt").write_text("sea\n")
     found = []
     for more in (["--salt", "sea"], ["--salt-file", str(tmp_path / "salt")], []):
@@ -70,7 +84,9 @@ def test_a_missing_salt_file_is_made_for_its_owner_alone(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     first = (tmp_path / "out" / "m-recipe.json").read_text()
     assert redact(model, tmp_path / "out", "--salt-file", str(file)) == 0
-    assert (tmp_path / "out" / "m-recipe.json").read_text() == first and file.read_text().strip() == salt
+    assert (
+        tmp_path / "out" / "m-recipe.json"
+    ).read_text() == first and file.read_text().strip() == salt
     assert "a new random salt" not in capsys.readouterr().err
     assert redact(model, tmp_path / "out", "--salt", salt) == 0
     assert (tmp_path / "out" / "m-recipe.json").read_text() == first
@@ -81,7 +97,9 @@ def test_a_dry_run_makes_no_salt(model: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_runs_at_once_share_the_salt_that_one_of_them_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_at_once_share_the_salt_that_one_of_them_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All have seen that there is none before any makes one."""
     together = threading.Barrier(4)
     name = salts._name_unless_taken
@@ -93,7 +111,8 @@ def test_runs_at_once_share_the_salt_that_one_of_them_made(tmp_path: Path, monke
     monkeypatch.setattr(salts, "_name_unless_taken", wait)
     found: list[str] = []
     threads = [
-        threading.Thread(target=lambda: found.append(make_salt(tmp_path / "salt", lambda _: None))) for _ in range(4)
+        threading.Thread(target=lambda: found.append(make_salt(tmp_path / "salt", lambda _: None)))
+        for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -103,7 +122,9 @@ def test_runs_at_once_share_the_salt_that_one_of_them_made(tmp_path: Path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["salt"]
 
 
-def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_links_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -134,9 +155,21 @@ def test_verify_and_probe_read_the_salt_file(
     monkeypatch.delenv(SALT_VARIABLE, raising=False)
     salt = tmp_path / "salt"
     assert redact(model, tmp_path / "r", "--salt-file", str(salt), "--quiet", save="lora") == 0
-    plain = ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, "--save", "recipe", "--quiet"]
+    plain = [
+        "erase",
+        str(model),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--save",
+        "recipe",
+        "--quiet",
+    ]
     assert main([*plain, "--out", str(tmp_path / "plain")]) == 0
-    lora, recipe = tmp_path / "r" / "m-eraser-lora.safetensors", tmp_path / "plain" / "m-recipe.json"
+    lora, recipe = (
+        tmp_path / "r" / "m-eraser-lora.safetensors",
+        tmp_path / "plain" / "m-recipe.json",
+    )
     common = [str(lora), "--base", str(model), "--recipe", str(recipe), "--json"]
     capsys.readouterr()
     for more in (["--salt-file", str(salt)], ["--salt", salt.read_text().strip()]):
@@ -154,10 +187,34 @@ def test_a_redacted_batch_is_resumed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(SALT_VARIABLE, raising=False)
-    plain = ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, "--save", "recipe", "--quiet"]
+    plain = [
+        "erase",
+        str(model),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--save",
+        "recipe",
+        "--quiet",
+    ]
     assert main([*plain, "--out", str(tmp_path)]) == 0
-    arguments = ["batch", "--recipe", str(tmp_path / "m-recipe.json"), "--in", str(model.parent), "--json", "--redact"]
-    arguments += ["--out", str(tmp_path / "out"), "--salt-file", str(tmp_path / "salt"), "--save", "lora,recipe"]
+    arguments = [
+        "batch",
+        "--recipe",
+        str(tmp_path / "m-recipe.json"),
+        "--in",
+        str(model.parent),
+        "--json",
+        "--redact",
+    ]
+    arguments += [
+        "--out",
+        str(tmp_path / "out"),
+        "--salt-file",
+        str(tmp_path / "salt"),
+        "--save",
+        "lora,recipe",
+    ]
     capsys.readouterr()
     for status in ("cleaned", "skipped"):
         assert main(arguments) == 0

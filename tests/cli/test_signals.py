@@ -1,4 +1,6 @@
-"""Asked to stop, by a key or by the system: it ends soon, says so in its exit code, and leaves nothing behind."""
+"""Asked to stop, by a key or by the system: it ends soon, says so in its exit code, and leaves
+nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,16 @@ CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGBREAK": 149}
 
 @pytest.fixture(autouse=True)
 def as_python_starts() -> Iterator[None]:
-    """The program respects a signal that is ignored or handled already. The tests may have been started under `nohup`
-    or in a shell's background, which ignores Ctrl-C, and a library that another test used may have taken SIGTERM."""
-    before = {number: signal.getsignal(number) for number in (getattr(signal, name) for name in NAMES)}
+    """The program respects a signal that is ignored or handled already. The tests may have been
+    started under `nohup` or in a shell's background, which ignores Ctrl-C, and a library that
+    another test used may have taken SIGTERM."""
+    before = {
+        number: signal.getsignal(number) for number in (getattr(signal, name) for name in NAMES)
+    }
     for number in before:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(
+            number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        )
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -77,7 +84,10 @@ def test_stopped_while_writing(
     assert main([*erase(recipe.parent / "m.safetensors", tmp_path / "out"), *more]) == CODES[name]
     assert list(tmp_path.iterdir()) == []
     out = capsys.readouterr()
-    assert out.err.splitlines()[-1].startswith("speed-erase: Interrupted") and "Traceback" not in out.err
+    assert (
+        out.err.splitlines()[-1].startswith("speed-erase: Interrupted")
+        and "Traceback" not in out.err
+    )
     assert not more or json.loads(out.out)["error"]["code"] == "interrupted"
     assert signal.getsignal(getattr(signal, name)) == before
 
@@ -90,7 +100,9 @@ def test_a_batch_stops_all_its_models(
     (tmp_path / "in").mkdir()
     for number in range(5):
         os.link(model, tmp_path / "in" / f"m{number}.safetensors")
-    together = threading.Barrier(int(jobs), action=lambda: os.kill(os.getpid(), getattr(signal, name)))
+    together = threading.Barrier(
+        int(jobs), action=lambda: os.kill(os.getpid(), getattr(signal, name))
+    )
     begun: list[str] = []
 
     def slow(path: Path, *_: Any, progress: Any, **__: Any) -> None:
@@ -106,7 +118,15 @@ def test_a_batch_stops_all_its_models(
             unfinished.unlink()
 
     monkeypatch.setattr(batch, "clean_file", slow)
-    arguments = ["batch", "--recipe", str(recipe), "--in", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    arguments = [
+        "batch",
+        "--recipe",
+        str(recipe),
+        "--in",
+        str(tmp_path / "in"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     started = time.monotonic()
     assert main([*arguments, "--jobs", jobs]) == CODES[name]
     assert time.monotonic() - started < 20
@@ -128,12 +148,17 @@ sys.exit(main(["inspect", "no-such.safetensors"]))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("module", ["errors", "cli.parser", "cli.options", "engine.settings", "files.checkpoint"])
+@pytest.mark.parametrize(
+    "module", ["errors", "cli.parser", "cli.options", "engine.settings", "files.checkpoint"]
+)
 def test_stopped_during_the_imports(name: str, module: str) -> None:
     body = pico.standalone(_EARLY.replace("{module!r}", repr(module)).replace("{signal}", name))
     done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, check=False)
     assert done.returncode == CODES[name]
-    assert done.stderr == "speed-erase: Interrupted: nothing unfinished was left behind.\n" and done.stdout == ""
+    assert (
+        done.stderr == "speed-erase: Interrupted: nothing unfinished was left behind.\n"
+        and done.stdout == ""
+    )
 
 
 _STUBBORN = """
@@ -155,7 +180,9 @@ sys.exit(main(["cache"]))
 
 def _stubborn(seconds: float) -> subprocess.Popen[str]:
     body = pico.standalone(_STUBBORN.replace("{seconds}", str(seconds)))
-    process = subprocess.Popen([sys.executable, "-c", body], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", body], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "cleaning\n"
@@ -163,7 +190,9 @@ def _stubborn(seconds: float) -> subprocess.Popen[str]:
 
 
 def test_the_same_request_twice_is_one() -> None:
-    """Programs that start others pass Ctrl-C on, so that it comes twice: what cleans up must not be cut short."""
+    """Programs that start others pass Ctrl-C on, so that it comes twice: what cleans up must not be
+    cut short.
+    """
     process = _stubborn(0.5)
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=30)
@@ -207,7 +236,10 @@ sys.exit(main(["--version"]))
 @pytest.mark.skipif(os.name != "posix", reason="takes away what other systems lack")
 def test_nothing_needs_signals_that_windows_lacks() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", pico.standalone(_ELSEWHERE)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", pico.standalone(_ELSEWHERE)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0 and done.stdout.startswith("speed-erase ")
 

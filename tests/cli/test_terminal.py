@@ -1,4 +1,6 @@
-"""Whatever a file holds and wherever the output goes: nothing acts on the terminal, and nothing ends in a traceback."""
+"""Whatever a file holds and wherever the output goes: nothing acts on the terminal, and nothing
+ends in a traceback.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ HOSTILE = f"{HIDDEN}\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\r\nVerified: all is well\
 
 def tame(text: str) -> bool:
     """Whether a terminal shows the text and does nothing else with it."""
-    return all(char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in text)
+    return all(
+        char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        for char in text
+    )
 
 
 def recipe(target: str = HIDDEN) -> dict[str, Any]:
@@ -53,14 +58,20 @@ def files(tmp_path: Path) -> dict[str, Path]:
     """A recipe and a model whose names, headers and keys are hostile."""
     (tmp_path / "r.json").write_text(json.dumps(recipe()), encoding="utf-8")
     proof = {"concepts": [{"name": HOSTILE, "verdict": HOSTILE, "probe_median": 0.5}]}
-    header = {"speed.version": "1.0", "speed.recipe": json.dumps(recipe()), "speed.certificate": json.dumps(proof)}
+    header = {
+        "speed.version": "1.0",
+        "speed.recipe": json.dumps(recipe()),
+        "speed.certificate": json.dumps(proof),
+    }
     model = tmp_path / "m\x1b[31m\u202e.safetensors"
     save_file({HOSTILE: torch.ones(2, 2)}, model, metadata=header | {"speed.base_hash": HIDDEN})
     return {"recipe": tmp_path / "r.json", "model": model}
 
 
 @pytest.mark.parametrize("name", ["recipe", "model"])
-def test_inspect_shows_what_is_hidden(files: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_what_is_hidden(
+    files: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(files[name])]) == 0
     out = capsys.readouterr()
     assert tame(out.out + out.err)
@@ -79,7 +90,9 @@ def test_inspect_shows_what_is_hidden(files: dict[str, Path], name: str, capsys:
 
 
 @pytest.mark.parametrize("name", ["recipe", "model"])
-def test_json_says_the_same_and_is_tame(files: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_says_the_same_and_is_tame(
+    files: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(files[name]), "--json"]) == 0
     out = capsys.readouterr().out
     found = json.loads(out)
@@ -90,7 +103,9 @@ def test_json_says_the_same_and_is_tame(files: dict[str, Path], name: str, capsy
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--debug"]])
-def test_errors_are_tame(files: dict[str, Path], more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_tame(
+    files: dict[str, Path], more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     odd = str(files["model"])
     wrong = (
         ["erase", odd, "--concepts", "a -> b", "--out", "out"],
@@ -120,19 +135,33 @@ def test_json_is_the_value_in_every_encoding(text: str) -> None:
     for encoding in ("utf-8", "ascii", "cp1252", "cp437"):
         with pytest.MonkeyPatch.context() as patch:
             written: list[str] = []
-            patch.setattr("sys.stdout", SimpleNamespace(encoding=encoding, write=written.append, flush=lambda: None))
+            patch.setattr(
+                "sys.stdout",
+                SimpleNamespace(encoding=encoding, write=written.append, flush=lambda: None),
+            )
             Console(machine=True).result({text: text})
         line = "".join(written)
         assert tame(line) and json.loads(line.encode(encoding).decode(encoding)) == {text: text}
 
 
 def test_names_that_people_write_stay_as_they_are() -> None:
-    for name in ("Théophile Steinlen", "葛飾北斎", "Itō Jakuchū", "שלום", "a\tb", "🤖", "naïve ½", "50 % → “art”"):
+    for name in (
+        "Théophile Steinlen",
+        "葛飾北斎",
+        "Itō Jakuchū",
+        "שלום",
+        "a\tb",
+        "🤖",
+        "naïve ½",
+        "50 % → “art”",
+    ):
         assert visible(name) == name
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "latin-1", "utf-8"])
-def test_a_console_without_our_characters_shows_what_comes_closest(tmp_path: Path, encoding: str) -> None:
+def test_a_console_without_our_characters_shows_what_comes_closest(
+    tmp_path: Path, encoding: str
+) -> None:
     (tmp_path / "r.json").write_text(json.dumps(recipe("Théo → “Łódź” 葛")), encoding="utf-8")
     done = subprocess.run(
         mini.command("inspect", tmp_path / "r.json"),
@@ -156,14 +185,20 @@ def shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """The command line in a shell: `COMMAND` in the line stands for it."""
     command = shlex.join(mini.command(*arguments))
     return subprocess.run(
-        ["bash", "-c", line.replace("COMMAND", command)], capture_output=True, text=True, check=False, timeout=120
+        ["bash", "-c", line.replace("COMMAND", command)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("plain") / "r.json"
-    content = recipe("Monet") | {"concepts": [{"target": f"name {n}", "anchor": "", "kind": ""} for n in range(9)]}
+    content = recipe("Monet") | {
+        "concepts": [{"target": f"name {n}", "anchor": "", "kind": ""} for n in range(9)]
+    }
     file.write_text(json.dumps(content))
     return file
 
@@ -192,13 +227,21 @@ def test_a_stream_that_takes_nothing(plain: Path, line: str, code: int, more: li
     assert done.returncode == code, done.stderr
     assert not any(word in done.stderr for word in QUIET)
     if line == "COMMAND >/dev/full":
-        assert done.stderr == "speed-erase: Cannot write the result to standard output: No space left on device.\n"
+        assert (
+            done.stderr
+            == "speed-erase: Cannot write the result to standard output: No space left on device.\n"
+        )
 
 
 @pico.linux
-@pytest.mark.parametrize("line", ["COMMAND >&-", "COMMAND 2>&-", "COMMAND 2>/dev/full", "COMMAND >/dev/full"])
+@pytest.mark.parametrize(
+    "line", ["COMMAND >&-", "COMMAND 2>&-", "COMMAND 2>/dev/full", "COMMAND >/dev/full"]
+)
 def test_errors_keep_their_code_on_a_dead_stream(plain: Path, line: str) -> None:
-    for arguments, code in (([plain.parent / "no.json", "--json"], 1), (["--frobnicate", "--json"], 2)):
+    for arguments, code in (
+        ([plain.parent / "no.json", "--json"], 1),
+        (["--frobnicate", "--json"], 2),
+    ):
         done = shell(line, "inspect", *arguments)
         assert done.returncode == code and not any(word in done.stderr for word in QUIET)
 
@@ -226,12 +269,23 @@ def odd_name(tmp_path: Path) -> Path:
 
 
 def test_names_that_are_no_text_can_be_given_and_shown(
-    odd_name: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    odd_name: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path / "cache"))
     mini.write_model(odd_name)
     out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/out\xfd"))
-    arguments = ["erase", str(odd_name), "--concepts", mini.CONCEPTS, *mini.QUICK, "--out", str(out)]
+    arguments = [
+        "erase",
+        str(odd_name),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--out",
+        str(out),
+    ]
     assert main([*arguments, "--save", "checkpoint,recipe,report"]) == 0
     said = capsys.readouterr().out
     assert tame(said) and "out\\xfd/m\\xff\\xfe-erased.safetensors" in said
@@ -240,17 +294,25 @@ def test_names_that_are_no_text_can_be_given_and_shown(
     assert json.loads(capsys.readouterr().out)["file"] == str(copy)
 
 
-def test_inspect_tells_what_was_erased_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_tells_what_was_erased_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     content = recipe("Monet")
     earlier = [
-        {key: value for key, value in recipe(name).items() if key != HOSTILE} for name in ("Frida Kahlo", HIDDEN)
+        {key: value for key, value in recipe(name).items() if key != HOSTILE}
+        for name in ("Frida Kahlo", HIDDEN)
     ]
-    (tmp_path / "r.json").write_text(json.dumps(content | {"history": [earlier[0] | {"base_hash": "aa"}, earlier[1]]}))
+    (tmp_path / "r.json").write_text(
+        json.dumps(content | {"history": [earlier[0] | {"base_hash": "aa"}, earlier[1]]})
+    )
     assert main(["inspect", str(tmp_path / "r.json")]) == 0
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if line.startswith("Erased before this")]
     assert tame(said) and len(lines) == 2
-    assert "(1): Frida Kahlo, from a file whose sha256 is aa." in lines[0] and "(2): Monet\\u202e" in lines[1]
+    assert (
+        "(1): Frida Kahlo, from a file whose sha256 is aa." in lines[0]
+        and "(2): Monet\\u202e" in lines[1]
+    )
     assert main(["inspect", str(tmp_path / "r.json"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["recipe"]["history"]
     assert [one["concepts"][0]["target"] for one in told] == ["Frida Kahlo", HIDDEN]

@@ -39,7 +39,9 @@ ERASE = ["erase", "m.safetensors", "--concepts", "a -> b", "--out", "out"]
 
 
 def subparsers() -> dict[str, argparse.ArgumentParser]:
-    action = next(one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    action = next(
+        one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction)
+    )
     return dict(action.choices)
 
 
@@ -65,9 +67,27 @@ def test_a_preset_alone_gives_the_preset(preset: str) -> None:
 
 
 def test_flags_change_the_preset() -> None:
-    more = ["--threshold", "0.5", "--ipf", "--no-iec", "--layers", "KV", "--seed", "7", "--held-out", "0"]
+    more = [
+        "--threshold",
+        "0.5",
+        "--ipf",
+        "--no-iec",
+        "--layers",
+        "KV",
+        "--seed",
+        "7",
+        "--held-out",
+        "0",
+    ]
     settings = settings_from(build_parser().parse_args([*ERASE, *more]))
-    wanted = {"threshold": 0.5, "ipf": True, "iec": False, "layers": "KV", "seed": 7, "held_out": 0.0}
+    wanted = {
+        "threshold": 0.5,
+        "ipf": True,
+        "iec": False,
+        "layers": "KV",
+        "seed": 7,
+        "held_out": 0.0,
+    }
     assert settings == EraseSettings.preset("auto", **wanted)
 
 
@@ -98,7 +118,9 @@ def test_help_and_bad_usage_do_not_wait_for_torch() -> None:
     command = [sys.executable, "-c", pico.standalone(_LIGHT)]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 2, 2] []"
-    done = subprocess.run([*command, "inspect no-such.safetensors"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, "inspect no-such.safetensors"], capture_output=True, text=True, check=True
+    )
     assert "torch" in done.stdout.splitlines()[-1]
 
 
@@ -133,7 +155,10 @@ def test_help_and_bad_usage_do_not_wait_for_torch() -> None:
     ],
 )
 def test_bad_usage_is_exit_code_2(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
@@ -143,7 +168,13 @@ def test_bad_usage_is_exit_code_2(
 
 
 def _lora(path: Path) -> None:
-    save_file({"lora_unet_x.lora_up.weight": torch.ones(2, 2), "lora_unet_x.lora_down.weight": torch.ones(2, 2)}, path)
+    save_file(
+        {
+            "lora_unet_x.lora_up.weight": torch.ones(2, 2),
+            "lora_unet_x.lora_down.weight": torch.ones(2, 2),
+        },
+        path,
+    )
 
 
 def _flux(path: Path) -> None:
@@ -152,7 +183,10 @@ def _flux(path: Path) -> None:
 
 
 def _sd3(path: Path) -> None:
-    save_file({"model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight": torch.ones(2, 2)}, path)
+    save_file(
+        {"model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight": torch.ones(2, 2)},
+        path,
+    )
 
 
 def _no_text(path: Path) -> None:
@@ -195,7 +229,15 @@ def test_a_bad_model_is_one_sentence_and_exit_code_1(
     make(tmp_path / name)
     before = sorted(tmp_path.rglob("*"))
     code = main(
-        ["erase", str(tmp_path / name), "--concepts", "a -> b", *mini.QUICK, "--out", str(tmp_path / "new" / "out")]
+        [
+            "erase",
+            str(tmp_path / name),
+            "--concepts",
+            "a -> b",
+            *mini.QUICK,
+            "--out",
+            str(tmp_path / "new" / "out"),
+        ]
     )
     out = capsys.readouterr()
     assert code == 1 and word in out.err and out.out == ""
@@ -212,7 +254,9 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_existing_files_need_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pico.write_checkpoint(tmp_path / "m.safetensors")
     (tmp_path / "m-recipe.json").write_text("mine")
-    code = main(["erase", str(tmp_path / "m.safetensors"), "--concepts", "a -> b", "--out", str(tmp_path)])
+    code = main(
+        ["erase", str(tmp_path / "m.safetensors"), "--concepts", "a -> b", "--out", str(tmp_path)]
+    )
     assert code == 1 and "already exists" in capsys.readouterr().err
     assert (tmp_path / "m-recipe.json").read_text() == "mine"
 
@@ -220,12 +264,21 @@ def test_existing_files_need_force(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_output_must_not_be_the_input(tmp_path: Path) -> None:
     pico.write_checkpoint(tmp_path / "m-erased.safetensors")
     before = (tmp_path / "m-erased.safetensors").read_bytes()
-    arguments = ["erase", str(tmp_path / "m-erased.safetensors"), "--concepts", "a -> b", "--out", str(tmp_path)]
+    arguments = [
+        "erase",
+        str(tmp_path / "m-erased.safetensors"),
+        "--concepts",
+        "a -> b",
+        "--out",
+        str(tmp_path),
+    ]
     assert main([*arguments, "--name", "m", "--force", "--save", "checkpoint"]) == 1
     assert (tmp_path / "m-erased.safetensors").read_bytes() == before
 
 
-def test_cache_and_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cache_and_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path))
     assert main(["cache", "--clear", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] == 0
@@ -234,7 +287,15 @@ def test_cache_and_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"), [("some", 0.3), ("hardly", 0.05), ("8%", 0.08), ("0.08", 0.08), (" 12.5 % ", 0.125), ("1", 1.0)]
+    ("said", "meant"),
+    [
+        ("some", 0.3),
+        ("hardly", 0.05),
+        ("8%", 0.08),
+        ("0.08", 0.08),
+        (" 12.5 % ", 0.125),
+        ("1", 1.0),
+    ],
 )
 def test_a_budget_is_a_word_or_a_number(said: str, meant: float) -> None:
     args = build_parser().parse_args([*ERASE, "--budget", said])
@@ -242,7 +303,8 @@ def test_a_budget_is_a_word_or_a_number(said: str, meant: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"), [("8", "write 8%"), ("lots", "say hardly"), ("sme", "did you mean"), ("", "say")]
+    ("said", "why"),
+    [("8", "write 8%"), ("lots", "say hardly"), ("sme", "did you mean"), ("", "say")],
 )
 def test_another_budget_is_refused_with_the_right_spelling(said: str, why: str) -> None:
     with pytest.raises(SpeedError, match=why):
@@ -264,7 +326,11 @@ def test_another_budget_is_refused_with_the_right_spelling(said: str, why: str) 
     ],
 )
 def test_the_nearest_name_is_offered(
-    arguments: list[str], near: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    arguments: list[str],
+    near: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
@@ -295,13 +361,22 @@ WRONG = {
 @pytest.mark.parametrize("code", WRONG)
 @pytest.mark.parametrize("where", ["", "first"])
 def test_errors_are_json_for_programs(
-    code: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    code: str,
+    where: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _lora(Path("lora.safetensors"))
     Path("empty.safetensors").write_bytes(b"")
     Path("bad.txt").write_text("a -> b -> c")
-    recipe = {"schema": "speed.recipe", "version": "1.0", "seed": 0, "concepts": [{"target": "a", "kind": "style"}]}
+    recipe = {
+        "schema": "speed.recipe",
+        "version": "1.0",
+        "seed": 0,
+        "concepts": [{"target": "a", "kind": "style"}],
+    }
     Path("high.json").write_text(json.dumps(recipe | {"settings": {"threshold": "high"}}))
     arguments = [WRONG[code][0], "--json", *WRONG[code][1:]] if where else [*WRONG[code], "--json"]
     exit_code = main(arguments)
@@ -320,7 +395,10 @@ def _fault(kind: type[SpeedError], cause: BaseException | None) -> SpeedError:
 
 def test_what_the_system_says_tells_files_apart() -> None:
     assert error_code(_fault(FileError, OSError(errno.ENOSPC, "full"))) == "no-space"
-    assert error_code(_fault(FileError, _fault(FileError, OSError(errno.ENOSPC, "full")))) == "no-space"
+    assert (
+        error_code(_fault(FileError, _fault(FileError, OSError(errno.ENOSPC, "full"))))
+        == "no-space"
+    )
     assert error_code(_fault(FileError, _fault(ExistsError, None))) == "exists"
     assert error_code(_fault(FileError, PermissionError(errno.EACCES, "no"))) == "permission"
     assert error_code(_fault(FileError, ValueError("no number"))) == "file"
@@ -360,7 +438,9 @@ def test_memory_and_missing_packages_have_codes(
 
 
 def test_a_hash_is_part_of_a_typed_name() -> None:
-    args = build_parser().parse_args(["erase", "m.safetensors", "--concepts", "artist #7 -> art", "--out", "out"])
+    args = build_parser().parse_args(
+        ["erase", "m.safetensors", "--concepts", "artist #7 -> art", "--out", "out"]
+    )
     assert [one.target for one in job_from(args, print).concepts] == ["artist #7"]
 
 
@@ -378,19 +458,43 @@ def test_lists_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None
         buffer = io.BytesIO(b"Van Gogh -> art\nClaude Monet")
 
     monkeypatch.setattr(sys, "stdin", Typed)
-    args = build_parser().parse_args(["erase", "m.safetensors", "--concepts-file", "-", "--out", "out"])
+    args = build_parser().parse_args(
+        ["erase", "m.safetensors", "--concepts-file", "-", "--out", "out"]
+    )
     assert [one.target for one in job_from(args, print).concepts] == ["Van Gogh", "Claude Monet"]
 
 
 def test_standard_input_is_read_once(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["erase", "m.safetensors", "--concepts-file", "-", "--retain-file", "-", "--out", "out"]
+    arguments = [
+        "erase",
+        "m.safetensors",
+        "--concepts-file",
+        "-",
+        "--retain-file",
+        "-",
+        "--out",
+        "out",
+    ]
     assert main(arguments) == 2 and "only once" in capsys.readouterr().err
 
 
-def test_what_is_odd_about_the_lists_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_odd_about_the_lists_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "keep.txt").write_text("Claude\u200b Monet", encoding="utf-8")
     arguments = ["erase", str(tmp_path / "m.safetensors"), "--concepts", "Van\u200b Gogh -> art"]
-    assert main([*arguments, "--retain-file", str(tmp_path / "keep.txt"), "--out", str(tmp_path / "out")]) == 1
+    assert (
+        main(
+            [
+                *arguments,
+                "--retain-file",
+                str(tmp_path / "keep.txt"),
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 1
+    )
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Note: ")]
     assert len(notes) == 2 and all("nvisible" in note for note in notes)
 
@@ -409,7 +513,14 @@ def test_a_machine_without_it_is_one_sentence(
     more: list[str], code: int, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pico.write_checkpoint(tmp_path / "m.safetensors")
-    arguments = ["erase", str(tmp_path / "m.safetensors"), "--concepts", "a -> b", "--out", str(tmp_path / "out")]
+    arguments = [
+        "erase",
+        str(tmp_path / "m.safetensors"),
+        "--concepts",
+        "a -> b",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main([*arguments, *more]) == code
     said = capsys.readouterr().err
     assert word in said and len(said.splitlines()) == 1

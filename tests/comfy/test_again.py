@@ -1,4 +1,6 @@
-"""One erasure after another: the later one holds what the earlier one erased, however that came onto the model."""
+"""One erasure after another: the later one holds what the earlier one erased, however that came
+onto the model.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,20 @@ def saved_lora(erasure) -> str:
 
     from speed_erase.nodes.save_erased_model import SaveErasedModel
 
-    choice = {"checkpoint": False, "diffusion_model": False, "recipe": False, "dtype": "float32", "overwrite": False}
-    text = run(SaveErasedModel, erasure=erasure, filename_prefix=f"first{next(_numbers)}", lora=True, **choice)[0]
+    choice = {
+        "checkpoint": False,
+        "diffusion_model": False,
+        "recipe": False,
+        "dtype": "float32",
+        "overwrite": False,
+    }
+    text = run(
+        SaveErasedModel,
+        erasure=erasure,
+        filename_prefix=f"first{next(_numbers)}",
+        lora=True,
+        **choice,
+    )[0]
     path = text.split(": ")[1].split(" (")[0]
     folder_paths.add_model_folder_path("loras", os.path.dirname(path))
     return os.path.basename(path)
@@ -56,7 +70,10 @@ def test_an_erasure_from_a_file_is_held_by_the_names_in_its_header(sd15):
     first, read = from_file(model, erasure)
     assert [concept.target for concept in read.concepts] == [FIRST]
     second, _, _, report, _ = erased(first, clip, f"{SECOND} -> art")
-    assert f"Still erased, from an earlier erasure: {FIRST}." in report and "may come back" not in report
+    assert (
+        f"Still erased, from an earlier erasure: {FIRST}." in report
+        and "may come back" not in report
+    )
     assert off(second, clip, model) < 0.1
     third = erased(second, clip, "Salvador Dali -> art")[3]
     assert f"Still erased, from an earlier erasure: {FIRST}, {SECOND}." in third
@@ -79,7 +96,9 @@ def test_what_cannot_be_held_is_said(sd15):
     loosely, _, _, report, _ = erased(stock, clip, f"{SECOND} -> art")
     assert "load it with SPEED Apply Erasure" in report and "Still erased" not in report
     kept = off(erased(from_file(model, erasure)[0], clip, f"{SECOND} -> art")[0], clip, model)
-    assert all(off(one, clip, model) > 2 * kept for one in (second, loosely)), "and holding is worth it"
+    assert all(off(one, clip, model) > 2 * kept for one in (second, loosely)), (
+        "and holding is worth it"
+    )
 
 
 def test_a_style_lora_is_not_taken_for_an_erasure(sd15):
@@ -87,7 +106,11 @@ def test_a_style_lora_is_not_taken_for_an_erasure(sd15):
 
     model, clip, _ = sd15
     styled = model.clone()
-    keys = [key for key in model.model.state_dict() if key.endswith((".attn1.to_v.weight", ".attn2.to_v.weight"))]
+    keys = [
+        key
+        for key in model.model.state_dict()
+        if key.endswith((".attn1.to_v.weight", ".attn2.to_v.weight"))
+    ]
     shapes = {key: model.model.state_dict()[key].shape for key in keys}
     styled.add_patches({key: (torch.full(shape, 1e-3),) for key, shape in shapes.items()})
     assert "Apply Erasure" not in erased(styled, clip)[3]

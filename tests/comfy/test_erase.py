@@ -1,4 +1,6 @@
-"""SpeedErase inside ComfyUI: real MODEL and CLIP objects, the real sampler, and what the layers really give."""
+"""SpeedErase inside ComfyUI: real MODEL and CLIP objects, the real sampler, and what the layers
+really give.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ def test_a_target_becomes_its_anchor_in_a_real_forward_pass(comfyui, family):
     assert moved(model, patched, clip, "Claude Monet", row=True) < 0.02
     assert moved(model, patched, clip, "Van Gogh", row=True) > 0.3
     assert "Van Gogh" in report and len(lora) == 3 * len(erasure.edits)
-    assert chart.shape[0] == 1 and chart.shape[3] == 3 and 0 <= float(chart.min()) < float(chart.max()) <= 1
+    assert (
+        chart.shape[0] == 1
+        and chart.shape[3] == 3
+        and 0 <= float(chart.min()) < float(chart.max()) <= 1
+    )
 
 
 def test_the_default_preset_edits_whole_prompts_and_keeps_the_empty_one(sd15):
@@ -32,7 +38,8 @@ def test_the_default_preset_edits_whole_prompts_and_keeps_the_empty_one(sd15):
     rows = clip.encode_from_tokens(clip.tokenize(prompt))[0].double()
     after = value_outputs(patched, clip, prompt)
     before = value_outputs(model, clip, prompt)
-    for key, edit in erasure.edits.items():  # the sampler meets the edit that was certified, row by row
+    # the sampler meets the edit that was certified, row by row
+    for key, edit in erasure.edits.items():
         assert torch.allclose((after[key] - before[key]).double(), rows @ edit.delta().T, atol=1e-4)
 
 
@@ -69,8 +76,12 @@ def style_lora(model) -> dict[str, torch.Tensor]:
     for key, value in model.model.state_dict().items():
         if key.endswith("attn2.to_v.weight"):
             base = key.removesuffix(".weight")
-            state[f"{base}.lora_up.weight"] = torch.randn(value.shape[0], 4, generator=generator) * 0.05
-            state[f"{base}.lora_down.weight"] = torch.randn(4, value.shape[1], generator=generator) * 0.05
+            state[f"{base}.lora_up.weight"] = (
+                torch.randn(value.shape[0], 4, generator=generator) * 0.05
+            )
+            state[f"{base}.lora_down.weight"] = (
+                torch.randn(4, value.shape[1], generator=generator) * 0.05
+            )
     return state
 
 
@@ -102,7 +113,9 @@ def test_wrong_clip_is_refused(sd15, comfyui):
 
     model, _, _ = sd15
     other = mini.load(mini.shared("sd21"))[1]
-    with pytest.raises(SpeedError, match=r"CLIP does not belong.*clip_h of width 1024.*clip_l of width 768"):
+    with pytest.raises(
+        SpeedError, match=r"CLIP does not belong.*clip_h of width 1024.*clip_l of width 768"
+    ):
         erased(model, other)
 
 
@@ -112,7 +125,9 @@ def test_other_families_are_refused_by_name(sd15, comfyui):
     from speed_erase.speed_ops.errors import SpeedError
 
     model = comfy.sd.load_diffusion_model(str(mini.shared("pixart")))
-    with pytest.raises(SpeedError, match=r"a PixArt model\. Supported models: Stable Diffusion 1\.x"):
+    with pytest.raises(
+        SpeedError, match=r"a PixArt model\. Supported models: Stable Diffusion 1\.x"
+    ):
         erased(model, sd15[1])
 
 
@@ -138,10 +153,17 @@ def test_an_edit_that_comfyui_does_not_take_is_an_error(sd15, monkeypatch):
 
     def forgetful(patcher, of_clip, state, *strengths):
         first = next(iter(state)).removesuffix(".lora_up.weight")
-        return real(patcher, of_clip, {k: v for k, v in state.items() if not k.startswith(f"{first}.")}, *strengths)
+        return real(
+            patcher,
+            of_clip,
+            {k: v for k, v in state.items() if not k.startswith(f"{first}.")},
+            *strengths,
+        )
 
     monkeypatch.setattr(comfy.sd, "load_lora_for_models", forgetful)
-    refused = r"ComfyUI accepted only 6 of 7 edits; one it refused is diffusion_model\.input_blocks\.1"
+    refused = (
+        r"ComfyUI accepted only 6 of 7 edits; one it refused is diffusion_model\.input_blocks\.1"
+    )
     with pytest.raises(SpeedError, match=refused):
         erased(model, clip)
     assert not model.patches
@@ -151,13 +173,17 @@ def test_progress_rises_through_all_stages(sd15):
     import comfy.utils
 
     seen: list[tuple[int, int]] = []
-    comfy.utils.set_progress_bar_global_hook(lambda value, total, *_, **__: seen.append((value, total)))
+    comfy.utils.set_progress_bar_global_hook(
+        lambda value, total, *_, **__: seen.append((value, total))
+    )
     try:
         erased(sd15[0], sd15[1], "Somebody New", preset="auto")
     finally:
         comfy.utils.set_progress_bar_global_hook(None)
     values = [value for value, _ in seen if value]
-    assert len({total for _, total in seen}) == 1 and values == sorted(values) and len(set(values)) > 5
+    assert (
+        len({total for _, total in seen}) == 1 and values == sorted(values) and len(set(values)) > 5
+    )
     assert values[0] < 0.3 * seen[0][1] < 0.6 * seen[0][1] < values[-1]
 
 
@@ -172,7 +198,12 @@ def test_the_certificate_is_that_of_the_strength_used(sd15):
         assert concept.solved_median == pytest.approx(left(model, patched, clip), abs=0.02)
         assert f"{1 - concept.solved_median:.0%} removed" in report
         assert ("At strength 0.5" in report) == (outcome.strength == 0.5)
-    assert whole[2].certificate.concepts[0].solved_median < 0.05 < 0.4 < half[2].certificate.concepts[0].solved_median
+    assert (
+        whole[2].certificate.concepts[0].solved_median
+        < 0.05
+        < 0.4
+        < half[2].certificate.concepts[0].solved_median
+    )
     for part, double in zip(half[2].certificate.drift, whole[2].certificate.drift, strict=True):
         assert part.maximum == pytest.approx(double.maximum / 2)
     assert not torch.equal(whole[4], half[4])

@@ -1,4 +1,6 @@
-"""Against a running ComfyUI: erase, then evaluate what it draws; and the node that compares pictures."""
+"""Against a running ComfyUI: erase, then evaluate what it draws; and the node that compares
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def text(checkpoint):
     weight.copy_(filled({"weight": weight}, 0.03)["weight"])
     return clip
 """
-"""ComfyUI's own image encoder, with few and narrow layers, and the mini checkpoint's text encoder with a projection."""
+"""ComfyUI's own image encoder, with few and narrow layers, and the mini checkpoint's text encoder
+with a projection.
+"""
 
 LOADERS = (
     TINY
@@ -65,12 +69,16 @@ nodes.CLIPLoader.load_clip = lambda self, clip_name, type, device="default": (
 NODE_CLASS_MAPPINGS = {}
 """
 )
-"""Stock loaders take encoders of full size only: in the server of these tests they give the small ones."""
+"""Stock loaders take encoders of full size only: in the server of these tests they give the small
+ones.
+"""
 
 
 @pytest.fixture(scope="module")
 def erased(comfyui, own_cache, tmp_path_factory):
-    """A checkpoint that stock loaders take, with a whole text encoder, and what erasing a painter made of it."""
+    """A checkpoint that stock loaders take, with a whole text encoder, and what erasing a painter
+    made of it.
+    """
     folder = tmp_path_factory.mktemp("erased")
     os.link(mini.shared("sd15-tiny", shrunk=False), folder / "model.safetensors")
     names = folder / "names.txt"
@@ -86,7 +94,10 @@ def server(comfyui, erased, tmp_path_factory):
     running = ComfyServer(comfyui, tmp_path_factory.mktemp("comfy"))
     running.add_checkpoint(erased / "model.safetensors", "model.safetensors")
     running.add_checkpoint(erased / "model-erased.safetensors", "model-erased.safetensors")
-    shutil.copy(erased / "model-eraser-lora.safetensors", running.folder / "models" / "loras" / "eraser.safetensors")
+    shutil.copy(
+        erased / "model-eraser-lora.safetensors",
+        running.folder / "models" / "loras" / "eraser.safetensors",
+    )
     running.add_checkpoint(mini.shared("sd15-tiny"), "shrunken.safetensors")
     (running.folder / "custom_nodes" / "tiny_encoders.py").write_text(LOADERS)
     for folder in ("clip_vision", "text_encoders"):
@@ -101,7 +112,10 @@ def server(comfyui, erased, tmp_path_factory):
 def evaluate(server: ComfyServer, out, *more: str) -> dict:
     small = ["--size", "64x64", "--steps", "2", "--seeds", "1", "--limit", "1"]
     address = ["--server", f"127.0.0.1:{server.port}", "--out", str(out)]
-    assert main(["evaluate", "--original", "model.safetensors", *address, *small, "--quiet", *more]) == 0
+    assert (
+        main(["evaluate", "--original", "model.safetensors", *address, *small, "--quiet", *more])
+        == 0
+    )
     return json.loads((out / "evaluation.json").read_text())
 
 
@@ -112,7 +126,12 @@ def pixels(out, key: str) -> np.ndarray:
 
 
 def test_an_eraser_is_evaluated_where_it_is_used(server, erased, tmp_path):
-    both = ["--erased", "as LoRA=lora:eraser.safetensors", "--erased", "as checkpoint=model-erased.safetensors"]
+    both = [
+        "--erased",
+        "as LoRA=lora:eraser.safetensors",
+        "--erased",
+        "as checkpoint=model-erased.safetensors",
+    ]
     found = evaluate(server, tmp_path, *both, "--keep", "Paul Klee")
     assert [model["label"] for model in found["models"]] == ["original", "as LoRA", "as checkpoint"]
     lora, checkpoint = found["results"]["as LoRA"], found["results"]["as checkpoint"]
@@ -128,28 +147,57 @@ def test_an_eraser_is_evaluated_where_it_is_used(server, erased, tmp_path):
     assert before.shape == (64, 64, 3) and not np.array_equal(before, after)
     (baked,) = checkpoint["prompts"][0]["pictures"]
     assert baked["before"] == shot["before"], "the original is drawn once for both"
-    assert np.abs(pixels(tmp_path, baked["after"]) - after).max() <= 4, "the LoRA and the checkpoint are the same edit"
+    assert np.abs(pixels(tmp_path, baked["after"]) - after).max() <= 4, (
+        "the LoRA and the checkpoint are the same edit"
+    )
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")}
     assert len(times) == 9
     assert evaluate(server, tmp_path, *both, "--keep", "Paul Klee") == found
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")} == times, "nothing is drawn twice"
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png")} == times, (
+        "nothing is drawn twice"
+    )
 
 
 def test_the_server_s_own_clip_judges_the_pictures(server, tmp_path):
-    judge = ["--clip-vision", "tiny.safetensors", "--clip-text", "tiny.safetensors", "--keep", "Paul Klee"]
+    judge = [
+        "--clip-vision",
+        "tiny.safetensors",
+        "--clip-text",
+        "tiny.safetensors",
+        "--keep",
+        "Paul Klee",
+    ]
     found = evaluate(server, tmp_path, "--erased", "lora:eraser.safetensors", *judge)
-    before, after = (found["results"][label]["groups"][0]["measures"] for label in ("original", "erased"))
-    assert before["drift"]["value"] < 1e-12 < after["drift"]["value"], "two steps of a random model change little"
+    before, after = (
+        found["results"][label]["groups"][0]["measures"] for label in ("original", "erased")
+    )
+    assert before["drift"]["value"] < 1e-12 < after["drift"]["value"], (
+        "two steps of a random model change little"
+    )
     assert before["CS"] == after["CS before"] and "recognised" in after
-    assert found["judges"]["CS, drift"] == "CLIP_VISION tiny.safetensors with the texts of tiny.safetensors"
+    assert (
+        found["judges"]["CS, drift"]
+        == "CLIP_VISION tiny.safetensors with the texts of tiny.safetensors"
+    )
 
 
 def test_what_the_server_says_against_a_picture_reaches_the_user(server, tmp_path, capsys):
-    models = ["--original", "model.safetensors", "--erased", "lora:eraser.safetensors", "--sampler", "nonsense"]
+    models = [
+        "--original",
+        "model.safetensors",
+        "--erased",
+        "lora:eraser.safetensors",
+        "--sampler",
+        "nonsense",
+    ]
     address = ["--server", f"127.0.0.1:{server.port}", "--out", str(tmp_path)]
     code = main(["evaluate", *models, *address, "--json", "--limit", "1", "--seeds", "1"])
     said = json.loads(capsys.readouterr().out)["error"]
-    assert code == 1 and "sampler_name: 'nonsense' not in" in said["message"] and said["code"] == "server"
+    assert (
+        code == 1
+        and "sampler_name: 'nonsense' not in" in said["message"]
+        and said["code"] == "server"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +209,9 @@ def tiny(comfyui, tmp_path_factory):
 
 
 def batches() -> tuple[torch.Tensor, torch.Tensor]:
-    """Four pictures, and the same with the second black, the third not finite and the fourth changed."""
+    """Four pictures, and the same with the second black, the third not finite and the fourth
+    changed.
+    """
     before = torch.rand(4, 48, 48, 3, generator=torch.Generator().manual_seed(2))
     after = before.clone()
     after[1], after[2], after[3] = 0, float("nan"), 1 - before[3]
@@ -181,7 +231,11 @@ def test_the_node_measures_pairs_and_counts_faulty_frames_apart(tiny):
     drift = found["figures"]["drift"]
     assert drift["count"] == 2 and drift["value"] > 0 and "CS before" in found["figures"]
     assert set(found["labels"]) == set(labels.splitlines())
-    assert np.asarray(found["features"]["before"]).shape == (4, 768) == np.asarray(found["features"]["after"]).shape
+    assert (
+        np.asarray(found["features"]["before"]).shape
+        == (4, 768)
+        == np.asarray(found["features"]["after"]).shape
+    )
     assert np.allclose(found["features"]["before"][0], found["features"]["after"][0])
     alone = json.loads(run(SpeedEvaluate, before=before, after=after, prompts="", labels="")[1])
     assert alone["figures"] == {} and alone["frames"] == found["frames"]

@@ -12,9 +12,9 @@ import torch
 from graph import erased, run
 from watching import at_layers, name_rows, sample
 
-from speed_erase.speed_ops.concepts.kinds import Prompt
 from speed_erase.speed_ops.encoders.cache import CachedEncoder
 from speed_erase.speed_ops.errors import InputError
+from speed_erase.speed_ops.text.kinds import Prompt
 
 pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
 
@@ -44,7 +44,7 @@ def test_a_family_from_loading_to_loading_again(wired, own_output) -> None:
     from speed_erase.nodes.host.weights import effective_weight, open_model
     from speed_erase.nodes.save_erased_model import SaveErasedModel
     from speed_erase.speed_ops.engine.settings import EraseSettings
-    from speed_erase.speed_ops.prompts.requests import whole_prompt
+    from speed_erase.speed_ops.text.requests import whole_prompt
 
     name, model, clip = wired
     with wire(model, clip, EraseSettings()) as parts:
@@ -52,11 +52,15 @@ def test_a_family_from_loading_to_loading_again(wired, own_output) -> None:
         assert family.name == minis.MINIS[name].family
         keys, every = list(parts.model.weights), [layer.canonical for layer in parts.model.layers]
         assert len(every) == len(keys) + (family.pooled is not None)
-        pooled = list(parts.model.pooled) if encoder.pooled_width else []  # T5 alone has nothing to pool
-        # Embeddings are ComfyUI's, and what the edited layers receive is what the edit is made from.
+        # T5 alone has nothing to pool
+        pooled = list(parts.model.pooled) if encoder.pooled_width else []
+        # Embeddings are ComfyUI's, and what the edited layers receive is what the edit is made
+        # from.
         for text in PROMPTS:
             with torch.inference_mode():
-                host = clip.encode_from_tokens(clip.tokenize(text.replace("(", "\\(").replace(")", "\\)")))[0].clone()
+                host = clip.encode_from_tokens(
+                    clip.tokenize(text.replace("(", "\\(").replace(")", "\\)"))
+                )[0].clone()
             whole = whole_prompt(encoder.streams, Prompt.bare(text))
             (own,) = encoder.encode([text], [max(whole.rows) + 1])
             own = own[list(whole.rows)]
@@ -64,13 +68,19 @@ def test_a_family_from_loading_to_loading_again(wired, own_output) -> None:
             assert (own - host).norm() <= 1e-4 * host.norm()
         bare = whole_prompt(encoder.streams, Prompt.bare(TARGET))
         (pushed,) = parts.reader.rows([bare])
-        before = {prompt: at_layers(name, model, clip, keys + pooled, prompt) for prompt in (TARGET, ANCHOR, KEPT)}
+        before = {
+            prompt: at_layers(name, model, clip, keys + pooled, prompt)
+            for prompt in (TARGET, ANCHOR, KEPT)
+        }
         for received, _ in (before[TARGET][key] for key in pooled):
             (whole,) = encoder.encode_both([TARGET], [0])[1]
             with torch.inference_mode():
-                host = clip.encode_from_tokens(clip.tokenize(TARGET), return_pooled=True)[1][0].clone()
+                host = clip.encode_from_tokens(clip.tokenize(TARGET), return_pooled=True)[1][
+                    0
+                ].clone()
             assert (host - whole).norm() <= 1e-4 * whole.norm()
-            assert (received[: len(whole)] - whole).norm() <= 2e-3 * whole.norm()  # in the model's own type
+            # in the model's own type
+            assert (received[: len(whole)] - whole).norm() <= 2e-3 * whole.norm()
         for received, _ in (before[TARGET][key] for key in keys):
             assert (received[list(bare.rows)] - pushed).norm() <= 2e-3 * pushed.norm()
         rows = {prompt: name_rows(encoder, prompt) for prompt in (TARGET, ANCHOR, KEPT)}
@@ -81,7 +91,10 @@ def test_a_family_from_loading_to_loading_again(wired, own_output) -> None:
     assert list(erasure.edits) == keys + pooled
     if family.note:
         assert family.note in report
-    after = {prompt: at_layers(name, erased_model, clip, keys + pooled, prompt) for prompt in (TARGET, KEPT)}
+    after = {
+        prompt: at_layers(name, erased_model, clip, keys + pooled, prompt)
+        for prompt in (TARGET, KEPT)
+    }
     for key in pooled:
         way = (before[TARGET][key][1] - before[ANCHOR][key][1]).norm()
         assert (after[TARGET][key][1] - before[ANCHOR][key][1]).norm() < 0.05 * way
@@ -98,9 +111,24 @@ def test_a_family_from_loading_to_loading_again(wired, own_output) -> None:
     assert torch.equal(two_steps[0], two_steps[2]) and not torch.equal(two_steps[0], two_steps[1])
     assert erased(model, clip, strength=0.0, settings=everyone)[0] is model
 
-    choice = {"lora": True, "checkpoint": False, "diffusion_model": True, "recipe": True, "overwrite": True}
-    run(SaveErasedModel, erasure=erasure, filename_prefix="x", dtype="as the source", model=erased_model, **choice)
-    stored = comfy.utils.load_torch_file(str(own_output / "loras" / "x.safetensors"), safe_load=True)
+    choice = {
+        "lora": True,
+        "checkpoint": False,
+        "diffusion_model": True,
+        "recipe": True,
+        "overwrite": True,
+    }
+    run(
+        SaveErasedModel,
+        erasure=erasure,
+        filename_prefix="x",
+        dtype="as the source",
+        model=erased_model,
+        **choice,
+    )
+    stored = comfy.utils.load_torch_file(
+        str(own_output / "loras" / "x.safetensors"), safe_load=True
+    )
     stock = comfy.sd.load_lora_for_models(model, None, stored, 1.0, 0)[0]
     saved = minis.load_model(name, file=own_output / "diffusion_models" / "x.safetensors")
     assert [layer.canonical for layer in open_model(saved).layers] == every
@@ -126,7 +154,9 @@ def test_the_fingerprint_covers_what_changes_an_embedding(t5) -> None:
             clip.set_tokenizer_option("t5xxl_min_length", 64)
         elif change == "a LoRA":
             key = "t5xxl.transformer.encoder.block.0.layer.0.SelfAttention.q.weight"
-            assert clip.add_patches({key: (torch.full(clip.patcher.model.state_dict()[key].shape, 0.02),)}) == [key]
+            assert clip.add_patches(
+                {key: (torch.full(clip.patcher.model.state_dict()[key].shape, 0.02),)}
+            ) == [key]
         encoder = open_text(clip, by_name("ltxv"))
         host = clip.encode_from_tokens(clip.tokenize(TARGET))[0].clone()
         assert torch.allclose(encoder.encode([TARGET], [4])[0], host[:4], atol=1e-4), change
@@ -137,7 +167,9 @@ def test_the_fingerprint_covers_what_changes_an_embedding(t5) -> None:
 
     changes = ("nothing", "clip skip", "a tokenizer option", "a LoRA")
     with torch.inference_mode():
-        assert len({changed(change) for change in changes}) == 4 and changed("nothing") == changed("nothing")
+        assert len({changed(change) for change in changes}) == 4 and changed("nothing") == changed(
+            "nothing"
+        )
 
 
 def test_names_are_literal_in_every_template(t5) -> None:
@@ -152,12 +184,14 @@ def test_names_are_literal_in_every_template(t5) -> None:
         assert ",".join(map(str, plain)) in ",".join(map(str, whole))
 
 
-def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(comfyui, monkeypatch) -> None:
+def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(
+    comfyui, monkeypatch
+) -> None:
     from comfy.sd1_clip import SDClipModel
 
     from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.models.families import by_name
-    from speed_erase.speed_ops.prompts.requests import RowRequest
+    from speed_erase.speed_ops.text.requests import RowRequest
 
     clip = minis.load_text("sd3")
     encoder = open_text(clip, by_name("sd3"))
@@ -170,7 +204,9 @@ def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(comfyui, 
     monkeypatch.setattr(SDClipModel, "encode", counting)
     asked = [RowRequest(text, (1, 80)) for text in ("a dog", "a cat", "a dog")]
     CachedEncoder(encoder).rows(asked)
-    assert len(ran) == 2 and all(of_t5 for of_t5, _ in ran), "CLIP is run by the engine, T5 once for each text"
+    assert len(ran) == 2 and all(of_t5 for of_t5, _ in ran), (
+        "CLIP is run by the engine, T5 once for each text"
+    )
 
 
 def test_a_clip_of_another_family_is_refused(t5, comfyui) -> None:
@@ -178,19 +214,25 @@ def test_a_clip_of_another_family_is_refused(t5, comfyui) -> None:
     from speed_erase.speed_ops.models.families import by_name
 
     for family in ("wan", "z-image", "sd1", "auraflow"):
-        with pytest.raises(InputError, match=r"CLIP does not belong to this model: it has t5xxl of width 4096"):
+        with pytest.raises(
+            InputError, match=r"CLIP does not belong to this model: it has t5xxl of width 4096"
+        ):
             open_text(t5, by_name(family))
 
 
 def test_the_edit_counts_loras_on_the_layers_and_on_the_way_to_them(t5) -> None:
-    """A LoRA on the network before the edited layers changes what they read; one on them, what they do with it."""
+    """A LoRA on the network before the edited layers changes what they read; one on them, what they
+    do with it.
+    """
     from speed_erase.nodes.host.weights import open_model
 
     model = minis.load_model("ltxv")
     keys = list(open_model(model).weights)
     patched = model.clone()
     way = "diffusion_model.caption_projection.linear_1.weight"
-    change = {key: (0.02 * torch.randn(model.model.state_dict()[key].shape),) for key in (keys[0], way)}
+    change = {
+        key: (0.02 * torch.randn(model.model.state_dict()[key].shape),) for key in (keys[0], way)
+    }
     assert sorted(patched.add_patches(change)) == sorted(change)
     settings = {"ipf": False, "held_out": 0.0}
     after = erased(patched, t5, settings=settings)[0]
@@ -203,7 +245,9 @@ def test_the_edit_counts_loras_on_the_layers_and_on_the_way_to_them(t5) -> None:
     (row,), (goal_row,) = (name_rows(encoder, prompt) for prompt in (TARGET, ANCHOR))
     for key in keys:
         goal = seen[ANCHOR][key][1][goal_row]
-        assert (edited[key][1][row] - goal).norm() < 0.05 * (seen[TARGET][key][1][row] - goal).norm()
+        assert (edited[key][1][row] - goal).norm() < 0.05 * (
+            seen[TARGET][key][1][row] - goal
+        ).norm()
 
 
 def test_a_transformer_in_fp8_gets_the_exact_edit(t5) -> None:

@@ -57,7 +57,9 @@ def test_every_stage_of_an_erasure_stops_within_a_second(sd15, press, stage):
 
 
 def test_a_call_of_many_seconds_is_not_waited_for(sd15, monkeypatch):
-    """An eigenproblem of SDXL's width takes up to nine seconds on two busy cores; a slow one stands in for it."""
+    """An eigenproblem of SDXL's width takes up to nine seconds on two busy cores; a slow one stands
+    in for it.
+    """
     import comfy.model_management as host
 
     model, clip, _ = sd15
@@ -75,7 +77,8 @@ def test_a_call_of_many_seconds_is_not_waited_for(sd15, monkeypatch):
     with pytest.raises(host.InterruptProcessingException):
         erased(model, clip, "Somebody Slow")
     assert time.monotonic() - pressed[0] < 1.0 and not finished.is_set() and len(workers()) == 1
-    host.interrupt_current_processing(True)  # meant for the next prompt: the work left behind must not take it
+    # meant for the next prompt: the work left behind must not take it
+    host.interrupt_current_processing(True)
     assert finished.wait(10)
     for thread in workers():
         thread.join(10)
@@ -98,7 +101,14 @@ def test_forecast_and_leak_probe_stop_too(sd15, press, node):
     pressed = press("retain names" if node == "forecast" else "leaks")
     with pytest.raises(host.InterruptProcessingException):
         if node == "forecast":
-            run(SpeedForecast, model=model, clip=clip, concepts=concepts("Goya"), shown=5, retain=retained())
+            run(
+                SpeedForecast,
+                model=model,
+                clip=clip,
+                concepts=concepts("Goya"),
+                shown=5,
+                retain=retained(),
+            )
         else:
             run(SpeedLeakProbe, model=model, clip=clip, erasure=erasure, templates=2)
     assert time.monotonic() - pressed[0] < 1.0
@@ -113,8 +123,21 @@ def test_saving_a_checkpoint_stops_and_leaves_no_file(sd15, press, own_output, a
 
     model, clip, vae = sd15
     patched, _, erasure, _, _ = erased(model, clip)
-    choice = {"lora": False, "checkpoint": True, "diffusion_model": False, "recipe": False, "overwrite": False}
-    inputs = {"filename_prefix": "x", "dtype": "as the source", "model": patched, "clip": clip, "vae": vae, **choice}
+    choice = {
+        "lora": False,
+        "checkpoint": True,
+        "diffusion_model": False,
+        "recipe": False,
+        "overwrite": False,
+    }
+    inputs = {
+        "filename_prefix": "x",
+        "dtype": "as the source",
+        "model": patched,
+        "clip": clip,
+        "vae": vae,
+        **choice,
+    }
     pressed = press("write", after)
     with pytest.raises(host.InterruptProcessingException):
         run(SaveErasedModel, erasure=erasure, **inputs)

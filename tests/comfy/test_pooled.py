@@ -1,4 +1,6 @@
-"""The pooled path inside ComfyUI: what its layer gives in a real forward pass, also when stored and loaded again."""
+"""The pooled path inside ComfyUI: what its layer gives in a real forward pass, also when stored and
+loaded again.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def output(model, clip, prompt: str) -> torch.Tensor:
     """What the layer gives for a prompt while ComfyUI samples."""
     seen: list[torch.Tensor] = []
     layer = model.model.diffusion_model.label_emb[0][0]
-    handle = layer.register_forward_hook(lambda module, inputs, result: seen.append(result[0].clone()) and None)
+    handle = layer.register_forward_hook(
+        lambda module, inputs, result: seen.append(result[0].clone()) and None
+    )
     try:
         sample(model, clip, prompt)
     finally:
@@ -42,7 +46,10 @@ def output(model, clip, prompt: str) -> torch.Tensor:
 
 
 def test_the_target_s_output_becomes_the_anchor_s_and_kept_names_stay(case):
-    before = {name: output(case.model, case.clip, name) for name in ("Van Gogh", "art", "Claude Monet", "")}
+    before = {
+        name: output(case.model, case.clip, name)
+        for name in ("Van Gogh", "art", "Claude Monet", "")
+    }
     after = {name: output(case.patched, case.clip, name) for name in before}
     way = (before["Van Gogh"] - before["art"]).norm()
     assert (after["Van Gogh"] - before["art"]).norm() < 0.05 * way
@@ -53,10 +60,14 @@ def test_the_target_s_output_becomes_the_anchor_s_and_kept_names_stay(case):
 
 def test_only_the_text_s_columns_change(case):
     old, new = effective(case.model), effective(case.patched)
-    assert torch.equal(old[:, TEXT:], new[:, TEXT:]) and not torch.equal(old[:, :TEXT], new[:, :TEXT])
+    assert torch.equal(old[:, TEXT:], new[:, TEXT:]) and not torch.equal(
+        old[:, :TEXT], new[:, :TEXT]
+    )
     assert erased(case.model, case.clip, strength=0.0)[0] is case.model
     half = effective(erased(case.model, case.clip, strength=0.5)[0])
-    assert torch.allclose(half, (old + new) / 2, atol=1e-6) and torch.equal(half[:, TEXT:], old[:, TEXT:])
+    assert torch.allclose(half, (old + new) / 2, atol=1e-6) and torch.equal(
+        half[:, TEXT:], old[:, TEXT:]
+    )
 
 
 def test_stored_as_lora_and_checkpoint_it_is_the_same(case, tmp_path, monkeypatch):
@@ -67,8 +78,16 @@ def test_stored_as_lora_and_checkpoint_it_is_the_same(case, tmp_path, monkeypatc
     from speed_erase.nodes.speed_apply_erasure import SpeedApplyErasure
 
     monkeypatch.setattr(folder_paths, "output_directory", str(tmp_path))
-    monkeypatch.setitem(folder_paths.folder_names_and_paths, "loras", ([str(tmp_path / "loras")], {".safetensors"}))
-    choice = {"filename_prefix": "one", "lora": True, "checkpoint": True, "diffusion_model": False, "recipe": True}
+    monkeypatch.setitem(
+        folder_paths.folder_names_and_paths, "loras", ([str(tmp_path / "loras")], {".safetensors"})
+    )
+    choice = {
+        "filename_prefix": "one",
+        "lora": True,
+        "checkpoint": True,
+        "diffusion_model": False,
+        "recipe": True,
+    }
     kinds = {"dtype": "as the source", "overwrite": False}
     wired = {"model": case.patched, "clip": case.clip, "vae": case.vae}
     text = run(SaveErasedModel, erasure=case.erasure, **choice, **kinds, **wired)[0]
@@ -90,7 +109,9 @@ def test_off_in_the_settings(case):
 
     settings = run(SpeedSettings, pooled="off")[0]
     patched, _, erasure, report, _ = erased(case.model, case.clip, settings=settings)
-    assert settings == {"pooled": False} and KEY not in erasure.edits and "Pooled path" not in report
+    assert (
+        settings == {"pooled": False} and KEY not in erasure.edits and "Pooled path" not in report
+    )
     assert torch.equal(effective(patched), effective(case.model))
 
 
@@ -108,7 +129,9 @@ def test_pooled_embeddings_are_comfyui_s(case, skip):
     clip = case.clip.clone()
     clip.clip_layer(skip) if skip is not None else None
     prompts = ["", "Snoopy", r"a \(very\) old house by the sea, oil on canvas"]
-    expected = [clip.encode_from_tokens(clip.tokenize(text), return_pooled=True)[1][0] for text in prompts]
+    expected = [
+        clip.encode_from_tokens(clip.tokenize(text), return_pooled=True)[1][0] for text in prompts
+    ]
     literal = [text.replace("\\", "") for text in prompts]
     encoder = open_text(clip, by_name(case.family))
     assert encoder.notes == []
@@ -130,4 +153,7 @@ def test_a_changed_projection_is_another_encoder(case):
     key = "clip_g.transformer.text_projection.weight"
     assert other.add_patches({key: (torch.full((1280, 1280), 0.001),)}) == [key]
     second = open_text(other, by_name(case.family))
-    assert first.fingerprint == second.fingerprint and first.pooled_fingerprint != second.pooled_fingerprint
+    assert (
+        first.fingerprint == second.fingerprint
+        and first.pooled_fingerprint != second.pooled_fingerprint
+    )

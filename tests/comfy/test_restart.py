@@ -1,4 +1,6 @@
-"""What outlives the server: saved files, the embedding cache, and nothing of a save that was killed."""
+"""What outlives the server: saved files, the embedding cache, and nothing of a save that was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def picture(server: ComfyServer, outputs: dict) -> np.ndarray:
 
 
 def files(folder: Path) -> set[str]:
-    return {path.relative_to(folder / "output").as_posix() for path in (folder / "output").rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder / "output").as_posix()
+        for path in (folder / "output").rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_restarted_server_reads_what_was_saved_and_encodes_nothing_again(comfyui, folder):
@@ -46,11 +52,15 @@ def test_a_restarted_server_reads_what_was_saved_and_encodes_nothing_again(comfy
     try:
         lora = node("LoraLoaderModelOnly", model=["1", 0], lora_name="speed/erased_00001_.safetensors",
                     strength_model=1.0)  # fmt: skip
-        loaded = {"1": node("TinyCheckpoint", name="tiny.safetensors"), "2": lora} | sampling(["2", 0])
+        loaded = {"1": node("TinyCheckpoint", name="tiny.safetensors"), "2": lora} | sampling(
+            ["2", 0]
+        )
         assert np.abs(picture(second, second.run(loaded)) - wanted).max() <= 1
         recipe = "output/recipes/speed/erased_00001_.recipe.json"
         repeated = erasing() | {
-            "4": node("SpeedApplyRecipe", model=["1", 0], clip=["1", 1], recipe=recipe, strength=1.0)
+            "4": node(
+                "SpeedApplyRecipe", model=["1", 0], clip=["1", 1], recipe=recipe, strength=1.0
+            )
         }
         out = second.run(repeated | sampling(["4", 0]))
         assert np.array_equal(picture(second, out), wanted), "the recipe solves the same edit again"
@@ -69,13 +79,17 @@ def test_a_killed_save_leaves_no_file_under_its_name(comfyui, folder):
     while not (begun := list(place.glob("*") if place.exists() else [])) and time.monotonic() < end:
         time.sleep(0.002)
     server.kill()
-    assert begun and all(path.name.startswith(".") for path in place.iterdir()), "killed in the middle of writing"
+    assert begun and all(path.name.startswith(".") for path in place.iterdir()), (
+        "killed in the middle of writing"
+    )
     again = started(comfyui, folder)
     try:
         assert "erased" not in str(again.get("/models/checkpoints"))
         again.run(flow)
         assert "checkpoints/speed/erased_00001_.safetensors" in files(folder)
-        stock = {"1": node("TinyCheckpoint", name="speed/erased_00001_.safetensors")} | sampling(["1", 0])
+        stock = {"1": node("TinyCheckpoint", name="speed/erased_00001_.safetensors")} | sampling(
+            ["1", 0]
+        )
         assert picture(again, again.run(stock)).std() > 0
     finally:
         again.stop()

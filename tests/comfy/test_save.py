@@ -1,4 +1,6 @@
-"""Saving and loading again with ComfyUI's own loaders: LoRA == patch == baked checkpoint, as far as the type holds."""
+"""Saving and loading again with ComfyUI's own loaders: LoRA == patch == baked checkpoint, as far as
+the type holds.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def save(erasure, **inputs) -> dict[str, str]:
 
 def off_by(first: dict, second: dict, reference: dict) -> float:
     """Worst layer: difference of two models' outputs as a share of what the edit changes."""
-    return float(max((first[k] - second[k]).norm() / (first[k] - reference[k]).norm() for k in first))
+    return float(
+        max((first[k] - second[k]).norm() / (first[k] - reference[k]).norm() for k in first)
+    )
 
 
 @pytest.mark.parametrize("family", ["sd15", "sdxl", "sdxl-refiner"])
@@ -107,7 +111,9 @@ def test_names_are_numbered_and_nothing_is_overwritten_unless_asked(sd15, own_fo
     assert names == ["erased_00001_.safetensors", "erased_00002_.safetensors"]
     same = [save(erasure, overwrite=True)["LoRA"] for _ in range(2)]
     assert same[0] == same[1] and same[0].endswith("loras/speed/erased.safetensors")
-    left = [name for _, _, names in os.walk(own_folders / "output") for name in names if "tmp" in name]
+    left = [
+        name for _, _, names in os.walk(own_folders / "output") for name in names if "tmp" in name
+    ]
     assert left == []
 
 
@@ -171,7 +177,9 @@ def test_a_lora_is_certified_at_its_own_strength_and_a_checkpoint_as_applied(sd1
     left = {}
     for what in ("LoRA", "Checkpoint"):
         with safe_open(files[what], "pt") as file:
-            left[what] = json.loads(file.metadata()["speed.certificate"])["concepts"][0]["solved_median"]
+            left[what] = json.loads(file.metadata()["speed.certificate"])["concepts"][0][
+                "solved_median"
+            ]
     assert left["LoRA"] < 0.05 < 0.4 < left["Checkpoint"]
 
 
@@ -239,12 +247,23 @@ def test_report_forecast_and_leak_probe(sd15):
     model, clip, _ = sd15
     _, _, erasure, report, _ = erased(model, clip)
     text, facts, chart = run(SpeedReport, erasure=erasure)
-    assert text == report and json.loads(facts)["concepts"][0]["name"] == "Van Gogh" and chart.shape[-1] == 3
+    assert (
+        text == report
+        and json.loads(facts)["concepts"][0]["name"] == "Van Gogh"
+        and chart.shape[-1] == 3
+    )
     listed, picture = run(
-        SpeedForecast, model=model, clip=clip, concepts=concepts("Van Gogh"), shown=5, retain=retained()
+        SpeedForecast,
+        model=model,
+        clip=clip,
+        concepts=concepts("Van Gogh"),
+        shown=5,
+        retain=retained(),
     )
     assert "Predicted shift of" in listed and len(listed.splitlines()) == 6 and picture.ndim == 4
-    found, leaking, closed = run(SpeedLeakProbe, model=model, clip=clip, erasure=erasure, templates=1)
+    found, leaking, closed = run(
+        SpeedLeakProbe, model=model, clip=clip, erasure=erasure, templates=1
+    )
     assert "name: 'Van Gogh'" in found and "typo" in found
     # Bare names were erased, so the name leaks inside a prompt: the loop closes with it.
     assert len(leaking) > 0 and closed[0].target == "Van Gogh"
@@ -254,14 +273,24 @@ def test_validation_names_the_line(own_folders):
     from speed_erase.nodes.concept_list import ConceptListNode
     from speed_erase.nodes.retain_set_loader import RetainSetLoader
 
-    assert ConceptListNode.validate_inputs(text="Van Gogh\nMonet -> art -> x", kind="style", file="none").startswith(
-        "Line 2:"
+    assert ConceptListNode.validate_inputs(
+        text="Van Gogh\nMonet -> art -> x", kind="style", file="none"
+    ).startswith("Line 2:")
+    assert "line 1" in ConceptListNode.validate_inputs(
+        text="Monet\nMonet", kind="style", file="none"
     )
-    assert "line 1" in ConceptListNode.validate_inputs(text="Monet\nMonet", kind="style", file="none")
-    assert "nothing to erase" in ConceptListNode.validate_inputs(text="# nothing", kind="style", file="none")
-    assert ConceptListNode.validate_inputs(text="", kind="style", file="none", concepts=None) is True
-    assert "no file 'gone.txt'" in ConceptListNode.validate_inputs(text="", kind="style", file="gone.txt")
-    assert "outside" in ConceptListNode.validate_inputs(text="", kind="style", file="../../secret.txt")
+    assert "nothing to erase" in ConceptListNode.validate_inputs(
+        text="# nothing", kind="style", file="none"
+    )
+    assert (
+        ConceptListNode.validate_inputs(text="", kind="style", file="none", concepts=None) is True
+    )
+    assert "no file 'gone.txt'" in ConceptListNode.validate_inputs(
+        text="", kind="style", file="gone.txt"
+    )
+    assert "outside" in ConceptListNode.validate_inputs(
+        text="", kind="style", file="../../secret.txt"
+    )
     assert "no file" in RetainSetLoader.validate_inputs(builtin="artists", text="", file="gone.csv")
     assert RetainSetLoader.validate_inputs(builtin="artists", text="", file="none") is True
 
@@ -274,7 +303,10 @@ def test_lists_come_from_the_input_folder_and_are_noticed_when_they_change(own_f
     file.write_text("target,anchor,kind\nSnoopy,dog,character\n")
     assert "names.csv" in str(ConceptListNode.define_schema().inputs[2].as_dict()["options"])
     found, text = run(ConceptListNode, text="Van Gogh", kind="style", file="names.csv")
-    assert text == "Van Gogh -> art || style\nSnoopy -> dog || character" and found[1].kind == "character"
+    assert (
+        text == "Van Gogh -> art || style\nSnoopy -> dog || character"
+        and found[1].kind == "character"
+    )
     mark = ConceptListNode.fingerprint_inputs(text="x", kind="style", file="names.csv")
     file.write_text("target,anchor\nSnoopy,beagle dog\n")
     assert ConceptListNode.fingerprint_inputs(text="x", kind="style", file="names.csv") != mark

@@ -1,4 +1,6 @@
-"""Against a running ComfyUI: what it lists, a graph from end to end, refusals, interruption, caching."""
+"""Against a running ComfyUI: what it lists, a graph from end to end, refusals, interruption,
+caching.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def server(comfyui, tmp_path_factory):
     running.add_checkpoint(mini.shared("sd15"), "tiny.safetensors")
     running.add_checkpoint(mini.shared("sd21"), "tiny21.safetensors")
     running.add_diffusion_model(mini.shared("pixart"), "pixart.safetensors")
-    running.add_checkpoint(damaged(tmp_path_factory.mktemp("damaged") / "nan.safetensors"), "nan.safetensors")
+    running.add_checkpoint(
+        damaged(tmp_path_factory.mktemp("damaged") / "nan.safetensors"), "nan.safetensors"
+    )
     try:
         yield running.start()
     finally:
@@ -51,7 +55,9 @@ def server(comfyui, tmp_path_factory):
 def damaged(path: Path) -> Path:
     """A checkpoint with one number that is none."""
     tensors = load_file(mini.shared("sd15-tiny"))
-    next(value for key, value in tensors.items() if key.endswith("attn2.to_v.weight"))[0, 0] = float("nan")
+    next(value for key, value in tensors.items() if key.endswith("attn2.to_v.weight"))[0, 0] = (
+        float("nan")
+    )
     save_file(tensors, path)
     return path
 
@@ -72,8 +78,16 @@ def test_every_node_is_listed_with_its_sockets_and_help(server):
         page = Path(__file__).resolve().parents[2] / "web" / "docs" / f"{name}.md"
         assert page.is_file() and len(page.read_text()) > 200, f"{name} has no help page"
     optional = info["SpeedErase"]["input"]["optional"]
-    assert set(optional) == {"retain", "settings", "budget", "effort"}, "expert settings stay out of the way"
-    assert list(optional)[-2:] == ["budget", "effort"], "what came later stands last, for saved workflows"
+    assert set(optional) == {
+        "retain",
+        "settings",
+        "budget",
+        "effort",
+    }, "expert settings stay out of the way"
+    assert list(optional)[-2:] == [
+        "budget",
+        "effort",
+    ], "what came later stands last, for saved workflows"
     assert optional["budget"][1]["default"] == f"more ({EraseSettings().drift_budget * 100:g} %)"
     assert info["SpeedSettings"]["input"]["required"]["threshold"][1]["default"] == -1.0
     assert "speed_erase" not in server.log.lower() or "could not load" not in server.log
@@ -91,28 +105,48 @@ def test_end_to_end_sample_save_and_load_with_stock_nodes(server):
     erased, original = picture(server, out, "15"), picture(server, out, "25")
     assert not np.array_equal(erased, original)
     assert "Van Gogh" in out["5"]["text"][0] and out["5"]["images"]
-    assert np.abs(picture(server, out, "45") - erased).max() <= 1, "the LORA_MODEL socket is the same edit"
-    files = sorted(
-        path.relative_to(server.folder / "output").as_posix() for path in server.folder.rglob("output/*/**/*.*")
+    assert np.abs(picture(server, out, "45") - erased).max() <= 1, (
+        "the LORA_MODEL socket is the same edit"
     )
-    assert "loras/speed/erased_00001_.safetensors" in files and "checkpoints/speed/erased_00001_.safetensors" in files
+    files = sorted(
+        path.relative_to(server.folder / "output").as_posix()
+        for path in server.folder.rglob("output/*/**/*.*")
+    )
+    assert (
+        "loras/speed/erased_00001_.safetensors" in files
+        and "checkpoints/speed/erased_00001_.safetensors" in files
+    )
     again = {"1": node("TinyCheckpoint", name="tiny.safetensors")}
     again |= {
         "2": node(
-            "LoraLoaderModelOnly", model=["1", 0], lora_name="speed/erased_00001_.safetensors", strength_model=1.0
+            "LoraLoaderModelOnly",
+            model=["1", 0],
+            lora_name="speed/erased_00001_.safetensors",
+            strength_model=1.0,
         )
     }
     again |= {
-        "3": node("LoraLoaderModelOnly", model=["1", 0], lora_name="stock_00001_.safetensors", strength_model=1.0)
+        "3": node(
+            "LoraLoaderModelOnly",
+            model=["1", 0],
+            lora_name="stock_00001_.safetensors",
+            strength_model=1.0,
+        )
     }
     again |= sampling(["2", 0], start=10) | sampling(["3", 0], start=20)
     loaded = server.run(again)
     assert np.abs(picture(server, loaded, "15") - erased).max() <= 1, "LoRA from file == patch"
     assert np.abs(picture(server, loaded, "25") - erased).max() <= 1, "stock SaveLoRA == patch"
-    baked = {"1": node("TinyCheckpoint", name="speed/erased_00001_.safetensors")} | sampling(["1", 0], start=10)
+    baked = {"1": node("TinyCheckpoint", name="speed/erased_00001_.safetensors")} | sampling(
+        ["1", 0], start=10
+    )
     shown = picture(server, server.run(baked), "15")
-    assert np.abs(shown - erased).max() <= 2 and not np.array_equal(shown, original), "checkpoint == patch"
-    read = server.run({"1": node("SpeedInspect", file="checkpoints/speed/erased_00001_.safetensors")})
+    assert np.abs(shown - erased).max() <= 2 and not np.array_equal(shown, original), (
+        "checkpoint == patch"
+    )
+    read = server.run(
+        {"1": node("SpeedInspect", file="checkpoints/speed/erased_00001_.safetensors")}
+    )
     assert "Van Gogh -> art" in read["1"]["text"][0]
 
 
@@ -123,7 +157,11 @@ def test_bypass_gives_the_original_back(server):
     third = picture(
         server,
         server.run(
-            plain | {"14": plain["14"] | {}, "15": node("SaveImage", images=["14", 0], filename_prefix="again")}
+            plain
+            | {
+                "14": plain["14"] | {},
+                "15": node("SaveImage", images=["14", 0], filename_prefix="again"),
+            }
         ),
         "15",
     )
@@ -168,7 +206,11 @@ def test_bad_widgets_are_refused_before_anything_runs(server, changes, said):
         flow = _with(flow, number, **values)
     with pytest.raises(ServerError) as caught:
         server.queue(flow)
-    details = [error["details"] for facts in caught.value.details["node_errors"].values() for error in facts["errors"]]
+    details = [
+        error["details"]
+        for facts in caught.value.details["node_errors"].values()
+        for error in facts["errors"]
+    ]
     assert any(said in text for text in details), details
 
 
@@ -181,7 +223,10 @@ def test_bad_wires_give_their_sentence_and_the_server_stays_healthy(server):
     }
     for changes, said in (
         ({"clip": ["7", 1]}, "CLIP does not belong to this model"),
-        ({"model": ["8", 0]}, "This looks like a PixArt model. Supported models: Stable Diffusion 1.x"),
+        (
+            {"model": ["8", 0]},
+            "This looks like a PixArt model. Supported models: Stable Diffusion 1.x",
+        ),
         ({"model": ["9", 0]}, "contains NaN or Inf: the model file is damaged"),
     ):
         with pytest.raises(ServerError) as caught:
@@ -194,7 +239,9 @@ def test_bad_wires_give_their_sentence_and_the_server_stays_healthy(server):
 
 def test_interrupt_stops_within_a_second_and_leaves_nothing(server):
     names = "\n".join(f"Somebody Number {i} of Nowhere, painter and poet" for i in range(4000))
-    prompt = server.queue(erasing("Interrupted Artist", retain=RETAINED + "\n" + names, preset="auto"))
+    prompt = server.queue(
+        erasing("Interrupted Artist", retain=RETAINED + "\n" + names, preset="auto")
+    )
     time.sleep(4)
     pressed = time.monotonic()
     server.post("/interrupt")
@@ -213,7 +260,9 @@ def test_forecast_and_leak_probe_run_in_a_graph(server):
         "9": node("SpeedReport", erasure=["8", 2]),
     }  # fmt: skip
     out = server.run(flow)
-    assert "Predicted shift of" in out["6"]["text"][0] and "phrases still draw" in out["7"]["text"][0]
+    assert (
+        "Predicted shift of" in out["6"]["text"][0] and "phrases still draw" in out["7"]["text"][0]
+    )
     assert "Van Gogh" in out["9"]["text"][0]
 
 

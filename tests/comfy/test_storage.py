@@ -1,4 +1,6 @@
-"""However a model's weights are stored and loaded: half precision, fp8, quantised by ComfyUI or others, offloaded."""
+"""However a model's weights are stored and loaded: half precision, fp8, quantised by ComfyUI or
+others, offloaded.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ TEXT_LAYERS = (".attn2.to_v.weight", ".attn2.to_k.weight")
 
 @pytest.fixture(scope="module")
 def quantised(comfyui, tmp_path_factory):
-    """SD1.5 whose text layers are stored as ComfyUI's own quantiser stores them: fp8, a scale, a note."""
+    """SD1.5 whose text layers are stored as ComfyUI's own quantiser stores them: fp8, a scale, a
+    note.
+    """
     out = {}
     for key, value in load_file(mini.shared("sd15")).items():
         out[key] = value
@@ -27,7 +31,10 @@ def quantised(comfyui, tmp_path_factory):
             scale, base = value.float().abs().max() / 448, key.removesuffix("weight")
             out[key] = (value.float() / scale).to(torch.float8_e4m3fn)
             note = json.dumps({"format": "float8_e4m3fn"}).encode()
-            out |= {f"{base}weight_scale": scale, f"{base}comfy_quant": torch.tensor(list(note), dtype=torch.uint8)}
+            out |= {
+                f"{base}weight_scale": scale,
+                f"{base}comfy_quant": torch.tensor(list(note), dtype=torch.uint8),
+            }
     path = tmp_path_factory.mktemp("quantised") / "quantised.safetensors"
     save_file(out, path)
     return mini.load(path)
@@ -46,19 +53,26 @@ def in_8_bits(request):
 
 
 def differs_from_the_edit(model, patched, clip, erasure) -> float:
-    """Worst layer: what the erasure adds in a real forward pass against what it should add, as a share of that."""
+    """Worst layer: what the erasure adds in a real forward pass against what it should add, as a
+    share of that.
+    """
     prompt = "a landscape by Van Gogh"
     rows = clip.encode_from_tokens(clip.tokenize(prompt))[0].double()
     before, after = value_outputs(model, clip, prompt), value_outputs(patched, clip, prompt)
     wanted = {key: rows @ edit.delta().T for key, edit in erasure.edits.items()}
-    return max(float(((after[k] - before[k]).double() - want).norm() / want.norm()) for k, want in wanted.items())
+    return max(
+        float(((after[k] - before[k]).double() - want).norm() / want.norm())
+        for k, want in wanted.items()
+    )
 
 
 def test_half_precision_agrees_with_float32(sd15):
     wide, clip, _ = sd15
     assert "Rounding" not in erased(wide, clip)[3]
     for dtype in (torch.float16, torch.bfloat16):
-        narrow = mini.load(mini.shared("sd15"), model_options={"dtype": dtype}, output_clip=False, output_vae=False)[0]
+        narrow = mini.load(
+            mini.shared("sd15"), model_options={"dtype": dtype}, output_clip=False, output_vae=False
+        )[0]
         assert narrow.model_dtype() == dtype
         patched, _, _, report, _ = erased(narrow, clip)
         assert left(narrow, patched, clip) < 0.07
@@ -75,13 +89,17 @@ def test_fp8_gets_the_exact_edit_where_a_plain_patch_would_lose_it(in_fp8):
     assert "too coarse to store the edit" in report and left(model, patched, clip) < 0.07
     assert differs_from_the_edit(model, patched, clip, erasure) < 1e-3
     stock = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0)[0]
-    assert differs_from_the_edit(model, stock, clip, erasure) > 0.05, "the control: baked into fp8 it is lost"
+    assert differs_from_the_edit(model, stock, clip, erasure) > 0.05, (
+        "the control: baked into fp8 it is lost"
+    )
 
 
 def test_original_and_erased_in_turn(in_8_bits):
     model, clip, _ = in_8_bits
     patched = erased(model, clip)[0]
-    first, changed, again = (sample(one, clip, "Van Gogh", steps=2) for one in (model, patched, model))
+    first, changed, again = (
+        sample(one, clip, "Van Gogh", steps=2) for one in (model, patched, model)
+    )
     assert torch.equal(first, again) and not torch.equal(first, changed)
 
 
@@ -90,10 +108,15 @@ def test_comfyuis_own_quantised_layers_are_read_and_edited_exactly(quantised, sd
     patched, _, erasure, report, _ = erased(model, clip)
     assert "7 layers are stored in 8 bits or less" in report
     assert differs_from_the_edit(model, patched, clip, erasure) < 1e-4
-    assert left(model, patched, clip) < 0.05 and moved(model, patched, clip, "Claude Monet", row=True) < 0.02
+    assert (
+        left(model, patched, clip) < 0.05
+        and moved(model, patched, clip, "Claude Monet", row=True) < 0.02
+    )
 
 
-def test_a_checkpoint_in_8_bits_is_refused_before_anything_is_written(in_8_bits, tmp_path, monkeypatch):
+def test_a_checkpoint_in_8_bits_is_refused_before_anything_is_written(
+    in_8_bits, tmp_path, monkeypatch
+):
     import folder_paths
 
     from speed_erase.nodes.save_erased_model import SaveErasedModel
@@ -102,7 +125,13 @@ def test_a_checkpoint_in_8_bits_is_refused_before_anything_is_written(in_8_bits,
     monkeypatch.setattr(folder_paths, "output_directory", str(tmp_path))
     model, clip, vae = in_8_bits
     patched, _, erasure, _, _ = erased(model, clip)
-    choice = {"lora": True, "checkpoint": True, "diffusion_model": False, "recipe": True, "overwrite": True}
+    choice = {
+        "lora": True,
+        "checkpoint": True,
+        "diffusion_model": False,
+        "recipe": True,
+        "overwrite": True,
+    }
     inputs = {"filename_prefix": "x", "model": patched, "clip": clip, "vae": vae, **choice}
     with pytest.raises(SpeedError, match="save a LoRA, or choose float16"):
         run(SaveErasedModel, erasure=erasure, dtype="as the source", **inputs)
@@ -160,14 +189,22 @@ def test_a_gguf_model_is_edited_exactly(in_gguf):
     model, clip = in_gguf
     read = dict(open_model(model).weights)
     for key, (inputs, outputs) in at_layers("wan", model, clip, list(read), "art").items():
-        assert torch.allclose(outputs, inputs @ read[key].T, atol=1e-5), "what is read is what the layer computes with"
-    before = {prompt: gguf_outputs(model, clip, prompt) for prompt in ("Van Gogh", "art", "Claude Monet")}
+        assert torch.allclose(outputs, inputs @ read[key].T, atol=1e-5), (
+            "what is read is what the layer computes with"
+        )
+    before = {
+        prompt: gguf_outputs(model, clip, prompt) for prompt in ("Van Gogh", "art", "Claude Monet")
+    }
     patched, _, erasure, _, _ = erased(model, clip, settings={"ipf": False, "held_out": 0.0})
     after = {prompt: gguf_outputs(patched, clip, prompt) for prompt in ("Van Gogh", "Claude Monet")}
     for key in read:
         goal = before["art"][key]
-        assert (after["Van Gogh"][key] - goal).norm() < 0.05 * (before["Van Gogh"][key] - goal).norm()
-        assert (after["Claude Monet"][key] - before["Claude Monet"][key]).norm() < 1e-4 * goal.norm()
+        assert (after["Van Gogh"][key] - goal).norm() < 0.05 * (
+            before["Van Gogh"][key] - goal
+        ).norm()
+        assert (
+            after["Claude Monet"][key] - before["Claude Monet"][key]
+        ).norm() < 1e-4 * goal.norm()
         # Read while the erased clone is loaded, whose patches the layer would add.
         assert torch.equal(dict(open_model(model).weights)[key], read[key])
         wanted = read[key].double() + erasure.edits[key].delta()
@@ -183,7 +220,13 @@ def test_a_gguf_model_is_saved_unpacked_or_not_at_all(in_gguf, own_output):
 
     model, clip = in_gguf
     patched, _, erasure, _, _ = erased(model, clip)
-    choice = {"lora": False, "checkpoint": False, "diffusion_model": True, "recipe": False, "overwrite": True}
+    choice = {
+        "lora": False,
+        "checkpoint": False,
+        "diffusion_model": True,
+        "recipe": False,
+        "overwrite": True,
+    }
     inputs = {"filename_prefix": "x", "model": patched, "erasure": erasure, **choice}
     with pytest.raises(SpeedError, match="save a LoRA, or choose float16"):
         run(SaveErasedModel, dtype="as the source", **inputs)
@@ -216,7 +259,10 @@ def test_int8_with_scales_is_read_and_edited_exactly(comfyui, monkeypatch):
         @classmethod
         def quantize(cls, tensor, scale=None, **rest):
             scale = tensor.abs().max() / 127 if scale is None else scale
-            return (tensor / scale).round().to(torch.int8), {"scale": scale, "orig_dtype": tensor.dtype}
+            return (tensor / scale).round().to(torch.int8), {
+                "scale": scale,
+                "orig_dtype": tensor.dtype,
+            }
 
         @staticmethod
         def dequantize(qdata, scale, orig_dtype, **rest):
@@ -239,7 +285,10 @@ def test_int8_with_scales_is_read_and_edited_exactly(comfyui, monkeypatch):
     from speed_erase.nodes.host.weights import open_model
 
     (weight,) = open_model(model).weights.values()
-    assert torch.equal(weight, packed.dequantize()) and 0 < (weight - plain).norm() < 0.02 * plain.norm()
+    assert (
+        torch.equal(weight, packed.dequantize())
+        and 0 < (weight - plain).norm() < 0.02 * plain.norm()
+    )
     patched, _, erasure, report, _ = erased(model, clip)
     assert "1 layers are stored in 8 bits or less" in report
     (edited,) = open_model(patched).weights.values()
@@ -270,7 +319,11 @@ def test_weights_packed_by_others_are_refused_with_the_way_round(comfyui, pack, 
             del module.weight
             module.weight = pack(torch.zeros(320, 768))
     state = model.model.state_dict()
-    state |= {f"{n}.weight": m.weight for n, m in model.model.named_modules() if n.endswith("attn2.to_v")}
+    state |= {
+        f"{n}.weight": m.weight for n, m in model.model.named_modules() if n.endswith("attn2.to_v")
+    }
     model.model.state_dict = lambda: state
-    with pytest.raises(UnsupportedModelError, match=rf"packed by a quantiser \({named}, at .*save the LoRA"):
+    with pytest.raises(
+        UnsupportedModelError, match=rf"packed by a quantiser \({named}, at .*save the LoRA"
+    ):
         erased(model, clip)

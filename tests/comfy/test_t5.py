@@ -1,4 +1,6 @@
-"""SD3 and Flux beside ComfyUI: the same embeddings from the same files, LoRAs that its loader takes whole."""
+"""SD3 and Flux beside ComfyUI: the same embeddings from the same files, LoRAs that its loader takes
+whole.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
 
 PROMPTS = ("", "a (very) old house by d'Artagnan, 1984!", "naïve ½ 葛飾北斎, Ｆｕｌｌ  two  spaces")
 SMALL, WHOLE = 1024, 32128
-"""Vocabularies of T5: a small one for most tests, with a tokenizer of that size, and the real one."""
+"""Vocabularies of T5: a small one for most tests, with a tokenizer of that size, and the real
+one.
+"""
 T5_KINDS = {
     "fp16": lambda tensors: {key: value.half() for key, value in tensors.items()},
     "fp32": lambda tensors: tensors,
@@ -36,10 +40,15 @@ T5_KINDS = {
 def options(vocabulary: int) -> dict[str, dict[str, int]]:
     """What tells ComfyUI that the encoders are shrunken."""
     t5 = mini_dit.T5_SHAPE | {"vocab_size": vocabulary}
-    return mini_checkpoints.te_options() | {"t5xxl_model_config": t5, "model_config": dict(mini_checkpoints.SHRUNK)}
+    return mini_checkpoints.te_options() | {
+        "t5xxl_model_config": t5,
+        "model_config": dict(mini_checkpoints.SHRUNK),
+    }
 
 
-def encoders(kind: str = "fp16", without: str = "", vocabulary: int = SMALL) -> dict[str, dict[str, torch.Tensor]]:
+def encoders(
+    kind: str = "fp16", without: str = "", vocabulary: int = SMALL
+) -> dict[str, dict[str, torch.Tensor]]:
     """Tensors of the encoders by their name."""
     found = {name: mini_dit.clip_tensors(name) for name in ("clip_l", "clip_g")}
     found["t5xxl"] = T5_KINDS[kind](mini_dit.t5_tensors(vocabulary))
@@ -50,7 +59,9 @@ def write_sd3(path: Path, parts: dict[str, dict[str, torch.Tensor]]) -> Path:
     """ComfyUI's smallest SD3 with these encoders inside."""
     content = load_file(mini_checkpoints.shared("sd3"))
     for name, tensors in parts.items():
-        content |= {f"text_encoders.{name}.transformer.{key}": value for key, value in tensors.items()}
+        content |= {
+            f"text_encoders.{name}.transformer.{key}": value for key, value in tensors.items()
+        }
     save_file(content, path)
     return path
 
@@ -74,7 +85,9 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def use_small_words(clip: Any, folder: Path) -> None:
     """Gives ComfyUI's T5 tokenizer, whose rules stay its own, the small vocabulary."""
     small = T5Tokenizer.from_files(folder)
-    clip.tokenizer.t5xxl.tokenizer = lambda text: {"input_ids": [*small.token_ids(text), T5_END_TOKEN]}
+    clip.tokenizer.t5xxl.tokenizer = lambda text: {
+        "input_ids": [*small.token_ids(text), T5_END_TOKEN]
+    }
 
 
 def wired(clip: Any, family: str) -> CachedEncoder:
@@ -104,11 +117,16 @@ def test_sd3_rows_are_comfyuis_with_the_real_tokenizers(comfyui, tmp_path: Path)
 @pytest.mark.parametrize(
     ("kind", "without"),
     [
-        *(("fp16", without) for without in ("", "t5xxl", "clip_l", "clip_g t5xxl", "clip_l clip_g")),
+        *(
+            ("fp16", without)
+            for without in ("", "t5xxl", "clip_l", "clip_g t5xxl", "clip_l clip_g")
+        ),
         *((kind, "clip_l clip_g") for kind in ("fp32", "bf16", "fp8", "fp8 scaled")),
     ],
 )
-def test_sd3_rows_are_comfyuis(comfyui, words: Path, tmp_path: Path, kind: str, without: str) -> None:
+def test_sd3_rows_are_comfyuis(
+    comfyui, words: Path, tmp_path: Path, kind: str, without: str
+) -> None:
     path = write_sd3(tmp_path / "sd3.safetensors", encoders(kind, without))
     clip = load_clip(path)
     use_small_words(clip, words)
@@ -125,7 +143,9 @@ def test_flux_rows_are_comfyuis_at_any_clip_skip(comfyui, words: Path, tmp_path:
     for path, tensors in zip(given, parts.values(), strict=True):
         save_file(tensors, path)
     clip = comfy.sd.load_text_encoder_state_dicts(
-        [dict(tensors) for tensors in parts.values()], clip_type=comfy.sd.CLIPType.FLUX, model_options=options(SMALL)
+        [dict(tensors) for tensors in parts.values()],
+        clip_type=comfy.sd.CLIPType.FLUX,
+        model_options=options(SMALL),
     )
     use_small_words(clip, words)
     source = ModelSource.open(tmp_path / "flux.safetensors")
@@ -158,7 +178,15 @@ def test_the_lora_loads_in_comfyui_and_does_what_the_checkpoint_does(
 
     base = write_sd3(tmp_path / "sd3.safetensors", encoders())
     out = tmp_path / "out"
-    arguments = ["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, "--tokenizer", str(words)]
+    arguments = [
+        "erase",
+        str(base),
+        "--concepts",
+        mini.CONCEPTS,
+        *mini.QUICK,
+        "--tokenizer",
+        str(words),
+    ]
     assert main([*arguments, "--out", str(out), "--quiet"]) == 0
     model = comfy.sd.load_diffusion_model(str(mini_checkpoints.shared("sd3")))
     lora = comfy.utils.load_torch_file(str(out / "sd3-eraser-lora.safetensors"), safe_load=True)

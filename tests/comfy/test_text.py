@@ -1,4 +1,6 @@
-"""Embeddings as the model sees them: the CLIP that is wired in, its skip and LoRAs, literal names, the shared cache."""
+"""Embeddings as the model sees them: the CLIP that is wired in, its skip and LoRAs, literal names,
+the shared cache.
+"""
 
 from __future__ import annotations
 
@@ -64,19 +66,30 @@ def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monke
     encoder = open_text(clip, by_name("sd1"))
     (rows,) = encoder.encode(["embedding:my-style's (old) harbour"], [77])
     assert torch.allclose(
-        rows, clip.encode_from_tokens(clip.tokenize(r"embedding:my-style 's \(old\) harbour")), atol=1e-5
+        rows,
+        clip.encode_from_tokens(clip.tokenize(r"embedding:my-style 's \(old\) harbour")),
+        atol=1e-5,
     )
-    assert len(encoder.token_ids("by embedding:my-style, 1900")) == len(encoder.token_ids("by , 1900")) + 2
+    assert (
+        len(encoder.token_ids("by embedding:my-style, 1900"))
+        == len(encoder.token_ids("by , 1900")) + 2
+    )
 
     text, last = "embedding:my-style", 2
     first = erased(model, clip, f"{text} -> art")[0]
-    goal, before, after = (value_outputs(m, clip, name) for m, name in ((model, "art"), (model, text), (first, text)))
-    shares = [(after[k][last] - goal[k][1]).norm() / (before[k][last] - goal[k][1]).norm() for k in goal]
+    goal, before, after = (
+        value_outputs(m, clip, name) for m, name in ((model, "art"), (model, text), (first, text))
+    )
+    shares = [
+        (after[k][last] - goal[k][1]).norm() / (before[k][last] - goal[k][1]).norm() for k in goal
+    ]
     assert max(shares) < 0.05, shares
 
     inversion(tmp_path, "my-style", 2)
     again = erased(model, clip, f"{text} -> art")[3]
-    assert "not computed again" not in again and " texts encoded" in again, "another file is another concept"
+    assert "not computed again" not in again and " texts encoded" in again, (
+        "another file is another concept"
+    )
     assert "not computed again" in erased(model, clip, f"{text} -> art")[3], "the control"
     with pytest.raises(InputError, match="no textual inversion 'nowhere'"):
         erased(model, clip, "embedding:nowhere -> art")
@@ -104,7 +117,9 @@ def test_trimmed_rows_are_the_public_ones_and_the_fingerprint_follows_the_weight
     assert len({open_text(c, by_name("sd1")).fingerprint for c in (clip, other)}) == 2
 
 
-@pytest.mark.parametrize(("checkpoint", "name"), [("sd15", "sd1"), ("sd21", "sd2"), ("sdxl", "sdxl")])
+@pytest.mark.parametrize(
+    ("checkpoint", "name"), [("sd15", "sd1"), ("sd21", "sd2"), ("sdxl", "sdxl")]
+)
 def test_the_fingerprint_is_the_command_lines(comfyui, checkpoint, name):
     from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
@@ -121,7 +136,9 @@ def test_the_fingerprint_is_the_command_lines(comfyui, checkpoint, name):
 
 @pytest.fixture
 def short_of_memory(monkeypatch):
-    """`short_of_memory(bears)`: encoding raises what ComfyUI raises unless `bears(number of texts, is on the CPU)`."""
+    """`short_of_memory(bears)`: encoding raises what ComfyUI raises unless `bears(number of texts,
+    is on the CPU)`.
+    """
     import comfy.model_management
     from comfy.sd import CLIP
 
@@ -159,12 +176,17 @@ NAMES = [f"Painter {i}" for i in range(20)]
 @pytest.mark.parametrize(
     ("bears", "said"),
     [
-        (lambda count, on_cpu: count <= 4, "The GPU ran out of memory: texts were encoded 4 at a time."),
+        (
+            lambda count, on_cpu: count <= 4,
+            "The GPU ran out of memory: texts were encoded 4 at a time.",
+        ),
         (lambda count, on_cpu: on_cpu, "The GPU ran out of memory: texts were encoded on the CPU."),
     ],
     ids=["smaller chunks", "the CPU"],
 )
-def test_running_out_of_gpu_memory_falls_back_and_is_said(sd15, short_of_memory, plain, bears, said):
+def test_running_out_of_gpu_memory_falls_back_and_is_said(
+    sd15, short_of_memory, plain, bears, said
+):
     from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.models.families import by_name
 
@@ -177,8 +199,11 @@ def test_running_out_of_gpu_memory_falls_back_and_is_said(sd15, short_of_memory,
     assert encoder.notes == [said]
 
 
-def test_a_whole_erasure_without_gpu_memory_runs_on_the_cpu_and_its_report_says_so(comfyui, short_of_memory):
-    model, clip, _ = mini.load(mini.shared("sd15"))  # one whose CLIP nobody has looked at: that takes memory, too
+def test_a_whole_erasure_without_gpu_memory_runs_on_the_cpu_and_its_report_says_so(
+    comfyui, short_of_memory
+):
+    # one whose CLIP nobody has looked at: that takes memory, too
+    model, clip, _ = mini.load(mini.shared("sd15"))
     short_of_memory(lambda count, on_cpu: on_cpu)
     report = erased(model, clip, "Nobody at all")[3]
     assert "The GPU ran out of memory: texts were encoded on the CPU." in report
@@ -196,7 +221,9 @@ def test_too_little_memory_anywhere_is_a_sentence(sd15, short_of_memory):
 
 
 def test_no_copy_of_the_text_encoder_stays_behind(sd15, monkeypatch):
-    """Without the garbage collector, which may be long in coming and does not look at the GPU's memory."""
+    """Without the garbage collector, which may be long in coming and does not look at the GPU's
+    memory.
+    """
     from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 
     def held() -> int:
@@ -225,10 +252,14 @@ def test_the_diffusion_model_is_not_loaded_for_the_edit(sd15, monkeypatch):
     model, clip, _ = sd15
     real, loaded = host.load_models_gpu, []
     monkeypatch.setattr(
-        host, "load_models_gpu", lambda models, *args, **kwargs: (loaded.extend(models), real(models, *args, **kwargs))
+        host,
+        "load_models_gpu",
+        lambda models, *args, **kwargs: (loaded.extend(models), real(models, *args, **kwargs)),
     )
     erased(model, clip, "Somebody Light", preset="auto")
     sample_uses = len(loaded)
     assert all(one.model is clip.cond_stage_model for one in loaded)
     sample(model, clip, "a dog")
-    assert any(one.model is model.model for one in loaded[sample_uses:]), "the control: sampling does load it"
+    assert any(one.model is model.model for one in loaded[sample_uses:]), (
+        "the control: sampling does load it"
+    )

@@ -12,17 +12,17 @@ from templates import DEMO, FLUX, OTHER, RECIPE, SD15, SDXL, build, written
 from ui_graph import NOTES, is_widget, specs, to_api, widget_values
 from workflows import node
 
-from speed_erase.speed_ops.concepts.concept_list import parse_concepts
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.job import Job, recipe_of
+from speed_erase.speed_ops.text.concept_list import parse_concepts
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 GRAPHS = sorted((Path(__file__).resolve().parents[2] / "example_workflows").glob("*.json"))
 MODELS = {SDXL: "sdxl", SD15: "sd15", DEMO: "sd15", OTHER: "sd15", FLUX: "sd15"}
 NOT_RUN = ("Erase from Flux",)
-"""A shrunken Flux has no text encoders that a loader would take: its nodes and inputs are looked at, and any file will
-do for the name in its loader."""
+"""A shrunken Flux has no text encoders that a loader would take: its nodes and inputs are looked
+at, and any file will do for the name in its loader."""
 each_graph = pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
 
 
@@ -33,7 +33,9 @@ def server(comfyui, tmp_path_factory):
         running.add_checkpoint(mini.shared(family), name)
     recipe = running.folder / RECIPE
     recipe.parent.mkdir(parents=True)
-    recipe_of(Job.of(parse_concepts("Van Gogh -> art", "style"), None, EraseSettings.preset("few"))).write(recipe)
+    recipe_of(
+        Job.of(parse_concepts("Van Gogh -> art", "style"), None, EraseSettings.preset("few"))
+    ).write(recipe)
     try:
         yield running.start()
     finally:
@@ -61,20 +63,36 @@ def test_every_node_and_input_is_the_servers(server, path):
             if choices is not None:
                 assert value in choices, f"{one['type']}.{name}"
             elif kind in ("INT", "FLOAT"):
-                assert options.get("min", value) <= value <= options.get("max", value), f"{one['type']}.{name}"
+                assert options.get("min", value) <= value <= options.get("max", value), (
+                    f"{one['type']}.{name}"
+                )
             else:
-                assert isinstance(value, {"STRING": str, "BOOLEAN": bool}[kind]), f"{one['type']}.{name}"
+                assert isinstance(value, {"STRING": str, "BOOLEAN": bool}[kind]), (
+                    f"{one['type']}.{name}"
+                )
         wired = {slot["name"] for slot in one["inputs"] if slot.get("link") is not None}
-        needed = {name for name in info[one["type"]]["input"].get("required", {}) if not is_widget(known[name])}
+        needed = {
+            name
+            for name in info[one["type"]]["input"].get("required", {})
+            if not is_widget(known[name])
+        }
         assert needed <= wired, f"{one['type']} lacks {needed - wired}"
 
 
-@pytest.mark.parametrize("path", [path for path in GRAPHS if path.stem not in NOT_RUN], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in GRAPHS if path.stem not in NOT_RUN], ids=lambda path: path.stem
+)
 def test_it_runs(server, path):
-    """As it stands, but for small pictures of one step, names without prompts, a checkpoint with shrunken encoders and
-    a short retain set."""
+    """As it stands, but for small pictures of one step, names without prompts, a checkpoint with
+    shrunken encoders and a short retain set."""
     flow = to_api(json.loads(path.read_text()), server.get("/object_info"))
-    retain = {"builtin": "for kind: style", "text": "", "file": "none", "column": "", "kind": "as the concepts"}
+    retain = {
+        "builtin": "for kind: style",
+        "text": "",
+        "file": "none",
+        "column": "",
+        "kind": "as the concepts",
+    }
     flow["99"] = node("RetainSetLoader", **retain, limit=20)
     for number, one in flow.items():
         inputs = one["inputs"]
@@ -90,7 +108,11 @@ def test_it_runs(server, path):
             inputs["preset"] = "few"
     out = server.run(flow, 600)
     kinds = {one["class_type"]: number for number, one in flow.items()}
-    erasers = [number for number, one in flow.items() if one["class_type"] in ("SpeedErase", "SpeedApplyRecipe")]
+    erasers = [
+        number
+        for number, one in flow.items()
+        if one["class_type"] in ("SpeedErase", "SpeedApplyRecipe")
+    ]
     assert erasers and all(out[number]["speed"][0]["concepts"] for number in erasers)
     if "SpeedCompare" in kinds:
         rows = out[kinds["SpeedCompare"]]["speed"][0]["rows"]

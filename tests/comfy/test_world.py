@@ -1,4 +1,6 @@
-"""The model that comes with the package, in ComfyUI: stock nodes draw what the demo draws, a graph erases from it."""
+"""The model that comes with the package, in ComfyUI: stock nodes draw what the demo draws, a graph
+erases from it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from workflows import erasing, node
 
 from speed_erase.benchmarks.world.judge import Judge
 from speed_erase.benchmarks.world.world import NOTHING, PLAIN, SCENES, STYLES
-from speed_erase.speed_ops.checkpoints import demo
-from speed_erase.speed_ops.checkpoints.box import known_names
+from speed_erase.speed_ops.demo import demo
+from speed_erase.speed_ops.demo.packed_model import known_names
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
@@ -33,7 +35,9 @@ def server(comfyui, tmp_path_factory):
 
 
 def drawing(model: list, prompt: str, start: int) -> dict[str, Any]:
-    """A prompt drawn with stock nodes as the demo draws; the picture is saved by node `start + 5`."""
+    """A prompt drawn with stock nodes as the demo draws; the picture is saved by node `start +
+    5`.
+    """
     a, b, c, d, e, f = (str(start + i) for i in range(6))
     return {
         a: node("CLIPTextEncode", clip=["1", 1], text=prompt),
@@ -50,16 +54,27 @@ def drawing(model: list, prompt: str, start: int) -> dict[str, Any]:
 def pictures(server) -> dict[tuple[str, str], np.ndarray]:
     """(when, prompt) -> the picture that ComfyUI saved, (128, 128, 3)."""
     kept = "\n".join(name for part in known_names().values() for name in part)
-    flow = erasing("Orla Venn -> art", demo.IN_COMFYUI, "CheckpointLoaderSimple", kept, preset="auto")
-    asked = {(when, prompt): place for when, place in (("before", "1"), ("after", "4")) for prompt in (GONE, NEAR, FAR)}
+    flow = erasing(
+        "Orla Venn -> art", demo.IN_COMFYUI, "CheckpointLoaderSimple", kept, preset="auto"
+    )
+    asked = {
+        (when, prompt): place
+        for when, place in (("before", "1"), ("after", "4"))
+        for prompt in (GONE, NEAR, FAR)
+    }
     starts = {}
     for number, ((when, prompt), place) in enumerate(asked.items()):
         starts[when, prompt] = 10 * (number + 1)
         flow |= drawing([place, 0], prompt, starts[when, prompt])
     entry = server.wait(server.queue(flow))
     assert entry["status"]["status_str"] == "success", entry["status"]
-    files = {key: entry["outputs"][str(start + 5)]["images"][0]["filename"] for key, start in starts.items()}
-    return {key: np.array(Image.open(server.folder / "output" / name)) for key, name in files.items()}
+    files = {
+        key: entry["outputs"][str(start + 5)]["images"][0]["filename"]
+        for key, start in starts.items()
+    }
+    return {
+        key: np.array(Image.open(server.folder / "output" / name)) for key, name in files.items()
+    }
 
 
 def test_the_stock_nodes_draw_what_the_demo_draws(server, pictures) -> None:
@@ -70,12 +85,17 @@ def test_the_stock_nodes_draw_what_the_demo_draws(server, pictures) -> None:
     ours = demo.draw(path, demo.rows_of(path, prompts), noise).numpy()
     for prompt, mine in zip(prompts, ours, strict=True):
         apart = np.abs(mine.astype(int) - pictures["before", prompt])
-        assert apart.max() <= 3 and apart.mean() < 0.5, f"{prompt}: {apart.max()} and {apart.mean():.2f} of 255"
+        assert apart.max() <= 3 and apart.mean() < 0.5, (
+            f"{prompt}: {apart.max()} and {apart.mean():.2f} of 255"
+        )
 
 
 def test_an_erasure_in_the_graph_shows_in_the_pictures(pictures) -> None:
     seen = {key: _seen(picture) for key, picture in pictures.items()}
-    assert seen["before", GONE] == ("house", "Orla Venn") and seen["after", GONE] == ("house", PLAIN.name)
+    assert seen["before", GONE] == ("house", "Orla Venn") and seen["after", GONE] == (
+        "house",
+        PLAIN.name,
+    )
     for when in ("before", "after"):
         assert seen[when, NEAR] == ("house", "Dario Fenwick")
         assert seen[when, FAR] == ("cup", PLAIN.name)

@@ -1,4 +1,6 @@
-"""The crowded world: what it draws and asks, how it counts, and the whole way from training to the page, tiny."""
+"""The crowded world: what it draws and asks, how it counts, and the whole way from training to the
+page, tiny.
+"""
 
 from __future__ import annotations
 
@@ -55,23 +57,29 @@ from speed_erase.benchmarks.crowd.world import (
 )
 from speed_erase.benchmarks.frontier.encoders import Plain
 from speed_erase.benchmarks.world.measures import frechet
-from speed_erase.speed_ops.concepts.retain_set import builtin_retain, drop_targets, retain_from_names
-from speed_erase.speed_ops.drawing.sampler import SIGNAL
+from speed_erase.speed_ops.demo.sampler import SIGNAL
 from speed_erase.speed_ops.engine import auto
-from speed_erase.speed_ops.prompts.tokens import Stream
+from speed_erase.speed_ops.text.retain_set import builtin_retain, drop_targets, retain_from_names
+from speed_erase.speed_ops.text.tokens import Stream
 
 LENGTH = 40
 
 
 def word_ids(text: str) -> list[int]:
-    return [zlib.crc32(word.encode()) for word in text.lower().replace(",", " ").replace("'s", "").split()]
+    return [
+        zlib.crc32(word.encode())
+        for word in text.lower().replace(",", " ").replace("'s", "").split()
+    ]
 
 
 def fake_rows(texts: Sequence[str]) -> list[Tensor]:
     """A random vector a word, each mixed with the whole text; an end token for the rest."""
     found = []
     for text in texts:
-        words = [torch.randn(768, generator=torch.Generator().manual_seed(one)) for one in (1, *word_ids(text), 2)]
+        words = [
+            torch.randn(768, generator=torch.Generator().manual_seed(one))
+            for one in (1, *word_ids(text), 2)
+        ]
         rows = torch.stack(words)
         rows = rows + 0.5 * rows.mean(dim=0)
         found.append(torch.cat([rows, rows[-1:].expand(LENGTH - len(rows), -1)]))
@@ -85,8 +93,14 @@ def fake_encoder() -> Plain:
 def test_painters_are_real_names_that_share_attributes() -> None:
     known = set(builtin_retain("artists").names)
     assert len(PAINTERS) >= 40 and all(painter.name in known for painter in PAINTERS)
-    for attribute, values in (("texture", TEXTURES), ("line", LINES), ("composition", COMPOSITIONS)):
-        counts = [sum(getattr(painter, attribute) == value for painter in PAINTERS) for value in values]
+    for attribute, values in (
+        ("texture", TEXTURES),
+        ("line", LINES),
+        ("composition", COMPOSITIONS),
+    ):
+        counts = [
+            sum(getattr(painter, attribute) == value for painter in PAINTERS) for value in values
+        ]
         assert min(counts) >= 5
     for painter in PAINTERS:
         common = [shared(painter.name, other.name) for other in PAINTERS if other is not painter]
@@ -103,10 +117,16 @@ def test_every_combination_is_nearest_to_its_own_rendering() -> None:
         assert picture.shape == (3, 32, 32) and np.abs(picture).max() <= 1
         rivals = [kinds[index], *(kinds[i] for i in rng.choice(len(kinds), size=40, replace=False))]
         rivals += [(other, style, night) for other in look_alikes(subject)]
-        rivals += [(subject, other.name, night) for other in PAINTERS if shared(other.name, style) == 2]
+        rivals += [
+            (subject, other.name, night) for other in PAINTERS if shared(other.name, style) == 2
+        ]
         moves = range(-SHIFTS, SHIFTS + 1)
         distances = [
-            min(np.square(compose(s, BY_NAME[p], n, down, right) - picture).sum() for down in moves for right in moves)
+            min(
+                np.square(compose(s, BY_NAME[p], n, down, right) - picture).sum()
+                for down in moves
+                for right in moves
+            )
             for s, p, n in rivals
         ]
         assert rivals[int(np.argmin(distances))] == kinds[index]
@@ -124,12 +144,20 @@ def test_look_alikes_overlap_more_than_others() -> None:
 
 def test_training_never_sees_the_held_out_templates() -> None:
     kinds = training_prompts()
-    texts = {prompt.text.removesuffix(prompt.ending).strip() for prompts in kinds.values() for prompt in prompts}
-    spared = {sentence(t, s, p.name).text for t in HELD_OUT_TEMPLATES for s in SUBJECTS for p in PAINTERS}
+    texts = {
+        prompt.text.removesuffix(prompt.ending).strip()
+        for prompts in kinds.values()
+        for prompt in prompts
+    }
+    spared = {
+        sentence(t, s, p.name).text for t in HELD_OUT_TEMPLATES for s in SUBJECTS for p in PAINTERS
+    }
     assert not texts & spared
     weights = training_weights(kinds)
     assert weights.sum() == pytest.approx(1)
-    assert weights[: len(kinds["pair"])].sum() == pytest.approx(SHARES["pair"] / sum(SHARES.values()))
+    assert weights[: len(kinds["pair"])].sum() == pytest.approx(
+        SHARES["pair"] / sum(SHARES.values())
+    )
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -142,14 +170,18 @@ def test_questions_ask_for_what_is_erased_and_for_the_rest(name: str) -> None:
     for question in asked:
         assert (question.concept in erased) == (question.role != "kept")
         if question.role == "erased":
-            words = {concept.target for concept in task.concepts if concept.target == question.concept}
+            words = {
+                concept.target for concept in task.concepts if concept.target == question.concept
+            }
             assert not any(word in task.anchored(question.prompt) for word in words)
     job = task.job(tasks.settings_for())
     kept = drop_targets(job.retain, job.concepts)[0].names
     assert not erased & set(kept)
     assert {painter.name for painter in PAINTERS} - erased <= set(kept)
     for subject in {q.concept for q in asked if q.head == "subject"}:
-        styles = {q.prompt.style == "plain" for q in TASKS[name].questions(200) if q.concept == subject}
+        styles = {
+            q.prompt.style == "plain" for q in TASKS[name].questions(200) if q.concept == subject
+        }
         assert styles == {True, False}
 
 
@@ -165,7 +197,10 @@ def result(erased: str, kept: str, **more: object) -> dict:
 
 
 def test_the_lead_of_a_method_over_itself_is_nothing_and_over_a_worse_one_is_sure() -> None:
-    good, bad = result("0" * 90 + "1" * 10, "1" * 95 + "0" * 5), result("0" * 50 + "1" * 50, "1" * 60 + "0" * 40)
+    good, bad = (
+        result("0" * 90 + "1" * 10, "1" * 95 + "0" * 5),
+        result("0" * 50 + "1" * 50, "1" * 60 + "0" * 40),
+    )
     assert h_o_interval(good, good) == (0.0, 0.0)
     low, high = h_o_interval(good, bad)
     assert 0.2 < low < high < 0.6
@@ -178,7 +213,12 @@ def test_frechet_distance_is_that_of_the_gaussians() -> None:
     a, b = torch.randn(400, 6, generator=source), 2 * torch.randn(400, 6, generator=source) + 1
     first, second = (torch.cov(part.double().T) for part in (a, b))
     roots = torch.linalg.eigvals(first @ second).real.clamp(min=0).sqrt().sum()
-    want = (a.double().mean(0) - b.double().mean(0)).square().sum() + first.trace() + second.trace() - 2 * roots
+    want = (
+        (a.double().mean(0) - b.double().mean(0)).square().sum()
+        + first.trace()
+        + second.trace()
+        - 2 * roots
+    )
     assert frechet(a, b) == pytest.approx(float(want))
     assert frechet(a, a) == pytest.approx(0, abs=1e-9)
 
@@ -188,7 +228,9 @@ def case(left: float, seen: float) -> Case:
 
 
 def test_the_best_bar_is_never_an_unsafe_one() -> None:
-    apart = [case(0.01 * i, 0.0) for i in range(30)] + [case(0.5 + 0.01 * i, 0.9) for i in range(30)]
+    apart = [case(0.01 * i, 0.0) for i in range(30)] + [
+        case(0.5 + 0.01 * i, 0.9) for i in range(30)
+    ]
     bar, agreement, unsafe = best_bar(apart, "left")
     assert 0.29 <= bar <= 0.5 and agreement == 1 and unsafe == 0
     mixed = [*apart, *(case(0.2, 0.9) for _ in range(5))]
@@ -208,7 +250,11 @@ def test_an_edit_that_two_budgets_choose_is_counted_once() -> None:
     def run(method: str, left: float) -> dict:
         told = {"left": {"a": left}, "to_go": {"a": left}, "kinds": {"a": "style"}}
         pictures = {"by_concept": {"a": 0.0}, "concept_counts": {"a": FEWEST}, "chance": {"a": 0.0}}
-        return {"task": "painters1", "method": method} | pictures | (told if method != NONE.name else {})
+        return (
+            {"task": "painters1", "method": method}
+            | pictures
+            | (told if method != NONE.name else {})
+        )
 
     runs = [run(NONE.name, 1.0), run(DEFAULT, 0.3), run("auto_30", 0.3), run("auto_20", 0.4)]
     assert [case.method for case in cases_of(Runs.of(runs))] == [DEFAULT, "auto_20"]
@@ -218,8 +264,21 @@ def test_goals_follow_the_runs() -> None:
     def run(method: str, erased: str, kept: str, drift: float | None = None) -> dict:
         right = result(erased, kept)
         acc_e, acc_r = erased.count("1") / len(erased), kept.count("1") / len(kept)
-        scores = {"acc_e": acc_e, "acc_r": acc_r, "h_o": 2 * (1 - acc_e) * acc_r / (1 - acc_e + acc_r)}
-        return right | scores | {"task": "painters10", "method": method, "drift": drift, "change": {"kept": 0.1}}
+        scores = {
+            "acc_e": acc_e,
+            "acc_r": acc_r,
+            "h_o": 2 * (1 - acc_e) * acc_r / (1 - acc_e + acc_r),
+        }
+        return (
+            right
+            | scores
+            | {
+                "task": "painters10",
+                "method": method,
+                "drift": drift,
+                "change": {"kept": 0.1},
+            }
+        )
 
     runs = [run("none", "1" * 40, "1" * 40), run("few", "1" * 30 + "0" * 10, "1" * 40, 0.02)]
     runs.append(run(DEFAULT, "0" * 40, "1" * 36 + "0" * 4, 0.25))
@@ -265,7 +324,9 @@ def test_texts_are_encoded_once_and_come_back_whole(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model trained for two steps, and a judge for three: nobody recognises anything, but everything runs."""
+    """A model trained for two steps, and a judge for three: nobody recognises anything, but
+    everything runs.
+    """
     place = tmp_path_factory.mktemp("crowd")
     train(place, Plan(steps=2, batch=2, warmup=1), CrowdText(place, fake_encoder()))
     train_judge(place, steps=3, batch=16, pool=32, fresh=32)
@@ -285,7 +346,9 @@ def test_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None
         assert torch.allclose(value, stored[key], atol=1e-6), key
 
 
-def test_from_runs_to_the_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_runs_to_the_page(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = retain_from_names(builtin_retain("artists").names[:60], "artists", "style")
     monkeypatch.setattr(tasks, "default_retain", lambda concepts: few)
     crowd = Crowd(folder, CrowdText(folder, fake_encoder()), steps=2)
@@ -294,9 +357,16 @@ def test_from_runs_to_the_page(folder: Path, tmp_path: Path, monkeypatch: pytest
     task = TASKS["painters1"]
     runner.run_all([task], lambda name: chosen)
     found = {r["method"]: r for r in runner.results()}
-    assert set(found) == {method.name for method in chosen} and not any("refused" in r for r in found.values())
-    assert found["none"]["change"]["kept"] == 0 and found["none"]["frechet"] == pytest.approx(0, abs=1e-6)
-    assert found[DEFAULT]["left"].keys() == {"Vincent van Gogh"} and found[DEFAULT]["drift"] is not None
+    assert set(found) == {method.name for method in chosen} and not any(
+        "refused" in r for r in found.values()
+    )
+    assert found["none"]["change"]["kept"] == 0 and found["none"]["frechet"] == pytest.approx(
+        0, abs=1e-6
+    )
+    assert (
+        found[DEFAULT]["left"].keys() == {"Vincent van Gogh"}
+        and found[DEFAULT]["drift"] is not None
+    )
     assert {len(r["right"]) for r in found.values()} == {len(task.questions(6))}
 
     def fail(*_: object) -> None:
@@ -306,11 +376,17 @@ def test_from_runs_to_the_page(folder: Path, tmp_path: Path, monkeypatch: pytest
     runner.run_all([task], lambda name: chosen)
     page = write_report(runner, tmp_path).read_text(encoding="utf-8")
     ours = found[DEFAULT]
-    assert f"| 1 painter | {100 * ours['acc_e']:.1f} | {100 * ours['acc_r']:.1f} | {100 * ours['h_o']:.1f} |" in page
+    assert (
+        f"| 1 painter | {100 * ours['acc_e']:.1f} | {100 * ours['acc_r']:.1f} |"
+        f" {100 * ours['h_o']:.1f} |" in page
+    )
     assert "Nothing confirms it yet." in page
     again = write_report(runner, tmp_path, second=runner).read_text(encoding="utf-8")
     held = again.split("## Does it hold where nothing was chosen?")[1].split("##")[0]
-    assert f"| 1 painter | {100 * ours['h_o']:.1f} | {100 * ours['h_o']:.1f} |" in held and "train --seed 0" in held
+    assert (
+        f"| 1 painter | {100 * ours['h_o']:.1f} | {100 * ours['h_o']:.1f} |" in held
+        and "train --seed 0" in held
+    )
     for name in ("runs.md", "runs.json", "world.png", "pictures_painters1.png", "untouched.png"):
         assert (tmp_path / name).exists() and (name.endswith(".json") or name in page), name
 
@@ -319,11 +395,17 @@ def test_what_the_knee_changes_is_told(folder: Path, monkeypatch: pytest.MonkeyP
     few = retain_from_names(builtin_retain("artists").names[:60], "artists", "style")
     monkeypatch.setattr(tasks, "default_retain", lambda concepts: few)
     said: list[str] = []
-    runner = Runner(Crowd(folder, CrowdText(folder, fake_encoder())), 6, said.append, effort="quick")
+    runner = Runner(
+        Crowd(folder, CrowdText(folder, fake_encoder())), 6, said.append, effort="quick"
+    )
     for pays in (-math.inf, math.inf):
         monkeypatch.setattr(auto, "PAYS", pays)
         runner.choices([TASKS["painters1"]])
     free, strict = said
     chosen = free.removeprefix("painters1").removesuffix("; the same").strip()
     assert free.endswith("; the same") and strict.endswith(f"; without the knee {chosen}")
-    assert float(strict.split("drift ")[1].split(",")[0]) <= auto.UNASKED < float(chosen.split()[1].rstrip(","))
+    assert (
+        float(strict.split("drift ")[1].split(",")[0])
+        <= auto.UNASKED
+        < float(chosen.split()[1].rstrip(","))
+    )

@@ -21,18 +21,22 @@ from text_pico import tiny_encoder
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache, default_folder
 from speed_erase.speed_ops.encoders.encoder import read_rows
 from speed_erase.speed_ops.errors import SettingsError
-from speed_erase.speed_ops.prompts.requests import RowRequest
+from speed_erase.speed_ops.text.requests import RowRequest
 
 Rows = dict[tuple[str, int], torch.Tensor]
 
 
 def random_rows(texts: list[str], width: int = 8, seed: int = 0) -> Rows:
     generator = torch.Generator().manual_seed(seed)
-    return {(text, row): torch.randn(width, generator=generator) for text in texts for row in (1, 76)}
+    return {
+        (text, row): torch.randn(width, generator=generator) for text in texts for row in (1, 76)
+    }
 
 
 def same(found: Rows, stored: Rows) -> bool:
-    return found.keys() == stored.keys() and all(torch.equal(found[key], stored[key]) for key in stored)
+    return found.keys() == stored.keys() and all(
+        torch.equal(found[key], stored[key]) for key in stored
+    )
 
 
 def shards(folder: Path) -> list[Path]:
@@ -49,7 +53,9 @@ def test_rows_come_back_exactly_and_only_for_their_key(tmp_path: Path) -> None:
 
 
 def test_second_run_encodes_nothing_and_one_new_text_encodes_one(tmp_path: Path) -> None:
-    requests = [RowRequest(f"painter {i}", (1, 2)) for i in range(30)] + [RowRequest("painter 3", (76,))]
+    requests = [RowRequest(f"painter {i}", (1, 2)) for i in range(30)] + [
+        RowRequest("painter 3", (76,))
+    ]
     first = CachedEncoder(tiny_encoder(), EmbeddingCache(tmp_path))
     fresh = first.rows(requests)
     assert (first.encoded, first.reused) == (30, 0)
@@ -80,7 +86,9 @@ def test_another_clip_skip_shares_nothing(tmp_path: Path) -> None:
 def test_a_text_that_names_another_file_is_another_text(tmp_path: Path) -> None:
     for content, encoded in (("old", 1), ("new", 1), ("old", 0)):
         cache = EmbeddingCache(tmp_path)
-        reader = CachedEncoder(tiny_encoder(), cache, stored_as=lambda text, c=content: f"{text} {c}")
+        reader = CachedEncoder(
+            tiny_encoder(), cache, stored_as=lambda text, c=content: f"{text} {c}"
+        )
         reader.rows([RowRequest("by embedding:x", (1,))])
         assert reader.encoded == encoded, content
 
@@ -137,10 +145,13 @@ def test_a_shard_of_another_encoder_is_not_believed(tmp_path: Path) -> None:
     assert cache.read("A", 8, stored) == {}
 
 
-def rewritten(path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], None]) -> None:
+def rewritten(
+    path: Path, change: Callable[[dict[str, torch.Tensor], dict[str, str]], None]
+) -> None:
     """A shard with some of it changed, and sound as a file."""
     with safe_open(path, "pt") as file:
-        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata())  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata = dict(file.metadata())
     change(tensors, metadata)
     save_file(tensors, path, metadata)
 
@@ -190,7 +201,8 @@ def test_size_stays_below_the_limit_and_the_oldest_go_first(tmp_path: Path) -> N
         for age, file in enumerate(reversed(shards(tmp_path))):
             os.utime(file, (time.time() - 100 * (age + 1),) * 2)
         if name == "c":
-            assert len(cache.read("encoder", 64, batches["a"])) == 100  # used again: no longer the oldest
+            # used again: no longer the oldest
+            assert len(cache.read("encoder", 64, batches["a"])) == 100
     assert cache.info().bytes <= cache.limit_bytes and cache.info().files == 3
     assert cache.read("encoder", 64, batches["b"]) == {}
     assert all(len(cache.read("encoder", 64, batches[name])) == 100 for name in "acd")
@@ -228,7 +240,10 @@ def test_processes_share_it_without_locks(tmp_path: Path) -> None:
     for process in [subprocess.Popen([sys.executable, "-c", script]) for script in scripts]:
         assert process.wait(120) == 0
     stored = {
-        k: v for w in range(3) for i in range(25) for k, v in random_rows([f"worker {w} text {i}"], seed=i).items()
+        k: v
+        for w in range(3)
+        for i in range(25)
+        for k, v in random_rows([f"worker {w} text {i}"], seed=i).items()
     }
     assert same(EmbeddingCache(tmp_path).read("encoder", 8, stored), stored)
     assert not list(tmp_path.rglob("*.speed-tmp"))
@@ -239,7 +254,11 @@ def test_an_unwritable_folder_is_no_error(tmp_path: Path) -> None:
     cache = EmbeddingCache(tmp_path / "file")
     cache.write("encoder", random_rows(["a"]))
     assert "could not be cached" in cache.problem
-    assert cache.read("encoder", 8, [("a", 1)]) == {} and cache.info().files == 0 and cache.clear() == 0
+    assert (
+        cache.read("encoder", 8, [("a", 1)]) == {}
+        and cache.info().files == 0
+        and cache.clear() == 0
+    )
 
 
 def test_clear_removes_its_own_files_alone(tmp_path: Path) -> None:
@@ -253,7 +272,9 @@ def test_clear_removes_its_own_files_alone(tmp_path: Path) -> None:
     assert (info.encoders, info.files) == (2, 2) and info.bytes > 0
     assert cache.clear() == info.bytes
     assert cache.info().files == 0
-    assert (tmp_path / "mine.safetensors").exists() and (tmp_path / "embeddings" / "notes.txt").exists()
+    assert (tmp_path / "mine.safetensors").exists() and (
+        tmp_path / "embeddings" / "notes.txt"
+    ).exists()
 
 
 def test_place_and_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +303,9 @@ def test_ten_thousand_names_take_a_few_files(tmp_path: Path) -> None:
 
 
 def test_merging_shards_changes_no_row_that_was_read_before(tmp_path: Path) -> None:
-    """A text that was encoded twice has two rows that differ by rounding; which one counts must not change."""
+    """A text that was encoded twice has two rows that differ by rounding; which one counts must not
+    change.
+    """
     cache = EmbeddingCache(tmp_path)
     first, second = ({("text", 0): torch.full((8,), value)} for value in (1.0, 1.0 + 1e-6))
     cache.write("encoder", first)
@@ -296,7 +319,9 @@ def test_merging_shards_changes_no_row_that_was_read_before(tmp_path: Path) -> N
 
 
 def test_a_row_on_disk_stays_the_one_used(tmp_path: Path) -> None:
-    """Encoding a text again for another of its rows gives slightly different values: a run must not depend on that."""
+    """Encoding a text again for another of its rows gives slightly different values: a run must not
+    depend on that.
+    """
 
     class Drifting:
         """An encoder whose rows change a little every time."""

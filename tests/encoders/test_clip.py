@@ -1,4 +1,6 @@
-"""The CLIP encoder: equal to transformers and to ComfyUI, whatever the file's spelling, trimmed or padded."""
+"""The CLIP encoder: equal to transformers and to ComfyUI, whatever the file's spelling, trimmed or
+padded.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,22 @@ from text_pico import (
 from speed_erase.speed_ops.encoders import tower as lazy_blocks
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder, ClipWeights
 from speed_erase.speed_ops.encoders.encoder import TextEncoder, read_rows
-from speed_erase.speed_ops.encoders.tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer, clip_words
+from speed_erase.speed_ops.encoders.tokenizers import (
+    END_TOKEN,
+    START_TOKEN,
+    ClipTokenizer,
+    clip_words,
+)
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
-from speed_erase.speed_ops.prompts.requests import RowRequest
+from speed_erase.speed_ops.text.requests import RowRequest
 
-PROMPTS = ["", "Van Gogh", "a painting in the style of Claude Monet, highly detailed", "葛飾北斎", "Hulk (film) {a|b}"]
+PROMPTS = [
+    "",
+    "Van Gogh",
+    "a painting in the style of Claude Monet, highly detailed",
+    "葛飾北斎",
+    "Hulk (film) {a|b}",
+]
 
 
 def full(encoder: TextEncoder, prompts: list[str] = PROMPTS) -> torch.Tensor:
@@ -34,30 +47,45 @@ def full(encoder: TextEncoder, prompts: list[str] = PROMPTS) -> torch.Tensor:
 
 
 def ids(prompt: str, pad: int) -> list[int]:
-    return [START_TOKEN, *ClipTokenizer.from_package().token_ids(prompt), END_TOKEN, *[pad] * 77][:77]
+    return [START_TOKEN, *ClipTokenizer.from_package().token_ids(prompt), END_TOKEN, *[pad] * 77][
+        :77
+    ]
 
 
 def test_equals_transformers_own_model() -> None:
     from transformers import CLIPTextConfig, CLIPTextModel
 
     config = CLIPTextConfig(
-        hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=3, num_attention_heads=WIDTH // 64
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=3,
+        num_attention_heads=WIDTH // 64,
     )
     model = CLIPTextModel(config).eval()
     names = set(model.state_dict())
     strip = "" if any(name.startswith("text_model.") for name in names) else "text_model."
     halves = encoder_tensors(dtype=torch.float16)
-    model.load_state_dict({k.removeprefix(strip): v.float() for k, v in halves.items() if "projection" not in k})
+    model.load_state_dict(
+        {k.removeprefix(strip): v.float() for k, v in halves.items() if "projection" not in k}
+    )
     with torch.no_grad():
-        expected = model(input_ids=torch.tensor([ids(prompt, END_TOKEN) for prompt in PROMPTS])).last_hidden_state
+        expected = model(
+            input_ids=torch.tensor([ids(prompt, END_TOKEN) for prompt in PROMPTS])
+        ).last_hidden_state
     torch.testing.assert_close(full(tiny_encoder("sd1")), expected, atol=1e-6, rtol=0)
 
 
 def test_without_comfyui_a_textual_inversion_is_no_text() -> None:
     words = clip_words(None, ())
-    with pytest.raises(InputError, match="'embedding:my-style' is a textual inversion, which only ComfyUI can look up"):
+    with pytest.raises(
+        InputError,
+        match="'embedding:my-style' is a textual inversion, which only ComfyUI can look up",
+    ):
         words.token_ids("a harbour by embedding:my-style")
-    assert len(words.token_ids("embedding :my-style")) == len(words.token_ids("an-embedding:my-style")) - 2
+    assert (
+        len(words.token_ids("embedding :my-style"))
+        == len(words.token_ids("an-embedding:my-style")) - 2
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,7 +109,9 @@ def test_trimmed_rows_equal_padded_ones(family: str) -> None:
     encoder = tiny_encoder(family)
     padded = full(encoder)
     lengths = [1, 3, 77, 4, 9]
-    for rows, length, reference in zip(encoder.encode(PROMPTS, lengths), lengths, padded, strict=True):
+    for rows, length, reference in zip(
+        encoder.encode(PROMPTS, lengths), lengths, padded, strict=True
+    ):
         assert rows.shape == (length, encoder.width) and rows.dtype == torch.float32
         torch.testing.assert_close(rows, reference[:length], atol=2e-6, rtol=0)
     assert encoder.width == WIDTH * len(encoder_rows(family))
@@ -89,17 +119,23 @@ def test_trimmed_rows_equal_padded_ones(family: str) -> None:
 
 def test_start_row_is_common_and_padding_knows_the_text() -> None:
     padded = full(tiny_encoder("sd1"))
-    torch.testing.assert_close(padded[:, 0], padded[:1, 0].expand(len(PROMPTS), -1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        padded[:, 0], padded[:1, 0].expand(len(PROMPTS), -1), atol=1e-6, rtol=0
+    )
     assert (padded[1:, 76] - padded[0, 76]).abs().amax(dim=1).min() > 1e-3
 
 
 def test_padding_token_is_the_family_s() -> None:
-    """CLIP-L pads with the end token, H and G with 0: padding rows must differ from the wrong choice."""
+    """CLIP-L pads with the end token, H and G with 0: padding rows must differ from the wrong
+    choice.
+    """
     from dataclasses import replace
 
     tensors, rows = checkpoint_tensors("sd2"), encoder_rows("sd2")
     right = ClipTextEncoder(tensors, rows, ClipTokenizer.from_package())
-    wrong = ClipTextEncoder(tensors, [replace(rows[0], pad_token=END_TOKEN)], ClipTokenizer.from_package())
+    wrong = ClipTextEncoder(
+        tensors, [replace(rows[0], pad_token=END_TOKEN)], ClipTokenizer.from_package()
+    )
     a, b = full(right), full(wrong)
     assert torch.equal(a[1, :4], b[1, :4]) and (a[1, 76] - b[1, 76]).abs().max() > 1e-3
     assert right.fingerprint != wrong.fingerprint
@@ -114,9 +150,14 @@ def test_diffusers_folder_equals_single_file(family: str) -> None:
 
 def test_truncated_diffusers_encoder_counts_layers_from_the_whole() -> None:
     """Diffusers ships SD2's encoder without its last block; the hidden state is the same."""
-    whole, cut = checkpoint_tensors("sd2", layers=24), checkpoint_tensors("sd2", layers=24, layout="folder")
+    whole, cut = (
+        checkpoint_tensors("sd2", layers=24),
+        checkpoint_tensors("sd2", layers=24, layout="folder"),
+    )
     cut = {key: value for key, value in cut.items() if ".layers.23." not in key}
-    encoders = [ClipTextEncoder(t, encoder_rows("sd2"), ClipTokenizer.from_package()) for t in (whole, cut)]
+    encoders = [
+        ClipTextEncoder(t, encoder_rows("sd2"), ClipTokenizer.from_package()) for t in (whole, cut)
+    ]
     assert torch.equal(full(encoders[0]), full(encoders[1]))
     assert encoders[0].fingerprint == encoders[1].fingerprint
     with pytest.raises(SettingsError, match=r"needs layer 24 .* holds 23: choose -2 or lower"):
@@ -200,7 +241,9 @@ def test_damaged_weights_are_named() -> None:
         kept = {k: v for k, v in {**tensors, **changed}.items() if v is not None}
         return ClipTextEncoder(kept, encoder_rows("sd1"), ClipTokenizer.from_package())
 
-    with pytest.raises(FileError, match=r"incomplete: the file has no .*layers\.1\.mlp\.fc1\.weight"):
+    with pytest.raises(
+        FileError, match=r"incomplete: the file has no .*layers\.1\.mlp\.fc1\.weight"
+    ):
         full(encoder({key: None}))
     with pytest.raises(FileError, match="do not fit together"):
         full(encoder({key: torch.zeros(3, 3)}))
@@ -209,7 +252,11 @@ def test_damaged_weights_are_named() -> None:
     with pytest.raises(FileError, match="not a CLIP text encoder"):
         full(
             encoder(
-                {"cond_stage_model.transformer.text_model.embeddings.token_embedding.weight": torch.zeros(9, WIDTH)}
+                {
+                    "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight": (
+                        torch.zeros(9, WIDTH)
+                    )
+                }
             )
         )
     with pytest.raises(FileError, match="contains no text encoder 'clip_l'"):
@@ -261,7 +308,9 @@ def comfy_clip(family: str, layers: int) -> Any:
     options = {f"clip_{name}_model_config": tiny for name in "lhg"}
     state = config.process_clip_state_dict(checkpoint_tensors(family, layers))
     target = config.clip_target(state)
-    clip = comfy.sd.CLIP(target, embedding_directory=None, tokenizer_data={}, parameters=1, model_options=options)
+    clip = comfy.sd.CLIP(
+        target, embedding_directory=None, tokenizer_data={}, parameters=1, model_options=options
+    )
     missing, _ = clip.load_sd(state, full_model=True)
     assert not [key for key in missing if "logit_scale" not in key and "text_projection" not in key]
     return clip
@@ -294,8 +343,12 @@ def test_open_clip_spelling_is_the_only_difference() -> None:
     assert sum(v.numel() for v in spelled.values()) == sum(v.numel() for v in plain.values())
 
 
-def test_an_interrupt_inside_a_block_leaves_no_half_filled_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large encoder's only block, stopped while it is filled, must not pass for the block it held before."""
+def test_an_interrupt_inside_a_block_leaves_no_half_filled_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large encoder's only block, stopped while it is filled, must not pass for the block it held
+    before.
+    """
     monkeypatch.setattr(lazy_blocks, "RESIDENT_BYTES", 0)
     encoder = tiny_encoder("sd1")
     expected = full(encoder)
@@ -308,7 +361,9 @@ def test_an_interrupt_inside_a_block_leaves_no_half_filled_one(monkeypatch: pyte
     for stop_at in range(3):
         calls = iter(range(3))
         monkeypatch.setattr(
-            lazy_blocks, "_overwrite", lambda *args, c=calls, s=stop_at: (half if next(c) == s else overwrite)(*args)
+            lazy_blocks,
+            "_overwrite",
+            lambda *args, c=calls, s=stop_at: (half if next(c) == s else overwrite)(*args),
         )
         with pytest.raises(KeyboardInterrupt):
             full(encoder)
@@ -317,15 +372,21 @@ def test_an_interrupt_inside_a_block_leaves_no_half_filled_one(monkeypatch: pyte
 
 
 def test_blocks_that_add_nothing_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small model's CLIP is of full size with most blocks idle: leaving them out changes nothing but the time."""
+    """A small model's CLIP is of full size with most blocks idle: leaving them out changes nothing
+    but the time.
+    """
     tensors = dict(checkpoint_tensors("sd1"))
-    first = [key for key in tensors if ".layers.0." in key and key.split(".")[-2] in ("out_proj", "fc2")]
+    first = [
+        key for key in tensors if ".layers.0." in key and key.split(".")[-2] in ("out_proj", "fc2")
+    ]
     assert len(first) == 4
     for key in first:
         tensors[key] = torch.zeros_like(tensors[key])
     ran: list[int] = []
     read = ClipWeights.block
-    monkeypatch.setattr(ClipWeights, "block", lambda self, layer: ran.append(layer) or read(self, layer))
+    monkeypatch.setattr(
+        ClipWeights, "block", lambda self, layer: ran.append(layer) or read(self, layer)
+    )
     encoder = ClipTextEncoder(tensors, encoder_rows("sd1"), ClipTokenizer.from_package())
     skipped = full(encoder)
     assert set(ran) == set(range(1, max(ran) + 1)) and max(ran) >= 2

@@ -1,4 +1,6 @@
-"""The largest text encoder at its full size: it runs in a fraction of what its weights would take."""
+"""The largest text encoder at its full size: it runs in a fraction of what its weights would
+take.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,12 @@ def megabytes(blocks: int) -> tuple[float, float]:
 @pico.needs_proc
 @pytest.mark.slow
 def test_a_large_encoder_is_never_whole_in_memory() -> None:
-    """SDXL's larger encoder: 1.4 GB in half precision, 2.8 GB in the single precision it is computed in."""
+    """SDXL's larger encoder: 1.4 GB in half precision, 2.8 GB in the single precision it is
+    computed in.
+    """
     weights, grown = megabytes(32)
     assert weights > 1200 and grown < 800, (weights, grown)
     few_weights, few_grown = megabytes(20)
-    assert weights - few_weights > 400 and grown - few_grown < 100, "memory grows with the number of blocks"
+    assert weights - few_weights > 400 and grown - few_grown < 100, (
+        "memory grows with the number of blocks"
+    )

@@ -13,7 +13,7 @@ from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.push import Push
 from speed_erase.speed_ops.errors import UnsupportedModelError
 from speed_erase.speed_ops.models.architecture import PushRule
-from speed_erase.speed_ops.prompts.requests import RowRequest
+from speed_erase.speed_ops.text.requests import RowRequest
 
 NORM, NETWORK = PushRule("rms_norm", ("norm",), eps=1e-6), PushRule("mlp", ("first", "second"))
 
@@ -22,7 +22,12 @@ def weights(rule: PushRule, width: int, seed: int = 0) -> dict[str, torch.Tensor
     generator = torch.Generator().manual_seed(seed)
     shapes = {"norm.weight": (width,)}
     if rule is NETWORK:
-        shapes = {"first.weight": (6, width), "first.bias": (6,), "second.weight": (4, 6), "second.bias": (4,)}
+        shapes = {
+            "first.weight": (6, width),
+            "first.bias": (6,),
+            "second.weight": (4, 6),
+            "second.bias": (4,),
+        }
     return {key: torch.randn(shape, generator=generator) for key, shape in shapes.items()}
 
 
@@ -59,6 +64,8 @@ def test_models_with_other_weights_share_what_was_encoded(tmp_path: Path) -> Non
         push = Push(NETWORK, weights(NETWORK, encoder.width, seed))
         reader = CachedEncoder(encoder, EmbeddingCache(tmp_path), push)
         found = reader.rows(asked)
-        assert reader.width == 4 and all(torch.equal(a, push(b)) for a, b in zip(found, plain, strict=True))
+        assert reader.width == 4 and all(
+            torch.equal(a, push(b)) for a, b in zip(found, plain, strict=True)
+        )
         assert (reader.encoded, reader.reused) == ((2, 0), (0, 2))[turn]
         assert reader.without_cache().rows(asked)[0].shape == (2, 4)

@@ -1,4 +1,6 @@
-"""T5: rows without a start token, whole prompts only, blocks from the file one at a time, and two streams as one."""
+"""T5: rows without a start token, whole prompts only, blocks from the file one at a time, and two
+streams as one.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ import pytest
 import torch
 from text_pico import full_prompt
 
-from speed_erase.speed_ops.concepts.concept_list import Concept
-from speed_erase.speed_ops.concepts.kinds import BARE, Prompt
 from speed_erase.speed_ops.encoders import tower as lazy_blocks
 from speed_erase.speed_ops.encoders.encoder import EncoderPart, JoinedTextEncoder
 from speed_erase.speed_ops.encoders.t5 import T5TextEncoder
 from speed_erase.speed_ops.encoders.tokenizers import T5Tokenizer
 from speed_erase.speed_ops.errors import FileError, InputError
 from speed_erase.speed_ops.models.families import by_name
-from speed_erase.speed_ops.prompts.plan import RowPlan
-from speed_erase.speed_ops.prompts.requests import concept_pairs
-from speed_erase.speed_ops.prompts.tokens import IN_CONTEXT, Position, Stream
+from speed_erase.speed_ops.text.concept_list import Concept
+from speed_erase.speed_ops.text.kinds import BARE, Prompt
+from speed_erase.speed_ops.text.plan import RowPlan
+from speed_erase.speed_ops.text.requests import concept_pairs
+from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position, Stream
 
 ROW = by_name("flux-dev").encoders[0]
 
@@ -33,7 +35,9 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> T5Tokenizer:
 def encoder(words: T5Tokenizer, length: int = 24, **changes: torch.Tensor) -> T5TextEncoder:
     tensors = mini_dit.t5_tensors(1024) | changes
     return T5TextEncoder(
-        {f"{ROW.folder}/{key}": value for key, value in tensors.items()}, replace(ROW, length=length), words
+        {f"{ROW.folder}/{key}": value for key, value in tensors.items()},
+        replace(ROW, length=length),
+        words,
     )
 
 
@@ -46,7 +50,9 @@ def test_a_stream_without_a_start_token_begins_with_the_text() -> None:
     span = stream.locate(Prompt("by me, now", 5))
     assert span.subject == 5
     assert stream.rows(IN_CONTEXT, span) == (77 + 4, 77 + 10, 77 + 11, 96)
-    assert stream.rows(Position.ALL, span) == tuple(range(77, 97)) and stream.rows_from_name(span) == range(81, 97)
+    assert stream.rows(Position.ALL, span) == tuple(range(77, 97)) and stream.rows_from_name(
+        span
+    ) == range(81, 97)
     assert stream.locate(Prompt.bare("x" * 19)).subject == 19
     with pytest.raises(InputError, match="takes 19"):
         stream.locate(Prompt.bare("x" * 20))
@@ -56,8 +62,12 @@ def test_a_stream_without_a_start_token_begins_with_the_text() -> None:
 
 def test_rows_that_read_both_ways_are_the_same_only_in_the_same_prompt() -> None:
     both, causal = (Stream(letters, 20, before=0, causal=causal) for causal in (False, True))
-    alone, followed = (stream.locate(Prompt(text, 2)) for stream in [both] for text in ("me", "me too"))
-    assert both.key(alone, 1) != both.key(followed, 1) and causal.key(alone, 1) == causal.key(followed, 1)
+    alone, followed = (
+        stream.locate(Prompt(text, 2)) for stream in [both] for text in ("me", "me too")
+    )
+    assert both.key(alone, 1) != both.key(followed, 1) and causal.key(alone, 1) == causal.key(
+        followed, 1
+    )
     assert Stream(letters, 20, first=20).key(alone, 1) != Stream(letters, 20).key(alone, 1)
 
 
@@ -70,9 +80,13 @@ def test_an_empty_anchor_has_the_row_at_the_targets_place() -> None:
 
 
 def test_rows_of_both_streams_pair_off(words: T5Tokenizer) -> None:
-    whole = JoinedTextEncoder([EncoderPart(encoder(words), 0), EncoderPart(encoder(words, 30), 0)], mini_dit.WIDTH)
+    whole = JoinedTextEncoder(
+        [EncoderPart(encoder(words), 0), EncoderPart(encoder(words, 30), 0)], mini_dit.WIDTH
+    )
     assert whole.context_length == 54 and [stream.first for stream in whole.streams] == [0, 24]
-    (pair,) = concept_pairs(whole.streams, Concept("van gogh", "art", "style"), 0, [BARE], RowPlan(), set())
+    (pair,) = concept_pairs(
+        whole.streams, Concept("van gogh", "art", "style"), 0, [BARE], RowPlan(), set()
+    )
     n, m = (len(words.token_ids(text)) for text in ("van gogh", "art"))
     assert pair.target.rows == (n - 1, n, n + 1, 23, 24 + n - 1, 24 + n, 24 + n + 1, 53)
     assert pair.anchor.rows == (m - 1, m, m + 1, 23, 24 + m - 1, 24 + m, 24 + m + 1, 53)
@@ -96,10 +110,14 @@ def test_every_row_reads_the_whole_prompt_padding_included(words: T5Tokenizer) -
     assert (alone[0] - followed[0]).norm() > 1e-3 * alone[0].norm()
     padded = full_prompt(encoder(words, 40), "van")
     assert (alone[0] - padded[0]).norm() > 1e-4 * alone[0].norm()
-    assert torch.equal(encoder(words).encode(["van"], [1])[0], alone[:1]), "fewer rows, the same rows"
+    assert torch.equal(encoder(words).encode(["van"], [1])[0], alone[:1]), (
+        "fewer rows, the same rows"
+    )
 
 
-def test_streamed_blocks_equal_resident_ones(words: T5Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streamed_blocks_equal_resident_ones(
+    words: T5Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     resident = full_prompt(encoder(words), "a house")
     monkeypatch.setattr(lazy_blocks, "RESIDENT_BYTES", 0)
     streamed = encoder(words)
@@ -114,17 +132,27 @@ def test_scaled_fp8_is_read_with_its_scale(words: T5Tokenizer) -> None:
     wide = {}
     for key, value in scaled.items():
         scale = scaled.get(key.removesuffix("weight") + "scale_weight")
-        wide[key] = value.float() if scale is None or key.endswith("scale_weight") else value.float() * scale
+        wide[key] = (
+            value.float()
+            if scale is None or key.endswith("scale_weight")
+            else value.float() * scale
+        )
     source = {f"{ROW.folder}/{key}": value for key, value in scaled.items()}
     got = full_prompt(T5TextEncoder(source, replace(ROW, length=24), words), "a house")
-    same = full_prompt(encoder(words, **{key: value for key, value in wide.items() if key in plain}), "a house")
+    same = full_prompt(
+        encoder(words, **{key: value for key, value in wide.items() if key in plain}), "a house"
+    )
     assert (got - same).norm() < 2e-3 * same.norm()
     away = {key: value for key, value in source.items() if not key.endswith("scale_weight")}
     lost = full_prompt(T5TextEncoder(away, replace(ROW, length=24), words), "a house")
-    assert (lost - same).norm() > 0.1 * same.norm(), "the control: without the scales it is another encoder"
+    assert (lost - same).norm() > 0.1 * same.norm(), (
+        "the control: without the scales it is another encoder"
+    )
 
 
-def test_control_words_and_foreign_tokenizers_are_refused(words: T5Tokenizer, tmp_path: Path) -> None:
+def test_control_words_and_foreign_tokenizers_are_refused(
+    words: T5Tokenizer, tmp_path: Path
+) -> None:
     for text in ("a</s>b", "<pad>", "<extra_id_7> x"):
         with pytest.raises(InputError, match="would start or end"):
             words.token_ids(text)

@@ -29,8 +29,13 @@ def residual(problem, weights, rows: slice) -> float:
 
 
 def drift(problem, weights) -> float:
-    moved = sum(float((problem.retain @ (weights[k] - w).T).square().sum()) for k, w in problem.weights.items())
-    return (moved / sum(float((problem.retain @ w.T).square().sum()) for w in problem.weights.values())) ** 0.5
+    moved = sum(
+        float((problem.retain @ (weights[k] - w).T).square().sum())
+        for k, w in problem.weights.items()
+    )
+    return (
+        moved / sum(float((problem.retain @ w.T).square().sum()) for w in problem.weights.values())
+    ) ** 0.5
 
 
 def named(problem, rows: slice) -> tuple[Rows, Rows]:
@@ -44,20 +49,27 @@ def problem():
 
 
 def test_ten_lists_of_ten_end_like_one_of_a_hundred(problem):
-    """Incrementally, from edited weights alone: residual and drift within 1 % (absolute) of the joint solve."""
+    """Incrementally, from edited weights alone: residual and drift within 1 % (absolute) of the
+    joint solve.
+    """
     whole = slice(0, 100)
-    joint = solve(problem.weights, *named(problem, whole), problem.retain, problem.invariants, SETTINGS)
+    joint = solve(
+        problem.weights, *named(problem, whole), problem.retain, problem.invariants, SETTINGS
+    )
     together = apply_edits(problem.weights, joint)
     weights = dict(problem.weights)
     for start in range(0, 100, 10):
         new = slice(start, start + 10)
-        # lam is relative to the mean over concepts, held ones included: the same ridge at every step.
+        # lam is relative to the mean over concepts, held ones included: the same ridge at every
+        # step.
         settings = SETTINGS.but(lam=SETTINGS.lam * 100 / (start + 10))
         earlier = named(problem, slice(0, start))[0] if start else None
         args = (*named(problem, new), problem.retain, problem.invariants, settings)
         step = erase_further(weights, earlier, *args) if earlier else solve(weights, *args)
         weights = apply_edits(weights, step)
-    assert residual(problem, weights, whole) == pytest.approx(residual(problem, together, whole), abs=0.01)
+    assert residual(problem, weights, whole) == pytest.approx(
+        residual(problem, together, whole), abs=0.01
+    )
     assert drift(problem, weights) == pytest.approx(drift(problem, together), abs=0.01)
     assert residual(problem, weights, slice(0, 10)) == pytest.approx(
         residual(problem, together, slice(0, 10)), abs=0.01
@@ -66,26 +78,38 @@ def test_ten_lists_of_ten_end_like_one_of_a_hundred(problem):
 
 def test_without_holding_the_first_list_comes_back(problem):
     """The negative control: the same second list on edited weights, nothing held."""
-    first = solve(problem.weights, *named(problem, slice(0, 10)), problem.retain, problem.invariants, SETTINGS)
+    first = solve(
+        problem.weights, *named(problem, slice(0, 10)), problem.retain, problem.invariants, SETTINGS
+    )
     edited = apply_edits(problem.weights, first)
     before = residual(problem, edited, slice(0, 10))
     second = named(problem, slice(10, 60))
     settings = SETTINGS.but(lam=SETTINGS.lam * 10 / 60)
     careless = solve(edited, *second, problem.retain, problem.invariants, settings)
-    held = erase_further(edited, first.targets, *second, problem.retain, problem.invariants, settings)
+    held = erase_further(
+        edited, first.targets, *second, problem.retain, problem.invariants, settings
+    )
     after_careless = residual(problem, apply_edits(edited, careless), slice(0, 10))
     after_held = residual(problem, apply_edits(edited, held), slice(0, 10))
     assert after_held - before < 0.5 * (after_careless - before)
 
 
 def test_jointly_from_an_edited_model_equals_jointly_from_the_original(problem):
-    first = solve(problem.weights, *named(problem, slice(0, 10)), problem.retain, problem.invariants, SETTINGS)
+    first = solve(
+        problem.weights, *named(problem, slice(0, 10)), problem.retain, problem.invariants, SETTINGS
+    )
     edited = apply_edits(problem.weights, first)
     restored = original_weights(edited, first)
     args = (first, *named(problem, slice(10, 20)), problem.retain, problem.invariants, SETTINGS)
     again, direct = (
         erase_jointly(restored, *args),
-        solve(problem.weights, *named(problem, slice(0, 20)), problem.retain, problem.invariants, SETTINGS),
+        solve(
+            problem.weights,
+            *named(problem, slice(0, 20)),
+            problem.retain,
+            problem.invariants,
+            SETTINGS,
+        ),
     )
     for key in problem.weights:
         assert torch.allclose(again.delta(key), direct.delta(key), atol=1e-9)
@@ -94,6 +118,11 @@ def test_jointly_from_an_edited_model_equals_jointly_from_the_original(problem):
 def test_held_targets_cost_no_rank(problem):
     held = named(problem, slice(0, 30))[0]
     step = erase_further(
-        problem.weights, held, *named(problem, slice(30, 34)), problem.retain, problem.invariants, SETTINGS
+        problem.weights,
+        held,
+        *named(problem, slice(30, 34)),
+        problem.retain,
+        problem.invariants,
+        SETTINGS,
     )
     assert step["layer0"].rank == 4

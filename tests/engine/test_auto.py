@@ -1,4 +1,6 @@
-"""The preset `auto`: what it chooses on the curve, that it keeps its budget, and that the report says all of it."""
+"""The preset `auto`: what it chooses on the curve, that it keeps its budget, and that the report
+says all of it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from speed_erase.speed_ops.engine.auto import (
 from speed_erase.speed_ops.engine.curve import POINTS, CurvePoint
 from speed_erase.speed_ops.engine.problem import FEWEST_NAMES
 
-BEFORE = EraseSettings.preset("auto", prior="null_space", threshold_mode="relative", threshold=1e-3, rows_per_concept=8)
+BEFORE = EraseSettings.preset(
+    "auto", prior="null_space", threshold_mode="relative", threshold=1e-3, rows_per_concept=8
+)
 
 
 def grouped(values: torch.Tensor, rows: int) -> Rows:
@@ -35,24 +39,32 @@ def grouped(values: torch.Tensor, rows: int) -> Rows:
 
 def run(problem, rows: int, settings: EraseSettings, **given):
     targets, anchors = grouped(problem.targets, rows), grouped(problem.anchors, rows)
-    return solve(problem.weights, targets, anchors, problem.retain, problem.invariants, settings, **given)
+    return solve(
+        problem.weights, targets, anchors, problem.retain, problem.invariants, settings, **given
+    )
 
 
 def crowded(retain: int = 400, seed: int = 0):
     """Names that fill the space: every erasure costs some drift."""
     problem = make(48, 4, retain, invariants=3, seed=seed)
     source = torch.Generator().manual_seed(seed)
-    return replace(problem, retain=problem.retain + 0.3 * torch.randn(retain, 48, generator=source).double())
+    return replace(
+        problem, retain=problem.retain + 0.3 * torch.randn(retain, 48, generator=source).double()
+    )
 
 
 def test_the_points_of_the_curve_are_real_edits():
-    """Each point, solved by itself, gives the curve's left and drift, but for what the sketch of the layers leaves."""
+    """Each point, solved by itself, gives the curve's left and drift, but for what the sketch of
+    the layers leaves.
+    """
     problem = make(48, 4, 200, outs=(1024,), invariants=3)
     erasure = run(problem, 2, EraseSettings.preset("auto", drift_budget=5.0, aim=1.0))
     curve = erasure.certificate.curve
     assert len(curve.points) == POINTS and curve.unseen
     again = run(problem, 2, EraseSettings.preset("auto", drift_budget=5.0, aim=1.0, lam=7.0))
-    assert again.settings.lam == erasure.settings.lam, "auto chooses by itself, whatever lam it starts from"
+    assert again.settings.lam == erasure.settings.lam, (
+        "auto chooses by itself, whatever lam it starts from"
+    )
     aside = Rows.single(problem.retain[:50])
     problem = replace(problem, retain=problem.retain[50:])
     auto = EraseSettings.preset("auto", drift_budget=5.0, aim=1.0)
@@ -64,7 +76,9 @@ def test_the_points_of_the_curve_are_real_edits():
         left = sum(concept.solved_median for concept in certificate.concepts) / 2
         to_go = sum(concept.probe_to_go for concept in certificate.concepts) / 2
         (drift,) = (part.mean for part in certificate.drift if part.group == "held_out")
-        assert point.left == pytest.approx(left, rel=0.06) and point.drift == pytest.approx(drift, rel=0.06)
+        assert point.left == pytest.approx(left, rel=0.06) and point.drift == pytest.approx(
+            drift, rel=0.06
+        )
         assert point.to_go == pytest.approx(to_go, rel=0.06, abs=1e-3)
 
 
@@ -78,7 +92,9 @@ def test_less_is_left_and_more_drifts_along_the_curve():
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("budget", [0.02, 0.05, 0.1, 0.3])
 def test_it_never_spends_more_than_the_budget(budget, seed):
-    """On the names it judges by; on others of the same kind within a tenth more and their spread."""
+    """On the names it judges by; on others of the same kind within a tenth more and their
+    spread.
+    """
     problem = crowded(600, seed)
     unseen = Rows.single(problem.retain[:200])
     problem = replace(problem, retain=problem.retain[200:])
@@ -92,7 +108,9 @@ def test_it_never_spends_more_than_the_budget(budget, seed):
 
 def test_a_larger_budget_erases_no_less():
     to_go = [
-        run(crowded(), 2, EraseSettings.preset("auto", drift_budget=budget)).certificate.curve.chosen.to_go
+        run(
+            crowded(), 2, EraseSettings.preset("auto", drift_budget=budget)
+        ).certificate.curve.chosen.to_go
         for budget in (0.01, 0.03, 0.1, 0.3)
     ]
     assert all(after <= before + WORTH_ITS_DRIFT for before, after in pairwise(to_go))
@@ -103,7 +121,9 @@ class Fake:
     """A judge of a curve that is known in closed form."""
 
     def at(self, lam: float) -> CurvePoint:
-        return CurvePoint(lam, left=lam / (1 + lam), drift=0.3 / (1 + lam), spread=0.0, to_go=lam / (1 + lam))
+        return CurvePoint(
+            lam, left=lam / (1 + lam), drift=0.3 / (1 + lam), spread=0.0, to_go=lam / (1 + lam)
+        )
 
 
 class Nowhere:
@@ -132,12 +152,21 @@ def test_the_knee_is_taken_where_more_drift_buys_nothing():
     assert choose(steep, Fake(), 0.1) == steep[2]
 
 
-BEGINNING = point(9.0, 0.9, 0.03), point(8.0, 0.86, 0.07), point(7.0, 0.79, 0.12), point(6.0, 0.4, 0.2)
-"""As every curve begins: the first drift buys less than the next (0.05, 0.16 and 1.3 percent for a percent)."""
+BEGINNING = (
+    point(9.0, 0.9, 0.03),
+    point(8.0, 0.86, 0.07),
+    point(7.0, 0.79, 0.12),
+    point(6.0, 0.4, 0.2),
+)
+"""As every curve begins: the first drift buys less than the next (0.05, 0.16 and 1.3 percent for a
+percent).
+"""
 
 
 def test_drift_must_pay_beyond_the_knee():
-    """One percent more drift for a tenth of a percent of the way is refused, for two fifths it is taken."""
+    """One percent more drift for a tenth of a percent of the way is refused, for two fifths it is
+    taken.
+    """
     refused = (*BEGINNING, point(5.0, 0.37, 0.4))
     assert choose(refused, Fake(), 0.5) == BEGINNING[-1]
     taken = (*BEGINNING, point(5.0, 0.3, 0.4))
@@ -166,17 +195,29 @@ def test_it_goes_on_while_the_way_gets_shorter_and_little_goes_astray():
     straight = point(3.0, 0.5, 0.1, to_go=0.4), point(2.0, 0.52, 0.2, to_go=0.1)
     assert choose(straight, Fake(), 0.3) == straight[1]
     astray = (straight[0], replace(straight[1], left=0.5 + ASTRAY + 0.01))
-    assert choose(astray, Fake(), 0.3) == astray[0], "an edit that draws something else than the anchor is no better"
+    assert choose(astray, Fake(), 0.3) == astray[0], (
+        "an edit that draws something else than the anchor is no better"
+    )
 
 
 def test_where_the_way_is_gone_it_still_takes_less_astray():
-    """In a tidy encoder the way is gone early, as the edit aims beyond the anchor; what went astray shows there."""
-    gone = point(3.0, 0.09, 0.010, to_go=0.0), point(2.0, 0.05, 0.015, to_go=0.0), point(1.0, 0.045, 0.02, to_go=0.0)
+    """In a tidy encoder the way is gone early, as the edit aims beyond the anchor; what went astray
+    shows there.
+    """
+    gone = (
+        point(3.0, 0.09, 0.010, to_go=0.0),
+        point(2.0, 0.05, 0.015, to_go=0.0),
+        point(1.0, 0.045, 0.02, to_go=0.0),
+    )
     assert choose(gone, Fake(), 0.3) == gone[1]
 
 
 def test_where_the_way_is_gone_less_astray_is_worth_drift_too():
-    gone = point(3.0, 0.2, 0.10, to_go=0.0), point(2.0, 0.1, 0.11, to_go=0.0), point(1.0, 0.09, 0.4, to_go=0.0)
+    gone = (
+        point(3.0, 0.2, 0.10, to_go=0.0),
+        point(2.0, 0.1, 0.11, to_go=0.0),
+        point(1.0, 0.09, 0.4, to_go=0.0),
+    )
     assert choose(gone, Fake(), 0.45) == gone[1]
 
 
@@ -210,8 +251,12 @@ def test_it_is_not_the_budget_that_is_to_blame_where_the_curve_turns():
     noise = torch.randn(problem.targets.shape, generator=torch.Generator().manual_seed(0)).double()
     unseen = problem.targets + 0.1 * problem.targets.norm(dim=1).mean() * noise
     probes = Rows.single(unseen), Rows.single(problem.anchors)
-    certificate = solve(*problem.args(), EraseSettings.preset("auto", drift_budget=5.0), probes=probes).certificate
-    assert certificate.curve.chosen.drift < 4 and any(one.verdict == "stands" for one in certificate.concepts)
+    certificate = solve(
+        *problem.args(), EraseSettings.preset("auto", drift_budget=5.0), probes=probes
+    ).certificate
+    assert certificate.curve.chosen.drift < 4 and any(
+        one.verdict == "stands" for one in certificate.concepts
+    )
     (said,) = (text for text in certificate.warnings if "cannot be erased further" in text)
     assert f"past a drift of {certificate.curve.chosen.drift:.1%}, " in said
     assert not any("the budget, does not allow" in text for text in certificate.warnings)
@@ -221,7 +266,9 @@ def test_a_near_double_is_the_first_in_the_way():
     problem = make(96, 4, 18, invariants=3)
     problem = replace(problem, retain=torch.cat([problem.retain, problem.targets[:1] * 1.01]))
     names = [f"name {i}" for i in range(18)] + ["a near double"]
-    certificate = solve(*problem.args(), EraseSettings.preset("auto"), retain_names=names).certificate
+    certificate = solve(
+        *problem.args(), EraseSettings.preset("auto"), retain_names=names
+    ).certificate
     assert certificate.curve.in_the_way[0][0] == "a near double"
 
 
@@ -229,13 +276,21 @@ def test_few_names_judge_themselves_and_the_report_says_so():
     problem = make(48, 4, FEWEST_NAMES - 1, invariants=3)
     curve = run(problem, 2, EraseSettings.preset("auto")).certificate.curve
     assert not curve.unseen and curve.names == FEWEST_NAMES - 1
-    assert "the kept ones themselves" in run(problem, 2, EraseSettings.preset("auto")).certificate.text()
+    assert (
+        "the kept ones themselves"
+        in run(problem, 2, EraseSettings.preset("auto")).certificate.text()
+    )
 
 
 def test_without_names_it_erases_as_much_as_it_can():
     problem = make(48, 4, 10, invariants=3)
     certificate = solve(
-        problem.weights, problem.targets, problem.anchors, None, problem.invariants, EraseSettings.preset("auto")
+        problem.weights,
+        problem.targets,
+        problem.anchors,
+        None,
+        problem.invariants,
+        EraseSettings.preset("auto"),
     ).certificate
     assert all(concept.solved_median < 0.1 for concept in certificate.concepts)
     assert certificate.curve.names == 0
@@ -254,7 +309,13 @@ def test_the_order_of_the_lists_changes_nothing():
     turned = torch.arange(399, -1, -1)
     settings = EraseSettings.preset("auto")
     first = solve(*problem.args(), settings, retain_names=names)
-    args = (problem.weights, problem.targets, problem.anchors, problem.retain[turned], problem.invariants)
+    args = (
+        problem.weights,
+        problem.targets,
+        problem.anchors,
+        problem.retain[turned],
+        problem.invariants,
+    )
     second = solve(*args, settings, retain_names=[names[i] for i in turned.tolist()])
     assert first.settings.lam == pytest.approx(second.settings.lam, rel=1e-6)
     for key in problem.weights:
@@ -267,7 +328,10 @@ def test_what_it_chose_is_in_the_report():
     assert certificate.settings["lam"] == erasure.settings.lam == certificate.curve.chosen.lam
     assert f"{certificate.curve.chosen.left:.0%} left for a drift of" in certificate.text()
     stored = certificate.to_json()["curve"]
-    assert stored["chosen"]["drift"] == certificate.curve.chosen.drift and len(stored["points"]) == POINTS
+    assert (
+        stored["chosen"]["drift"] == certificate.curve.chosen.drift
+        and len(stored["points"]) == POINTS
+    )
 
 
 def test_a_fixed_preset_shows_its_place_on_the_curve_where_names_are_set_aside():
@@ -284,16 +348,24 @@ def test_before_the_soft_prior_it_took_the_strictest_threshold_that_reaches_the_
         erasure = run(problem, 2, BEFORE)
         chosen = erasure.settings.threshold
         assert chosen in THRESHOLDS
-        fixed = {t: run(problem, 2, BEFORE.but(preset_name="context", threshold=t)).certificate for t in THRESHOLDS}
-        worst = {t: max(c.solved_worst for c in certificate.concepts) for t, certificate in fixed.items()}
-        # The choice is made in the embedding space, before any layer: the layers agree with it within a factor.
+        fixed = {
+            t: run(problem, 2, BEFORE.but(preset_name="context", threshold=t)).certificate
+            for t in THRESHOLDS
+        }
+        worst = {
+            t: max(c.solved_worst for c in certificate.concepts) for t, certificate in fixed.items()
+        }
+        # The choice is made in the embedding space, before any layer: the layers agree with it
+        # within a factor.
         enough = max(REACHED_BELOW, NEARLY_AS_GOOD * worst[THRESHOLDS[-1]])
         assert worst[chosen] < 1.5 * enough
         assert all(worst[t] > enough / 1.5 for t in THRESHOLDS if t < chosen)
 
 
 def test_names_that_crowd_every_direction_still_leave_an_edit():
-    """Flat embeddings have no null space to speak of: a fixed threshold refuses, auto does what the budget allows."""
+    """Flat embeddings have no null space to speak of: a fixed threshold refuses, auto does what the
+    budget allows.
+    """
     problem = make(32, 2, 400, invariants=2)
     flat = torch.randn(400, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     args = (problem.weights, problem.targets, problem.anchors, flat, problem.invariants)
@@ -301,14 +373,22 @@ def test_names_that_crowd_every_direction_still_leave_an_edit():
         solve(*args, EraseSettings.preset("context"))
     certificate = solve(*args, EraseSettings.preset("auto", drift_budget=1.0)).certificate
     assert all(concept.solved_median < 0.5 for concept in certificate.concepts)
-    assert solve(*args, EraseSettings.preset("auto", drift_budget=0.02)).certificate.curve.chosen.drift <= 0.02
+    assert (
+        solve(*args, EraseSettings.preset("auto", drift_budget=0.02)).certificate.curve.chosen.drift
+        <= 0.02
+    )
 
 
 def test_many_concepts_share_the_rank():
     problem = make(64, 240, 30, invariants=3)
     chosen = run(problem, 2, EraseSettings.preset("auto", rows_per_concept=8)).settings
     assert chosen.rows_per_concept == max(2, RANK_BUDGET // 120)
-    assert run(make(64, 4, 30, invariants=3), 2, EraseSettings.preset("auto")).settings.rows_per_concept == 16
+    assert (
+        run(
+            make(64, 4, 30, invariants=3), 2, EraseSettings.preset("auto")
+        ).settings.rows_per_concept
+        == 16
+    )
 
 
 def test_other_presets_are_left_as_they_are():
@@ -319,12 +399,20 @@ def test_other_presets_are_left_as_they_are():
 
 
 def test_a_tidy_encoder_gets_the_firmer_prior_and_an_untidy_one_the_softer():
-    """Names that leave directions free are best avoided; names that fill the space can only be weighed."""
+    """Names that leave directions free are best avoided; names that fill the space can only be
+    weighed.
+    """
     softness = EraseSettings.preset("auto").softness
     source = torch.Generator().manual_seed(0)
     tidy = make(96, 4, 200, invariants=3)
-    few = torch.randn(200, 40, generator=source).double() @ torch.randn(40, 96, generator=source).double()
+    few = (
+        torch.randn(200, 40, generator=source).double()
+        @ torch.randn(40, 96, generator=source).double()
+    )
     tidy = replace(tidy, retain=few)
-    assert run(tidy, 2, EraseSettings.preset("auto")).settings.softness == pytest.approx(FIRMER * softness)
-    scarce = EraseSettings.preset("auto", drift_budget=0.1)  # with more, either prior erases all of it here
+    assert run(tidy, 2, EraseSettings.preset("auto")).settings.softness == pytest.approx(
+        FIRMER * softness
+    )
+    # with more, either prior erases all of it here
+    scarce = EraseSettings.preset("auto", drift_budget=0.1)
     assert run(crowded(), 2, scarce).settings.softness == softness

@@ -11,7 +11,11 @@ from speed_erase.speed_ops import EraseSettings, InputError, Rows, SettingsError
 
 def run(problem, **changes):
     settings = changes.pop("settings", EraseSettings())
-    options = {k: changes.pop(k) for k in ("target_names", "retain_names", "probes", "hold") if k in changes}
+    options = {
+        k: changes.pop(k)
+        for k in ("target_names", "retain_names", "probes", "hold")
+        if k in changes
+    }
     parts = {
         "weights": problem.weights,
         "targets": problem.targets,
@@ -103,7 +107,9 @@ def test_an_empty_retain_set_is_legal_and_said():
         certificate = run(problem, retain=nothing).certificate
         assert any("You gave no names to keep" in warning for warning in certificate.warnings)
         assert certificate.layers[0].room == 24
-    assert not any("You gave no names to keep" in warning for warning in run(problem).certificate.warnings)
+    assert not any(
+        "You gave no names to keep" in warning for warning in run(problem).certificate.warnings
+    )
 
 
 def test_names_that_do_not_fit():
@@ -113,7 +119,13 @@ def test_names_that_do_not_fit():
     with pytest.raises(InputError, match="Every concept needs at least one row"):
         Rows(problem.targets, (0, 2), ("a", "b", "c"), (False, False))
     with pytest.raises(InputError, match="probe rows must belong to the targets"):
-        run(problem, probes=(Rows.single(problem.targets, ["x", "y"]), Rows.single(problem.anchors, ["x", "y"])))
+        run(
+            problem,
+            probes=(
+                Rows.single(problem.targets, ["x", "y"]),
+                Rows.single(problem.anchors, ["x", "y"]),
+            ),
+        )
 
 
 def test_numerically_hopeless_settings_are_a_sentence():

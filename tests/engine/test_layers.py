@@ -1,4 +1,6 @@
-"""Several layers at once: the same edits, in order, and nothing left behind when they are stopped."""
+"""Several layers at once: the same edits, in order, and nothing left behind when they are
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_layers_share_the_threads_and_come_back_in_order(threads, workers):
     torch.set_num_threads(1)
     workers.clear()
     alone = solve(*problem.args(), FEW)
-    assert {thread for thread, _ in workers} == {threading.get_ident()}, "one thread has nothing to share"
+    assert {thread for thread, _ in workers} == {threading.get_ident()}, (
+        "one thread has nothing to share"
+    )
     torch.set_num_threads(3)
     assert list(together) == list(alone) == list(problem.weights)
     for key in alone:
@@ -69,7 +73,9 @@ def test_stopping_leaves_the_layers_that_have_not_begun(threads, workers, monkey
     told: list[tuple[int, int]] = []
     read: list[str] = []
     load = layers.Solver.load
-    monkeypatch.setattr(layers.Solver, "load", lambda self, key: read.append(key) or load(self, key))
+    monkeypatch.setattr(
+        layers.Solver, "load", lambda self, key: read.append(key) or load(self, key)
+    )
 
     def stop(stage, done, total):
         if stage == "layers":
@@ -113,7 +119,9 @@ def test_seconds_of_layers_side_by_side_add_up_to_those_that_passed(monkeypatch)
 
 
 def test_an_edit_wider_than_its_layer_is_measured_alike():
-    """Terms that add nothing make the factors larger than the matrix, which is then measured as one."""
+    """Terms that add nothing make the factors larger than the matrix, which is then measured as
+    one.
+    """
     from speed_erase.speed_ops.certificate.measure import measure_edits
     from speed_erase.speed_ops.engine.problem import prepare
 
@@ -122,14 +130,20 @@ def test_an_edit_wider_than_its_layer_is_measured_alike():
     ready = prepare(problem.targets, problem.anchors, problem.retain, problem.invariants, FEW)
 
     def padded(edit: LayerEdit) -> LayerEdit:
-        return edit.merged(LayerEdit(edit.up.new_zeros((len(edit.up), 40)), edit.down.new_ones((40, 32))))
+        return edit.merged(
+            LayerEdit(edit.up.new_zeros((len(edit.up), 40)), edit.down.new_ones((40, 32)))
+        )
 
     slim = measure_edits(problem.weights, erasure.edits, ready)
-    wide = measure_edits(problem.weights, {key: padded(edit) for key, edit in erasure.edits.items()}, ready)
+    wide = measure_edits(
+        problem.weights, {key: padded(edit) for key, edit in erasure.edits.items()}, ready
+    )
     for one, other in zip(slim.concepts, wide.concepts, strict=True):
         assert other.solved_median == pytest.approx(one.solved_median, rel=1e-9)
     for one, other in zip(slim.drift, wide.drift, strict=True):
         assert (other.mean, other.maximum) == pytest.approx((one.mean, one.maximum), rel=1e-9)
     for one, other in zip(slim.layers, wide.layers, strict=True):
         assert other.change == pytest.approx(one.change, rel=1e-9)
-    assert max(part.mean for part in slim.drift) > 1e-3, "negative control: there is drift to measure"
+    assert max(part.mean for part in slim.drift) > 1e-3, (
+        "negative control: there is drift to measure"
+    )

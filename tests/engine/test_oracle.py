@@ -1,4 +1,6 @@
-"""The engine equals the paper's dense equations, for every method and switch, with the same draws."""
+"""The engine equals the paper's dense equations, for every method and switch, with the same
+draws.
+"""
 
 from __future__ import annotations
 
@@ -71,22 +73,30 @@ def oracle_noise(problem, settings, key, retain) -> np.ndarray:
     """The noise of the kept rows; the engine draws it for kept rows only, 128 rows at a time."""
     weight = problem.weights[key].numpy()
     n = len(problem.targets)
-    delta = oracle.delta_erase(weight, problem.targets.numpy().T, problem.anchors.numpy().T, np.full(n, 1 / n))
+    delta = oracle.delta_erase(
+        weight, problem.targets.numpy().T, problem.anchors.numpy().T, np.full(n, 1 / n)
+    )
     kept = oracle.filtered(delta, retain.numpy().T, settings.filter_scale, np.ones(len(retain)))
     source = generator(settings.seed, f"random augmentation of {key}")
     noise = np.zeros((len(retain), settings.augmentations, retain.shape[1]))
     places = np.flatnonzero(kept)
     for start in range(0, len(places), 128):
         part = places[start : start + 128]
-        noise[part] = normal((len(part), settings.augmentations, retain.shape[1]), source, retain).numpy()
+        noise[part] = normal(
+            (len(part), settings.augmentations, retain.shape[1]), source, retain
+        ).numpy()
     return noise
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-@pytest.mark.parametrize(("width", "concepts", "retain"), [(8, 1, 0), (24, 2, 40), (40, 7, 12), (64, 3, 300)])
+@pytest.mark.parametrize(
+    ("width", "concepts", "retain"), [(8, 1, 0), (24, 2, 40), (40, 7, 12), (64, 3, 300)]
+)
 def test_equals_the_paper(switch, width, concepts, retain):
     settings = EraseSettings(**SWITCHES[switch])
-    problem = make(width, concepts, retain, outs=(width // 2, 2 * width), seed=width, invariants=1 + width // 5)
+    problem = make(
+        width, concepts, retain, outs=(width // 2, 2 * width), seed=width, invariants=1 + width // 5
+    )
     erasure = solve(*problem.args(), settings)
     for key in problem.weights:
         expected = dense(problem, settings, key)
@@ -95,7 +105,9 @@ def test_equals_the_paper(switch, width, concepts, retain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "concepts", "retain"), [(768, 1, 1734), (768, 120, 3000), (768, 10, 100)])
+@pytest.mark.parametrize(
+    ("width", "concepts", "retain"), [(768, 1, 1734), (768, 120, 3000), (768, 10, 100)]
+)
 def test_equals_the_paper_at_full_width(width, concepts, retain):
     settings = EraseSettings(augmentations=4)
     problem = make(width, concepts, retain, outs=(320,), seed=1, invariants=77)
@@ -124,35 +136,56 @@ def test_uce_equals_its_formula(retain, alpha, beta, lam):
 
 @pytest.mark.parametrize("method", ["rece", "speed"])
 def test_a_round_equals_its_formula(method, monkeypatch):
-    """One adversarial round: find c~ with the dense formula, add it, edit again from the original weights."""
-    monkeypatch.setattr("speed_erase.speed_ops.engine.layers.WORTH_A_ROUND", -1.0)  # here every round is kept
+    """One adversarial round: find c~ with the dense formula, add it, edit again from the original
+    weights.
+    """
+    # here every round is kept
+    monkeypatch.setattr("speed_erase.speed_ops.engine.layers.WORTH_A_ROUND", -1.0)
     base = "uce" if method == "rece" else "null_space"
     settings = EraseSettings(method=base, lam=0.5, threshold=0.05)
     problem = make(24, 3, 10)
     first = solve(*problem.args(), settings)
     edited = [(problem.weights[key] + first.delta(key)).numpy() for key in problem.weights]
     originals = [weight.numpy() for weight in problem.weights.values()]
-    found = oracle.adversarial(originals, edited, problem.targets.numpy().T, settings.adversarial_reg)
+    found = oracle.adversarial(
+        originals, edited, problem.targets.numpy().T, settings.adversarial_reg
+    )
     targets = torch.cat([problem.targets, torch.from_numpy(found.T)])
     anchors = torch.cat([problem.anchors, problem.anchors])
     rounds = {"method": "rece"} if method == "rece" else {"adversarial_rounds": 1}
     ours = solve(*problem.args(), settings.but(**rounds))
     groups = Rows(targets, (0, 1, 2, 0, 1, 2), ("a", "b", "c"), (False,) * 6)
-    theirs = solve(problem.weights, groups, groups.with_values(anchors), problem.retain, problem.invariants, settings)
+    theirs = solve(
+        problem.weights,
+        groups,
+        groups.with_values(anchors),
+        problem.retain,
+        problem.invariants,
+        settings,
+    )
     for key in problem.weights:
         assert relative(ours.delta(key), theirs.delta(key).numpy()) < TOLERANCE
-        assert relative(ours.delta(key), first.delta(key).numpy()) > 1e-3, "negative control: the round did something"
+        assert relative(ours.delta(key), first.delta(key).numpy()) > 1e-3, (
+            "negative control: the round did something"
+        )
 
 
 def test_grouped_rows_weigh_concepts_equally():
-    """Several rows a concept: shares 1/(concepts x rows), for targets and for retain names alike."""
+    """Several rows a concept: shares 1/(concepts x rows), for targets and for retain names
+    alike.
+    """
     settings = EraseSettings(ipf=False, dpa=False)
     problem = make(24, 6, 40)
     groups, kept = (0, 0, 0, 1, 2, 2), (*(i // 3 for i in range(39)), 13)
     targets = Rows(problem.targets, groups, ("a", "b", "c"), (True,) * 6)
     retain = Rows(problem.retain, kept, tuple(f"n{i}" for i in range(14)), (True,) * 40)
     erasure = solve(
-        problem.weights, targets, targets.with_values(problem.anchors), retain, problem.invariants, settings
+        problem.weights,
+        targets,
+        targets.with_values(problem.anchors),
+        retain,
+        problem.invariants,
+        settings,
     )
     c2 = constraint_rows(problem.invariants, "paper", 0).numpy().T
     for key, weight in problem.weights.items():

@@ -12,7 +12,12 @@ from problems import make
 
 from speed_erase.speed_ops import EraseSettings, Rows, apply_edits, merge, solve
 from speed_erase.speed_ops.engine.edits import LayerEdit
-from speed_erase.speed_ops.engine.null_space import KeptSpan, empty_span, span_of_gram, span_of_moment
+from speed_erase.speed_ops.engine.null_space import (
+    KeptSpan,
+    empty_span,
+    span_of_gram,
+    span_of_moment,
+)
 from speed_erase.speed_ops.engine.prior import smallest_directions
 
 problems = st.builds(
@@ -69,17 +74,29 @@ def test_retain_rows_inside_the_kept_span_do_not_move(problem):
     retain = problem.retain[:5]
     chosen = EraseSettings(ipf=False, dpa=False, threshold=1e-9, lam=0.01)
     if len(retain):
-        erasure = solve(problem.weights, problem.targets, problem.anchors, retain, problem.invariants, chosen)
+        erasure = solve(
+            problem.weights, problem.targets, problem.anchors, retain, problem.invariants, chosen
+        )
         for key, weight in problem.weights.items():
             delta = erasure.delta(key)
             assert outputs(retain, delta).norm() < 1e-9 * outputs(retain, weight).norm()
-            assert outputs(problem.targets, delta).norm() > 1e-4 * outputs(problem.targets, weight).norm()
+            assert (
+                outputs(problem.targets, delta).norm()
+                > 1e-4 * outputs(problem.targets, weight).norm()
+            )
 
 
 @several
 @given(problems, switches)
 def test_a_target_that_is_its_anchor_is_left_alone(problem, chosen):
-    erasure = solve(problem.weights, problem.targets, problem.targets, problem.retain, problem.invariants, chosen)
+    erasure = solve(
+        problem.weights,
+        problem.targets,
+        problem.targets,
+        problem.retain,
+        problem.invariants,
+        chosen,
+    )
     for key in problem.weights:
         assert torch.count_nonzero(erasure.delta(key)) == 0
     assert any("almost no difference" in warning for warning in erasure.certificate.warnings)
@@ -97,7 +114,12 @@ def test_no_order_changes_anything(problem, chosen, random):
     pick, keep = shuffled(len(problem.targets)), shuffled(len(problem.retain))
     layers = dict(reversed(problem.weights.items()))
     second = solve(
-        layers, problem.targets[pick], problem.anchors[pick], problem.retain[keep], problem.invariants, chosen
+        layers,
+        problem.targets[pick],
+        problem.anchors[pick],
+        problem.retain[keep],
+        problem.invariants,
+        chosen,
     )
     for key in problem.weights:
         assert (first.delta(key) - second.delta(key)).norm() <= 1e-9 * first.delta(key).norm()
@@ -121,7 +143,9 @@ def test_names_in_another_order_give_the_same_draws():
     for key in problem.weights:
         size = first.delta(key).norm()
         assert (first.delta(key) - second.delta(key)).norm() <= 1e-9 * size
-        assert (first.delta(key) - other_seed.delta(key)).norm() > 1e-6 * size, "negative control: draws matter"
+        assert (first.delta(key) - other_seed.delta(key)).norm() > 1e-6 * size, (
+            "negative control: draws matter"
+        )
 
 
 def test_the_number_of_threads_does_not_matter():
@@ -135,7 +159,9 @@ def test_the_number_of_threads_does_not_matter():
     finally:
         torch.set_num_threads(before)
     for key in problem.weights:
-        assert (results[0].delta(key) - results[1].delta(key)).norm() <= 1e-9 * results[0].delta(key).norm()
+        assert (results[0].delta(key) - results[1].delta(key)).norm() <= 1e-9 * results[0].delta(
+            key
+        ).norm()
 
 
 @several
@@ -146,7 +172,9 @@ def test_strength_is_linear(problem, strength):
     for key, weight in problem.weights.items():
         expected = weight + strength * erasure.delta(key)
         assert torch.allclose(edited[key], expected, rtol=0, atol=1e-12)
-        assert torch.allclose(erasure.scaled(strength).delta(key), strength * erasure.delta(key), atol=1e-12)
+        assert torch.allclose(
+            erasure.scaled(strength).delta(key), strength * erasure.delta(key), atol=1e-12
+        )
 
 
 def test_strength_zero_returns_the_very_same_weights():
@@ -174,8 +202,13 @@ def test_the_objective_has_no_lower_point():
 @several
 @given(st.integers(3, 30), st.integers(1, 40), st.integers(0, 10**6), st.floats(0.01, 2))
 def test_the_projector_is_one(width, rows, seed, threshold):
-    """Symmetric, idempotent, the same from either side of the factor, and empty for an empty retain set."""
-    factor = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) / rows**0.5
+    """Symmetric, idempotent, the same from either side of the factor, and empty for an empty retain
+    set.
+    """
+    factor = (
+        torch.randn(rows, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        / rows**0.5
+    )
     identity = torch.eye(width, dtype=torch.float64)
     span = span_of_moment(factor.T @ factor, threshold, "absolute")
     projector = span.remove(identity)
@@ -189,7 +222,9 @@ def test_the_projector_is_one(width, rows, seed, threshold):
 
 def test_a_relative_threshold_does_not_depend_on_scale():
     problem = make(24, 2, 40)
-    chosen = EraseSettings(threshold_mode="relative", threshold=0.05, ipf=False, dpa=False, iec=False)
+    chosen = EraseSettings(
+        threshold_mode="relative", threshold=0.05, ipf=False, dpa=False, iec=False
+    )
     rooms = []
     for scale in (1e-2, 1.0, 1e3):
         rows = [part * scale for part in (problem.targets, problem.anchors, problem.retain)]
@@ -197,22 +232,37 @@ def test_a_relative_threshold_does_not_depend_on_scale():
     assert len(set(rooms)) == 1 and 0 < rooms[0] < 24
     absolute = chosen.but(threshold_mode="absolute")
     changed = [
-        solve(problem.weights, *(p * s for p in (problem.targets, problem.anchors, problem.retain)), None, absolute)
+        solve(
+            problem.weights,
+            *(p * s for p in (problem.targets, problem.anchors, problem.retain)),
+            None,
+            absolute,
+        )
         for s in (1e-2, 1.0)
     ]
-    assert len({e.certificate.layers[0].room for e in changed}) == 2, "negative control: the absolute one does"
+    assert len({e.certificate.layers[0].room for e in changed}) == 2, (
+        "negative control: the absolute one does"
+    )
 
 
-@pytest.mark.parametrize(("out", "width", "count"), [(70, 100, 1), (100, 70, 3), (200, 90, 2), (8, 12, 1)])
+@pytest.mark.parametrize(
+    ("out", "width", "count"), [(70, 100, 1), (100, 70, 3), (200, 90, 2), (8, 12, 1)]
+)
 def test_smallest_directions_are_the_svds(out, width, count):
-    weight = torch.randn(out, width, generator=torch.Generator().manual_seed(out), dtype=torch.float64)
+    weight = torch.randn(
+        out, width, generator=torch.Generator().manual_seed(out), dtype=torch.float64
+    )
     found = smallest_directions(weight, count)
     expected = torch.linalg.svd(weight, full_matrices=False)[2][-count:]
-    assert torch.allclose((found * expected).sum(dim=1).abs(), torch.ones(count, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(
+        (found * expected).sum(dim=1).abs(), torch.ones(count, dtype=torch.float64), atol=1e-12
+    )
 
 
 def test_smallest_directions_of_a_degenerate_layer():
-    """A layer with a dead output has no Cholesky factor: the SVD answers, and the direction does not change outputs."""
+    """A layer with a dead output has no Cholesky factor: the SVD answers, and the direction does
+    not change outputs.
+    """
     weight = torch.randn(80, 120, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weight[3] = 0
     found = smallest_directions(weight, 1)
@@ -269,7 +319,9 @@ def test_values_are_frozen():
 
 
 def test_rows_are_compressed_within_a_concept_only():
-    """Eight rows to three: rank three a concept, the energy lost stated, and nothing lost when the limit is wide."""
+    """Eight rows to three: rank three a concept, the energy lost stated, and nothing lost when the
+    limit is wide.
+    """
     problem = make(48, 16, 10)
     groups = tuple(i // 8 for i in range(16))
     targets = Rows(problem.targets, groups, ("a", "b"), (True,) * 16)
@@ -284,7 +336,9 @@ def test_rows_are_compressed_within_a_concept_only():
     assert all(0 < concept.energy_lost < 1 for concept in narrow.certificate.concepts)
     assert all(concept.energy_lost == 0 for concept in wide.certificate.concepts)
     assert torch.allclose(exact.delta("layer0"), wide.delta("layer0"), atol=1e-12)
-    dull = targets.with_values(problem.targets[:1].expand(16, -1) * torch.arange(1, 17, dtype=torch.float64)[:, None])
+    dull = targets.with_values(
+        problem.targets[:1].expand(16, -1) * torch.arange(1, 17, dtype=torch.float64)[:, None]
+    )
     same = solve(
         problem.weights,
         dull,
@@ -293,4 +347,6 @@ def test_rows_are_compressed_within_a_concept_only():
         problem.invariants,
         EraseSettings(rows_per_concept=1, ipf=False, dpa=False),
     )
-    assert all(concept.energy_lost < 1e-12 for concept in same.certificate.concepts), "collinear rows need only one"
+    assert all(concept.energy_lost < 1e-12 for concept in same.certificate.concepts), (
+        "collinear rows need only one"
+    )

@@ -1,4 +1,6 @@
-"""The soft prior: its own dense equations, what it turns into at its ends, and what it keeps exactly."""
+"""The soft prior: its own dense equations, what it turns into at its ends, and what it keeps
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_one_end_is_uce(retain):
 
 
 def test_the_other_end_is_the_null_space():
-    """Where names leave exact room, a prior that is next to not soft at all is the published projector."""
+    """Where names leave exact room, a prior that is next to not soft at all is the published
+    projector.
+    """
     problem = make(96, 5, 30, invariants=6)
     hard = EraseSettings(ipf=False, dpa=False, threshold=1e-9)
     soft = SOFT.but(softness=1e-6, lam=1.0)
@@ -93,7 +97,8 @@ def test_the_empty_prompt_stays_and_the_rank_is_exact(prior, retain):
 def test_more_softness_means_more_room():
     problem = make(96, 4, 300, invariants=6)
     rooms = [
-        solve(*problem.args(), SOFT.but(softness=value)).certificate.layers[0].room for value in (0.01, 0.1, 1.0, 10.0)
+        solve(*problem.args(), SOFT.but(softness=value)).certificate.layers[0].room
+        for value in (0.01, 0.1, 1.0, 10.0)
     ]
     assert rooms == sorted(rooms) and rooms[0] < rooms[-1] <= 96
 
@@ -112,11 +117,14 @@ def test_random_draws_and_the_filter_work_with_it():
 
 
 @pytest.mark.parametrize("kept", [20, 30])
-@pytest.mark.parametrize(("method", "ipf"), [("speed", False), ("speed", True), ("uce", False), ("null_space", False)])
+@pytest.mark.parametrize(
+    ("method", "ipf"), [("speed", False), ("speed", True), ("uce", False), ("null_space", False)]
+)
 def test_more_concepts_than_dimensions_are_solved_on_the_smaller_side(method, ipf, kept):
     """The edit of 100 concepts in 48 dimensions has rank 48, and is the one of the dense equations.
 
-    Kept names that span less than half of the space are held like constraints, more of them in the usual way.
+    Kept names that span less than half of the space are held like constraints, more of them in the
+    usual way.
     """
     problem = make(48, 100, kept, invariants=3)
     settings = EraseSettings(method=method, ipf=ipf, dpa=False, threshold=1e-6)

@@ -1,4 +1,6 @@
-"""The mathematics of an evaluation against formulas written differently, and verdicts at their edges."""
+"""The mathematics of an evaluation against formulas written differently, and verdicts at their
+edges.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from speed_erase.speed_ops.evaluate import measures
 
 
 def by_square_root(one: np.ndarray, other: np.ndarray) -> float:
-    """The Frechet distance as it is written in papers: a square root of the product of the covariances."""
+    """The Frechet distance as it is written in papers: a square root of the product of the
+    covariances.
+    """
     linalg = pytest.importorskip("scipy.linalg")
     first, second = np.cov(one, rowvar=False), np.cov(other, rowvar=False)
     root = np.real(linalg.sqrtm(first @ second))
@@ -29,7 +33,9 @@ def test_the_frechet_distance_is_that_of_the_papers(count, width):
 
 
 def test_the_frechet_distance_with_fewer_pictures_than_features():
-    """There the root of the product is what libraries get wrong; along the axes one can say what is right."""
+    """There the root of the product is what libraries get wrong; along the axes one can say what is
+    right.
+    """
     one, other = np.zeros((3, 50)), np.zeros((3, 50))
     one[:, 0], other[:, 0], other[:, 1] = [-1, 0, 1], [-2, 0, 2], 5
     found = measures.frechet(one, other)
@@ -58,7 +64,9 @@ def test_bootstrap_is_the_same_every_time_and_covers_the_mean():
     first, second = measures.mean(values), measures.mean(values)
     assert first == second and first is not None and first.how == "bootstrap"
     width = 2 * 1.96 * values.std() / np.sqrt(200)
-    assert first.low < values.mean() < first.high and first.high - first.low == pytest.approx(width, rel=0.15)
+    assert first.low < values.mean() < first.high and first.high - first.low == pytest.approx(
+        width, rel=0.15
+    )
     single = measures.mean([3.0])
     assert single is not None and single.value == 3 and single.low is None
 
@@ -88,7 +96,8 @@ def test_faulty_frames_are_told_apart():
         ("1111", "0000", "erased", "damaged"),
         ("1111", "1000", "erased", "damaged"),
         ("1111", "1100", "leaking", "preserved"),
-        ("1100", "0011", "erased", "damaged"),  # what the original did not show proves nothing either way
+        # what the original did not show proves nothing either way
+        ("1100", "0011", "erased", "damaged"),
         ("0000", "1111", "unclear", "unclear"),
     ],
 )

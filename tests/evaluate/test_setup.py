@@ -1,4 +1,6 @@
-"""Setups: what is drawn, in which numbers, and which lists are read from where the user has them."""
+"""Setups: what is drawn, in which numbers, and which lists are read from where the user has
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from collections import Counter
 
 import pytest
 
-from speed_erase.speed_ops.concepts.concept_list import parse_concepts
 from speed_erase.speed_ops.errors import FileError, InputError, UsageError
 from speed_erase.speed_ops.evaluate.setup import (
     OWN_CAPTIONS,
@@ -16,6 +17,7 @@ from speed_erase.speed_ops.evaluate.setup import (
     setup_of_file,
     setup_of_paper,
 )
+from speed_erase.speed_ops.text.concept_list import parse_concepts
 
 
 def test_every_setup_can_be_drawn_and_has_a_figure_for_every_column():
@@ -32,7 +34,12 @@ def test_every_setup_can_be_drawn_and_has_a_figure_for_every_column():
 def test_instances_are_drawn_in_the_paper_s_numbers():
     setup = setup_of_paper("instances/snoopy-mickey", {})
     counted = Counter((shot.group, shot.role) for shot in setup.shots)
-    assert counted["Snoopy", "erase"] == counted["Mickey", "erase"] == counted["Pikachu", "keep"] == 800
+    assert (
+        counted["Snoopy", "erase"]
+        == counted["Mickey", "erase"]
+        == counted["Pikachu", "keep"]
+        == 800
+    )
     assert len({shot.prompt for shot in setup.shots if shot.group == "Snoopy"}) == 80
     assert setup.sampling.steps == 20 and setup.sampling.cfg == 7.5
     styles = setup_of_paper("styles/monet", {})
@@ -57,16 +64,28 @@ def test_people_come_from_the_user_s_list_or_by_rule(tmp_path):
     assert counted == {"erase": 500, "keep": 500}
     assert len({shot.concept for shot in ours.shots if shot.role == "erase" and shot.concept}) == 10
     file = tmp_path / "10.csv"
-    file.write_text("id,type,text,concept,seed\n1,erase,A portrait of Ann,Ann,7\n2,retain,A sketch of Bob,Bob,8\n")
+    file.write_text(
+        "id,type,text,concept,seed\n1,erase,A portrait of Ann,Ann,7\n2,retain,A sketch of"
+        " Bob,Bob,8\n"
+    )
     theirs = setup_of_paper("people/10", {"names": file})
     first, second = theirs.shots[:2]
-    assert (first.prompt, first.seed, first.role, first.concept) == ("A portrait of Ann", 7, "erase", "Ann")
-    assert (second.role, second.group) == ("keep", "kept names") and theirs.anchors == {"Ann": "person"}
+    assert (first.prompt, first.seed, first.role, first.concept) == (
+        "A portrait of Ann",
+        7,
+        "erase",
+        "Ann",
+    )
+    assert (second.role, second.group) == ("keep", "kept names") and theirs.anchors == {
+        "Ann": "person"
+    }
 
 
 def test_captions_and_attacks_are_read_from_files(tmp_path):
     coco = tmp_path / "captions.json"
-    coco.write_text(json.dumps({"annotations": [{"caption": f"thing {number} "} for number in range(1200)]}))
+    coco.write_text(
+        json.dumps({"annotations": [{"caption": f"thing {number} "} for number in range(1200)]})
+    )
     i2p = tmp_path / "i2p.csv"
     i2p.write_text("prompt,sd_seed\nsomething,123\nanother thing,\n")
     setup = setup_of_paper("implicit/nudity", {"captions": coco, "i2p": i2p})
@@ -92,14 +111,22 @@ def test_composite_pictures_are_drawn_once_and_counted_twice():
     roles = {(shot.concept, shot.role) for shot in setup.shots}
     assert roles == {("Snoopy", "keep"), ("Van Gogh", "erase")}
     drawn = Counter((shot.prompt, shot.seed) for shot in setup.shots)
-    assert set(drawn.values()) == {2} and all("Snoopy" in prompt and "Van Gogh" in prompt for prompt, _ in drawn)
+    assert set(drawn.values()) == {2} and all(
+        "Snoopy" in prompt and "Van Gogh" in prompt for prompt, _ in drawn
+    )
 
 
 def test_concepts_are_drawn_with_aliases_neighbours_and_captions():
-    setup = setup_of_concepts(parse_concepts("Zorn | Anders Zorn -> art", "style"), ["Klee"], seeds=2, captions=3)
+    setup = setup_of_concepts(
+        parse_concepts("Zorn | Anders Zorn -> art", "style"), ["Klee"], seeds=2, captions=3
+    )
     counted = Counter((shot.group, shot.role) for shot in setup.shots)
     assert counted == {("Zorn", "erase"): 20, ("Klee", "keep"): 10, (OWN_CAPTIONS, "keep"): 6}
-    assert any("Anders Zorn" in shot.prompt for shot in setup.shots) and set(setup.labels) == {"Zorn", "art", "Klee"}
+    assert any("Anders Zorn" in shot.prompt for shot in setup.shots) and set(setup.labels) == {
+        "Zorn",
+        "art",
+        "Klee",
+    }
     few = setup.limited(2, 1)
     assert Counter(shot.group for shot in few.shots) == {"Zorn": 2, "Klee": 2, OWN_CAPTIONS: 2}
 
@@ -118,7 +145,10 @@ def test_a_file_of_prompts_tells_roles_or_the_concepts_do(tmp_path):
     table = tmp_path / "mine.csv"
     table.write_text("prompt;type;concept;seed;group\na boat;keep;;5;boats\na cat;erase;cat;;\n")
     setup = setup_of_file(table, (), seeds=1)
-    assert [(shot.group, shot.role, shot.seed) for shot in setup.shots] == [("boats", "keep", 5), ("cat", "erase", 1)]
+    assert [(shot.group, shot.role, shot.seed) for shot in setup.shots] == [
+        ("boats", "keep", 5),
+        ("cat", "erase", 1),
+    ]
     table.write_text("prompt,type\na boat,hide\n")
     with pytest.raises(InputError, match=r"line 2: the type is 'hide'"):
         setup_of_file(table, (), seeds=1)

@@ -14,7 +14,12 @@ import pico
 import pytest
 
 from speed_erase.speed_ops.errors import FileError
-from speed_erase.speed_ops.files.atomic import atomic_folder, atomic_write, temporary_name, write_bytes
+from speed_erase.speed_ops.files.atomic import (
+    atomic_folder,
+    atomic_write,
+    temporary_name,
+    write_bytes,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -31,7 +36,9 @@ def test_a_file_appears_whole_and_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, FileError])
-def test_an_exception_leaves_the_old_file_and_no_other(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_exception_leaves_the_old_file_and_no_other(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
     target = tmp_path / "a.bin"
     target.write_bytes(b"old")
     with pytest.raises(error), atomic_write(target, force=True) as handle:
@@ -67,7 +74,10 @@ def test_the_input_is_never_the_output(tmp_path: Path) -> None:
     link = tmp_path / "link.bin"
     link.symlink_to(source)
     for target in (source, link, tmp_path / "." / "a.bin"):
-        with pytest.raises(FileError, match="same file"), atomic_write(target, force=True, sources=[source]):
+        with (
+            pytest.raises(FileError, match="same file"),
+            atomic_write(target, force=True, sources=[source]),
+        ):
             pass
     assert source.read_bytes() == b"model"
 
@@ -107,7 +117,10 @@ def test_a_folder_takes_no_file_and_a_file_no_folder(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="a folder of that name exists"):
         write_bytes(tmp_path / "folder", b"x", force=True)
     write_bytes(tmp_path / "file", b"x")
-    with pytest.raises(FileError, match="a file of that name exists"), atomic_folder(tmp_path / "file", force=True):
+    with (
+        pytest.raises(FileError, match="a file of that name exists"),
+        atomic_folder(tmp_path / "file", force=True),
+    ):
         pass
 
 
@@ -164,7 +177,9 @@ while True:
 
 
 def kill_a_writer(target: Path, wait: float, *, until_changed: bool = False) -> None:
-    """Start a process that writes 4 MB over and over, and kill it at a moment of the caller's choice."""
+    """Start a process that writes 4 MB over and over, and kill it at a moment of the caller's
+    choice.
+    """
     before = target.read_bytes()
     script = pico.standalone(WRITER.format(target=str(target)))
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as writer:

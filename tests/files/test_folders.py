@@ -1,4 +1,6 @@
-"""Diffusers folders: copied whole, edited only where asked, with no second copy of the unedited weights."""
+"""Diffusers folders: copied whole, edited only where asked, with no second copy of the unedited
+weights.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from speed_erase.speed_ops.models.detect import detect
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("family", ["sd1", "sdxl", "sdxl-refiner"])
-def test_folders_are_copied_with_only_the_unet_edited(tmp_path: Path, family: str, shards: int) -> None:
+def test_folders_are_copied_with_only_the_unet_edited(
+    tmp_path: Path, family: str, shards: int
+) -> None:
     original = pico.write_folder(tmp_path / "model", family, shards=shards)
     for extra in (
         "unet/diffusion_pytorch_model.fp16.safetensors",
@@ -35,7 +39,9 @@ def test_folders_are_copied_with_only_the_unet_edited(tmp_path: Path, family: st
     new = pico.random_edits(source.shapes)
     done = write_edited(source, tmp_path / "clean", new, {"speed.note": "x"})
     copy = Checkpoint.open(tmp_path / "clean")
-    assert {key: value.shape for key, value in original.items() if not key.startswith("vae/")} == copy.shapes
+    assert {
+        key: value.shape for key, value in original.items() if not key.startswith("vae/")
+    } == copy.shapes
     for key in copy.shapes:
         assert torch.equal(copy.read(key), new[key].half() if key in new else original[key])
     assert sorted(map(str, done.left_out)) == [
@@ -43,12 +49,22 @@ def test_folders_are_copied_with_only_the_unet_edited(tmp_path: Path, family: st
         "unet/diffusion_pytorch_model.fp16.safetensors",
         "v1.safetensors",
     ]
-    files = {file.relative_to(tmp_path / "clean") for file in (tmp_path / "clean").rglob("*") if file.is_file()}
-    before = {file.relative_to(tmp_path / "model") for file in (tmp_path / "model").rglob("*") if file.is_file()}
+    files = {
+        file.relative_to(tmp_path / "clean")
+        for file in (tmp_path / "clean").rglob("*")
+        if file.is_file()
+    }
+    before = {
+        file.relative_to(tmp_path / "model")
+        for file in (tmp_path / "model").rglob("*")
+        if file.is_file()
+    }
     assert files == before - set(done.left_out) - {Path(".cache/blob")}
     for file in files:
         if not (file.parent.name == "unet" and file.suffix == ".safetensors"):
-            assert (tmp_path / "clean" / file).read_bytes() == (tmp_path / "model" / file).read_bytes()
+            assert (tmp_path / "clean" / file).read_bytes() == (
+                tmp_path / "model" / file
+            ).read_bytes()
     with safe_open(next((tmp_path / "clean/unet").glob("*.safetensors")), framework="pt") as reader:
         assert reader.metadata()["speed.note"] == "x"
 
@@ -130,7 +146,11 @@ def test_only_what_belongs_to_the_model_is_copied(tmp_path: Path) -> None:
     (tmp_path / "model/README.md").write_text("about")
     source = Checkpoint.open(tmp_path / "model")
     write_edited(source, tmp_path / "clean", pico.random_edits(source.shapes))
-    copies = [path for path in (tmp_path / "clean").rglob("*") if path.is_file() and path.read_bytes() == unet]
+    copies = [
+        path
+        for path in (tmp_path / "clean").rglob("*")
+        if path.is_file() and path.read_bytes() == unet
+    ]
     assert copies == [] and (tmp_path / "clean/README.md").read_text() == "about"
     assert strange_files(source, tmp_path / "clean") == []
 
@@ -167,7 +187,8 @@ def test_circles_of_links_end(tmp_path: Path) -> None:
     for place in ("loop", "unet/loop", "scheduler"):
         shutil.rmtree(tmp_path / "model" / place, ignore_errors=True)
         (tmp_path / "model" / place).symlink_to(tmp_path / "model")
-    with pytest.raises(FileError, match="no part of this component"):  # the scheduler leads to another place
+    # the scheduler leads to another place
+    with pytest.raises(FileError, match="no part of this component"):
         write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
     (tmp_path / "model" / "scheduler").unlink()
     write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
@@ -180,7 +201,9 @@ def test_links_into_the_blobs_of_a_hub_cache_are_fine(tmp_path: Path) -> None:
     hub = tmp_path / "models--someone--something"
     snapshot = hub / "snapshots" / "0123abcd"
     (hub / "blobs").mkdir(parents=True)
-    for number, file in enumerate(sorted(path for path in (tmp_path / "download").rglob("*") if path.is_file())):
+    for number, file in enumerate(
+        sorted(path for path in (tmp_path / "download").rglob("*") if path.is_file())
+    ):
         link = snapshot / file.relative_to(tmp_path / "download")
         link.parent.mkdir(parents=True, exist_ok=True)
         file.rename(hub / "blobs" / f"{number:064x}")

@@ -1,4 +1,6 @@
-"""Headers are read strictly: sound files of the reference writer pass, everything else is one sentence."""
+"""Headers are read strictly: sound files of the reference writer pass, everything else is one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from safetensors.torch import save, save_file
 
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
-from speed_erase.speed_ops.files.header import MAX_HEADER_BYTES, MAX_TENSORS, encode_header, parse_header, read_header
+from speed_erase.speed_ops.files.header import (
+    MAX_HEADER_BYTES,
+    MAX_TENSORS,
+    encode_header,
+    parse_header,
+    read_header,
+)
 from speed_erase.speed_ops.files.tensors import to_bytes
 
 TENSORS = {
@@ -87,7 +95,9 @@ BROKEN = {
     "extra text after": with_header(b'{} {"a":1}'),
     "a name is not a string": with_header(b"{1: 2}"),
     "has no description": with_header({"a": 5}),
-    "occurs twice": with_header(b'{"a":%s,"a":%s}' % ((json.dumps(tensor()).encode(),) * 2), b"x" * 8),
+    "occurs twice": with_header(
+        b'{"a":%s,"a":%s}' % ((json.dumps(tensor()).encode(),) * 2), b"x" * 8
+    ),
     "and nothing else": with_header({"a": tensor(extra=1)}, b"x" * 8),
     "unknown type": with_header({"a": tensor(dtype="F128")}, b"x" * 8),
     "unknown type 'None'": with_header({"a": tensor(dtype=None)}, b"x" * 8),
@@ -98,7 +108,9 @@ BROKEN = {
     "do not fit its shape": with_header({"a": tensor(shape=[2**59, 2**59])}, b"x" * 8),
     "-8 bytes, which do not fit": with_header({"a": tensor(8, 0)}, b"x" * 8),
     "begins at byte 0 instead of 8": with_header({"a": tensor(0, 8), "b": tensor(0, 8)}, b"x" * 16),
-    "begins at byte 12 instead of 8": with_header({"a": tensor(0, 8), "b": tensor(12, 20)}, b"x" * 20),
+    "begins at byte 12 instead of 8": with_header(
+        {"a": tensor(0, 8), "b": tensor(12, 20)}, b"x" * 20
+    ),
     "holds 4 of 8 bytes": with_header({"a": tensor()}, b"x" * 4),
     "3 bytes more": with_header({"a": tensor()}, b"x" * 11),
     "metadata 'a' is not a string": with_header({"__metadata__": {"a": 5}}),
@@ -157,16 +169,23 @@ def test_what_is_not_a_file_does_not_hang(tmp_path: Path) -> None:
         Checkpoint.open("a\0b")
 
 
-@pytest.mark.parametrize("unit", [b'"%07d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},', b'"%07d":[[],[],[]],'])
+@pytest.mark.parametrize(
+    "unit", [b'"%07d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},', b'"%07d":[[],[],[]],']
+)
 def test_hostile_headers_cost_little(tmp_path: Path, unit: bytes) -> None:
     text = b"{" + b"".join(unit % n for n in range(MAX_TENSORS + 5)) + b'"z":1}'
     start = time.perf_counter()
-    assert "more than" in (message := sentence(with_header(text), tmp_path)) or "no description" in message
+    assert (
+        "more than" in (message := sentence(with_header(text), tmp_path))
+        or "no description" in message
+    )
     assert time.perf_counter() - start < 20
 
 
 def mutate(content: bytes, dice: random.Random) -> bytes:
-    """One to four random wounds: flipped, cut, repeated, inserted bytes, swapped tokens, another length."""
+    """One to four random wounds: flipped, cut, repeated, inserted bytes, swapped tokens, another
+    length.
+    """
     data = bytearray(content)
     for _ in range(dice.randint(1, 4)):
         place = dice.randrange(min(len(data), 700) + 1)
@@ -182,10 +201,16 @@ def mutate(content: bytes, dice: random.Random) -> bytes:
                 [b'"', b"{", b"}", b"[", b"]", b",", b"-1", b"1e9", b"\\u", b"\xff", b"null"]
             )
         elif wound == 4:
-            data[:8] = struct.pack("<Q", dice.choice([0, 1, 2**63, len(data), len(data) - 8, dice.randrange(2000)]))
+            data[:8] = struct.pack(
+                "<Q", dice.choice([0, 1, 2**63, len(data), len(data) - 8, dice.randrange(2000)])
+            )
         else:
             data = bytearray(
-                bytes(data).replace(dice.choice([b"F16", b"[2,3]", b"12", b":"]), dice.choice([b"F32", b"[]", b"9"]), 1)
+                bytes(data).replace(
+                    dice.choice([b"F16", b"[2,3]", b"12", b":"]),
+                    dice.choice([b"F32", b"[]", b"9"]),
+                    1,
+                )
             )
     return bytes(data)
 
@@ -212,7 +237,7 @@ HOSTILE = """
 import json
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
-from speed_erase.speed_ops.files.recipe import Recipe
+from speed_erase.speed_ops.recipe import Recipe
 assert Checkpoint.open({path!r}).metadata
 for item in ("[],", '"ab",', "257,"):
     try:
@@ -229,7 +254,11 @@ print(peak())
 def test_the_largest_hostile_files_stay_below_a_gigabyte(tmp_path: Path) -> None:
     """One character outside the basic plane makes Python keep a text at four bytes a character."""
     path = tmp_path / "x.safetensors"
-    path.write_bytes(with_header(b'{"__metadata__":{"a":"' + "🦊".encode() + b"x" * (MAX_HEADER_BYTES - 100) + b'"}}'))
+    path.write_bytes(
+        with_header(
+            b'{"__metadata__":{"a":"' + "🦊".encode() + b"x" * (MAX_HEADER_BYTES - 100) + b'"}}'
+        )
+    )
     script = pico.standalone(HOSTILE.format(path=str(path)))
     peak = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
     assert int(peak) < 1_000_000  # kB

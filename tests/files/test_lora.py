@@ -46,9 +46,20 @@ def error(found: LayerEdit, wanted: LayerEdit) -> float:
 def test_what_is_written_is_read_back(tmp_path: Path, family: str, dtype: torch.dtype) -> None:
     architecture, keys = model(family)
     edits = random_edits(keys, scale=1e4)  # float16 could not hold these factors as they are
-    done = write_lora(tmp_path / "a.safetensors", edits, keys, architecture, dtype=dtype, metadata={"speed.note": "x"})
+    done = write_lora(
+        tmp_path / "a.safetensors",
+        edits,
+        keys,
+        architecture,
+        dtype=dtype,
+        metadata={"speed.note": "x"},
+    )
     back = read_lora(tmp_path / "a.safetensors", keys)
-    assert set(back.edits) == set(edits) and back.unmatched == () and back.metadata["speed.note"] == "x"
+    assert (
+        set(back.edits) == set(edits)
+        and back.unmatched == ()
+        and back.metadata["speed.note"] == "x"
+    )
     for key, edit in edits.items():
         assert error(back.edits[key], edit) < ROUNDING[dtype]
     assert 0 < done < ROUNDING[dtype]
@@ -61,7 +72,9 @@ def test_the_same_edits_give_the_same_bytes(tmp_path: Path) -> None:
     turned = dict(reversed(edits.items())), dict(reversed(about.items()))
     write_lora(tmp_path / "a.safetensors", edits, keys, architecture, metadata=about)
     write_lora(tmp_path / "b.safetensors", turned[0], keys, architecture, metadata=turned[1])
-    write_lora(tmp_path / "c.safetensors", random_edits(keys, 2), keys, architecture, metadata=about)
+    write_lora(
+        tmp_path / "c.safetensors", random_edits(keys, 2), keys, architecture, metadata=about
+    )
     first, second, other = ((tmp_path / f"{name}.safetensors").read_bytes() for name in "abc")
     assert first == second != other
 
@@ -71,7 +84,11 @@ def test_the_file_is_kohya_s(tmp_path: Path) -> None:
     write_lora(tmp_path / "a.safetensors", random_edits(keys), keys, architecture)
     content = load_file(tmp_path / "a.safetensors")
     base = "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_v"
-    up, down, alpha = content[f"{base}.lora_up.weight"], content[f"{base}.lora_down.weight"], content[f"{base}.alpha"]
+    up, down, alpha = (
+        content[f"{base}.lora_up.weight"],
+        content[f"{base}.lora_down.weight"],
+        content[f"{base}.alpha"],
+    )
     assert up.shape == (4, 3) and down.shape == (3, 768) and alpha.shape == () and float(alpha) == 3
     assert all(value.dtype == torch.float16 for value in content.values())
     assert torch.allclose(up.double().norm(dim=0), down.double().norm(dim=1), rtol=1e-2)
@@ -86,7 +103,9 @@ def test_a_smaller_rank_is_the_best_of_that_rank(tmp_path: Path) -> None:
     back = read_lora(tmp_path / "a.safetensors", keys).edits
     for key, edit in edits.items():
         sizes = torch.linalg.svdvals(edit.delta())
-        assert error(back[key], edit) == pytest.approx(float(sizes[2:].norm() / sizes.norm()), rel=1e-5)
+        assert error(back[key], edit) == pytest.approx(
+            float(sizes[2:].norm() / sizes.norm()), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("layout", ["ldm", "diffusers"])
@@ -98,8 +117,16 @@ def test_a_lora_fits_either_layout_of_its_model(tmp_path: Path, layout: str) -> 
 
 
 NAMINGS = {
-    "kohya ldm": lambda layer: ("lora_unet_" + layer.ldm_path.replace(".", "_"), "lora_up", "lora_down"),
-    "kohya diffusers": lambda layer: ("lora_unet_" + layer.diffusers_path.replace(".", "_"), "lora_up", "lora_down"),
+    "kohya ldm": lambda layer: (
+        "lora_unet_" + layer.ldm_path.replace(".", "_"),
+        "lora_up",
+        "lora_down",
+    ),
+    "kohya diffusers": lambda layer: (
+        "lora_unet_" + layer.diffusers_path.replace(".", "_"),
+        "lora_up",
+        "lora_down",
+    ),
     "generic": lambda layer: (f"diffusion_model.{layer.ldm_path}", "lora_up", "lora_down"),
     "generic peft": lambda layer: (f"diffusion_model.{layer.ldm_path}", "lora_B", "lora_A"),
     "diffusers peft": lambda layer: (f"unet.{layer.diffusers_path}", "lora_B", "lora_A"),
@@ -108,7 +135,9 @@ NAMINGS = {
 
 @pytest.mark.parametrize("naming", NAMINGS)
 @pytest.mark.parametrize("alpha", [None, 1.0])
-def test_other_namings_and_scales_are_understood(tmp_path: Path, naming: str, alpha: float | None) -> None:
+def test_other_namings_and_scales_are_understood(
+    tmp_path: Path, naming: str, alpha: float | None
+) -> None:
     _, keys = model("sd1")
     edits = random_edits(keys)
     content = {"lora_te_text_model_encoder_layers_0_mlp_fc1.lora_up.weight": torch.ones(4, 1)}
@@ -144,7 +173,9 @@ def test_bad_edits_write_nothing(tmp_path: Path) -> None:
     path.write_bytes(b"mine")
     with pytest.raises(FileError, match="already exists"):
         write_lora(path, good, keys, architecture)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.safetensors"] and path.read_bytes() == b"mine"
+    assert [entry.name for entry in tmp_path.iterdir()] == [
+        "a.safetensors"
+    ] and path.read_bytes() == b"mine"
 
 
 def test_bad_files_are_sentences(tmp_path: Path) -> None:
@@ -176,12 +207,17 @@ def test_a_zero_edit_is_stored_as_zero(tmp_path: Path) -> None:
     zero = {key: edit.scaled(0.0) for key, edit in random_edits(keys).items()}
     done = write_lora(tmp_path / "a.safetensors", zero, keys, architecture)
     assert done == 0
-    assert all(not edit.delta().any() for edit in read_lora(tmp_path / "a.safetensors", keys).edits.values())
+    assert all(
+        not edit.delta().any()
+        for edit in read_lora(tmp_path / "a.safetensors", keys).edits.values()
+    )
 
 
 @pytest.mark.comfy
 @pytest.mark.parametrize("family", pico.FAMILIES)
-def test_comfyui_s_loader_finds_every_layer_and_adds_the_edit(tmp_path: Path, family: str, comfyui: Path) -> None:
+def test_comfyui_s_loader_finds_every_layer_and_adds_the_edit(
+    tmp_path: Path, family: str, comfyui: Path
+) -> None:
     """ComfyUI's own key map and patch arithmetic, on the published structure of each family."""
     import comfy.lora
     import comfy.utils
@@ -191,25 +227,44 @@ def test_comfyui_s_loader_finds_every_layer_and_adds_the_edit(tmp_path: Path, fa
         "num_res_blocks": [shape.res_blocks] * len(shape.depths),
         "channel_mult": [1] * len(shape.depths),
         "transformer_depth": [depth for depth in shape.depths for _ in range(shape.res_blocks)],
-        "transformer_depth_output": [depth for depth in shape.depths for _ in range(shape.res_blocks + 1)],
+        "transformer_depth_output": [
+            depth for depth in shape.depths for _ in range(shape.res_blocks + 1)
+        ],
         "transformer_depth_middle": shape.middle,
     }
     weights = pico.tensors(pico.unet_shapes(shape, "ldm", "diffusion_model."), dtype=torch.float32)
     keys = layers(by_name(family), {key: tuple(value.shape) for key, value in weights.items()})
     theirs = comfy.utils.unet_to_diffusers(config)
-    assert all(theirs[f"{layer.diffusers_path}.weight"] == f"{layer.ldm_path}.weight" for layer in keys)
+    assert all(
+        theirs[f"{layer.diffusers_path}.weight"] == f"{layer.ldm_path}.weight" for layer in keys
+    )
 
     edits = random_edits(keys)
     write_lora(tmp_path / "a.safetensors", edits, keys, by_name(family), dtype=torch.float32)
-    host = SimpleNamespace(state_dict=lambda: weights, model_config=SimpleNamespace(unet_config=config))
-    loaded = comfy.lora.load_lora(load_file(tmp_path / "a.safetensors"), comfy.lora.model_lora_keys_unet(host, {}))
+    host = SimpleNamespace(
+        state_dict=lambda: weights, model_config=SimpleNamespace(unet_config=config)
+    )
+    loaded = comfy.lora.load_lora(
+        load_file(tmp_path / "a.safetensors"), comfy.lora.model_lora_keys_unet(host, {})
+    )
     assert set(loaded) == set(edits)
     for key, edit in edits.items():
-        patched = comfy.lora.calculate_weight([(1.0, loaded[key], 1.0, None, None)], weights[key].clone(), key)
+        patched = comfy.lora.calculate_weight(
+            [(1.0, loaded[key], 1.0, None, None)], weights[key].clone(), key
+        )
         assert torch.allclose(patched.double(), weights[key].double() + edit.delta(), atol=1e-5)
 
 
 def test_metadata_is_text_only(tmp_path: Path) -> None:
     architecture, keys = model("sd1")
-    write_lora(tmp_path / "a.safetensors", random_edits(keys), keys, architecture, metadata={"n": json.dumps([1])})
-    assert all(isinstance(value, str) for value in Checkpoint.open(tmp_path / "a.safetensors").metadata.values())
+    write_lora(
+        tmp_path / "a.safetensors",
+        random_edits(keys),
+        keys,
+        architecture,
+        metadata={"n": json.dumps([1])},
+    )
+    assert all(
+        isinstance(value, str)
+        for value in Checkpoint.open(tmp_path / "a.safetensors").metadata.values()
+    )

@@ -1,4 +1,6 @@
-"""Recipes and headers: what is written is read back, newer minor versions too; nonsense is one sentence."""
+"""Recipes and headers: what is written is read back, newer minor versions too; nonsense is one
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +16,47 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from speed_erase.speed_ops.checkpoints.source import encoder_hash
-from speed_erase.speed_ops.concepts.concept_list import parse_concepts
-from speed_erase.speed_ops.concepts.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAME
-from speed_erase.speed_ops.concepts.retain_set import RetainSet, parse_retain, retain_from_names, union
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError, SpeedError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint, checkpoint_hash, file_hash
 from speed_erase.speed_ops.files.header import MAX_HEADER_BYTES, encode_header, parse_header
-from speed_erase.speed_ops.files.metadata import (
-    MAX_CERTIFICATE_BYTES,
-    build_metadata,
-    history_of,
-    read_provenance,
-    widest_certificate,
-)
-from speed_erase.speed_ops.files.recipe import MAX_HISTORY, Recipe, RecipeConcept, RecipeRetain
 from speed_erase.speed_ops.files.redaction import Redactor
 from speed_erase.speed_ops.files.tensors import tensors_hash
 from speed_erase.speed_ops.job import Job, check_storable, job_of, recipe_of, same_work
 from speed_erase.speed_ops.models.architecture import LayerKey
 from speed_erase.speed_ops.models.detect import detect, layers
 from speed_erase.speed_ops.models.families import by_name
+from speed_erase.speed_ops.provenance import (
+    MAX_CERTIFICATE_BYTES,
+    build_metadata,
+    history_of,
+    read_provenance,
+    widest_certificate,
+)
+from speed_erase.speed_ops.recipe import MAX_HISTORY, Recipe, RecipeConcept, RecipeRetain
+from speed_erase.speed_ops.text.concept_list import parse_concepts
+from speed_erase.speed_ops.text.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAME
+from speed_erase.speed_ops.text.retain_set import RetainSet, parse_retain, retain_from_names, union
 
 RECIPE = Recipe(
     concepts=(
         RecipeConcept("Van Gogh", "art", "style", ("Vincent van Gogh",)),
         RecipeConcept('Ünïcödé 🦊 "quoted" O\'Hara', "", "person"),
     ),
-    settings={"method": "speed", "threshold": 0.1, "ipf": True, "layers": "V", "list": [1, 2.5, None, "x"]},
+    settings={
+        "method": "speed",
+        "threshold": 0.1,
+        "ipf": True,
+        "layers": "V",
+        "list": [1, 2.5, None, "x"],
+    },
     seed=42,
     contexts=("a painting in the style of {name}",),
     rows={"rows": "context", "templates": 6},
-    retain=(RecipeRetain("artists", "ab" * 32), RecipeRetain("mine.txt", "cd" * 32, "style", ("Monet", "Klee"))),
+    retain=(
+        RecipeRetain("artists", "ab" * 32),
+        RecipeRetain("mine.txt", "cd" * 32, "style", ("Monet", "Klee")),
+    ),
     family="sd1",
     package_version="0.1.0",
     base_hash="12" * 32,
@@ -107,7 +118,11 @@ NONSENSE = {
 def test_nonsense_is_a_sentence(reason: str) -> None:
     with pytest.raises(FileError, match=reason) as caught:
         Recipe.from_json(NONSENSE[reason], "r.json")
-    assert str(caught.value).startswith("r.json") and "\n" not in str(caught.value) and len(str(caught.value)) < 300
+    assert (
+        str(caught.value).startswith("r.json")
+        and "\n" not in str(caught.value)
+        and len(str(caught.value)) < 300
+    )
 
 
 def test_bad_bytes_and_missing_files_are_sentences(tmp_path: Path) -> None:
@@ -146,7 +161,11 @@ def test_mutated_recipes_are_read_or_refused(count: int) -> None:
         text = RECIPE.to_json()
         for _ in range(dice.randint(1, 3)):
             place = dice.randrange(len(text))
-            text = text[:place] + dice.choice([dice.choice(pieces), ""]) + text[place + dice.randint(0, 8) :]
+            text = (
+                text[:place]
+                + dice.choice([dice.choice(pieces), ""])
+                + text[place + dice.randint(0, 8) :]
+            )
         try:
             recipe = Recipe.from_json(text)
             assert Recipe.from_json(recipe.to_json()) == recipe
@@ -162,7 +181,11 @@ def test_redaction_hides_every_name_and_can_be_checked() -> None:
     for name in (*RECIPE.names, "mine.txt", "cd" * 32):
         assert f'"{name}"' not in text or name == ""
     assert redacted.redacted and Recipe.from_json(text) == redacted
-    assert redacted.concepts[0].target == Redactor("pepper")("VAN  gogh") != Redactor("salt")("Van Gogh")
+    assert (
+        redacted.concepts[0].target
+        == Redactor("pepper")("VAN  gogh")
+        != Redactor("salt")("Van Gogh")
+    )
     assert redacted.concepts[1].anchor == "" and redacted.concepts[0].kind == "style"
     assert redacted.retain[0] == RECIPE.retain[0]
     assert redacted.redacted_with("again").concepts == redacted.concepts
@@ -184,8 +207,13 @@ def test_headers_are_read_back(tmp_path: Path) -> None:
 
 def test_headers_keep_what_the_source_says() -> None:
     existing = {"modelspec.architecture": "stable-diffusion-v2-768-v", "modelspec.title": "old"}
-    metadata = build_metadata(by_name("sd2"), "checkpoint", RECIPE, {}, existing=existing, title="new")
-    assert metadata["modelspec.architecture"] == "stable-diffusion-v2-768-v" and metadata["modelspec.title"] == "new"
+    metadata = build_metadata(
+        by_name("sd2"), "checkpoint", RECIPE, {}, existing=existing, title="new"
+    )
+    assert (
+        metadata["modelspec.architecture"] == "stable-diffusion-v2-768-v"
+        and metadata["modelspec.title"] == "new"
+    )
     lora = build_metadata(by_name("sd1"), "lora", RECIPE, {})
     assert lora["modelspec.architecture"] == "stable-diffusion-v1/lora"
 
@@ -242,27 +270,38 @@ def layers_hash(checkpoint: Checkpoint, found: list[LayerKey]) -> str:
 def test_hashes_tell_models_apart_and_layouts_not(tmp_path: Path) -> None:
     folder = pico.write_folder(tmp_path / "model")
     to_ldm = {
-        f"unet/{diffusers}": f"model.diffusion_model.{ldm}" for ldm, diffusers, _ in pico.names(pico.SMALL["sd1"])
+        f"unet/{diffusers}": f"model.diffusion_model.{ldm}"
+        for ldm, diffusers, _ in pico.names(pico.SMALL["sd1"])
     }
     text = ("text_encoder/", "cond_stage_model.transformer.")
-    single = {to_ldm.get(key, key.replace(*text)): value for key, value in folder.items() if not key.startswith("vae/")}
+    single = {
+        to_ldm.get(key, key.replace(*text)): value
+        for key, value in folder.items()
+        if not key.startswith("vae/")
+    }
     save_file(single, tmp_path / "a.safetensors")
     one, other = Checkpoint.open(tmp_path / "model"), Checkpoint.open(tmp_path / "a.safetensors")
     family = detect(one.shapes)
-    assert layers_hash(one, layers(family, one.shapes)) == layers_hash(other, layers(family, other.shapes))
+    assert layers_hash(one, layers(family, one.shapes)) == layers_hash(
+        other, layers(family, other.shapes)
+    )
     assert encoder_hash(one, family) == encoder_hash(other, family) != ""
     assert checkpoint_hash(one) != checkpoint_hash(other) == file_hash(tmp_path / "a.safetensors")
 
     key = layers(family, other.shapes)[0].file_key
     save_file(single | {key: single[key] + 1}, tmp_path / "b.safetensors")
     edited = Checkpoint.open(tmp_path / "b.safetensors")
-    assert layers_hash(edited, layers(family, edited.shapes)) != layers_hash(other, layers(family, other.shapes))
+    assert layers_hash(edited, layers(family, edited.shapes)) != layers_hash(
+        other, layers(family, other.shapes)
+    )
     assert encoder_hash(edited, family) == encoder_hash(other, family)
     assert encoder_hash(Checkpoint.open(tmp_path / "model" / "unet"), family) == ""
 
 
 def _job(concepts: str = "Van Gogh -> art", retain: RetainSet | None = None) -> Job:
-    return Job.of(parse_concepts(concepts, "style"), retain or RetainSet(), EraseSettings.preset("few"))
+    return Job.of(
+        parse_concepts(concepts, "style"), retain or RetainSet(), EraseSettings.preset("few")
+    )
 
 
 def test_what_can_be_asked_for_can_be_stored_and_read_back() -> None:
@@ -276,7 +315,11 @@ def test_what_can_be_asked_for_can_be_stored_and_read_back() -> None:
         _job(retain=lists),
         _job(f"Van Gogh | {aliases} -> art"),
         _job(f"{long} -> {long[1:]}x"),
-        _job("\n".join(f"Painter {i} of the school of Barbizon -> art {i}" for i in range(MAX_CONCEPTS))),
+        _job(
+            "\n".join(
+                f"Painter {i} of the school of Barbizon -> art {i}" for i in range(MAX_CONCEPTS)
+            )
+        ),
     ):
         for salt in (None, "pepper") if len(job.retain.names) < 1000 else (None,):
             check_storable(job, salt=salt)
@@ -286,20 +329,28 @@ def test_what_can_be_asked_for_can_be_stored_and_read_back() -> None:
 
 
 def assert_header_can_be_read(job: Job, salt: str | None = None) -> None:
-    """What was found storable is written with the longest certificate that it may get, and read back."""
+    """What was found storable is written with the longest certificate that it may get, and read
+    back.
+    """
     recipe = recipe_of(job)
-    proof = widest_certificate([(c.target, c.kind) for c in job.concepts], job.retain.names, job.settings.to_dict())
+    proof = widest_certificate(
+        [(c.target, c.kind) for c in job.concepts], job.retain.names, job.settings.to_dict()
+    )
     metadata = build_metadata(by_name("sd1"), "lora", recipe, proof, salt=salt, fixed="a sentence")
     raw = encode_header({}, metadata)
     header = parse_header(raw[8:], 0, Path("m.safetensors"))
     found = read_provenance(header.metadata)
-    assert found is not None and found.recipe == (recipe if salt is None else recipe.redacted_with(salt))
+    assert found is not None and found.recipe == (
+        recipe if salt is None else recipe.redacted_with(salt)
+    )
     assert len(found.certificate["concepts"]) == len(job.concepts)
 
 
 @pytest.mark.parametrize(("letter", "count"), [('"', 185_000), ("é", 106_000)])
 def test_what_a_header_escapes_once_more_counts_as_often(letter: str, count: int) -> None:
-    """The recipe's own quotes and backslashes are escaped in a header: it takes more room than the recipe's file."""
+    """The recipe's own quotes and backslashes are escaped in a header: it takes more room than the
+    recipe's file.
+    """
     names = [f"{letter * 20} {i}" for i in range(count)]
     job = _job(retain=retain_from_names(names, "long"))
     assert len(recipe_of(job).to_json()) < MAX_HEADER_BYTES - 2_000_000, "alone it would fit"
@@ -333,7 +384,9 @@ names = st.text(st.characters(exclude_categories=("Cs",)), max_size=MAX_NAME + 5
     st.integers(0, 2**63 - 1),
 )
 def test_whatever_is_accepted_comes_back(entries: list, lists: list, seed: int) -> None:
-    """Any text at all as name, alias, anchor or label of a list: refused at once, or stored and read back the same."""
+    """Any text at all as name, alias, anchor or label of a list: refused at once, or stored and
+    read back the same.
+    """
     lines = [
         f"{target} | {' | '.join(aliases)} -> {anchor}" if aliases else f"{target} -> {anchor}"
         for target, anchor, aliases in entries
@@ -348,7 +401,10 @@ def test_whatever_is_accepted_comes_back(entries: list, lists: list, seed: int) 
     stored = recipe_of(job, strength=-100.0, clip_skip=-100)
     back = Recipe.from_json(stored.to_json())
     again = job_of(back)
-    assert back == stored and recipe_of(again.job, strength=again.strength, clip_skip=again.clip_skip) == stored
+    assert (
+        back == stored
+        and recipe_of(again.job, strength=again.strength, clip_skip=again.clip_skip) == stored
+    )
     hidden = stored.redacted_with("pepper")
     assert Recipe.from_json(hidden.to_json()) == hidden
 
@@ -377,41 +433,68 @@ def test_what_cannot_be_stored_is_refused_before_the_work() -> None:
     with pytest.raises(InputError, match="101 lists"):
         union(parse_retain(f"name {i}", f"list {i}") for i in range(MAX_LISTS + 1))
     with pytest.raises(FileError, match="too long for a file header"):
-        check_storable(_job(retain=retain_from_names((f"{'é' * 40} {i}" for i in range(60_000)), "wide")))
+        check_storable(
+            _job(retain=retain_from_names((f"{'é' * 40} {i}" for i in range(60_000)), "wide"))
+        )
     with pytest.raises(FileError, match="too long to be stored"):
-        check_storable(_job(retain=retain_from_names((f"[{i}" for i in range(200_001)), "brackets")))
+        check_storable(
+            _job(retain=retain_from_names((f"[{i}" for i in range(200_001)), "brackets"))
+        )
 
 
 def test_a_recipe_remembers_what_was_erased_before() -> None:
     first = build_metadata(by_name("sd1"), "checkpoint", RECIPE, {})
     history = history_of(first)
     (earlier,) = history
-    assert earlier.concepts == RECIPE.concepts and earlier.settings == RECIPE.settings and earlier.rows == RECIPE.rows
-    assert (earlier.base_hash, earlier.package_version) == (RECIPE.base_hash, RECIPE.package_version)
-    assert earlier.retain == (RECIPE.retain[0], replace(RECIPE.retain[1], names=())), "the hash stands for the names"
+    assert (
+        earlier.concepts == RECIPE.concepts
+        and earlier.settings == RECIPE.settings
+        and earlier.rows == RECIPE.rows
+    )
+    assert (earlier.base_hash, earlier.package_version) == (
+        RECIPE.base_hash,
+        RECIPE.package_version,
+    )
+    assert earlier.retain == (
+        RECIPE.retain[0],
+        replace(RECIPE.retain[1], names=()),
+    ), "the hash stands for the names"
 
     second = recipe_of(_job("Snoopy -> dog"), history=history, base_hash="56" * 32)
-    assert Recipe.from_json(second.to_json()) == second and same_work(second, recipe_of(_job("Snoopy -> dog")))
+    assert Recipe.from_json(second.to_json()) == second and same_work(
+        second, recipe_of(_job("Snoopy -> dog"))
+    )
     third = history_of(build_metadata(by_name("sd1"), "checkpoint", second, {}))
-    assert [one.concepts[0].target for one in third] == ["Van Gogh", "Snoopy"], "flat, the oldest first"
+    assert [one.concepts[0].target for one in third] == [
+        "Van Gogh",
+        "Snoopy",
+    ], "flat, the oldest first"
     assert all(one.history == () for one in third)
     notes = job_of(second, "r.json").notes
     assert notes == (
-        "r.json was made on a model from which 2 other concepts had been erased before: for the same result, apply "
-        "that recipe first.",
+        (
+            "r.json was made on a model from which 2 other concepts had been erased before: for the"
+            " same result, apply that recipe first."
+        ),
     )
     assert not job_of(recipe_of(_job())).notes
 
 
 def test_a_history_is_redacted_with_its_recipe() -> None:
-    recipe = recipe_of(_job("Snoopy -> dog"), history=history_of(build_metadata(by_name("sd1"), "lora", RECIPE, {})))
-    assert {"Van Gogh", "Vincent van Gogh", "Snoopy", "dog"} <= set(recipe.names) and "Monet" not in recipe.names
+    recipe = recipe_of(
+        _job("Snoopy -> dog"),
+        history=history_of(build_metadata(by_name("sd1"), "lora", RECIPE, {})),
+    )
+    assert {"Van Gogh", "Vincent van Gogh", "Snoopy", "dog"} <= set(
+        recipe.names
+    ) and "Monet" not in recipe.names
     metadata = build_metadata(by_name("sd1"), "lora", recipe, {}, salt="pepper")
     content = json.dumps(metadata).lower()
     assert not [name for name in ("van gogh", "snoopy", "mine.txt", "cd" * 32) if name in content]
     found = read_provenance(metadata)
     assert found is not None and found.recipe is not None and found.recipe.history[0].redacted
-    # A redacted file erased further: its hashes are carried on as they are, and are no names to hide.
+    # A redacted file erased further: its hashes are carried on as they are, and are no names to
+    # hide.
     later = recipe_of(_job("Klee -> art"), history=history_of(metadata))
     assert later.history[0].concepts == found.recipe.history[0].concepts and len(later.history) == 2
     assert set(later.names) == {"Klee", "art"}
@@ -423,15 +506,26 @@ def test_a_history_is_bounded_and_old_or_odd_headers_have_none() -> None:
     assert len(history_of(build_metadata(by_name("sd1"), "lora", recipe, {}))) == MAX_HISTORY
     assert history_of({}) == history_of({"modelspec.title": "x"}) == ()
     metadata = build_metadata(by_name("sd1"), "lora", RECIPE, {})
-    assert history_of(metadata | {"speed.recipe": "{"}) == history_of(metadata | {"speed.version": "9.0"}) == ()
+    assert (
+        history_of(metadata | {"speed.recipe": "{"})
+        == history_of(metadata | {"speed.version": "9.0"})
+        == ()
+    )
     assert Recipe.from_json(changed()).history == () and "history" not in RECIPE.to_json()
-    for history, reason in (("x", "a list"), ([1], "history 1 must be an object"), ([{"concepts": []}], "no concept")):
+    for history, reason in (
+        ("x", "a list"),
+        ([1], "history 1 must be an object"),
+        ([{"concepts": []}], "no concept"),
+    ):
         with pytest.raises(FileError, match=reason):
             Recipe.from_json(changed(history=history))
 
 
 def test_a_long_history_is_refused_before_the_work() -> None:
-    long = replace(RECIPE, concepts=tuple(RecipeConcept(f"{'x' * 290} {i}", "", "style") for i in range(MAX_CONCEPTS)))
+    long = replace(
+        RECIPE,
+        concepts=tuple(RecipeConcept(f"{'x' * 290} {i}", "", "style") for i in range(MAX_CONCEPTS)),
+    )
     check_storable(_job(), history=[long.as_earlier()] * 2)
     with pytest.raises(FileError, match="too long"):
         check_storable(_job(), history=[long.as_earlier()] * 5)

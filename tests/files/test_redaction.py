@@ -1,4 +1,6 @@
-"""Redaction that holds: whatever a name looks like and however a text spells it, a redacted file does not show it."""
+"""Redaction that holds: whatever a name looks like and however a text spells it, a redacted file
+does not show it.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,74 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speed_erase.speed_ops.certificate.cautions import fixed_text
-from speed_erase.speed_ops.concepts.kinds import KINDS
-from speed_erase.speed_ops.concepts.names import quoted
+from speed_erase.speed_ops.certificate.warnings import fixed_text
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import FileError
-from speed_erase.speed_ops.files.metadata import build_metadata, read_provenance
-from speed_erase.speed_ops.files.recipe import Recipe, RecipeConcept, RecipeRetain
 from speed_erase.speed_ops.files.redaction import NameFinder, Redactor, refuse_leaks
 from speed_erase.speed_ops.models.families import by_name
+from speed_erase.speed_ops.provenance import build_metadata, read_provenance
+from speed_erase.speed_ops.recipe import Recipe, RecipeConcept, RecipeRetain
+from speed_erase.speed_ops.text.kinds import KINDS
+from speed_erase.speed_ops.text.names import quoted
 
 SALT = "pepper"
 ODD = (
-    *("O'Brien", 'Say "hi"', 'Both "of" o\'them', "back\\slash", "C:\\new\\u00e9", "Zoë", "Ægir", "İstanbul"),
-    *("Straße", "吉卜力", "梵高", "C++", "R&B", "<b>bold</b>", "a & b < c", "👩‍🚀", "Snoopy 🐶", "🦊", "می‌خواهم"),
-    *("क्षत्रिय", "Q", "$7", "Van Gogh", "Vincent Van Gogh", "Gogh", "ALL CAPS", "...", "{curly}", "redacted:foo"),
+    *(
+        "O'Brien",
+        'Say "hi"',
+        'Both "of" o\'them',
+        "back\\slash",
+        "C:\\new\\u00e9",
+        "Zoë",
+        "Ægir",
+        "İstanbul",
+    ),
+    *(
+        "Straße",
+        "吉卜力",
+        "梵高",
+        "C++",
+        "R&B",
+        "<b>bold</b>",
+        "a & b < c",
+        "👩‍🚀",
+        "Snoopy 🐶",
+        "🦊",
+        "می‌خواهم",
+    ),
+    *(
+        "क्षत्रिय",
+        "Q",
+        "$7",
+        "Van Gogh",
+        "Vincent Van Gogh",
+        "Gogh",
+        "ALL CAPS",
+        "...",
+        "{curly}",
+        "redacted:foo",
+    ),
     *("café au lait", "x_y_z"),
 )
-OURS = ("style", "concept", "name", "erased", "weakened", "kept", "redacted", "prompts", "target", "art", "table")
+OURS = (
+    "style",
+    "concept",
+    "name",
+    "erased",
+    "weakened",
+    "kept",
+    "redacted",
+    "prompts",
+    "target",
+    "art",
+    "table",
+)
 
 
 def texts_in(value: object) -> Iterator[str]:
-    """Every string in a JSON value that is a string of JSON, too, read with the reader's own eyes."""
+    """Every string in a JSON value that is a string of JSON, too, read with the reader's own
+    eyes.
+    """
     if isinstance(value, str):
         yield value
         try:
@@ -61,7 +109,10 @@ def recipe_of(names: tuple[str, ...]) -> Recipe:
     return Recipe(
         tuple(RecipeConcept(name, "", "style") for name in names[:half]),
         EraseSettings().to_dict(),
-        retain=(RecipeRetain("artists", "ab" * 32), RecipeRetain("mine.txt", "cd" * 32, "style", names[half:])),
+        retain=(
+            RecipeRetain("artists", "ab" * 32),
+            RecipeRetain("mine.txt", "cd" * 32, "style", names[half:]),
+        ),
         contexts=tuple(template.text for template in KINDS["style"].templates),
     )
 
@@ -96,7 +147,10 @@ ESCAPES = {
 @pytest.mark.parametrize("escape", ESCAPES)
 def test_no_spelling_of_a_name_goes_unseen(name: str, escape: str) -> None:
     content = f"before, {ESCAPES[escape](name)}, after"
-    with pytest.raises(FileError, match="The file would still show one of the names that it is to hide: nothing was"):
+    with pytest.raises(
+        FileError,
+        match="The file would still show one of the names that it is to hide: nothing was",
+    ):
         refuse_leaks(content, (name,), "The file")
     refuse_leaks("before, something else, after", (name,), "The file")
 
@@ -128,7 +182,9 @@ def test_a_name_inside_a_text_without_spaces_is_one() -> None:
 def test_our_own_words_are_no_leak() -> None:
     refuse_leaks("<style>the style of it</style>", ("style",), "The page", fixed="<style></style>")
     with pytest.raises(FileError, match="one of the names"):
-        refuse_leaks("<style>Van Gogh</style>", ("style", "Van Gogh"), "The page", fixed="<style></style>")
+        refuse_leaks(
+            "<style>Van Gogh</style>", ("style", "Van Gogh"), "The page", fixed="<style></style>"
+        )
 
 
 written = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=12)
@@ -146,7 +202,9 @@ def test_the_longest_name_goes_and_the_rest_of_the_text_stays() -> None:
     redact = Redactor(SALT)
     names = ("Van Gogh", "Vincent van Gogh", 'Say "hi"', "Gogh")
     hidden = redact.text('a room of vincent VAN gogh\'s, with "Say "hi"" and Goghs', names)
-    assert hidden == f'a room of {redact("Vincent van Gogh")}\'s, with "{redact(names[2])}" and Goghs'
+    assert (
+        hidden == f'a room of {redact("Vincent van Gogh")}\'s, with "{redact(names[2])}" and Goghs'
+    )
     assert redact.text("nothing of it", names) == "nothing of it"
 
 
@@ -185,7 +243,9 @@ def test_redacted_recipes_and_headers_show_no_odd_name() -> None:
         fixed=fixed_text(),
     )
     assert (
-        metadata["more"] == f"also {Redactor(SALT)(ODD[5])}" and "author" not in metadata and "format" not in metadata
+        metadata["more"] == f"also {Redactor(SALT)(ODD[5])}"
+        and "author" not in metadata
+        and "format" not in metadata
     )
     found = list(texts_in(metadata))
     for name in ODD:
@@ -195,35 +255,52 @@ def test_redacted_recipes_and_headers_show_no_odd_name() -> None:
     assert said is not None and said.recipe is not None and said.recipe.redacted
     proof = said.certificate
     assert [one["name"] for one in proof["concepts"]] == [Redactor(SALT)(name) for name in ODD]
-    assert proof["warnings"][0] == f"{quoted(Redactor(SALT)(ODD[0]))} is still there: 70% is left in prompts."
+    assert (
+        proof["warnings"][0]
+        == f"{quoted(Redactor(SALT)(ODD[0]))} is still there: 70% is left in prompts."
+    )
     assert proof["settings"] == {"method": "speed"} and proof["concepts"][0]["kind"] == "style"
 
 
 def test_names_that_are_our_own_words_leave_our_words_alone() -> None:
     """A hash in the place of a word that everybody knows would tell the name."""
-    sentence = f"The kept name {quoted('style')} is nearly the same as the concept {quoted('pop art')}."
+    sentence = (
+        f"The kept name {quoted('style')} is nearly the same as the concept {quoted('pop art')}."
+    )
     facts = certificate_of(OURS) | {"warnings": [sentence, "No concept was kept."]}
-    metadata = build_metadata(by_name("sd1"), "lora", recipe_of(OURS), facts, salt=SALT, fixed=fixed_text())
+    metadata = build_metadata(
+        by_name("sd1"), "lora", recipe_of(OURS), facts, salt=SALT, fixed=fixed_text()
+    )
     proof = json.loads(metadata["speed.certificate"])
     redact = Redactor(SALT)
     assert [one["name"] for one in proof["concepts"]] == [redact(name) for name in OURS]
     assert proof["concepts"][0]["kind"] == "style" and proof["concepts"][0]["verdict"] == "erased"
     assert proof["drift"][0]["group"] == "kept" and proof["settings"] == {"method": "speed"}
-    names = f"The kept name {quoted(redact('style'))} is nearly the same as the concept {quoted(redact('pop art'))}."
+    names = (
+        f"The kept name {quoted(redact('style'))} is nearly the same as the concept"
+        f" {quoted(redact('pop art'))}."
+    )
     assert proof["warnings"] == [names, "No concept was kept."]
 
 
 def test_a_kept_name_that_contains_a_secret_is_hidden_as_a_whole() -> None:
     recipe = Recipe((RecipeConcept("Van Gogh", "art", "style"),), {})
     facts = {"drift": [{"worst": [["Art Nouveau", 0.1], ["Monet", 0.1]]}]}
-    proof = json.loads(build_metadata(by_name("sd1"), "lora", recipe, facts, salt=SALT)["speed.certificate"])
-    assert [name for name, _ in proof["drift"][0]["worst"]] == [Redactor(SALT)("Art Nouveau"), "Monet"]
+    proof = json.loads(
+        build_metadata(by_name("sd1"), "lora", recipe, facts, salt=SALT)["speed.certificate"]
+    )
+    assert [name for name, _ in proof["drift"][0]["worst"]] == [
+        Redactor(SALT)("Art Nouveau"),
+        "Monet",
+    ]
 
 
 def test_what_cannot_be_hidden_is_refused() -> None:
     recipe = Recipe((RecipeConcept("Van Gogh", "art", "style"),), {})
     with pytest.raises(FileError, match="name of an entry in the header would still show"):
-        build_metadata(by_name("sd1"), "checkpoint", recipe, {}, existing={"van gogh": "1"}, salt=SALT)
+        build_metadata(
+            by_name("sd1"), "checkpoint", recipe, {}, existing={"van gogh": "1"}, salt=SALT
+        )
 
 
 def test_nothing_is_written_should_redaction_ever_fail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,27 +308,48 @@ def test_nothing_is_written_should_redaction_ever_fail(monkeypatch: pytest.Monke
     recipe = Recipe((RecipeConcept("Van Gogh", "art", "style"),), {})
     with monkeypatch.context() as patch:
         patch.setattr(Redactor, "certificate", lambda self, facts, *rest: dict(facts))
-        with pytest.raises(FileError, match="certificate in the header would still show one of the names"):
-            build_metadata(by_name("sd1"), "lora", recipe, certificate_of(("Van Gogh",)), salt=SALT, fixed=fixed_text())
+        with pytest.raises(
+            FileError, match="certificate in the header would still show one of the names"
+        ):
+            build_metadata(
+                by_name("sd1"),
+                "lora",
+                recipe,
+                certificate_of(("Van Gogh",)),
+                salt=SALT,
+                fixed=fixed_text(),
+            )
     with monkeypatch.context() as patch:
         patch.setattr(Redactor, "text", lambda self, text, names: text)
         with pytest.raises(FileError, match=r"modelspec\.title in the header would still show"):
-            build_metadata(by_name("sd1"), "lora", recipe, {}, title="Eraser for van_gogh-v2", salt=SALT)
+            build_metadata(
+                by_name("sd1"), "lora", recipe, {}, title="Eraser for van_gogh-v2", salt=SALT
+            )
     monkeypatch.setattr(Recipe, "_redacted", lambda self, redact: self)
     with pytest.raises(FileError, match="redacted recipe would still show 2 of the names"):
         recipe.redacted_with(SALT)
 
 
 def test_machine_words_of_a_header_stay() -> None:
-    recipe = replace(recipe_of(("stable", "Monet", "pt", "v1")), concepts=(RecipeConcept("Monet", "", "style"),))
-    existing = {"modelspec.architecture": "stable-diffusion-v1", "format": "pt", "ss_base_model_version": "sd_v1"}
-    metadata = build_metadata(by_name("sd1"), "checkpoint", recipe, {}, existing=existing, salt=SALT)
+    recipe = replace(
+        recipe_of(("stable", "Monet", "pt", "v1")), concepts=(RecipeConcept("Monet", "", "style"),)
+    )
+    existing = {
+        "modelspec.architecture": "stable-diffusion-v1",
+        "format": "pt",
+        "ss_base_model_version": "sd_v1",
+    }
+    metadata = build_metadata(
+        by_name("sd1"), "checkpoint", recipe, {}, existing=existing, salt=SALT
+    )
     assert metadata["modelspec.architecture"] == "stable-diffusion-v1" and "format" not in metadata
 
 
 def test_only_true_hashes_count_as_hidden_already() -> None:
     redact = Redactor(SALT)
-    assert redact(redact("Monet")) == redact("Monet") and redact("redacted:Monet") != "redacted:Monet"
+    assert (
+        redact(redact("Monet")) == redact("Monet") and redact("redacted:Monet") != "redacted:Monet"
+    )
     assert redact("Mo\u200bnet") == redact(" monet") == redact("MONET")
 
 

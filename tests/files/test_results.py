@@ -1,4 +1,6 @@
-"""The files of one run appear together or not at all, and two runs never write under one name at once."""
+"""The files of one run appear together or not at all, and two runs never write under one name at
+once.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_all_get_their_names_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", ["a", "a-folder"])
-def test_what_another_run_has_written_meanwhile_stays_and_ours_goes(tmp_path: Path, last: str) -> None:
+def test_what_another_run_has_written_meanwhile_stays_and_ours_goes(
+    tmp_path: Path, last: str
+) -> None:
     targets = [tmp_path / "first", tmp_path / "second-folder", tmp_path / last]
     with pytest.raises(FileError, match="already exists"), all_or_none(targets) as place:
         for target in targets:
@@ -45,7 +49,9 @@ def test_what_another_run_has_written_meanwhile_stays_and_ours_goes(tmp_path: Pa
     assert found.read_bytes() == b"theirs"
 
 
-def test_what_was_replaced_comes_back_when_a_later_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_replaced_comes_back_when_a_later_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     targets = [tmp_path / "a", tmp_path / "b-folder", tmp_path / "c"]
     for target in targets[:2]:
         write(target, b"old")
@@ -64,7 +70,9 @@ def test_what_was_replaced_comes_back_when_a_later_one_fails(tmp_path: Path, mon
         for target in targets:
             write(place(target), b"new")
     assert names(tmp_path) == ["a", "b-folder"]
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b-folder" / "inside").read_bytes() == b"old"
+    assert (
+        (tmp_path / "a").read_bytes() == (tmp_path / "b-folder" / "inside").read_bytes() == b"old"
+    )
 
 
 def test_messages_name_the_final_place(tmp_path: Path) -> None:
@@ -77,7 +85,10 @@ def test_messages_name_the_final_place(tmp_path: Path) -> None:
 
 def test_a_second_run_under_the_same_name_is_refused(tmp_path: Path) -> None:
     with one_at_a_time(tmp_path, "model"):
-        with pytest.raises(FileError, match="Another run is writing MODEL"), one_at_a_time(tmp_path, "MODEL"):
+        with (
+            pytest.raises(FileError, match="Another run is writing MODEL"),
+            one_at_a_time(tmp_path, "MODEL"),
+        ):
             pass
         with one_at_a_time(tmp_path, "other"):
             pass
@@ -105,10 +116,13 @@ with one_at_a_time(folder, "model"), all_or_none(targets, replace=lambda path: T
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_killed_run_locks_nobody_out_and_is_swept(tmp_path: Path, moved: bool) -> None:
-    """Also where it is killed in the moment in which an old folder had left its name: the folder comes back."""
+    """Also where it is killed in the moment in which an old folder had left its name: the folder
+    comes back.
+    """
     write(tmp_path / "a-folder", b"old")
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER.format(folder=str(tmp_path), moved=moved)], stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLDER.format(folder=str(tmp_path), moved=moved)],
+        stdout=subprocess.PIPE,
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
     with pytest.raises(FileError, match="Another run"), one_at_a_time(tmp_path, "model"):
@@ -122,7 +136,9 @@ def test_a_killed_run_locks_nobody_out_and_is_swept(tmp_path: Path, moved: bool)
     assert (tmp_path / "a-folder" / "inside").read_bytes() == b"old"
 
 
-def test_asked_to_stop_while_it_tidies_up_it_tidies_up_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asked_to_stop_while_it_tidies_up_it_tidies_up_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import shutil
 
     remove, calls = shutil.rmtree, []

@@ -1,4 +1,6 @@
-"""An edited copy differs from its source in the edited tensors and the metadata, and in nothing else."""
+"""An edited copy differs from its source in the edited tensors and the metadata, and in nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,25 @@ def test_only_the_edited_tensors_change(tmp_path: Path, dtype: torch.dtype, fami
     new = pico.random_edits(source.shapes)
     seen: list[tuple[str, int, int]] = []
     done = write_edited(
-        source, tmp_path / "b.safetensors", new, {"speed.note": "x"}, progress=lambda *a: seen.append(a)
+        source,
+        tmp_path / "b.safetensors",
+        new,
+        {"speed.note": "x"},
+        progress=lambda *a: seen.append(a),
     )
     copy = load_file(tmp_path / "b.safetensors")
-    assert list(read_header(tmp_path / "b.safetensors").entries) == list(source.parts[0].header.entries)
+    assert list(read_header(tmp_path / "b.safetensors").entries) == list(
+        source.parts[0].header.entries
+    )
     for key, value in original.items():
         wanted = new[key].to(dtype) if key in new else value
         assert copy[key].dtype == dtype and torch.equal(copy[key], wanted)
     assert Checkpoint.open(done.path).metadata == source.metadata | {"speed.note": "x"}
     assert set(done.rounding) == set(new)
     for key, error in done.rounding.items():
-        assert error == pytest.approx(float((new[key].to(dtype).double() - new[key]).norm()), rel=1e-12)
+        assert error == pytest.approx(
+            float((new[key].to(dtype).double() - new[key]).norm()), rel=1e-12
+        )
     assert all(stage == "write" and done <= total for stage, done, total in seen)
     assert seen[-1][1] == seen[-1][2] == source.size
 
@@ -61,14 +71,20 @@ def test_a_function_of_the_stored_tensor_is_an_edit(tmp_path: Path) -> None:
 def test_averaged_copies_can_be_left_out(tmp_path: Path) -> None:
     content = pico.write_checkpoint(tmp_path / "x.safetensors")
     ema = {"model_ema.decay": torch.tensor(0.9), "model_ema.diffusion_modelout2bias": torch.ones(4)}
-    save_file(content | ema, tmp_path / "a.safetensors", metadata={"modelspec.hash_sha256": "0x1", "kept": "yes"})
+    save_file(
+        content | ema,
+        tmp_path / "a.safetensors",
+        metadata={"modelspec.hash_sha256": "0x1", "kept": "yes"},
+    )
     source = Checkpoint.open(tmp_path / "a.safetensors")
     assert set(source.ema_keys()) == set(ema)
     new = pico.random_edits(source.shapes)
     write_edited(source, tmp_path / "b.safetensors", new, drop=source.ema_keys())
     copy = load_file(tmp_path / "b.safetensors")
     assert set(copy) == set(content)
-    assert all(torch.equal(copy[key], new[key].half() if key in new else content[key]) for key in copy)
+    assert all(
+        torch.equal(copy[key], new[key].half() if key in new else content[key]) for key in copy
+    )
     assert Checkpoint.open(tmp_path / "b.safetensors").metadata == {"kept": "yes"}
 
 
@@ -103,7 +119,10 @@ def test_bad_requests_write_nothing(tmp_path: Path) -> None:
 
 def test_eight_bit_weights_are_not_baked(tmp_path: Path) -> None:
     content = pico.write_checkpoint(tmp_path / "x.safetensors")
-    small = {key: value.to(torch.float8_e4m3fn) if "attn2" in key else value for key, value in content.items()}
+    small = {
+        key: value.to(torch.float8_e4m3fn) if "attn2" in key else value
+        for key, value in content.items()
+    }
     save_file(small, tmp_path / "a.safetensors")
     source = Checkpoint.open(tmp_path / "a.safetensors")
     keys = [layer.file_key for layer in layers(detect(source.shapes), source.shapes)]
@@ -112,7 +131,9 @@ def test_eight_bit_weights_are_not_baked(tmp_path: Path) -> None:
         and source.low_precision_keys(["first_stage_model.quant_conv.bias"]) == []
     )
     with pytest.raises(FileError, match="save a LoRA"):
-        write_edited(source, tmp_path / "b.safetensors", {keys[0]: torch.zeros(source.shapes[keys[0]])})
+        write_edited(
+            source, tmp_path / "b.safetensors", {keys[0]: torch.zeros(source.shapes[keys[0]])}
+        )
 
 
 def test_a_source_that_shrinks_is_a_sentence(tmp_path: Path) -> None:
@@ -143,13 +164,17 @@ print(peak() - before)
 CHUNKS = 8 << 10
 """kB: the chunk that is read and the one that is written."""
 EDITED = 8 << 10
-"""kB of the edited tensor, which is held as stored, as edited, in float64 to see what rounding cost, and as bytes."""
+"""kB of the edited tensor, which is held as stored, as edited, in float64 to see what rounding
+cost, and as bytes.
+"""
 
 
 @pico.needs_proc
 @pytest.mark.slow
 def test_copying_takes_little_memory(tmp_path: Path) -> None:
-    """Four tensors of 200 MB: far less than one of them is in memory at any time, however large they are."""
+    """Four tensors of 200 MB: far less than one of them is in memory at any time, however large
+    they are.
+    """
     edited = torch.zeros(EDITED << 8)
     save_file({"a": torch.ones(10), "edited": edited}, tmp_path / "tiny.safetensors")
     big = {name: torch.full((100_000_000,), 1.0, dtype=torch.float16) for name in "abcd"}
@@ -159,7 +184,9 @@ def test_copying_takes_little_memory(tmp_path: Path) -> None:
     grown = int(subprocess.run(command, capture_output=True, check=True).stdout)
     assert grown < 2 * CHUNKS + 2 * EDITED, grown  # kB; one tensor would be 195,000
     copy = load_file(tmp_path / "big-copy.safetensors")
-    assert all(bool((copy[name] == 1).all()) for name in "abcd") and bool((copy["edited"] == 1).all())
+    assert all(bool((copy[name] == 1).all()) for name in "abcd") and bool(
+        (copy["edited"] == 1).all()
+    )
 
 
 WRITER = """
@@ -177,9 +204,14 @@ while True:
 @pytest.mark.slow
 def test_a_killed_rewriting_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     target = tmp_path / "b.safetensors"
-    save_file({"a": torch.ones(4_000_000), "edited": torch.zeros(10), "z": torch.ones(9)}, tmp_path / "a.safetensors")
+    save_file(
+        {"a": torch.ones(4_000_000), "edited": torch.zeros(10), "z": torch.ones(9)},
+        tmp_path / "a.safetensors",
+    )
     write_edited(Checkpoint.open(tmp_path / "a.safetensors"), target, {}, {"n": "0"})
-    script = pico.standalone(WRITER.format(source=str(tmp_path / "a.safetensors"), target=str(target)))
+    script = pico.standalone(
+        WRITER.format(source=str(tmp_path / "a.safetensors"), target=str(target))
+    )
     moments = random.Random(0)
     for _ in range(8):
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as writer:

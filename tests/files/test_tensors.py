@@ -1,4 +1,6 @@
-"""Quantised weights: read with their scale, or not at all. Raw integers are never taken for weights."""
+"""Quantised weights: read with their scale, or not at all. Raw integers are never taken for
+weights.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def read(**tensors: torch.Tensor) -> tuple[torch.Tensor, bool]:
 @pytest.mark.parametrize("name", ["weight_scale", "scale_weight"])
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1), (6,), (6, 1), (6, 2), (6, 4), (6, 8)], ids=str)
-def test_a_weight_is_read_with_its_scale(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_a_weight_is_read_with_its_scale(
+    name: str, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
     generator = torch.Generator().manual_seed(0)
     stored = torch.randint(-100, 100, (6, 8), generator=generator).to(dtype)
     scale = torch.rand(shape, generator=generator) + 0.5
@@ -47,7 +51,9 @@ def test_a_weight_is_read_with_its_scale(name: str, dtype: torch.dtype, shape: t
 
 
 def test_per_output_scales_of_square_weights_go_along_the_outputs() -> None:
-    value, _ = read(weight=torch.ones(4, 4).to(torch.float8_e4m3fn), weight_scale=torch.arange(1.0, 5.0))
+    value, _ = read(
+        weight=torch.ones(4, 4).to(torch.float8_e4m3fn), weight_scale=torch.arange(1.0, 5.0)
+    )
     assert torch.equal(value, torch.arange(1.0, 5.0)[:, None].expand(4, 4))
 
 
@@ -63,17 +69,38 @@ def test_plain_numbers_stay_as_they_are(dtype: torch.dtype) -> None:
     ("tensors", "words"),
     [
         ({"weight": torch.ones(6, 8, dtype=torch.int8)}, "8-bit integers without their scale"),
-        ({"weight": torch.ones(6, 4, dtype=torch.uint8), "weight_scale": torch.ones(6)}, r"packed numbers \(U8\)"),
+        (
+            {"weight": torch.ones(6, 4, dtype=torch.uint8), "weight_scale": torch.ones(6)},
+            r"packed numbers \(U8\)",
+        ),
         ({"weight": torch.ones(6, 8, dtype=torch.uint8)}, r"packed numbers \(U8\)"),
-        ({"weight": torch.ones(6, 8, dtype=torch.int32), "weight_scale": torch.ones(6)}, r"packed numbers \(I32\)"),
+        (
+            {"weight": torch.ones(6, 8, dtype=torch.int32), "weight_scale": torch.ones(6)},
+            r"packed numbers \(I32\)",
+        ),
         ({"weight": torch.ones(6, 8, dtype=torch.int16)}, r"packed numbers \(I16\)"),
         ({"weight": torch.ones(6, 8, dtype=torch.bool)}, r"packed numbers \(BOOL\)"),
-        ({"weight": torch.ones(8, dtype=torch.int8), "weight_scale": torch.ones(())}, "packed numbers"),
-        ({"weight": torch.ones(6, 8, dtype=torch.int8), "weight_scale": torch.ones(5)}, "scale of an unknown form"),
-        ({"weight": torch.ones(6, 8, dtype=torch.int8), "weight_scale": torch.ones(6, 3)}, "scale of an unknown form"),
-        ({"weight": torch.ones(6, 8, dtype=torch.int8), "weight_scale": torch.ones(8)}, "scale of an unknown form"),
         (
-            {"weight": torch.ones(6, 8, dtype=torch.int8), "weight_scale": torch.ones(6, dtype=torch.uint8)},
+            {"weight": torch.ones(8, dtype=torch.int8), "weight_scale": torch.ones(())},
+            "packed numbers",
+        ),
+        (
+            {"weight": torch.ones(6, 8, dtype=torch.int8), "weight_scale": torch.ones(5)},
+            "scale of an unknown form",
+        ),
+        (
+            {"weight": torch.ones(6, 8, dtype=torch.int8), "weight_scale": torch.ones(6, 3)},
+            "scale of an unknown form",
+        ),
+        (
+            {"weight": torch.ones(6, 8, dtype=torch.int8), "weight_scale": torch.ones(8)},
+            "scale of an unknown form",
+        ),
+        (
+            {
+                "weight": torch.ones(6, 8, dtype=torch.int8),
+                "weight_scale": torch.ones(6, dtype=torch.uint8),
+            },
             "a scale that is not a number",
         ),
         (
@@ -94,8 +121,12 @@ def test_plain_numbers_stay_as_they_are(dtype: torch.dtype) -> None:
         ),
     ],
 )
-def test_what_means_something_else_is_refused_with_what_to_use(tensors: dict[str, torch.Tensor], words: str) -> None:
-    with pytest.raises(FileError, match=f"^Tensor .*{words}.*: use the fp16, bf16, fp32 or fp8 file"):
+def test_what_means_something_else_is_refused_with_what_to_use(
+    tensors: dict[str, torch.Tensor], words: str
+) -> None:
+    with pytest.raises(
+        FileError, match=f"^Tensor .*{words}.*: use the fp16, bf16, fp32 or fp8 file"
+    ):
         read(**tensors)
 
 
@@ -126,7 +157,10 @@ def test_layers_of_a_model_file_are_read_so(tmp_path: Path) -> None:
 
 
 def test_text_encoders_are_read_so(tmp_path: Path) -> None:
-    path, key = tmp_path / "m.safetensors", "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight"
+    path, key = (
+        tmp_path / "m.safetensors",
+        "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight",
+    )
     content = mini.write_model(path)
     weight = content[key].float()
     scale = weight.abs().amax(dim=1, keepdim=True) / 127

@@ -1,4 +1,6 @@
-"""Families are recognised by keys and shapes, in every layout; everything else is refused with what was seen."""
+"""Families are recognised by keys and shapes, in every layout; everything else is refused with what
+was seen.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,13 @@ def test_every_layout_gives_the_same_layers(
     assert architecture.name == family
     found = layers(architecture, keys, "KV")
     truth = {
-        ldm: diffusers for ldm, diffusers, _ in pico.names(structure) if "attn2.to_k" in ldm or "attn2.to_v" in ldm
+        ldm: diffusers
+        for ldm, diffusers, _ in pico.names(structure)
+        if "attn2.to_k" in ldm or "attn2.to_v" in ldm
     }
-    assert {f"{layer.ldm_path}.weight": f"{layer.diffusers_path}.weight" for layer in found} == truth
+    assert {
+        f"{layer.ldm_path}.weight": f"{layer.diffusers_path}.weight" for layer in found
+    } == truth
     for layer in found:
         assert keys[layer.file_key] == layer.shape
         assert layer.canonical == f"diffusion_model.{layer.ldm_path}.weight"
@@ -74,12 +80,16 @@ def test_lora_names_are_those_kohya_writes(family: str, base: str) -> None:
     assert layers(by_name(family), keys)[0].lora_base == base
 
 
-@pytest.mark.parametrize("change", [{"in_channels": 9}, {"in_channels": 8}, {"depths": (1,)}, {"res_blocks": 1}])
+@pytest.mark.parametrize(
+    "change", [{"in_channels": 9}, {"in_channels": 8}, {"depths": (1,)}, {"res_blocks": 1}]
+)
 def test_variants_of_a_family_are_the_family(change: dict[str, object]) -> None:
     assert detect(pico.unet_shapes(replace(pico.FAMILIES["sd1"], **change))).name == "sd1"
 
 
-@pytest.mark.parametrize("structure", [((0, 2, 4), None), ((0, 1, 2), None), ((0, 2, 5), 5), ((0, 2, 6), 6)])
+@pytest.mark.parametrize(
+    "structure", [((0, 2, 4), None), ((0, 1, 2), None), ((0, 2, 5), 5), ((0, 2, 6), 6)]
+)
 def test_distilled_xl_models_are_xl(structure: tuple[tuple[int, ...], int | None]) -> None:
     shape = replace(pico.FAMILIES["sdxl"], depths=structure[0], middle=structure[1], res_blocks=1)
     assert detect(pico.unet_shapes(shape)).name == "sdxl"
@@ -91,8 +101,19 @@ def test_columns_and_conventions() -> None:
     assert xl.pooled is not None and xl.pooled.width == 2816
     for row in ARCHITECTURES:
         beside = sum(encoder.width for encoder in row.encoders if encoder.placed == "beside")
-        assert max(beside, *(row.columns(encoder.name).stop for encoder in row.encoders)) == row.context_width
-    assert [row.encoders[0].blocks_used for row in ARCHITECTURES][:7] == [12, 23, 11, 31, 11, 24, 24]
+        assert (
+            max(beside, *(row.columns(encoder.name).stop for encoder in row.encoders))
+            == row.context_width
+        )
+    assert [row.encoders[0].blocks_used for row in ARCHITECTURES][:7] == [
+        12,
+        23,
+        11,
+        31,
+        11,
+        24,
+        24,
+    ]
     with pytest.raises(SettingsError, match="clip_l, clip_g"):
         xl.columns("t5")
 
@@ -102,13 +123,20 @@ def test_text_encoders_are_found_in_the_file(family: str) -> None:
     keys = pico.checkpoint_shapes(family)
     for encoder in by_name(family).encoders:
         naming, found = encoder_keys(encoder, keys)
-        embedding = "text_model.embeddings.token_embedding.weight" if naming == "hf" else "token_embedding.weight"
+        embedding = (
+            "text_model.embeddings.token_embedding.weight"
+            if naming == "hf"
+            else "token_embedding.weight"
+        )
         assert keys[found[embedding]][1] == encoder.width
         assert encoder_keys(encoder, pico.unet_shapes(pico.SMALL[family])) == (encoder.naming, {})
 
 
 def test_old_files_without_text_model_are_read_alike() -> None:
-    keys = [key.replace("text_model.", "") for key in pico.clip_hf_shapes(768, "cond_stage_model.transformer.")]
+    keys = [
+        key.replace("text_model.", "")
+        for key in pico.clip_hf_shapes(768, "cond_stage_model.transformer.")
+    ]
     _, found = encoder_keys(by_name("sd1").encoders[0], keys)
     assert set(found) == {key for key in pico.clip_hf_shapes(768, "")}
 
@@ -123,13 +151,18 @@ DIT_PLACES += [(prefix, True) for prefix in ("transformer/", "")]
 
 @pytest.mark.parametrize(("family", "path"), [("sd3", "context_embedder"), ("flux-dev", "txt_in")])
 @pytest.mark.parametrize(("prefix", "folder"), DIT_PLACES)
-def test_models_that_text_enters_at_one_layer(family: str, path: str, prefix: str, folder: bool) -> None:
+def test_models_that_text_enters_at_one_layer(
+    family: str, path: str, prefix: str, folder: bool
+) -> None:
     keys = mini_dit.model_shapes(family, prefix, folder)
     assert detect(keys).name == family
     for which in ("V", "K", "KV"):
         (layer,) = layers(by_name(family), keys, which)
         assert layer.file_key == f"{prefix}{'context_embedder' if folder else path}.weight"
-        assert layer.canonical == f"diffusion_model.{path}.weight" and layer.shape == keys[layer.file_key]
+        assert (
+            layer.canonical == f"diffusion_model.{path}.weight"
+            and layer.shape == keys[layer.file_key]
+        )
         assert layer.lora_base == f"lora_unet_{path}"
     other = "flux-dev" if family == "sd3" else "sd3"
     with pytest.raises(UnsupportedModelError, match="is not a"):
@@ -137,13 +170,18 @@ def test_models_that_text_enters_at_one_layer(family: str, path: str, prefix: st
 
 
 def test_flux_without_guidance_is_schnell() -> None:
-    assert detect(mini_dit.model_shapes("flux-schnell", "model.diffusion_model.")).name == "flux-schnell"
+    assert (
+        detect(mini_dit.model_shapes("flux-schnell", "model.diffusion_model.")).name
+        == "flux-schnell"
+    )
     names = {row.name: row.modelspec for row in ARCHITECTURES}
     assert (names["flux-dev"], names["flux-schnell"]) == ("flux-1-dev", "flux-1-schnell")
 
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_keys.json").read_text(encoding="utf-8"))
-"""{model: {key: shape}} of the smallest models that ComfyUI detects (`mini_families`), from its own modules."""
+"""{model: {key: shape}} of the smallest models that ComfyUI detects (`mini_families`), from its own
+modules.
+"""
 TEXT_LAYERS = {
     "sd3": ("sd3", ["context_embedder"]),
     "sd3.5-medium": ("sd3", ["context_embedder"]),
@@ -168,18 +206,25 @@ def test_what_comfyui_detects_is_detected(model: str, prefix: str) -> None:
     found = layers(by_name(family), keys)
     assert [layer.ldm_path for layer in found] == paths
     for layer in found:
-        assert layer.canonical == f"diffusion_model.{layer.ldm_path}.weight" and reads_text(layer.canonical)
+        assert layer.canonical == f"diffusion_model.{layer.ldm_path}.weight" and reads_text(
+            layer.canonical
+        )
         assert layer.lora_base == "lora_unet_" + layer.ldm_path.replace(".", "_")
         assert layer.shape == keys[layer.file_key]
     others = [
-        key for key in keys if key.endswith(("qkv.weight", "attn1.to_v.weight", "self_attn.v.weight", "norm.weight"))
+        key
+        for key in keys
+        if key.endswith(("qkv.weight", "attn1.to_v.weight", "self_attn.v.weight", "norm.weight"))
     ]
     assert not any(reads_text(f"diffusion_model.{key.removeprefix(prefix)}") for key in others)
 
 
 def test_keys_and_values_of_every_block_of_a_transformer() -> None:
     keys = {key: tuple(shape) for key, shape in RECORDED["wan"].items()}
-    vace = keys | {"vace_blocks.0.cross_attn.k.weight": (256, 256), "vace_blocks.0.cross_attn.v.weight": (256, 256)}
+    vace = keys | {
+        "vace_blocks.0.cross_attn.k.weight": (256, 256),
+        "vace_blocks.0.cross_attn.v.weight": (256, 256),
+    }
     found = layers(by_name("wan"), vace, "KV")
     assert [layer.kind for layer in found] == ["K", "V"] * 3
     assert found[-1].canonical == "diffusion_model.vace_blocks.0.cross_attn.v.weight"
@@ -189,39 +234,65 @@ def test_keys_and_values_of_every_block_of_a_transformer() -> None:
 @pytest.mark.parametrize(
     ("model", "change", "said"),
     [
-        ("wan", {"text_embedding.0.weight": (256, 2048)}, r"a Wan model, but text_embedding\.0\.weight is 256 x 2048"),
-        ("z-image", {"clip_text_pooled_proj.0.weight": (1024,)}, r"Z-Image model, but it has clip_text_pooled_proj"),
-        ("auraflow", {"cond_seq_linear.weight": (3072, 1024)}, r"an AuraFlow model, but cond_seq_linear"),
+        (
+            "wan",
+            {"text_embedding.0.weight": (256, 2048)},
+            r"a Wan model, but text_embedding\.0\.weight is 256 x 2048",
+        ),
+        (
+            "z-image",
+            {"clip_text_pooled_proj.0.weight": (1024,)},
+            r"Z-Image model, but it has clip_text_pooled_proj",
+        ),
+        (
+            "auraflow",
+            {"cond_seq_linear.weight": (3072, 1024)},
+            r"an AuraFlow model, but cond_seq_linear",
+        ),
     ],
 )
-def test_a_variant_that_reads_other_text_is_refused(model: str, change: dict[str, object], said: str) -> None:
+def test_a_variant_that_reads_other_text_is_refused(
+    model: str, change: dict[str, object], said: str
+) -> None:
     with pytest.raises(UnsupportedModelError, match=said):
         detect(RECORDED[model] | change)
 
 
 def test_what_only_the_nodes_edit_is_said_in_every_list() -> None:
     with pytest.raises(
-        UnsupportedModelError, match=r"Flux\.1 schnell, Chroma \(in ComfyUI\), .*LTX-Video \(in ComfyUI\)\."
+        UnsupportedModelError,
+        match=r"Flux\.1 schnell, Chroma \(in ComfyUI\), .*LTX-Video \(in ComfyUI\)\.",
     ):
         detect({})
 
 
 FLUX, SD3 = mini_dit.model_shapes("flux-dev"), mini_dit.model_shapes("sd3")
 LOOK_ALIKES = {
-    "a Flux.2 model": FLUX | {"double_stream_modulation_img.lin.weight": (9, 3), "txt_in.weight": (6144, 15360)},
-    "a Chroma model, but txt_in.weight is 48 x 2048": {key: size for key, size in FLUX.items() if "vector" not in key}
-    | {"distilled_guidance_layer.norms.0.scale": (4,), "txt_in.weight": (48, 2048)},
+    "a Flux.2 model": (
+        FLUX | {"double_stream_modulation_img.lin.weight": (9, 3), "txt_in.weight": (6144, 15360)}
+    ),
+    "a Chroma model, but txt_in.weight is 48 x 2048": (
+        {key: size for key, size in FLUX.items() if "vector" not in key}
+        | {"distilled_guidance_layer.norms.0.scale": (4,), "txt_in.weight": (48, 2048)}
+    ),
     "an Ovis-Image model": FLUX | {"txt_norm.scale": (2048,)},
     "a ControlNet": FLUX | {"controlnet_blocks.0.weight": (4, 4)},
-    "a Flux model, but it has no vector_in": {key: size for key, size in FLUX.items() if "vector_in" not in key},
+    "a Flux model, but it has no vector_in": {
+        key: size for key, size in FLUX.items() if "vector_in" not in key
+    },
     "a Flux model, but txt_in.weight is 48 x 3584": FLUX | {"txt_in.weight": (48, 3584)},
-    "a Flux model, but vector_in.in_layer.weight is 48 x 1280": FLUX | {"vector_in.in_layer.weight": (48, 1280)},
-    "a HunyuanVideo model": {"txt_in.individual_token_refiner.blocks.0.norm1.weight": (4,)}
-    | FLUX
-    | {"txt_in.input_embedder.weight": (4, 4096), "vector_in.in_layer.weight": (4, 4)},
+    "a Flux model, but vector_in.in_layer.weight is 48 x 1280": (
+        FLUX | {"vector_in.in_layer.weight": (48, 1280)}
+    ),
+    "a HunyuanVideo model": (
+        {"txt_in.individual_token_refiner.blocks.0.norm1.weight": (4,)}
+        | FLUX
+        | {"txt_in.input_embedder.weight": (4, 4096), "vector_in.in_layer.weight": (4, 4)}
+    ),
     "with a context processor": SD3 | {"context_processor.layers.0.attn.qkv.weight": (9, 3)},
-    "a Stable Diffusion 3 model, but context_embedder.weight is 64 x 2048": SD3
-    | {"context_embedder.weight": (64, 2048)},
+    "a Stable Diffusion 3 model, but context_embedder.weight is 64 x 2048": (
+        SD3 | {"context_embedder.weight": (64, 2048)}
+    ),
     "an LTX-Video or PixArt model": {"adaln_single.emb.timestep_embedder.linear_1.bias": (4,)},
 }
 
@@ -235,7 +306,9 @@ def test_look_alikes_are_refused(seen: str) -> None:
 V1 = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0."
 REFUSED = {
     "Flux": {"double_blocks.0.img_attn.qkv.weight": (9, 3), "txt_in.weight": (3, 4096)},
-    "Stable Diffusion 3": {"model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight": (9, 3)},
+    "Stable Diffusion 3": {
+        "model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight": (9, 3)
+    },
     "a Flux": {
         "transformer/single_transformer_blocks.0.attn.to_q.weight": (3, 3),
         "transformer/context_embedder.weight": (3, 3),
@@ -246,21 +319,32 @@ REFUSED = {
     "ControlNet": {"control_model.zero_convs.0.0.weight": (4, 4, 1, 1)},
     "VAE": {"first_stage_model.decoder.conv_in.weight": (4, 4, 3, 3)},
     "text encoder": {"text_model.final_layer_norm.weight": (768,)},
-    "without text cross attention": {"model.diffusion_model.input_blocks.0.0.weight": (4, 4, 3, 3)}
-    | {"first_stage_model.decoder.conv_in.weight": (4, 4, 3, 3)},
+    "without text cross attention": (
+        {"model.diffusion_model.input_blocks.0.0.weight": (4, 4, 3, 3)}
+        | {"first_stage_model.decoder.conv_in.weight": (4, 4, 3, 3)}
+    ),
     "a U-Net without": {"unet/conv_in.weight": (4, 4, 3, 3)},
     "a textual inversion": {"clip_l": (2, 768), "clip_g": (2, 1280)},
     "encoder alone": {"clip_l.transformer.text_model.final_layer_norm.weight": (768,)},
     "No diffusion model": {"anything": (1,)},
-    "SVD": _with({"model.diffusion_model.input_blocks.1.1.time_stack.0.attn1.to_q.weight": (4, 4)}, "sd2"),
+    "SVD": _with(
+        {"model.diffusion_model.input_blocks.1.1.time_stack.0.attn1.to_q.weight": (4, 4)}, "sd2"
+    ),
     "Zero123": _with({"cc_projection.weight": (768, 772)}),
     "image-variation": _with({"cond_stage_model.model.visual.proj": (4, 4)}),
     "AltDiffusion": _with({"cond_stage_model.roberta.pooler.dense.weight": (4, 4)}),
-    "self-attention": _with({V1 + "attn1.to_v.weight": (4, 768), V1 + "attn1.to_k.weight": (4, 768)}),
-    "Kolors": pico.unet_shapes(pico.FAMILIES["sdxl"], "diffusers") | {"encoder_hid_proj.weight": (2048, 4096)},
+    "self-attention": _with(
+        {V1 + "attn1.to_v.weight": (4, 768), V1 + "attn1.to_k.weight": (4, 768)}
+    ),
+    "Kolors": (
+        pico.unet_shapes(pico.FAMILIES["sdxl"], "diffusers")
+        | {"encoder_hid_proj.weight": (2048, 4096)}
+    ),
     "label embedding of width 5632": pico.unet_shapes(replace(pico.FAMILIES["sdxl"], label=5632)),
     "width 640": pico.unet_shapes(replace(pico.FAMILIES["sd1"], context=640)),
-    "packed by a quantiser": _with({V1 + "attn2.to_v.weight": (1536, 1)} | {V1 + "attn2.to_k.weight": (3072,)}),
+    "packed by a quantiser": _with(
+        {V1 + "attn2.to_v.weight": (1536, 1)} | {V1 + "attn2.to_k.weight": (3072,)}
+    ),
 }
 
 

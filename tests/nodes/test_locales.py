@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -44,9 +46,14 @@ def test_no_key_of_the_nodes_is_missing_or_left_over(language: str, comfyui: Pat
 @each_language
 @pytest.mark.parametrize("name", ["nodeDefs", "commands"])
 def test_the_front_end_can_read_every_label(language: str, name: str) -> None:
-    """Its messages have a syntax: a bare `|` parts plural forms, and one that it cannot read stops the whole screen."""
+    """Its messages have a syntax: a bare `|` parts plural forms, and one that it cannot read stops
+    the whole screen.
+    """
     raw = (ROOT / "locales" / language / f"{name}.json").read_text(encoding="utf-8")
-    assert all(re.search(r"[|@{}]", re.sub(r"\{'[^']*'\}", "", one)) is None for one in re.findall(r'"(.*)"', raw))
+    assert all(
+        re.search(r"[|@{}]", re.sub(r"\{'[^']*'\}", "", one)) is None
+        for one in re.findall(r'"(.*)"', raw)
+    )
 
 
 @pytest.mark.comfy
@@ -55,8 +62,12 @@ def test_every_help_page_explains_every_slot(language: str, comfyui: Path) -> No
     from speed_erase.nodes import NODES
 
     for schema in (node.define_schema() for node in NODES):
-        page = (ROOT / "web" / "docs" / schema.node_id / f"{language}.md").read_text(encoding="utf-8")
-        for slot in [one.id for one in schema.inputs] + [one.display_name for one in schema.outputs]:
+        page = (ROOT / "web" / "docs" / schema.node_id / f"{language}.md").read_text(
+            encoding="utf-8"
+        )
+        for slot in [one.id for one in schema.inputs] + [
+            one.display_name for one in schema.outputs
+        ]:
             assert f"**{slot}**" in page, f"{schema.node_id}, {language}: {slot}"
 
 
@@ -68,15 +79,33 @@ def test_no_command_is_missing(language: str) -> None:
 
 
 def printed() -> set[str]:
-    """Everything that the scripts put on the screen: words of their own, and fixed words that the server sends."""
+    """Everything that the scripts put on the screen: words of their own, and fixed words that the
+    server sends.
+    """
     scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "web").glob("*.js"))
     own = set(re.findall(r'\bt\("([^"]+)"', scripts))
-    counts = {word for pair in re.findall(r'\bcounted\(\w+, "([^"]+)", "([^"]+)"', scripts) for word in pair}
+    counts = {
+        word
+        for pair in re.findall(r'\bcounted\(\w+, "([^"]+)", "([^"]+)"', scripts)
+        for word in pair
+    }
     groups = {f"{group}, {place}" for group in GROUPS.values() for place in PLACES.values()}
-    advice = set(re.findall(r'yield "([^"]+)"', inspect.getsource(panel.advice)))
-    rows = re.search(r"^ROWS = {(.*?)^}", (ROOT / "nodes" / "speed_compare.py").read_text(), re.MULTILINE | re.DOTALL)
+    source = ast.parse(textwrap.dedent(inspect.getsource(panel.advice)))
+    advice = {node.value.value for node in ast.walk(source) if isinstance(node, ast.Yield)}
+    rows = re.search(
+        r"^ROWS = {(.*?)^}",
+        (ROOT / "nodes" / "speed_compare.py").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
     assert rows and len(own) > 60 and len(counts) == 4 and len(advice) > 5
-    return own | counts | groups | advice | set(VERDICT_WORDS.values()) | set(re.findall(r': "([^"]+)"', rows[1]))
+    return (
+        own
+        | counts
+        | groups
+        | advice
+        | set(VERDICT_WORDS.values())
+        | set(re.findall(r': "([^"]+)"', rows[1]))
+    )
 
 
 @each_language
@@ -84,4 +113,6 @@ def test_no_word_of_the_screen_is_missing_or_left_over(language: str) -> None:
     words = stored(language, "main")["SPEED"]
     assert set(words) == printed()
     for english, other in words.items():
-        assert other.strip() and sorted(re.findall(r"{\d}", english)) == sorted(re.findall(r"{\d}", other)), english
+        assert other.strip() and sorted(re.findall(r"{\d}", english)) == sorted(
+            re.findall(r"{\d}", other)
+        ), english

@@ -20,7 +20,10 @@ def folder(comfyui, tmp_path):
 def test_every_line_is_judged_whatever_is_wrong_with_others(folder):
     from speed_erase.nodes.concept_list import check
 
-    text = "Van Gogh\n# note\na -> b -> c\nSnoopy | beagle -> dog || character\nvan gogh -> art\ncow -> cow\nx|| paintr"
+    text = (
+        "Van Gogh\n# note\na -> b -> c\nSnoopy | beagle -> dog || character\nvan gogh -> art\ncow"
+        " -> cow\nx|| paintr"
+    )
     answer = check({"text": text, "kind": "style", "file": "none"})
     lines = {one["line"]: one for one in answer["lines"]}
     assert set(lines) == {1, 3, 4, 5, 6, 7}
@@ -37,7 +40,11 @@ def test_what_a_run_would_refuse_is_what_is_marked(folder):
 
     for text in ("Monet\nMonet", "a => b", "x ||", "a | -> b", "‮", "y" * 400):
         said = ConceptListNode.validate_inputs(text=text, kind="style")
-        marked = [one["problem"] for one in check({"text": text, "kind": "style"})["lines"] if one["problem"]]
+        marked = [
+            one["problem"]
+            for one in check({"text": text, "kind": "style"})["lines"]
+            if one["problem"]
+        ]
         assert marked[:1] == ([said] if said is not True and "nothing to erase" not in said else [])
 
 
@@ -45,16 +52,24 @@ def test_notes_speak_of_invisible_characters_and_of_too_many_tokens(folder):
     from speed_erase.nodes.concept_list import check
 
     hidden, long = check({"text": "Mo\u200bnet\n" + "zq " * 90, "kind": "style"})["lines"]
-    assert "Invisible characters were removed from 'Monet'" in hidden["note"] and not hidden["problem"]
+    assert (
+        "Invisible characters were removed from 'Monet'" in hidden["note"] and not hidden["problem"]
+    )
     assert "tokens long, but the text encoder takes 75" in long["note"]
 
 
 def test_a_target_inside_the_kept_names_is_told_on_its_line(folder):
     from speed_erase.nodes.concept_list import check
 
-    asked = {"text": "Van Gogh\nGoya", "kind": "style", "retain": {"text": "Van Gogh Museum\nRembrandt"}}
+    asked = {
+        "text": "Van Gogh\nGoya",
+        "kind": "style",
+        "retain": {"text": "Van Gogh Museum\nRembrandt"},
+    }
     first, second = check(asked)["lines"]
-    assert first["note"] == "It is inside kept names, which are therefore not kept: 'Van Gogh Museum'."
+    assert (
+        first["note"] == "It is inside kept names, which are therefore not kept: 'Van Gogh Museum'."
+    )
     assert not first["problem"] and not second["note"]
 
 
@@ -78,7 +93,14 @@ def test_a_look_at_kept_names_counts_searches_and_tells_what_drops_out(folder):
         "column": "",
         "limit": 0,
     }
-    answer = look({**asked, "concepts": "Van Gogh\nbroken -> a -> b", "concepts_kind": "style", "search": "REM"})
+    answer = look(
+        {
+            **asked,
+            "concepts": "Van Gogh\nbroken -> a -> b",
+            "concepts_kind": "style",
+            "search": "REM",
+        }
+    )
     assert answer["total"] == 3 and answer["counts"].startswith("3 names: typed 3")
     assert answer["names"] == ["Rembrandt"] and answer["found"] == 1
     assert answer["dropped_names"] == ["Van Gogh Museum"] and answer["dropped"] == 1

@@ -30,14 +30,19 @@ def test_a_text_reaches_its_node_and_names_are_neither_html_nor_markdown(sent):
     show("Kept: <img src=x onerror=alert(1)> & others")
     assert sent == [("Kept: ‹img src=x onerror=alert(1)› & others", "7")]
     show("# A -> b\n*x* `y`\n![z](http://z)")
-    assert sent[1][0] == "＃ A → b  \n∗x∗ ˋyˋ  \n![z] (http://z)", "two spaces: a line break wherever it is Markdown"
+    assert sent[1][0] == "＃ A → b  \n∗x∗ ˋyˋ  \n![z] (http://z)", (
+        "two spaces: a line break wherever it is Markdown"
+    )
 
 
 def test_progress_is_told_in_words_and_numbers(comfyui):
     from speed_erase.nodes.host.progress import in_words
 
     assert in_words("retain names", 0, 750, 0.1) == "Encoding kept names: 0 of 750"
-    assert in_words("retain names", 250, 750, 20.0) == "Encoding kept names: 250 of 750, about 40 s to go"
+    assert (
+        in_words("retain names", 250, 750, 20.0)
+        == "Encoding kept names: 250 of 750, about 40 s to go"
+    )
     assert in_words("layers", 10, 70, 60.0) == "Editing layers: 10 of 70, about 6 min to go"
     assert in_words("prepare", 0, 1, 9.0) == "Preparing"
 
@@ -49,9 +54,10 @@ def test_work_is_announced_and_followed_on_its_node(sent):
     progress.announce("Much to do.")
     progress("concepts", 0, 5)
     progress("concepts", 1, 5)  # words that change faster cannot be read
-    assert sent == [("Much to do.", "7"), ("Encoding concepts: 0 of 5  \nMuch to do.", "7")], (
-        "not faster than one reads"
-    )
+    assert sent == [
+        ("Much to do.", "7"),
+        ("Encoding concepts: 0 of 5  \nMuch to do.", "7"),
+    ], "not faster than one reads"
 
 
 def test_a_long_text_is_cut_and_says_so(sent):
@@ -70,6 +76,10 @@ def test_without_a_node_or_a_server_nothing_happens(sent, monkeypatch):
 def test_every_node_that_tells_something_can_show_it(comfyui):
     from speed_erase.nodes import NODES
 
-    telling = {node.define_schema().node_id for node in NODES if "unique_id" in str(node.define_schema().hidden)}
+    telling = {
+        node.define_schema().node_id
+        for node in NODES
+        if "unique_id" in str(node.define_schema().hidden)
+    }
     silent = {"ConceptList", "SpeedSettings", "SpeedApplyErasure"}
     assert telling == {node.define_schema().node_id for node in NODES} - silent

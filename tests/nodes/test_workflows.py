@@ -1,4 +1,6 @@
-"""The example graphs open: every node exists, every widget has its value, every link its two ends."""
+"""The example graphs open: every node exists, every widget has its value, every link its two
+ends.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_every_template_is_there_with_a_picture_of_its_own() -> None:
     pictures = {path.stem: path.with_suffix(".jpg").read_bytes() for path in GRAPHS}
     assert len(set(pictures.values())) == len(TEMPLATES)
     for title, content in pictures.items():
-        assert Image.open(io.BytesIO(content)).size == (SIDE, SIDE) and len(content) <= MOST_BYTES, title
+        assert (
+            Image.open(io.BytesIO(content)).size == (SIDE, SIDE) and len(content) <= MOST_BYTES
+        ), title
 
 
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
@@ -40,7 +44,9 @@ def test_a_template_fits_a_window_at_a_size_that_can_be_read(path: Path) -> None
 
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
 def test_a_newcomer_finds_words_beside_every_graph(path: Path) -> None:
-    notes = [node for node in json.loads(path.read_text())["nodes"] if node["type"] == "MarkdownNote"]
+    notes = [
+        node for node in json.loads(path.read_text())["nodes"] if node["type"] == "MarkdownNote"
+    ]
     assert len(notes) == 1 and len(notes[0]["widgets_values"][0]) > 80
 
 
@@ -80,7 +86,9 @@ def test_every_node_has_a_help_page_and_every_page_a_node(comfyui: Path) -> None
     schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
     assert set(pages) == set(schemas)
     for name, schema in schemas.items():
-        for slot in [one.id for one in schema.inputs] + [one.display_name for one in schema.outputs]:
+        for slot in [one.id for one in schema.inputs] + [
+            one.display_name for one in schema.outputs
+        ]:
             assert f"**{slot}**" in pages[name], f"the page of {name} does not explain {slot}"
 
 
@@ -116,7 +124,11 @@ def test_the_blueprint_holds_our_nodes_with_their_widgets(comfyui: Path) -> None
     (inner,) = graph["definitions"]["subgraphs"]
     assert graph["nodes"][0]["type"] == inner["id"] and inner["name"] == "Erase and compare"
     nodes = {str(node["id"]): node for node in inner["nodes"]}
-    assert {node["type"] for node in nodes.values()} == {"ConceptList", "SpeedErase", "SpeedCompare"}
+    assert {node["type"] for node in nodes.values()} == {
+        "ConceptList",
+        "SpeedErase",
+        "SpeedCompare",
+    }
     for node in nodes.values():
         widgets = [one.id for one in schemas[node["type"]].inputs if is_widget(one)]
         assert len(node["widgets_values"]) == len(widgets), node["type"]

@@ -7,7 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from speed_erase.speed_ops.certificate.certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
+from speed_erase.speed_ops.certificate.certificate import (
+    Certificate,
+    ConceptResult,
+    Drift,
+    LayerFacts,
+    verdict,
+)
 from speed_erase.speed_ops.certificate.forecast import Forecast
 from speed_erase.speed_ops.engine.curve import Curve, CurvePoint
 from speed_erase.speed_ops.report.chart import certificate_chart, forecast_chart
@@ -15,10 +21,13 @@ from speed_erase.speed_ops.report.chart import certificate_chart, forecast_chart
 
 def certificate(left: float, count: int = 1, name: str = "Van Gogh") -> Certificate:
     results = tuple(
-        ConceptResult(f"{name} {i}", verdict(left, left), left, left, left, left, 0.0) for i in range(count)
+        ConceptResult(f"{name} {i}", verdict(left, left), left, left, left, left, 0.0)
+        for i in range(count)
     )
     drift = (Drift("kept", "bare", 10, 0.01, 0.02, 0.03, (("Monet", 0.03),)),)
-    return Certificate(results, drift, 0.0, (0.0,), (LayerFacts("k", 1, 0, 5, 1, 0.1),), (), {"solve": 0.1}, ())
+    return Certificate(
+        results, drift, 0.0, (0.0,), (LayerFacts("k", 1, 0, 5, 1, 0.1),), (), {"solve": 0.1}, ()
+    )
 
 
 def test_a_picture_of_bytes() -> None:
@@ -28,13 +37,19 @@ def test_a_picture_of_bytes() -> None:
 
 
 def curve(left: float, budget: float | None = 0.1) -> Curve:
-    points = tuple(CurvePoint(1.0 / n, 1.0 - 0.04 * n, 0.02 * n, 0.0, 1.0 - 0.05 * n) for n in range(1, 20))
-    return Curve(points, CurvePoint(0.5, left, 0.08, 0.001, left), budget, 32, True, (("Monet", 0.3),))
+    points = tuple(
+        CurvePoint(1.0 / n, 1.0 - 0.04 * n, 0.02 * n, 0.0, 1.0 - 0.05 * n) for n in range(1, 20)
+    )
+    return Curve(
+        points, CurvePoint(0.5, left, 0.08, 0.001, left), budget, 32, True, (("Monet", 0.3),)
+    )
 
 
 def test_the_trade_off_is_drawn_below_with_the_chosen_point() -> None:
     plain = certificate_chart(certificate(0.1))
-    low, high = (certificate_chart(replace(certificate(0.1), curve=curve(left))) for left in (0.2, 0.9))
+    low, high = (
+        certificate_chart(replace(certificate(0.1), curve=curve(left))) for left in (0.2, 0.9)
+    )
     assert low.shape == high.shape and low.shape[0] > plain.shape[0] + 200
     red = [np.argwhere((image[..., 0] > 180) & (image[..., 1] < 80)) for image in (low, high)]
     assert all(len(found) > 60 for found in red), "the dot"
@@ -52,7 +67,10 @@ def test_more_left_means_a_longer_and_redder_bar() -> None:
 def test_the_way_to_go_is_the_strong_part_of_a_bar() -> None:
     whole = certificate(0.9)
     part = replace(whole, concepts=tuple(replace(one, probe_to_go=0.45) for one in whole.concepts))
-    strong = [int((certificate_chart(one)[..., :] == (197, 48, 48)).all(axis=2).sum()) for one in (whole, part)]
+    strong = [
+        int((certificate_chart(one)[..., :] == (197, 48, 48)).all(axis=2).sum())
+        for one in (whole, part)
+    ]
     assert strong[1] == pytest.approx(strong[0] / 2, rel=0.02)
 
 
@@ -66,6 +84,8 @@ def test_any_name_can_be_drawn() -> None:
 
 
 def test_a_forecast_shows_its_first_names_and_none_at_all() -> None:
-    many = Forecast(tuple(f"n{i}" for i in range(50)), tuple(0.5 - i / 100 for i in range(50)), tuple(range(50)))
+    many = Forecast(
+        tuple(f"n{i}" for i in range(50)), tuple(0.5 - i / 100 for i in range(50)), tuple(range(50))
+    )
     assert forecast_chart(many).shape[0] < 700
     assert forecast_chart(Forecast((), (), ())).size > 0

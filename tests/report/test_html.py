@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from speed_erase.speed_ops.concepts.names import quoted
 from speed_erase.speed_ops.errors import FileError
-from speed_erase.speed_ops.files.recipe import Recipe, RecipeConcept, RecipeRetain
 from speed_erase.speed_ops.files.redaction import Redactor
+from speed_erase.speed_ops.recipe import Recipe, RecipeConcept, RecipeRetain
 from speed_erase.speed_ops.report.html import render, report_page
+from speed_erase.speed_ops.text.names import quoted
 
 EVIL = "<script>alert('x')</script>&\"'"
 VOID = {"meta", "br", "line", "rect"}
@@ -35,19 +35,29 @@ def facts(concepts: int = 2, drift: bool = True, **changes: Any) -> dict[str, An
         }
         for i in range(concepts)
     ]
-    part = {"group": "kept", "where": "bare", "names": 3, "median": 0.01, "p95": 0.02, "maximum": 0.4}
+    part = {
+        "group": "kept",
+        "where": "bare",
+        "names": 3,
+        "median": 0.01,
+        "p95": 0.02,
+        "maximum": 0.4,
+    }
     certificate = {
         "concepts": results,
-        "drift": [
-            part | {"worst": (("Kept name", 0.4),)},
-            part | {"group": "held_out", "where": "context", "worst": ()},
-        ]
-        if drift
-        else [],
+        "drift": (
+            [
+                part | {"worst": (("Kept name", 0.4),)},
+                part | {"group": "held_out", "where": "context", "worst": ()},
+            ]
+            if drift
+            else []
+        ),
         "sot_drift": 1e-16,
         "null_text_drift": (1e-16,),
         "layers": [
-            {"key": f"diffusion_model.l{i}.weight", "room": 700, "rank": 4, "change": 0.01 * i} for i in range(16)
+            {"key": f"diffusion_model.l{i}.weight", "room": 700, "rank": 4, "change": 0.01 * i}
+            for i in range(16)
         ],
         "seconds": {"solve": 1.0},
         "warnings": ["Something to know."],
@@ -62,7 +72,10 @@ def facts(concepts: int = 2, drift: bool = True, **changes: Any) -> dict[str, An
         "package_version": "0.1.0",
         "strength": 1.0,
         "clip_skip": None,
-        "concepts": [{"target": one["name"], "anchor": "art", "kind": "style", "aliases": ()} for one in results],
+        "concepts": [
+            {"target": one["name"], "anchor": "art", "kind": "style", "aliases": ()}
+            for one in results
+        ],
         "retain": [{"label": "artists", "names": None}],
         "retain_count": 100,
         "in_context": 10,
@@ -84,7 +97,9 @@ class Strict(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.seen.add(tag)
-        if tag not in VOID or (tag in ("rect", "line") and not self.get_starttag_text().endswith("/>")):
+        if tag not in VOID or (
+            tag in ("rect", "line") and not self.get_starttag_text().endswith("/>")
+        ):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: object) -> None:
@@ -113,7 +128,9 @@ def test_page_is_whole_and_needs_no_other_file(count: int, drift: bool) -> None:
 
 
 def test_names_are_text() -> None:
-    given = facts(1, model=EVIL, dropped=[EVIL], unusable=[EVIL], retain=[{"label": EVIL, "names": 3}])
+    given = facts(
+        1, model=EVIL, dropped=[EVIL], unusable=[EVIL], retain=[{"label": EVIL, "names": 3}]
+    )
     given["certificate"]["concepts"][0]["name"] = EVIL
     given["certificate"]["warnings"] = [EVIL]
     given["certificate"]["drift"][0]["worst"] = ((EVIL, 0.3),)
@@ -131,7 +148,11 @@ def test_verdicts_are_shown_as_they_are() -> None:
 
 def test_the_way_to_go_is_drawn_inside_what_is_left() -> None:
     given = facts(1)
-    given["certificate"]["concepts"][0] |= {"verdict": "erased", "probe_median": 0.8, "probe_to_go": 0.2}
+    given["certificate"]["concepts"][0] |= {
+        "verdict": "erased",
+        "probe_median": 0.8,
+        "probe_to_go": 0.2,
+    }
     page = render(given)
     pale, strong = (
         float(re.findall(rf'<rect class="{words}"[^>]* width="([\d.]+)"', page)[0])
@@ -143,7 +164,10 @@ def test_the_way_to_go_is_drawn_inside_what_is_left() -> None:
 
 def test_the_words_of_the_marks_do_not_overlap() -> None:
     """Estimated with six units a letter, more than the font takes."""
-    drawn = re.findall(r'<text class="small" x="([\d.]+)" y="13" text-anchor="(\w+)">([^<]+)</text>', render(facts()))
+    drawn = re.findall(
+        r'<text class="small" x="([\d.]+)" y="13" text-anchor="(\w+)">([^<]+)</text>',
+        render(facts()),
+    )
     assert [words for _, _, words in drawn] == ["erased below", "still there above"]
     spans = []
     for x, anchor, words in drawn:
@@ -154,7 +178,18 @@ def test_the_words_of_the_marks_do_not_overlap() -> None:
 
 
 SALT = "pepper"
-ODD = ("O'Brien", 'Say "hi"', "back\\slash", "Zoë", "吉卜力", "C++", "Snoopy 🐶", "R&B <i>", "Van Gogh", "GOGH")
+ODD = (
+    "O'Brien",
+    'Say "hi"',
+    "back\\slash",
+    "Zoë",
+    "吉卜力",
+    "C++",
+    "Snoopy 🐶",
+    "R&B <i>",
+    "Van Gogh",
+    "GOGH",
+)
 
 
 def outcome(names: tuple[str, ...], **changes: Any) -> Any:
@@ -171,10 +206,16 @@ def outcome(names: tuple[str, ...], **changes: Any) -> Any:
     recipe = Recipe(
         tuple(RecipeConcept(name, f"anchor of {name}", "style") for name in names),
         {"method": "speed"},
-        retain=(RecipeRetain("artists", ""), RecipeRetain("mine.txt", "", "", tuple(f"kept {name}" for name in names))),
+        retain=(
+            RecipeRetain("artists", ""),
+            RecipeRetain("mine.txt", "", "", tuple(f"kept {name}" for name in names)),
+        ),
     )
     rows = SimpleNamespace(
-        retain=SimpleNamespace(names=names), in_context=1, dropped=[f"{names[0]} x"], unusable=list(names)
+        retain=SimpleNamespace(names=names),
+        in_context=1,
+        dropped=[f"{names[0]} x"],
+        unusable=list(names),
     )
     made = {
         "recipe": recipe,
@@ -199,16 +240,26 @@ def test_a_redacted_page_shows_no_name() -> None:
         assert name in html.unescape(plain), "it is there to be hidden"
         assert name.casefold() not in html.unescape(hidden).casefold(), name
         assert name == "mine.txt" or Redactor(SALT)(name) in hidden
-    assert "artists" in hidden and "model of redacted:" in hidden and "The kept name" in html.unescape(hidden)
+    assert (
+        "artists" in hidden
+        and "model of redacted:" in hidden
+        and "The kept name" in html.unescape(hidden)
+    )
 
 
-@pytest.mark.parametrize("word", ["style", "concept", "erased", "still there", "kept", "report", "names", "body"])
+@pytest.mark.parametrize(
+    "word", ["style", "concept", "erased", "still there", "kept", "report", "names", "body"]
+)
 def test_a_name_that_is_a_word_of_the_page_hides_no_word_of_it(word: str) -> None:
     page = report_page(outcome((word, "Van Gogh")), checkpoint("x"), SALT)
     check(page)
     shown = html.unescape(page)
     assert f"The kept name '{Redactor(SALT)(word)}' is nearly the same as the concept" in shown
-    assert f"<td>{Redactor(SALT)(word)}</td>" in page and "of 2 concepts erased" in page and "Van Gogh" not in page
+    assert (
+        f"<td>{Redactor(SALT)(word)}</td>" in page
+        and "of 2 concepts erased" in page
+        and "Van Gogh" not in page
+    )
 
 
 def test_no_page_is_written_should_redaction_ever_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,13 @@ class Workshop:
         mini.write_model(folder / "models" / "m.safetensors")
         mini.write_folder(folder / "models" / "pipeline")
         os.environ["SPEED_ERASE_CACHE"] = str(self.cache)
-        self.run([*self.erase("m.safetensors", folder / "good"), "--save", "checkpoint,lora,recipe,report"])
+        self.run(
+            [
+                *self.erase("m.safetensors", folder / "good"),
+                "--save",
+                "checkpoint,lora,recipe,report",
+            ]
+        )
 
     def run(self, arguments: list[str]) -> None:
         """To its end, here."""
@@ -42,13 +48,28 @@ class Workshop:
 
     def erase(self, model: str, out: Path, strength: str = "1") -> list[str]:
         """`erase` with results that may be replaced."""
-        common = ["erase", str(self.folder / "models" / model), "--concepts", mini.CONCEPTS, *mini.QUICK]
+        common = [
+            "erase",
+            str(self.folder / "models" / model),
+            "--concepts",
+            mini.CONCEPTS,
+            *mini.QUICK,
+        ]
         return [*common, "--strength", strength, "--out", str(out), "--quiet", "--force"]
 
     def batch(self, out: Path) -> list[str]:
         """`batch` over both models."""
         recipe = self.folder / "good" / "m-recipe.json"
-        return ["batch", "--recipe", str(recipe), "--in", str(self.folder / "models"), "--out", str(out), "--quiet"]
+        return [
+            "batch",
+            "--recipe",
+            str(recipe),
+            "--in",
+            str(self.folder / "models"),
+            "--out",
+            str(out),
+            "--quiet",
+        ]
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -62,19 +83,29 @@ def digests(folder: Path) -> dict[str, str]:
         if path.is_file() and not any(part.endswith(HIDDEN) for part in relative.parts):
             content = path.read_bytes()
             whole_page = path.suffix == ".html" and content.rstrip().endswith(b"</html>")
-            found[relative.as_posix()] = "a whole page" if whole_page else hashlib.sha256(content).hexdigest()
+            found[relative.as_posix()] = (
+                "a whole page" if whole_page else hashlib.sha256(content).hexdigest()
+            )
     return found
 
 
 def leftovers(folder: Path) -> list[str]:
     """What is hidden in a folder."""
-    return [path.name for path in folder.iterdir() if path.name.endswith(HIDDEN)] if folder.exists() else []
+    return (
+        [path.name for path in folder.iterdir() if path.name.endswith(HIDDEN)]
+        if folder.exists()
+        else []
+    )
 
 
 class Killer:
-    """Starts one kind of run over and over, kills it at a random moment, and looks at what is there."""
+    """Starts one kind of run over and over, kills it at a random moment, and looks at what is
+    there.
+    """
 
-    def __init__(self, workshop: Workshop, nursery: mini.Nursery, kind: str, out: Path, seed: int = 0) -> None:
+    def __init__(
+        self, workshop: Workshop, nursery: mini.Nursery, kind: str, out: Path, seed: int = 0
+    ) -> None:
         self.nursery, self.out, self.dice = nursery, out, random.Random(seed)
         model = "pipeline" if kind == "folder" else "m.safetensors"
         arguments = {
@@ -104,7 +135,9 @@ class Killer:
         assert self.nursery.wait() == 0
 
     def strike(self, how: int = KILL) -> bool:
-        """One run, killed; whether it was caught at work. Every name must hold the old content or the new one."""
+        """One run, killed; whether it was caught at work. Every name must hold the old content or
+        the new one.
+        """
         before = set(leftovers(self.out))
         process = self.nursery.start(self.arguments)
         time.sleep(self.dice.uniform(0.02, 1.0) * self.longest)
@@ -113,13 +146,17 @@ class Killer:
         caught = self.nursery.wait() != 0
         found = digests(self.out) if self.out.exists() else {}
         for name, content in found.items():
-            assert content in (self.old.get(name), self.new.get(name)), f"{name} is neither old nor new"
+            assert content in (
+                self.old.get(name),
+                self.new.get(name),
+            ), f"{name} is neither old nor new"
         lost = [name for name in self.old if name not in found and not self._aside(name)]
         assert not lost, f"{lost} are gone"
         if how != KILL:
             assert set(leftovers(self.out)) <= before, "a run that could clean up did not"
         if self.kind == "batch" and not self.dice.randrange(3):
-            shutil.rmtree(self.out, ignore_errors=True)  # begin anew now and then: else all is done and skipped
+            # begin anew now and then: else all is done and skipped
+            shutil.rmtree(self.out, ignore_errors=True)
         return caught
 
     def _aside(self, name: str) -> bool:
@@ -163,7 +200,17 @@ STONES = (
         b"&a [*a,*a]",
         b"!!python/name:os",
     ),
-    *(b"\x1b[31m", "\u202e".encode(), "\u200b".encode(), b"\0", b"\r\n", b"- " * 500, b"{" * 500, b"1e400", b".nan"),
+    *(
+        b"\x1b[31m",
+        "\u202e".encode(),
+        "\u200b".encode(),
+        b"\0",
+        b"\r\n",
+        b"- " * 500,
+        b"{" * 500,
+        b"1e400",
+        b".nan",
+    ),
 )
 
 LISTS = (
@@ -189,12 +236,15 @@ output: {folder: out}
 class Fuzzer:
     """Feeds the command line with broken files; `survives(arguments)` judges each run."""
 
-    def __init__(self, workshop: Workshop, place: Path, survives: Callable[[list[str]], None]) -> None:
+    def __init__(
+        self, workshop: Workshop, place: Path, survives: Callable[[list[str]], None]
+    ) -> None:
         self.place, self.survives = place, survives
         good = workshop.folder / "good"
         self.recipe = (good / "m-recipe.json").read_bytes()
         self.file = (good / "m-eraser-lora.safetensors").read_bytes()
-        # A model that is not there: everything before it is read and checked in full, and nothing is solved.
+        # A model that is not there: everything before it is read and checked in full, and nothing
+        # is solved.
         self.absent, self.out = str(place / "absent.safetensors"), str(place / "out")
 
     def __call__(self, number: int) -> None:
@@ -211,7 +261,9 @@ class Fuzzer:
         length = int.from_bytes(self.file[:8], "little")
         head = mutated(self.file[8 : 8 + length], dice)
         said = len(head) if dice.random() < 0.8 else dice.randrange(2**63)
-        file = self._write("f.safetensors", said.to_bytes(8, "little") + head + self.file[8 + length :])
+        file = self._write(
+            "f.safetensors", said.to_bytes(8, "little") + head + self.file[8 + length :]
+        )
         self.survives(["inspect", file])
         self.survives(["verify", file, "--base", file])
         self.survives(["apply", file, self.absent, "--out", self.out])

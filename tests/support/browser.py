@@ -1,4 +1,6 @@
-"""A real browser on a real front end: a page of ComfyUI, and what a person would do and see on it."""
+"""A real browser on a real front end: a page of ComfyUI, and what a person would do and see on
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,22 @@ def find_browser() -> tuple[str | None, str]:
 
 
 def newest_front_end() -> Path | None:
-    """The files of the newest front end's package: SPEED_FRONT_END, else the highest version that was unpacked."""
+    """The files of the newest front end's package: SPEED_FRONT_END, else the highest version that
+    was unpacked.
+    """
     named = os.environ.get("SPEED_FRONT_END")
     if named:
         return Path(named)
-    found = [path for path in _BUNDLES.glob("*/comfyui_frontend_package/static") if (path / "index.html").is_file()]
-    return max(found, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parts[-3])], default=None)
+    found = [
+        path
+        for path in _BUNDLES.glob("*/comfyui_frontend_package/static")
+        if (path / "index.html").is_file()
+    ]
+    return max(
+        found,
+        key=lambda path: [int(part) for part in re.findall(r"\d+", path.parts[-3])],
+        default=None,
+    )
 
 
 class Screen:
@@ -45,13 +57,17 @@ class Screen:
         self.settings: dict[str, Any] = {}
         self.faults: list[str] = []
         """Errors that our own files caused."""
-        page.on("console", lambda one: self._note(one.type, f"{one.text} {one.location.get('url', '')}"))
+        page.on(
+            "console", lambda one: self._note(one.type, f"{one.text} {one.location.get('url', '')}")
+        )
         page.on("pageerror", lambda one: self._note("error", f"{one} {getattr(one, 'stack', '')}"))
         page.route("**/*", self._inside_only)
         page.set_default_timeout(_WAIT)  # a busy machine is slow, not wrong
 
     def _note(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning") and ("ComfyUI-SPEED" in text or "[SPEED]" in text or "speed" in text.lower()):
+        if kind in ("error", "warning") and (
+            "ComfyUI-SPEED" in text or "[SPEED]" in text or "speed" in text.lower()
+        ):
             self.faults.append(text)
 
     def _inside_only(self, route: Any) -> None:
@@ -60,18 +76,25 @@ class Screen:
 
     def open(self, nodes2: bool, palette: str = "dark", language: str = "en") -> Screen:
         """ComfyUI with this way of drawing nodes, these colours and this language."""
-        self.settings = {"Comfy.TutorialCompleted": True, "Comfy.VueNodes.Enabled": nodes2, "Comfy.Locale": language}
+        self.settings = {
+            "Comfy.TutorialCompleted": True,
+            "Comfy.VueNodes.Enabled": nodes2,
+            "Comfy.Locale": language,
+        }
         self.settings |= {"Comfy.Minimap.Visible": False, "Comfy.InstalledVersion": "1.0.0"}
         self.settings |= {"Comfy.ColorPalette": palette}
         return self.reload()
 
     def reload(self) -> Screen:
-        """As with F5, until the workflow that was open last, or the front end's first one, is there."""
-        assert self.page.request.post(f"{self.address}/settings", data=self.settings).ok  # pages share them
+        """As with F5, until the workflow that was open last, or the front end's first one, is
+        there.
+        """
+        # pages share them
+        assert self.page.request.post(f"{self.address}/settings", data=self.settings).ok
         self.page.goto(self.address)
         self.page.wait_for_function(
-            "() => !!(window.app?.extensionManager?.workflow?.activeWorkflow && app.graph?._nodes?.length"
-            " && LiteGraph.registered_node_types.SpeedErase)",
+            "() => !!(window.app?.extensionManager?.workflow?.activeWorkflow &&"
+            " app.graph?._nodes?.length && LiteGraph.registered_node_types.SpeedErase)",
             timeout=_WAIT,
         )
         return self
@@ -87,7 +110,10 @@ class Screen:
 
     def drawn(self) -> None:
         """Until the page has drawn what changed."""
-        self.run("async () => { for (let i = 0; i < 3; i++) await new Promise((done) => requestAnimationFrame(done)) }")
+        self.run(
+            "async () => { for (let i = 0; i < 3; i++) await new Promise((done) =>"
+            " requestAnimationFrame(done)) }"
+        )
 
     def open_template(self, title: str) -> None:
         """Clicks a card in Browse Templates, as a newcomer does."""
@@ -109,7 +135,8 @@ class Screen:
     def look(self, scale: float, offset: tuple[int, int]) -> None:
         """Zooms, and moves the graph by so much in its own units."""
         self.run(
-            "([scale, offset]) => { Object.assign(app.canvas.ds, { scale, offset }); app.canvas.setDirty(true, true) }",
+            "([scale, offset]) => { Object.assign(app.canvas.ds, { scale, offset });"
+            " app.canvas.setDirty(true, true) }",
             [scale, offset],
         )
         self.drawn()
@@ -126,7 +153,8 @@ class Screen:
         """Moves a widget as its own control does."""
         self.run(
             "([kind, name, value]) => { const node = app.graph._nodes.find((n) => n.type === kind);"
-            " const one = node.widgets.find((w) => w.name === name); one.value = value; one.callback?.(value) }",
+            " const one = node.widgets.find((w) => w.name === name); one.value = value;"
+            " one.callback?.(value) }",
             [kind, name, value],
         )
 
@@ -145,8 +173,9 @@ class Screen:
     def wait_for_check(self) -> None:
         """Until the server's answer for every line of the concept list is drawn."""
         self.page.wait_for_function(
-            "() => { const { source, said } = app.graph._nodes.find((n) => n.type === 'ConceptList').speedEditor;"
-            " return source.text().split('\\n').every((raw, i) => !raw || raw[0] === '#' || said.has(`${i} ${raw}`)) }",
+            "() => { const { source, said } = app.graph._nodes.find((n) => n.type ==="
+            " 'ConceptList').speedEditor; return source.text().split('\\n').every((raw, i) => !raw"
+            " || raw[0] === '#' || said.has(`${i} ${raw}`)) }",
             timeout=_WAIT,
         )
         self.drawn()

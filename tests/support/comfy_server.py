@@ -1,4 +1,6 @@
-"""A real ComfyUI server on the CPU, in surroundings of its own, with this package linked into its custom nodes."""
+"""A real ComfyUI server on the CPU, in surroundings of its own, with this package linked into its
+custom nodes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 600
 """Twenty on an idle core; a machine that is busy with other things must not fail the tests."""
 
-# Stock loaders expect whole text encoders; this one, in the throw-away folder only, loads shrunken ones.
+# Stock loaders expect whole text encoders; this one, in the throw-away folder only, loads shrunken
+# ones.
 _TINY_LOADER = """
 import comfy.sd
 import folder_paths
@@ -137,10 +140,26 @@ class ComfyServer:
 
     def start(self) -> ComfyServer:
         """Starts main.py and waits until it answers."""
-        command = [sys.executable, "main.py", "--cpu", "--base-directory", str(self.folder), "--port", str(self.port)]
-        command += ["--disable-api-nodes", "--database-url", "sqlite:///:memory:", "--disable-auto-launch"]
+        command = [
+            sys.executable,
+            "main.py",
+            "--cpu",
+            "--base-directory",
+            str(self.folder),
+            "--port",
+            str(self.port),
+        ]
+        command += [
+            "--disable-api-nodes",
+            "--database-url",
+            "sqlite:///:memory:",
+            "--disable-auto-launch",
+        ]
         command += ["--front-end-root", str(self._front_end)] if self._front_end else []
-        surroundings = os.environ | {"SPEED_ERASE_CACHE": str(self.folder / "cache"), "PYTHONUNBUFFERED": "1"}
+        surroundings = os.environ | {
+            "SPEED_ERASE_CACHE": str(self.folder / "cache"),
+            "PYTHONUNBUFFERED": "1",
+        }
         self._log = (self.folder / "server.log").open("ab")
         self._process = subprocess.Popen(
             command, cwd=self.checkout, env=surroundings, stdout=self._log, stderr=subprocess.STDOUT
@@ -228,14 +247,19 @@ class ComfyServer:
         """Nodes that were executed, not taken from the cache."""
         entry = self.wait(prompt)
         cached = {
-            node for name, facts in entry["status"]["messages"] if name == "execution_cached" for node in facts["nodes"]
+            node
+            for name, facts in entry["status"]["messages"]
+            if name == "execution_cached"
+            for node in facts["nodes"]
         }
         return set(entry["prompt"][2]) - cached
 
 
 def sentence(error: ServerError) -> str:
     """What a failed run shows the user."""
-    return next(facts["exception_message"] for name, facts in error.details if name == "execution_error")
+    return next(
+        facts["exception_message"] for name, facts in error.details if name == "execution_error"
+    )
 
 
 def _link(path: Path, place: Path) -> None:

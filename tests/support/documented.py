@@ -1,4 +1,5 @@
-"""Runs the commands that docs/cli.md shows, compares what they say with the page, and rewrites its blocks.
+"""Runs the commands that docs/cli.md shows, compares what they say with the page, and rewrites its
+blocks.
 
     python tests/support/documented.py            says where the page and the program differ
     python tests/support/documented.py --write    puts the program's own words into the page
@@ -35,7 +36,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 _FENCE = "```console\n"
 _BLOCK = re.compile(
-    r"^```console\n\$ (?P<command>.+)\n(?P<shown>(?:.*\n)*?)```$(?:\n\nExit code (?P<code>\d+)\b)?", re.MULTILINE
+    r"^```console\n\$ (?P<command>.+)\n(?P<shown>(?:.*\n)*?)```$(?:\n\nExit code (?P<code>\d+)\b)?",
+    re.MULTILINE,
 )
 
 
@@ -65,8 +67,12 @@ def blocks(page: str) -> list[Block]:
         Block(match["command"], tuple(match["shown"].splitlines()), int(match["code"] or 0))
         for match in _BLOCK.finditer(page)
     ]
-    if len(found) != page.count(_FENCE) or any(line.startswith("$ ") for block in found for line in block.shown):
-        raise ValueError("A console block must hold one command, in its first line, and what the command says.")
+    if len(found) != page.count(_FENCE) or any(
+        line.startswith("$ ") for block in found for line in block.shown
+    ):
+        raise ValueError(
+            "A console block must hold one command, in its first line, and what the command says."
+        )
     return found
 
 
@@ -91,7 +97,8 @@ def _inside(folder: Path) -> Iterator[None]:
         for name in ("SPEED_ERASE_SALT", "COMFYUI_PATH", "FORCE_COLOR", "PYTHON_COLORS"):
             os.environ.pop(name, None)
         os.chdir(folder)
-        torch.set_num_threads(1)  # more of them wait for each other when other programs use the processors
+        # more of them wait for each other when other programs use the processors
+        torch.set_num_threads(1)
         try:
             yield
         finally:
@@ -104,11 +111,15 @@ def _run(command: str) -> Run:
     if words[-3:-1] == ["|", "head"]:
         lines, words = int(words[-1].removeprefix("-")), words[:-3]
     if words[0] != "speed-erase" or "|" in words:
-        raise ValueError(f"Only speed-erase can be run, with `| head -N` after it at most: {command}")
+        raise ValueError(
+            f"Only speed-erase can be run, with `| head -N` after it at most: {command}"
+        )
     stream = io.StringIO()
     with redirect_stdout(stream), redirect_stderr(stream):
         code = speed_erase(words[1:])
-    return Run(command, tuple(line.rstrip() for line in stream.getvalue().splitlines()[:lines]), code)
+    return Run(
+        command, tuple(line.rstrip() for line in stream.getvalue().splitlines()[:lines]), code
+    )
 
 
 def _write_sd3() -> None:
@@ -147,7 +158,9 @@ def _remove_broken() -> None:
 
 def _write_job() -> None:
     """The job file that the page shows."""
-    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(
+        r"^```yaml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     Path("job.yaml").write_text(shown, encoding="utf-8")
 
 
@@ -178,14 +191,21 @@ VARIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?<![\d.])(?!0\.0 )\d+(\.\d)? (GB|MB|kB)\b", r"<size> \2"),
     (r"<size> [GM]B(?= are free)", "<size>"),
     (r"(?<=the rest takes about )\d+ s\b", "<seconds>"),
-    # Measured values decide these: which names are filtered out, which are worth encoding in prompts, what is left.
+    # Measured values decide these: which names are filtered out, which are worth encoding in
+    # prompts, what is left.
     (r"(?<= names \()(alone|in prompts), \d+(?=\): drift)", r"\1, <count>"),
     (r"(?<=^Encoding kept names in prompts: )\d+", "<count>"),
     (r"[1-9]\d*(?= texts encoded| read from the cache)", "<count>"),
     (r"(?<=room for )\d+( to \d+)?", "<count>"),
     # How many points of the curve lie below the drifts that are told.
     (r"(?<=Otherwise: )<share> for <share>(, <share> for <share>)*", "<offers>"),
-    (r"(?<=encoded): about \d+ s on this machine, less with a cache|; those of earlier runs come from the cache", ""),
+    (
+        (
+            r"(?<=encoded): about \d+ s on this machine, less with a cache|; those of earlier runs"
+            r" come from the cache"
+        ),
+        "",
+    ),
     # The names that moved most, or would; how many are listed does not vary.
     (r"(?<=moved most: ).+(?=\.$)", _listed),
     (r"^\S+(?: \S+)* {2,}<share>$", "<name> <share>"),
@@ -194,14 +214,17 @@ VARIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     # The width of columns.
     (r"(?<=\S) {2,}", " "),
 )
-"""What may differ between two machines, and what stands for it in a comparison. All else must be equal.
+"""What may differ between two machines, and what stands for it in a comparison. All else must be
+equal.
 
 The width of help texts is no matter here: COLUMNS is set for every run.
 """
 
 
 def shape(lines: Sequence[str]) -> list[str]:
-    """The lines without what may vary. Those that the program sorts by a measured value are sorted by their text."""
+    """The lines without what may vary. Those that the program sorts by a measured value are sorted
+    by their text.
+    """
     plain = [_shape_of(line) for line in lines]
     out: list[str] = []
     for ranked, group in groupby(plain, lambda line: line.startswith(("LEAKS ", "ok "))):
@@ -221,7 +244,11 @@ def _shape_of(line: str) -> str:
 
 def compare(block: Block, run: Run) -> list[str]:
     """Where the page shows something else than the command said; empty: nowhere."""
-    lines = list(difflib.unified_diff(shape(block.shown), shape(run.said), "page", "program", lineterm="", n=0))
+    lines = list(
+        difflib.unified_diff(
+            shape(block.shown), shape(run.said), "page", "program", lineterm="", n=0
+        )
+    )
     return lines if block.code == run.code else [*lines, _wrong_code(block, run)]
 
 
@@ -239,11 +266,16 @@ def differences(page: str, runs: Sequence[Run]) -> list[str]:
 
 def _wrong_code(block: Block, run: Run) -> str:
     last = run.said[-1] if run.said else "nothing"
-    return f"`{block.command}` ends with exit code {run.code}, the page says {block.code}. Its last words: {last}"
+    return (
+        f"`{block.command}` ends with exit code {run.code}, the page says {block.code}. Its last"
+        f" words: {last}"
+    )
 
 
 def rewritten(page: str, runs: Sequence[Run]) -> str:
-    """The page with the output of the runs; refused where a command fails and the page does not say that it does."""
+    """The page with the output of the runs; refused where a command fails and the page does not say
+    that it does.
+    """
     for block, run in zip(blocks(page), runs, strict=True):
         if block.code != run.code:
             raise ValueError(_wrong_code(block, run))

@@ -1,6 +1,8 @@
-"""A server that answers like ComfyUI and draws at once: one colour for each subject, a little noise for each seed.
+"""A server that answers like ComfyUI and draws at once: one colour for each subject, a little noise
+for each seed.
 
-It can break off after a number of pictures, as a server does that is killed, or refuse every picture.
+It can break off after a number of pictures, as a server does that is killed, or refuse every
+picture.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def picture(graph: dict[str, Any]) -> bytes:
     size = graph["6"]["inputs"]
     kept = json.dumps([prompt, seed, graph["7"]["inputs"]["steps"]])
     noise = np.random.default_rng(int(hashlib.sha256(kept.encode()).hexdigest()[:12], 16))
-    pixels = np.clip(colour + noise.normal(0, 12, (size["height"], size["width"], 3)), 0, 255).astype(np.uint8)
+    pixels = np.clip(
+        colour + noise.normal(0, 12, (size["height"], size["width"], 3)), 0, 255
+    ).astype(np.uint8)
     held = io.BytesIO()
     Image.fromarray(pixels * (prompt != BLACK)).save(held, "PNG")
     return held.getvalue()
@@ -50,7 +54,12 @@ def picture(graph: dict[str, Any]) -> bytes:
 class FakeComfy:
     """Started when made; `stop` ends it."""
 
-    def __init__(self, dies_after: int | None = None, refuses: bool = False, metadata: dict[str, str] | None = None):
+    def __init__(
+        self,
+        dies_after: int | None = None,
+        refuses: bool = False,
+        metadata: dict[str, str] | None = None,
+    ):
         self.drawn: list[dict[str, Any]] = []
         self.dies_after, self.refuses, self.metadata = dies_after, refuses, metadata or {}
         self.dead = False
@@ -78,12 +87,17 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urllib.parse.urlsplit(self.path)
         name = parts.path.rsplit("/", 1)[-1]
         if parts.path.startswith("/object_info/"):
-            inputs = {widget: [files, {}] for (node, widget), files in FILES.items() if node == name}
+            inputs = {
+                widget: [files, {}] for (node, widget), files in FILES.items() if node == name
+            }
             self._answer({name: {"input": {"required": inputs}}} if inputs else {})
         elif parts.path.startswith("/history/"):
             self._history(int(name))
         elif parts.path == "/view":
-            self._send(picture(self.fake.drawn[int(urllib.parse.parse_qs(parts.query)["filename"][0])]), "image/png")
+            self._send(
+                picture(self.fake.drawn[int(urllib.parse.parse_qs(parts.query)["filename"][0])]),
+                "image/png",
+            )
         elif parts.path.startswith("/view_metadata/"):
             self._answer(self.fake.metadata)
         else:
@@ -100,9 +114,14 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({"prompt_id": str(len(self.fake.drawn) - 1)})
 
     def _history(self, number: int) -> None:
-        messages: list[Any] = [["execution_start", {"timestamp": 1000}], ["execution_success", {"timestamp": 1500}]]
+        messages: list[Any] = [
+            ["execution_start", {"timestamp": 1000}],
+            ["execution_success", {"timestamp": 1500}],
+        ]
         if self.fake.refuses:
-            messages = [["execution_error", {"node_type": "KSampler", "exception_message": "out of memory"}]]
+            messages = [
+                ["execution_error", {"node_type": "KSampler", "exception_message": "out of memory"}]
+            ]
         status = {"status_str": "error" if self.fake.refuses else "success", "messages": messages}
         image = {"filename": str(number), "subfolder": "", "type": "temp"}
         self._answer({str(number): {"status": status, "outputs": {"9": {"images": [image]}}}})

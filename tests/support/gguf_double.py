@@ -1,8 +1,9 @@
 """A double of the extension that loads GGUF files, in what its models show to others.
 
-Weights are a tensor class over packed bytes that reports the shape of its numbers and gives itself for a copy. A layer
-unpacks them when it runs (`get_weight`), then adds the patches that hang on the tensor. The state dict shows empty
-stand-ins, and the room that the largest weight needs. Checked by hand against the extension itself, with its Q8_0.
+Weights are a tensor class over packed bytes that reports the shape of its numbers and gives itself
+for a copy. A layer unpacks them when it runs (`get_weight`), then adds the patches that hang on the
+tensor. The state dict shows empty stand-ins, and the room that the largest weight needs. Checked by
+hand against the extension itself, with its Q8_0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ class PackedTensor(Tensor):
     def to(self, *args: Any, **kwargs: Any) -> Any:
         new = super().to(*args, **kwargs)
         if hasattr(self, "scale"):
-            new.scale, new.tensor_shape, new.patches = self.scale, self.tensor_shape, list(self.patches)
+            new.scale, new.tensor_shape, new.patches = (
+                self.scale,
+                self.tensor_shape,
+                list(self.patches),
+            )
         return new
 
     def clone(self, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +63,9 @@ class Ops(comfy.ops.manual_cast):
         def get_weight(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
             if not isinstance(tensor, PackedTensor):
                 return tensor.to(dtype)
-            numbers = tensor.as_subclass(Tensor).to(dtype).reshape(tensor.tensor_shape) * tensor.scale.to(dtype)
+            numbers = tensor.as_subclass(Tensor).to(dtype).reshape(
+                tensor.tensor_shape
+            ) * tensor.scale.to(dtype)
             for patches, key in tensor.patches:
                 numbers = comfy.lora.calculate_weight(patches, numbers, key)
             return numbers
@@ -79,7 +86,9 @@ class Ops(comfy.ops.manual_cast):
 class GGUFModelPatcher(comfy.model_patcher.ModelPatcher):
     """Hangs patches on the tensors instead of adding them."""
 
-    def patch_weight_to_device(self, key: str, device_to: Any = None, inplace_update: bool = False) -> None:
+    def patch_weight_to_device(
+        self, key: str, device_to: Any = None, inplace_update: bool = False
+    ) -> None:
         weight = comfy.utils.get_attr(self.model, key)
         if not isinstance(weight, PackedTensor):
             return super().patch_weight_to_device(key, device_to, inplace_update)
@@ -98,7 +107,9 @@ class GGUFModelPatcher(comfy.model_patcher.ModelPatcher):
 
 def load_model(name: str) -> Any:
     """A mini family with packed matrices."""
-    tensors = {key: minis._tame(key, value.shape).half() for key, value in minis.smallest(name).items()}
+    tensors = {
+        key: minis._tame(key, value.shape).half() for key, value in minis.smallest(name).items()
+    }
     with torch.inference_mode():
         model = comfy.sd.load_diffusion_model_state_dict(tensors, {"custom_operations": Ops})
     _pack(model.model)
@@ -110,9 +121,11 @@ def packed_text(name: str, changed: bool) -> Any:
     clip = minis.load_text(name, custom_operations=Ops)
     if changed:
         with torch.inference_mode():
-            next(p for n, p in clip.cond_stage_model.named_parameters() if n.endswith("SelfAttention.q.weight")).mul_(
-                -1
-            )
+            next(
+                p
+                for n, p in clip.cond_stage_model.named_parameters()
+                if n.endswith("SelfAttention.q.weight")
+            ).mul_(-1)
     _pack(clip.cond_stage_model)
     clip.patcher = _as_gguf(clip.patcher)
     return clip
@@ -121,7 +134,9 @@ def packed_text(name: str, changed: bool) -> Any:
 def _pack(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Ops.Linear):
-            module.weight = nn.Parameter(PackedTensor.pack(module.weight.detach()), requires_grad=False)
+            module.weight = nn.Parameter(
+                PackedTensor.pack(module.weight.detach()), requires_grad=False
+            )
 
 
 def _as_gguf(patcher: Any) -> Any:

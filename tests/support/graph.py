@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 RETAINED = (
-    "Claude Monet\nEdvard Munch\nPablo Picasso\nRembrandt\nJohannes Vermeer\nPaul Klee\nGustav Klimt\nFrida Kahlo\n"
-    "Katsushika Hokusai\nHenri Matisse\nEdgar Degas\nCaspar David Friedrich"
+    "Claude Monet\nEdvard Munch\nPablo Picasso\nRembrandt\nJohannes Vermeer\nPaul Klee\nGustav"
+    " Klimt\nFrida Kahlo\nKatsushika Hokusai\nHenri Matisse\nEdgar Degas\nCaspar David Friedrich"
 )
 
 
@@ -34,14 +34,18 @@ def retained(text: str = RETAINED, **inputs: Any) -> Any:
 
 
 def erased(model: Any, clip: Any, text: str = "Van Gogh -> art", **inputs: Any) -> tuple[Any, ...]:
-    """SpeedErase's outputs; by default bare names, which a random text encoder can be asked to erase exactly."""
+    """SpeedErase's outputs; by default bare names, which a random text encoder can be asked to
+    erase exactly.
+    """
     from speed_erase.nodes.speed_erase import SpeedErase
 
     widgets = {"preset": "few", "strength": 1.0, "seed": 0, "retain": retained()}
     return run(SpeedErase, model=model, clip=clip, concepts=concepts(text), **{**widgets, **inputs})
 
 
-def sample(model: Any, clip: Any, prompt: str, seed: int = 1, steps: int = 1, size: int = 8) -> Tensor:
+def sample(
+    model: Any, clip: Any, prompt: str, seed: int = 1, steps: int = 1, size: int = 8
+) -> Tensor:
     """A latent from ComfyUI's KSampler (`1 x 4 x size x size`)."""
     import nodes
 
@@ -49,7 +53,11 @@ def sample(model: Any, clip: Any, prompt: str, seed: int = 1, steps: int = 1, si
         pair = [conditioning(clip, text) for text in (prompt, "")]
         latent = {"samples": torch.zeros(1, 4, size, size)}
         cfg = 1.0 if steps == 1 else 4.0
-        return nodes.KSampler().sample(model, seed, steps, cfg, "euler", "normal", *pair, latent)[0]["samples"].clone()
+        return (
+            nodes.KSampler()
+            .sample(model, seed, steps, cfg, "euler", "normal", *pair, latent)[0]["samples"]
+            .clone()
+        )
 
 
 def conditioning(clip: Any, text: str) -> Any:
@@ -66,12 +74,19 @@ def value_outputs(model: Any, clip: Any, prompt: str) -> dict[str, Tensor]:
     return seen
 
 
-def left(model: Any, erased_model: Any, clip: Any, target: str = "Van Gogh", anchor: str = "art") -> float:
-    """Worst layer: distance of the target's last token from the anchor's, as a share of what it was."""
+def left(
+    model: Any, erased_model: Any, clip: Any, target: str = "Van Gogh", anchor: str = "art"
+) -> float:
+    """Worst layer: distance of the target's last token from the anchor's, as a share of what it
+    was.
+    """
     before, goal = value_outputs(model, clip, target), value_outputs(model, clip, anchor)
     after = value_outputs(erased_model, clip, target)
     row, goal_row = (len(token_ids(clip, name)) for name in (target, anchor))
-    shares = [(after[k][row] - goal[k][goal_row]).norm() / (before[k][row] - goal[k][goal_row]).norm() for k in before]
+    shares = [
+        (after[k][row] - goal[k][goal_row]).norm() / (before[k][row] - goal[k][goal_row]).norm()
+        for k in before
+    ]
     assert len(shares) > 0
     return float(max(shares))
 
@@ -84,10 +99,14 @@ def token_ids(clip: Any, text: str) -> list[int]:
 
 
 def moved(model: Any, erased_model: Any, clip: Any, prompt: str, row: bool = False) -> float:
-    """Worst layer: how far all rows of a prompt (or that of its last token) moved, relative to their size."""
+    """Worst layer: how far all rows of a prompt (or that of its last token) moved, relative to
+    their size.
+    """
     before, after = value_outputs(model, clip, prompt), value_outputs(erased_model, clip, prompt)
     part = len(token_ids(clip, prompt)) if row else slice(None)
-    return float(max((after[k][part] - before[k][part]).norm() / before[k][part].norm() for k in before))
+    return float(
+        max((after[k][part] - before[k][part]).norm() / before[k][part].norm() for k in before)
+    )
 
 
 def _noting(note: Callable[[str, Tensor], Any], key: str) -> Callable[..., None]:

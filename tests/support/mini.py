@@ -1,4 +1,6 @@
-"""Checkpoints that run: pico's U-Nets, and text encoders of real width and vocabulary with two thin blocks."""
+"""Checkpoints that run: pico's U-Nets, and text encoders of real width and vocabulary with two thin
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,11 @@ QUICK = ("--preset", "few", "--retain", "artists", "--retain-limit", "12")
 
 
 @lru_cache
-def _text_tensors(width: int, seed: int, inner: int = 64, layers: int = 2, distinct: int = VOCABULARY) -> Tensors:
-    """Under transformers' names; token embeddings with a decaying spectrum, so that retain names leave a null space.
+def _text_tensors(
+    width: int, seed: int, inner: int = 64, layers: int = 2, distinct: int = VOCABULARY
+) -> Tensors:
+    """Under transformers' names; token embeddings with a decaying spectrum, so that retain names
+    leave a null space.
 
     `distinct`: how many different token embeddings there are; fewer are made faster.
     """
@@ -48,7 +53,10 @@ def _text_tensors(width: int, seed: int, inner: int = 64, layers: int = 2, disti
     for layer in range(layers):
         start = f"text_model.encoder.layers.{layer}"
         for norm in ("layer_norm1", "layer_norm2"):
-            out |= {f"{start}.{norm}.weight": torch.ones(width), f"{start}.{norm}.bias": torch.zeros(width)}
+            out |= {
+                f"{start}.{norm}.weight": torch.ones(width),
+                f"{start}.{norm}.bias": torch.zeros(width),
+            }
         for module, shape in shapes.items():
             out[f"{start}.{module}.weight"] = random(*shape, scale=0.3 * shape[1] ** -0.5)
             out[f"{start}.{module}.bias"] = torch.zeros(shape[0])
@@ -56,7 +64,9 @@ def _text_tensors(width: int, seed: int, inner: int = 64, layers: int = 2, disti
 
 
 def text_tensors(family: str, folder: bool = False) -> Tensors:
-    """All text encoders of a family in half precision, as a single file or a diffusers folder has them."""
+    """All text encoders of a family in half precision, as a single file or a diffusers folder has
+    them.
+    """
     out: Tensors = {}
     for seed, row in enumerate(by_name(family).encoders):
         tensors = _text_tensors(row.width, seed)
@@ -64,18 +74,24 @@ def text_tensors(family: str, folder: bool = False) -> Tensors:
             out |= {f"{row.folder}/{key}": value.half() for key, value in tensors.items()}
         else:
             spelled = to_open_clip(tensors) if row.naming == "open_clip" else tensors
-            out |= {row.prefixes[0] + key: value.half().contiguous() for key, value in spelled.items()}
+            out |= {
+                row.prefixes[0] + key: value.half().contiguous() for key, value in spelled.items()
+            }
     return out
 
 
-def unet_tensors(family: str, dtype: torch.dtype = torch.float16, layout: str = "ldm", seed: int = 0) -> Tensors:
+def unet_tensors(
+    family: str, dtype: torch.dtype = torch.float16, layout: str = "ldm", seed: int = 0
+) -> Tensors:
     """A small U-Net with a few channels."""
     shape = replace(pico.SMALL[family], channels=8)
     prefix = "model.diffusion_model." if layout == "ldm" else "unet/"
     return pico.tensors(pico.unet_shapes(shape, layout, prefix), seed, dtype)
 
 
-def write_model(path: Path, family: str = "sd1", dtype: torch.dtype = torch.float16, seed: int = 0) -> Tensors:
+def write_model(
+    path: Path, family: str = "sd1", dtype: torch.dtype = torch.float16, seed: int = 0
+) -> Tensors:
     """A single-file checkpoint; returns what is in it."""
     content = unet_tensors(family, dtype, seed=seed) | text_tensors(family)
     content["first_stage_model.quant_conv.bias"] = torch.arange(8, dtype=torch.float32)
@@ -88,7 +104,11 @@ def write_folder(path: Path, family: str = "sd1") -> Tensors:
     content = unet_tensors(family, layout="diffusers") | text_tensors(family, folder=True)
     for component in dict.fromkeys(key.split("/")[0] for key in content):
         (path / component).mkdir(parents=True)
-        part = {key.split("/", 1)[1]: value for key, value in content.items() if key.startswith(component + "/")}
+        part = {
+            key.split("/", 1)[1]: value
+            for key, value in content.items()
+            if key.startswith(component + "/")
+        }
         stem = "diffusion_pytorch_model" if component == "unet" else "model"
         save_file(part, path / component / f"{stem}.safetensors", metadata={"format": "pt"})
     (path / "model_index.json").write_text(json.dumps({"_class_name": "StableDiffusionPipeline"}))
@@ -97,11 +117,16 @@ def write_folder(path: Path, family: str = "sd1") -> Tensors:
 
 def command(*arguments: object) -> list[str]:
     """The command line in a process of its own."""
-    body = "import sys\nfrom speed_erase.speed_ops.cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
+    body = (
+        "import sys\nfrom speed_erase.speed_ops.cli.main import"
+        " main\nsys.exit(main(sys.argv[1:]))\n"
+    )
     return [sys.executable, "-c", pico.standalone(body), *map(str, arguments)]
 
 
-def run(*arguments: object, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: object, timeout: float = 300, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs it to the end."""
     return subprocess.run(
         command(*arguments),
@@ -131,8 +156,9 @@ for line in sys.stdin:
 
 
 class Nursery:
-    """Runs of the command line, each in a process of its own that need not import torch again: it is forked from one
-    that has, and that computes nothing itself, so there are no threads to lose."""
+    """Runs of the command line, each in a process of its own that need not import torch again: it
+    is forked from one that has, and that computes nothing itself, so there are no threads to
+    lose."""
 
     def __init__(self, **environment: str) -> None:
         self._mother = subprocess.Popen(

@@ -1,6 +1,8 @@
-"""Small random checkpoints that ComfyUI itself detects as SD1.5, SD2.1, SDXL's family, its refiner, SD3 and PixArt.
+"""Small random checkpoints that ComfyUI itself detects as SD1.5, SD2.1, SDXL's family, its refiner,
+SD3 and PixArt.
 
-Shapes come from ComfyUI's own modules on the meta device; values are tame, so that sampling stays finite.
+Shapes come from ComfyUI's own modules on the meta device; values are tame, so that sampling stays
+finite.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from text_pico import to_open_clip
 from torch import Tensor
 
 SHRUNK = {"num_hidden_layers": 3, "intermediate_size": 64}
-"""What a shrunken text encoder has; `te_options` tells ComfyUI, which otherwise expects whole ones."""
+"""What a shrunken text encoder has; `te_options` tells ComfyUI, which otherwise expects whole
+ones.
+"""
 _VOCABULARY = 49408
 
 
@@ -29,15 +33,33 @@ def _layout(
     """`blocks`: residual blocks a level."""
     levels = len(depths) // blocks
     counts = {"num_res_blocks": [blocks] * levels, "channel_mult": [1] * levels}
-    tree = {"transformer_depth": depths, "transformer_depth_output": outputs, "transformer_depth_middle": middle}
-    return {"context_dim": width, "use_linear_in_transformer": width != 768, **counts, **tree, **more}
+    tree = {
+        "transformer_depth": depths,
+        "transformer_depth_output": outputs,
+        "transformer_depth_middle": middle,
+    }
+    return {
+        "context_dim": width,
+        "use_linear_in_transformer": width != 768,
+        **counts,
+        **tree,
+        **more,
+    }
 
 
 _UNETS: dict[str, dict[str, Any]] = {
     "sd15": _layout(768, [1, 1], [1, 1, 1, 1], 1, num_heads=8),
     "sd15-tiny": _layout(768, [1], [0, 0], -2, num_heads=8),
     "sd21": _layout(1024, [1], [1, 1], 1, num_head_channels=64),
-    "sdxl": _layout(2048, [0, 2, 5], [0] * 6, -2, num_head_channels=64, num_classes="sequential", adm_in_channels=2816),
+    "sdxl": _layout(
+        2048,
+        [0, 2, 5],
+        [0] * 6,
+        -2,
+        num_head_channels=64,
+        num_classes="sequential",
+        adm_in_channels=2816,
+    ),
     "sdxl-refiner": _layout(
         *(1280, [0, 0, 4, 4, 4, 4, 0, 0], [0] * 12, -2),
         blocks=2,
@@ -47,7 +69,9 @@ _UNETS: dict[str, dict[str, Any]] = {
         adm_in_channels=2560,
     ),
 }
-"""`sdxl` is KOALA's layout, which ComfyUI runs as SDXL; it knows the refiner by its channels and depths alone."""
+"""`sdxl` is KOALA's layout, which ComfyUI runs as SDXL; it knows the refiner by its channels and
+depths alone.
+"""
 
 _ENCODERS = {
     "sd15": ("clip_l",),
@@ -72,10 +96,16 @@ def te_options(shape: Mapping[str, int] = SHRUNK) -> dict[str, dict[str, int]]:
     return {f"{name}_model_config": dict(shape) for name in _WIDTHS}
 
 
-def write(path: Path, family: str, dtype: torch.dtype = torch.float16, shrunk: bool = True, seed: int = 0) -> Path:
-    """A whole checkpoint: U-Net, text encoders (whole ones unless shrunk) and a TAESD in the place of the VAE."""
+def write(
+    path: Path, family: str, dtype: torch.dtype = torch.float16, shrunk: bool = True, seed: int = 0
+) -> Path:
+    """A whole checkpoint: U-Net, text encoders (whole ones unless shrunk) and a TAESD in the place
+    of the VAE.
+    """
     generator = torch.Generator().manual_seed(seed)
-    tensors = {f"model.diffusion_model.{key}": value for key, value in unet(family, generator).items()}
+    tensors = {
+        f"model.diffusion_model.{key}": value for key, value in unet(family, generator).items()
+    }
     for name in _ENCODERS[family]:
         prefix = _PREFIXES[family, name]
         encoder = _encoder(_WIDTHS[name], shrunk, generator)
@@ -93,7 +123,13 @@ def unet(family: str, generator: torch.Generator) -> dict[str, Tensor]:
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
     from comfy.ops import disable_weight_init
 
-    common = {"image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320, "legacy": False}
+    common = {
+        "image_size": 32,
+        "in_channels": 4,
+        "out_channels": 4,
+        "model_channels": 320,
+        "legacy": False,
+    }
     config = {**common, "use_spatial_transformer": True, "use_checkpoint": False, **_UNETS[family]}
     model = UNetModel(**config, dtype=torch.float32, device="meta", operations=disable_weight_init)
     return _values(model, generator, 0.03)
@@ -104,7 +140,13 @@ def sd3(path: Path, seed: int = 0) -> Path:
     from comfy.ldm.modules.diffusionmodules.mmdit import OpenAISignatureMMDITWrapper
     from comfy.ops import disable_weight_init
 
-    config = {"in_channels": 16, "depth": 1, "input_size": None, "adm_in_channels": 2048, "num_patches": 36864}
+    config = {
+        "in_channels": 16,
+        "depth": 1,
+        "input_size": None,
+        "adm_in_channels": 2048,
+        "num_patches": 36864,
+    }
     embedder = {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 64}}
     model = OpenAISignatureMMDITWrapper(
         **config,
@@ -115,7 +157,9 @@ def sd3(path: Path, seed: int = 0) -> Path:
         operations=disable_weight_init,
     )
     tensors = _values(model, torch.Generator().manual_seed(seed), 0.03)
-    save_file({f"model.diffusion_model.{key}": value.half() for key, value in tensors.items()}, path)
+    save_file(
+        {f"model.diffusion_model.{key}": value.half() for key, value in tensors.items()}, path
+    )
     return path
 
 
@@ -126,7 +170,9 @@ def pixart(path: Path) -> Path:
 
     config = {"depth": 1, "micro_condition": False, "dtype": torch.float32, "device": "meta"}
     shapes = PixArtMS(**config, operations=disable_weight_init).state_dict()
-    zeros = {key: torch.zeros(value.shape, dtype=torch.float8_e4m3fn) for key, value in shapes.items()}
+    zeros = {
+        key: torch.zeros(value.shape, dtype=torch.float8_e4m3fn) for key, value in shapes.items()
+    }
     save_file({f"model.diffusion_model.{key}": value for key, value in zeros.items()}, path)
     return path
 
@@ -146,11 +192,15 @@ def load(path: Path, **options: Any) -> tuple[Any, Any, Any]:
     import comfy.sd
 
     with torch.inference_mode():
-        return comfy.sd.load_checkpoint_guess_config(str(path), te_model_options=te_options(), **options)[:3]
+        return comfy.sd.load_checkpoint_guess_config(
+            str(path), te_model_options=te_options(), **options
+        )[:3]
 
 
 def _encoder(width: int, shrunk: bool, generator: torch.Generator) -> dict[str, Tensor]:
-    layers, inner = (SHRUNK["num_hidden_layers"], SHRUNK["intermediate_size"]) if shrunk else _whole(width)
+    layers, inner = (
+        (SHRUNK["num_hidden_layers"], SHRUNK["intermediate_size"]) if shrunk else _whole(width)
+    )
 
     def random(*shape: int, size: float = 0.01) -> Tensor:
         return torch.randn(*shape, generator=generator) * size
@@ -167,9 +217,13 @@ def _encoder(width: int, shrunk: bool, generator: torch.Generator) -> dict[str, 
     for layer in range(layers):
         start = f"text_model.encoder.layers.{layer}"
         for norm in ("layer_norm1", "layer_norm2"):
-            out[f"{start}.{norm}.weight"], out[f"{start}.{norm}.bias"] = torch.ones(width), torch.zeros(width)
+            out[f"{start}.{norm}.weight"], out[f"{start}.{norm}.bias"] = (
+                torch.ones(width),
+                torch.zeros(width),
+            )
         for module, shape in shapes.items():
-            # CLIP's scale: blocks outweigh the token's own embedding, so that rows speak of the whole prompt.
+            # CLIP's scale: blocks outweigh the token's own embedding, so that rows speak of the
+            # whole prompt.
             size = width**-0.5 * (0.5 if module in ("self_attn.out_proj", "mlp.fc2") else 1.0)
             out[f"{start}.{module}.weight"] = random(*shape, size=size)
             out[f"{start}.{module}.bias"] = random(shape[0])
@@ -196,5 +250,7 @@ def _values(model: torch.nn.Module, generator: torch.Generator, size: float) -> 
         if value.ndim > 1:
             out[key] = torch.randn(value.shape, generator=generator) * size
         else:
-            out[key] = torch.ones(value.shape) if key.endswith("weight") else torch.zeros(value.shape)
+            out[key] = (
+                torch.ones(value.shape) if key.endswith("weight") else torch.zeros(value.shape)
+            )
     return out

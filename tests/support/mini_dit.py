@@ -1,4 +1,6 @@
-"""Runnable miniatures of SD3 and Flux: real keys and text widths, hardly any channels, a T5 of two thin blocks."""
+"""Runnable miniatures of SD3 and Flux: real keys and text widths, hardly any channels, a T5 of two
+thin blocks.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ _FLUX_FOLDER = {
     "context_embedder.weight": (48, WIDTH),
     "context_embedder.bias": (48,),
     "x_embedder.weight": (48, 64),
-    **{f"time_text_embed.{name}_embedder.linear_1.weight": (48, 768) for name in ("text", "guidance")},
+    **{
+        f"time_text_embed.{name}_embedder.linear_1.weight": (48, 768)
+        for name in ("text", "guidance")
+    },
     "single_transformer_blocks.0.attn.to_q.weight": (48, 48),
 }
 
@@ -55,14 +60,19 @@ _FLUX_FOLDER = {
 def model_shapes(family: str, prefix: str = "", folder: bool = False) -> pico.Shapes:
     """Keys and shapes of a diffusion model."""
     if folder:
-        return {prefix + key: shape for key, shape in (_SD3_FOLDER if family == "sd3" else _FLUX_FOLDER).items()}
+        return {
+            prefix + key: shape
+            for key, shape in (_SD3_FOLDER if family == "sd3" else _FLUX_FOLDER).items()
+        }
     shapes = dict(_SD3 if family == "sd3" else _FLUX)
     if family == "flux-dev":
         shapes["guidance_in.in_layer.weight"] = (48, 256)
     return {prefix + key: shape for key, shape in shapes.items()}
 
 
-def write_dit(path: Path, family: str, prefix: str = "", dtype: torch.dtype = torch.float16) -> pico.Tensors:
+def write_dit(
+    path: Path, family: str, prefix: str = "", dtype: torch.dtype = torch.float16
+) -> pico.Tensors:
     """A single file without text encoders; returns what is in it."""
     content = pico.tensors(model_shapes(family, prefix), 3, dtype)
     save_file(content, path, metadata={"format": "pt", "modelspec.title": f"mini {family}"})
@@ -71,18 +81,26 @@ def write_dit(path: Path, family: str, prefix: str = "", dtype: torch.dtype = to
 
 @lru_cache
 def t5_tensors(vocabulary: int, seed: int = 5) -> pico.Tensors:
-    """T5's encoder under transformers' names, in float32; the table's spectrum decays, as a trained one's does."""
+    """T5's encoder under transformers' names, in float32; the table's spectrum decays, as a trained
+    one's does.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int, scale: float) -> torch.Tensor:
         return scale * torch.randn(*shape, generator=generator)
 
-    heads, inner, hidden = T5_SHAPE["num_heads"], T5_SHAPE["num_heads"] * T5_SHAPE["d_kv"], T5_SHAPE["d_ff"]
+    heads, inner, hidden = (
+        T5_SHAPE["num_heads"],
+        T5_SHAPE["num_heads"] * T5_SHAPE["d_kv"],
+        T5_SHAPE["d_ff"],
+    )
     table = random(DISTINCT, WIDTH, scale=1.0) * torch.arange(1, WIDTH + 1) ** -0.5
     out = {
         "shared.weight": table[torch.arange(vocabulary) % DISTINCT],
         "encoder.final_layer_norm.weight": 1 + random(WIDTH, scale=0.1),
-        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": random(32, heads, scale=0.5),
+        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": random(
+            32, heads, scale=0.5
+        ),
     }
     for layer in range(T5_SHAPE["num_layers"]):
         start = f"encoder.block.{layer}.layer."
@@ -97,7 +115,9 @@ def t5_tensors(vocabulary: int, seed: int = 5) -> pico.Tensors:
     return out
 
 
-def write_t5(path: Path, dtype: torch.dtype = torch.float16, vocabulary: int = 1024) -> pico.Tensors:
+def write_t5(
+    path: Path, dtype: torch.dtype = torch.float16, vocabulary: int = 1024
+) -> pico.Tensors:
     """T5 in a file of its own; returns what is in it."""
     content = {key: value.to(dtype) for key, value in t5_tensors(vocabulary).items()}
     save_file(content, path)
@@ -105,7 +125,9 @@ def write_t5(path: Path, dtype: torch.dtype = torch.float16, vocabulary: int = 1
 
 
 def to_scaled_fp8(tensors: pico.Tensors) -> pico.Tensors:
-    """As the published fp8 files have it: matrices of 8 bits with a scale each, the rest in half precision."""
+    """As the published fp8 files have it: matrices of 8 bits with a scale each, the rest in half
+    precision.
+    """
     out: pico.Tensors = {"scaled_fp8": torch.empty(2, dtype=torch.float8_e4m3fn)}
     for key, value in tensors.items():
         if (".SelfAttention." in key and "relative" not in key) or "DenseReluDense" in key:
@@ -120,16 +142,23 @@ def to_scaled_fp8(tensors: pico.Tensors) -> pico.Tensors:
 def clip_tensors(name: str) -> pico.Tensors:
     """CLIP-L or CLIP-G under transformers' names, in half precision."""
     width, seed = {"clip_l": (768, 0), "clip_g": (1280, 1)}[name]
-    return {key: value.half() for key, value in mini._text_tensors(width, seed, layers=3, distinct=DISTINCT).items()}
+    return {
+        key: value.half()
+        for key, value in mini._text_tensors(width, seed, layers=3, distinct=DISTINCT).items()
+    }
 
 
 def write_tokenizer(folder: Path) -> Path:
     """A small tokenizer with T5's special tokens: single characters and pairs of letters."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    pairs = [first + second for first in string.ascii_lowercase for second in string.ascii_lowercase]
+    pairs = [
+        first + second for first in string.ascii_lowercase for second in string.ascii_lowercase
+    ]
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -3.0)]
-    pieces += [(letter, -6.0) for letter in string.printable.strip()] + [(pair, -8.0) for pair in pairs]
+    pieces += [(letter, -6.0) for letter in string.printable.strip()] + [
+        (pair, -8.0) for pair in pairs
+    ]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.add_special_tokens(["<pad>", "</s>", "<unk>"])

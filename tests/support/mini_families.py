@@ -1,9 +1,11 @@
-"""The smallest random model of every transformer family that ComfyUI itself detects, and its text encoders, shrunken.
+"""The smallest random model of every transformer family that ComfyUI itself detects, and its text
+encoders, shrunken.
 
-Shapes come from ComfyUI's own modules on the meta device. Some widths it does not read from the file: there its
-detection is asked about the smallest file that it takes, of hundreds of millions of weights, without making them, and
-what it finds is built with fewer channels (`shrunk`). Text encoders have three thin blocks and few different token
-embeddings; tokenizers, templates and the widths of text are real, but for tokenizers that a checkpoint brings.
+Shapes come from ComfyUI's own modules on the meta device. Some widths it does not read from the
+file: there its detection is asked about the smallest file that it takes, of hundreds of millions of
+weights, without making them, and what it finds is built with fewer channels (`shrunk`). Text
+encoders have three thin blocks and few different token embeddings; tokenizers, templates and the
+widths of text are real, but for tokenizers that a checkpoint brings.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from torch import Tensor, nn
 DISTINCT = 1021
 """Different token embeddings."""
 _T5 = {"num_layers": 2, "d_ff": 24, "d_kv": 8, "num_heads": 2}
-_CHAT = {"num_hidden_layers": 3, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+_CHAT = {
+    "num_hidden_layers": 3,
+    "intermediate_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 _CHAT_TABLE = {"vocab_size": DISTINCT}
 _FLUX = {
     "in_channels": 16,
@@ -45,12 +52,24 @@ _FLUX = {
     "txt_ids_dims": [],
 }
 _GUIDANCE = {"in_dim": 64, "out_dim": 3072, "hidden_dim": 5120, "n_layers": 5}
-_SD3 = {"in_channels": 16, "depth": 1, "input_size": None, "adm_in_channels": 2048, "num_patches": 36864}
+_SD3 = {
+    "in_channels": 16,
+    "depth": 1,
+    "input_size": None,
+    "adm_in_channels": 2048,
+    "num_patches": 36864,
+}
 _SD3_TEXT = {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 64}}
 _SD35_TEXT = {"target": "torch.nn.Linear", "params": {"in_features": 4096, "out_features": 128}}
 _LUMINA = {"patch_size": 2, "in_channels": 16, "qk_norm": True, "n_layers": 1}
 _FEW = {"hidden_size": 48, "num_heads": 2, "axes_dim": [8, 8, 8]}
-_FEW_IN_LUMINA = {"dim": 48, "n_heads": 2, "n_kv_heads": 2, "axes_dims": [8, 8, 8], "multiple_of": 16}
+_FEW_IN_LUMINA = {
+    "dim": 48,
+    "n_heads": 2,
+    "n_kv_heads": 2,
+    "axes_dims": [8, 8, 8],
+    "multiple_of": 16,
+}
 
 
 @dataclass(frozen=True)
@@ -73,14 +92,21 @@ class Mini:
     size: tuple[int, ...] = (8, 8)
     """Of the latent."""
     shrunk: dict[str, Any] = field(default_factory=dict)
-    """What to change of the configuration that ComfyUI detects; empty: its loader makes the model from tensors."""
+    """What to change of the configuration that ComfyUI detects; empty: its loader makes the model
+    from tensors.
+    """
 
 
 _sd3 = {"tokenizer": "sd3_clip:SD3Tokenizer", "encoder": "sd3_clip:sd3_clip"}
 _flux = {"tokenizer": "flux:FluxTokenizer", "encoder": "flux:flux_clip"}
 _mmdit = "modules.diffusionmodules.mmdit:OpenAISignatureMMDITWrapper"
 MINIS: dict[str, Mini] = {
-    "sd3": Mini("sd3", _mmdit, {**_SD3, "context_embedder_config": _SD3_TEXT, "pos_embed_max_size": 192}, **_sd3),
+    "sd3": Mini(
+        "sd3",
+        _mmdit,
+        {**_SD3, "context_embedder_config": _SD3_TEXT, "pos_embed_max_size": 192},
+        **_sd3,
+    ),
     "sd3.5-medium": Mini(
         *("sd3", _mmdit),
         {**_SD3, "depth": 2, "context_embedder_config": _SD35_TEXT, "pos_embed_max_size": 192}
@@ -99,8 +125,12 @@ MINIS: dict[str, Mini] = {
         **_sd3,
         made_by={"clip_l": False, "clip_g": False},
     ),
-    "flux-dev": Mini("flux-dev", "flux.model:Flux", {**_FLUX, "guidance_embed": True}, **_flux, shrunk=_FEW),
-    "flux-schnell": Mini("flux-schnell", "flux.model:Flux", {**_FLUX, "guidance_embed": False}, **_flux, shrunk=_FEW),
+    "flux-dev": Mini(
+        "flux-dev", "flux.model:Flux", {**_FLUX, "guidance_embed": True}, **_flux, shrunk=_FEW
+    ),
+    "flux-schnell": Mini(
+        "flux-schnell", "flux.model:Flux", {**_FLUX, "guidance_embed": False}, **_flux, shrunk=_FEW
+    ),
     "chroma": Mini(
         *("chroma", "chroma.model:Chroma"),
         {**_FLUX, **_GUIDANCE, "in_channels": 64, "out_channels": 64, "vec_in_dim": None},
@@ -115,15 +145,30 @@ MINIS: dict[str, Mini] = {
     ),
     "z-image": Mini(
         *("z-image", "lumina.model:NextDiT"),
-        {**_LUMINA, "dim": 3840, "cap_feat_dim": 2560, "n_heads": 30, "n_kv_heads": 30, "axes_dims": [32, 48, 48]}
+        {
+            **_LUMINA,
+            "dim": 3840,
+            "cap_feat_dim": 2560,
+            "n_heads": 30,
+            "n_kv_heads": 30,
+            "axes_dims": [32, 48, 48],
+        }
         | {"axes_lens": [1536, 512, 512], "rope_theta": 256.0, "ffn_dim_multiplier": 8 / 3}
         | {"z_image_modulation": True, "time_scale": 1000.0, "pad_tokens_multiple": 32},
         *("z_image:ZImageTokenizer", "z_image:te"),
-        shrunk=_FEW_IN_LUMINA | {"dim": 288, "axes_dims": [48, 48, 48]},  # its modulation is 256 wide
+        # its modulation is 256 wide
+        shrunk=_FEW_IN_LUMINA | {"dim": 288, "axes_dims": [48, 48, 48]},
     ),
     "lumina-2": Mini(
         *("lumina-2", "lumina.model:NextDiT"),
-        {**_LUMINA, "dim": 2304, "cap_feat_dim": 2304, "n_heads": 24, "n_kv_heads": 8, "axes_dims": [32, 32, 32]}
+        {
+            **_LUMINA,
+            "dim": 2304,
+            "cap_feat_dim": 2304,
+            "n_heads": 24,
+            "n_kv_heads": 8,
+            "axes_dims": [32, 32, 32],
+        }
         | {"axes_lens": [300, 512, 512], "rope_theta": 10000.0, "ffn_dim_multiplier": 4.0},
         *("lumina2:LuminaTokenizer", "lumina2:te"),
         pieces={"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3},
@@ -138,7 +183,15 @@ MINIS: dict[str, Mini] = {
     ),
     "wan": Mini(
         *("wan", "wan.model:WanModel"),
-        {"dim": 256, "ffn_dim": 64, "num_heads": 2, "num_layers": 2, "in_dim": 16, "out_dim": 16, "eps": 1e-6},
+        {
+            "dim": 256,
+            "ffn_dim": 64,
+            "num_heads": 2,
+            "num_layers": 2,
+            "in_dim": 16,
+            "out_dim": 16,
+            "eps": 1e-6,
+        },
         *("wan:WanT5Tokenizer", "wan:te"),
         pieces={"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
         size=(1, 8, 8),
@@ -170,25 +223,34 @@ def load_model(name: str, dtype: torch.dtype = torch.float16, file: Path | None 
     import comfy.sd
     import comfy.utils
 
-    found, saved = smallest(name), comfy.utils.load_torch_file(str(file)) if file is not None else None
+    found, saved = (
+        smallest(name),
+        (comfy.utils.load_torch_file(str(file)) if file is not None else None),
+    )
     if saved is not None:
         saved = {key.removeprefix("model.diffusion_model."): value for key, value in saved.items()}
     with torch.inference_mode():
         if not MINIS[name].shrunk:
-            tensors = saved or {key: _tame(key, value.shape).to(dtype) for key, value in found.items()}
+            tensors = saved or {
+                key: _tame(key, value.shape).to(dtype) for key, value in found.items()
+            }
             return comfy.sd.load_diffusion_model_state_dict(tensors, {"dtype": dtype})
         detected = comfy.model_detection.model_config_from_unet(found, "")
         return _shrunk(detected, MINIS[name].shrunk, dtype, saved)
 
 
-def _shrunk(detected: Any, changes: dict[str, Any], dtype: torch.dtype, saved: dict[str, Tensor] | None) -> Any:
+def _shrunk(
+    detected: Any, changes: dict[str, Any], dtype: torch.dtype, saved: dict[str, Tensor] | None
+) -> Any:
     """A model of the class that ComfyUI detected, made with fewer channels."""
     from comfy.model_patcher import ModelPatcher
 
     config = type(detected)({**detected.unet_config, **changes})
     config.set_inference_dtype(dtype, torch.float32)
     model, device = config.get_model({}, ""), torch.device("cpu")
-    values = saved or {key: _tame(key, value.shape) for key, value in model.diffusion_model.state_dict().items()}
+    values = saved or {
+        key: _tame(key, value.shape) for key, value in model.diffusion_model.state_dict().items()
+    }
     model.diffusion_model.load_state_dict(values)
     return ModelPatcher(model.to(device), load_device=device, offload_device=device)
 
@@ -204,11 +266,19 @@ def load_text(name: str, **options: Any) -> Any:
         tokenizer=_named("comfy.text_encoders", mini.tokenizer),
         clip=encoder if mini.made_by is None else encoder(**mini.made_by),
     )
-    shapes = {f"{kind}_model_config": {**_T5, "vocab_size": DISTINCT} for kind in ("t5xxl", "umt5xxl", "pile_t5xl")}
-    shapes |= {f"{kind}_model_config": {**_CHAT, **_CHAT_TABLE} for kind in ("qwen3_4b", "qwen25_7b", "gemma2_2b")}
+    shapes = {
+        f"{kind}_model_config": {**_T5, "vocab_size": DISTINCT}
+        for kind in ("t5xxl", "umt5xxl", "pile_t5xl")
+    }
+    shapes |= {
+        f"{kind}_model_config": {**_CHAT, **_CHAT_TABLE}
+        for kind in ("qwen3_4b", "qwen25_7b", "gemma2_2b")
+    }
     data = {"spiece_model": _pieces(**mini.pieces)} if mini.pieces else {}
     with torch.inference_mode():
-        clip = comfy.sd.CLIP(target, tokenizer_data=data, model_options=te_options() | shapes | options)
+        clip = comfy.sd.CLIP(
+            target, tokenizer_data=data, model_options=te_options() | shapes | options
+        )
         for part in clip.cond_stage_model.children():
             if part.transformer.get_input_embeddings().num_embeddings == DISTINCT:
                 part.transformer.set_input_embeddings(Few(part.transformer.get_input_embeddings()))
@@ -244,7 +314,8 @@ def _pool() -> Tensor:
 
 
 def _tame(key: str, shape: torch.Size, size: float | None = 0.03, decays: bool = False) -> Tensor:
-    """Random matrices and kernels, another stretch of the pool for each key; norms of one, biases of zero.
+    """Random matrices and kernels, another stretch of the pool for each key; norms of one, biases
+    of zero.
 
     `size` None: as large as keeps the size of what goes in.
     """
@@ -252,7 +323,11 @@ def _tame(key: str, shape: torch.Size, size: float | None = 0.03, decays: bool =
         return torch.ones(shape) if key.endswith(("weight", "scale")) else torch.zeros(shape)
     start, count = sum(key.encode()) * 7919 % 2**20, math.prod(shape)
     pool = _pool()
-    whole = pool[start : start + count] if start + count <= len(pool) else pool.repeat(count // len(pool) + 2)[start:]
+    whole = (
+        pool[start : start + count]
+        if start + count <= len(pool)
+        else pool.repeat(count // len(pool) + 2)[start:]
+    )
     values = whole[:count].reshape(shape) * (size or shape[-1] ** -0.5)
     return values * torch.arange(1, shape[-1] + 1) ** -0.5 * shape[-1] ** 0.25 if decays else values
 
@@ -263,7 +338,9 @@ def _pieces(**special: int) -> Tensor:
     import sentencepiece
 
     letters = string.ascii_letters
-    text = iter([" ".join(a + b for b in letters) for a in letters] + [" ".join(string.printable.split())])
+    text = iter(
+        [" ".join(a + b for b in letters) for a in letters] + [" ".join(string.printable.split())]
+    )
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=text,

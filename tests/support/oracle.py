@@ -1,6 +1,8 @@
-"""SPEED written straight from the paper: dense, float64, every matrix and every perturbed embedding made.
+"""SPEED written straight from the paper: dense, float64, every matrix and every perturbed embedding
+made.
 
-Columns are embeddings, letters are the paper's. Slow on purpose; nothing here is shared with the engine.
+Columns are embeddings, letters are the paper's. Slow on purpose; nothing here is shared with the
+engine.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import numpy as np
 
 
 def delta_erase(W, C1, Cs, weight):
-    """Eq. 5, with the released code's mean over concepts (`weight` holds each column's share of it)."""
+    """Eq. 5, with the released code's mean over concepts (`weight` holds each column's share of
+    it).
+    """
     C1C1, CsC1 = (C1 * weight) @ C1.T, (Cs * weight) @ C1.T
     return W @ (CsC1 - C1C1) @ np.linalg.inv(np.eye(len(C1)) + C1C1)
 
@@ -37,7 +41,9 @@ def projector(R, threshold, mode):
 
 
 def speed(W, C1, Cs, C0, C2, s, *, target_share, retain_share, keep=None, draws=None, noise=None):
-    """One layer's delta. `draws` (N x N_A x r) or `noise` (N x N_A x d) are the random numbers to use."""
+    """One layer's delta. `draws` (N x N_A x r) or `noise` (N x N_A x d) are the random numbers to
+    use.
+    """
     d = len(C1)
     P = np.eye(d)
     if C0.shape[1]:
@@ -45,7 +51,11 @@ def speed(W, C1, Cs, C0, C2, s, *, target_share, retain_share, keep=None, draws=
         refine = s.method == "speed"
         kept = np.ones(C0.shape[1], bool)
         if refine and s.ipf:
-            kept = keep if keep is not None else filtered(delta, C0, s.filter_scale, np.ones(C0.shape[1]))
+            kept = (
+                keep
+                if keep is not None
+                else filtered(delta, C0, s.filter_scale, np.ones(C0.shape[1]))
+            )
         if kept.any():
             columns, share = [C0[:, kept]], [retain_share[kept]]
             if refine and (s.dpa or s.rpa) and s.augmentations:
@@ -67,10 +77,11 @@ def speed(W, C1, Cs, C0, C2, s, *, target_share, retain_share, keep=None, draws=
 
 
 def soft(W, C1, Cs, C0, C2, s, *, target_share, retain_share):
-    """One layer's delta with a soft prior: the objective's own equations, the constraints by Lagrange multipliers.
+    """One layer's delta with a soft prior: the objective's own equations, the constraints by
+    Lagrange multipliers.
 
-    min |D C1 - W (Cs - C1)|^2 + (lam / tau) |D C0|^2 + lam |D|^2, all of them means, with D C2 = 0 and, for `both`,
-    D K = 0 for the span K that the null space keeps.
+    min |D C1 - W (Cs - C1)|^2 + (lam / tau) |D C0|^2 + lam |D|^2, all of them means, with D C2 = 0
+    and, for `both`, D K = 0 for the span K that the null space keeps.
     """
     d = len(C1)
     R = (C0 * retain_share) @ C0.T / retain_share.sum()
@@ -94,7 +105,11 @@ def soft(W, C1, Cs, C0, C2, s, *, target_share, retain_share):
 def uce(W, C1, Cs, C0, s, *, target_share, retain_share):
     """Appendix B.1: weighted least squares, sums over concepts."""
     C1C1, CsC1 = (C1 * target_share) @ C1.T, (Cs * target_share) @ C1.T
-    system = s.erase_weight * C1C1 + s.preserve_weight * (C0 * retain_share) @ C0.T + s.lam * np.eye(len(C1))
+    system = (
+        s.erase_weight * C1C1
+        + s.preserve_weight * (C0 * retain_share) @ C0.T
+        + s.lam * np.eye(len(C1))
+    )
     return s.aim * s.erase_weight * W @ (CsC1 - C1C1) @ np.linalg.inv(system)
 
 

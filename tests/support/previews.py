@@ -1,9 +1,11 @@
-"""The pictures beside the example workflows: what each one does, drawn by the model that comes with the package.
+"""The pictures beside the example workflows: what each one does, drawn by the model that comes with
+the package.
 
     python tests/support/previews.py [FOLDER]
 
-erases and draws for a few minutes and writes `example_workflows/*.jpg`, or the same names into FOLDER. Templates that
-ask for models from elsewhere are shown by the same task on the small model; the picture says so.
+erases and draws for a few minutes and writes `example_workflows/*.jpg`, or the same names into
+FOLDER. Templates that ask for models from elsewhere are shown by the same task on the small model;
+the picture says so.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from PIL import Image, ImageDraw, ImageFont
 ROOT = Path(__file__).resolve().parents[2]
 SIDE = 512
 """Front ends show previews in a square, and newer ones lay a badge over the upper left corner."""
-_PAPER, _INK, _SOFT, _GONE, _STAYS, _BLUE = "#1b1f29", "#f2f4f8", "#a4adbd", "#e25b5b", "#3fb582", "#5b93ea"
+_PAPER, _INK, _SOFT, _GONE, _STAYS, _BLUE = (
+    "#1b1f29",
+    "#f2f4f8",
+    "#a4adbd",
+    "#e25b5b",
+    "#3fb582",
+    "#5b93ea",
+)
 _FOOT = "drawn by the small model that comes with SPEED"
 MOST_BYTES = 60_000
 
@@ -35,41 +44,53 @@ class Erased:
 
     def pairs(self, *prompts: str, seed: int = 3) -> list[tuple[Image.Image, Image.Image]]:
         """Each prompt drawn with both, from the same noise."""
-        from speed_erase.speed_ops.checkpoints import demo
+        from speed_erase.speed_ops.demo import demo
 
         rows = demo.rows_of(self.before, prompts)
         noise = demo.noise_for([seed] * len(prompts), demo.SIZE // demo.CELL)
         sides = [demo.draw(path, rows, noise) for path in (self.before, self.after)]
-        return [tuple(Image.fromarray(one.numpy()) for one in pair) for pair in zip(*sides, strict=True)]
+        return [
+            tuple(Image.fromarray(one.numpy()) for one in pair) for pair in zip(*sides, strict=True)
+        ]
 
 
 class Workshop:
     """The model, and what was erased from it, in a folder that goes away."""
 
     def __init__(self, folder: Path) -> None:
-        from speed_erase.speed_ops.checkpoints.box import write_whole
+        from speed_erase.speed_ops.demo.packed_model import write_whole
 
         self.folder, self.model = folder, write_whole(folder / "model.safetensors")
 
     def erase(self, lines: str, kind: str = "style", **changes: Any) -> Erased:
-        """As the demo erases: everything else that the model knows is kept. `changes`: of settings."""
-        from speed_erase.speed_ops.checkpoints.box import known_names
-        from speed_erase.speed_ops.checkpoints.clean import clean_file
+        """As the demo erases: everything else that the model knows is kept. `changes`: of
+        settings.
+        """
+        from speed_erase.speed_ops.checkpoints.erase_file import clean_file
         from speed_erase.speed_ops.checkpoints.output_files import OutputFiles
         from speed_erase.speed_ops.checkpoints.source import TextSetup
-        from speed_erase.speed_ops.concepts.concept_list import parse_concepts
-        from speed_erase.speed_ops.concepts.retain_set import parse_retain
+        from speed_erase.speed_ops.demo.packed_model import known_names
         from speed_erase.speed_ops.engine.settings import EraseSettings
         from speed_erase.speed_ops.job import Job
+        from speed_erase.speed_ops.text.concept_list import parse_concepts
+        from speed_erase.speed_ops.text.retain_set import parse_retain
 
         kept = parse_retain("\n".join(known_names()["painters"] + known_names()["subjects"]))
-        job = Job.of(parse_concepts(lines, kind), kept, EraseSettings.preset("auto", effort="quick", **changes))
-        outputs = OutputFiles(self.folder, ("checkpoint",), name=f"task{len(list(self.folder.iterdir()))}")
+        job = Job.of(
+            parse_concepts(lines, kind),
+            kept,
+            EraseSettings.preset("auto", effort="quick", **changes),
+        )
+        outputs = OutputFiles(
+            self.folder, ("checkpoint",), name=f"task{len(list(self.folder.iterdir()))}"
+        )
         outcome = clean_file(self.model, job, TextSetup(), outputs, note=lambda text: None)
         return Erased(self.model, outcome.files["checkpoint"])
 
     def leaks(self, erased: Erased, description: str) -> list[tuple[str, float, bool]]:
-        """Phrases that the leak probe tried on it, with a description: (phrase, what is left, whether it leaks)."""
+        """Phrases that the leak probe tried on it, with a description: (phrase, what is left,
+        whether it leaks).
+        """
         from speed_erase.speed_ops.certificate.leak_probe import probe_leaks
         from speed_erase.speed_ops.checkpoints.source import TextSetup
         from speed_erase.speed_ops.checkpoints.verify import open_erased
@@ -78,7 +99,11 @@ class Workshop:
         job = found.stored.job
         weights = found.source.model(job.settings.layers).weights
         report = probe_leaks(
-            TextSetup().encoder(found.source), weights, found.edits, job.concepts, description=description
+            TextSetup().encoder(found.source),
+            weights,
+            found.edits,
+            job.concepts,
+            description=description,
         )
         return [(one.phrase, one.after, one.leaks) for one in report.tried]
 
@@ -91,7 +116,9 @@ class Sheet:
         self.pen = ImageDraw.Draw(self.image)
         self.text(SIDE // 2, SIDE - 14, _FOOT, 13, _SOFT)
 
-    def text(self, x: float, y: float, words: str, size: int, colour: str = _INK, anchor: str = "mm") -> None:
+    def text(
+        self, x: float, y: float, words: str, size: int, colour: str = _INK, anchor: str = "mm"
+    ) -> None:
         self.pen.text((x, y), words, colour, ImageFont.load_default(size), anchor=anchor)
 
     def tile(self, picture: Image.Image, x: int, y: int, side: int, frame: str = "") -> None:
@@ -108,14 +135,18 @@ class Sheet:
         head = [(-9, -9), (9, -9), (0, 6)] if down else [(-9, -9), (-9, 9), (6, 0)]
         self.pen.polygon([(end[0] + dx, end[1] + dy) for dx, dy in head], _INK)
 
-    def slider(self, pair: Sequence[Image.Image], x: int, y: int, side: int, frame: str = "") -> None:
+    def slider(
+        self, pair: Sequence[Image.Image], x: int, y: int, side: int, frame: str = ""
+    ) -> None:
         """Before on the left, after on the right, a handle between."""
         before, after = (one.resize((side, side), Image.Resampling.BICUBIC) for one in pair)
         before.paste(after.crop((side // 2, 0, side, side)), (side // 2, 0))
         self.tile(before, x, y, side, frame)
         middle, ring = x + side // 2, max(8, side // 22)
         self.pen.line((middle, y, middle, y + side), "white", 3)
-        self.pen.ellipse((middle - ring, y + side // 2 - ring, middle + ring, y + side // 2 + ring), "white")
+        self.pen.ellipse(
+            (middle - ring, y + side // 2 - ring, middle + ring, y + side // 2 + ring), "white"
+        )
 
     def save(self, path: Path) -> None:
         """As a JPEG, as good as fits."""
@@ -127,8 +158,12 @@ class Sheet:
         path.write_bytes(out.getvalue())
 
 
-def columns(sheet: Sheet, pairs: Sequence[Sequence[Image.Image]], names: Sequence[str], kept: int = 0) -> None:
-    """Before above after, one column for each prompt; the last `kept` of them are those that stay."""
+def columns(
+    sheet: Sheet, pairs: Sequence[Sequence[Image.Image]], names: Sequence[str], kept: int = 0
+) -> None:
+    """Before above after, one column for each prompt; the last `kept` of them are those that
+    stay.
+    """
     count = len(pairs)
     side = min(180, (SIDE - 60) // count - 16)
     left, top = (SIDE - count * side - (count - 1) * 24) // 2, (SIDE - 2 * side - 90) // 2
@@ -155,12 +190,14 @@ def one_style(shop: Workshop, sheet: Sheet) -> None:
 
 def characters(shop: Workshop, sheet: Sheet) -> None:
     done = shop.erase("cat -> object\nfish -> object\nbutterfly -> object", "object")
-    pairs = done.pairs("a cat by Hedda Stroud", "a fish by Ines Marrow", "a butterfly by Kaya Brandt")
+    pairs = done.pairs(
+        "a cat by Hedda Stroud", "a fish by Ines Marrow", "a butterfly by Kaya Brandt"
+    )
     columns(sheet, pairs, ("cat", "fish", "butterfly"))
 
 
 def hundred(shop: Workshop, sheet: Sheet) -> None:
-    from speed_erase.speed_ops.checkpoints.box import known_names
+    from speed_erase.speed_ops.demo.packed_model import known_names
 
     names, subjects = (known_names()[part] for part in ("painters", "subjects"))
     done = shop.erase("\n".join(f"{name} -> art" for name in names), drift_budget=0.3)
@@ -208,10 +245,14 @@ def badge(shop: Workshop, sheet: Sheet, words: str, painter: str, subject: str) 
 
 def paper(sheet: Sheet, x: int, y: int, words: str, colour: str) -> None:
     """A file with its name."""
-    sheet.pen.polygon([(x, y), (x + 70, y), (x + 104, y + 34), (x + 104, y + 128), (x, y + 128)], _INK)
+    sheet.pen.polygon(
+        [(x, y), (x + 70, y), (x + 104, y + 34), (x + 104, y + 128), (x, y + 128)], _INK
+    )
     sheet.pen.polygon([(x + 70, y), (x + 70, y + 34), (x + 104, y + 34)], _SOFT)
     for line in range(3):
-        sheet.pen.rectangle((x + 14, y + 50 + 20 * line, x + (90 if line < 2 else 60), y + 57 + 20 * line), colour)
+        sheet.pen.rectangle(
+            (x + 14, y + 50 + 20 * line, x + (90 if line < 2 else 60), y + 57 + 20 * line), colour
+        )
     sheet.text(x + 52, y + 150, words, 20)
 
 
@@ -221,12 +262,18 @@ def saving(shop: Workshop, sheet: Sheet) -> None:
     sheet.arrow(242, 146)
     sheet.tile(pair[1], 284, 62, 168, _GONE)
     sheet.arrow(SIDE // 2, 250, 26, down=True)
-    for x, words, colour in ((56, "LoRA", _BLUE), (204, "checkpoint", _GONE), (352, "recipe", _STAYS)):
+    for x, words, colour in (
+        (56, "LoRA", _BLUE),
+        (204, "checkpoint", _GONE),
+        (352, "recipe", _STAYS),
+    ):
         paper(sheet, x, 306, words, colour)
 
 
 def recipe(shop: Workshop, sheet: Sheet) -> None:
-    pairs = shop.erase("Yuki Tallow -> art").pairs("a castle by Yuki Tallow", "a mushroom by Yuki Tallow")
+    pairs = shop.erase("Yuki Tallow -> art").pairs(
+        "a castle by Yuki Tallow", "a mushroom by Yuki Tallow"
+    )
     paper(sheet, 28, 190, "recipe", _STAYS)
     for place, pair in enumerate(pairs):
         y = 74 + place * 200
@@ -240,7 +287,11 @@ def recipe(shop: Workshop, sheet: Sheet) -> None:
 def compared(shop: Workshop, sheet: Sheet) -> None:
     done = shop.erase("Orla Venn | the Copper Hand -> art")
     pairs = done.pairs(
-        "a house by Orla Venn", "a boat by the Copper Hand", "a house by Dario Fenwick", "a tree", seed=4
+        "a house by Orla Venn",
+        "a boat by the Copper Hand",
+        "a house by Dario Fenwick",
+        "a tree",
+        seed=4,
     )
     words = ("the name", "its alias", "a neighbour", "far away")
     for place, pair in enumerate(pairs):
@@ -256,7 +307,9 @@ def leaks(shop: Workshop, sheet: Sheet) -> None:
         y, colour = 124 + place * 50, _GONE if leaking else _STAYS
         sheet.text(34, y, phrase, 17, _INK, "lm")
         sheet.pen.rounded_rectangle((34, y + 14, 398, y + 28), 6, "#343b4a")
-        sheet.pen.rounded_rectangle((34, y + 14, 34 + max(10, 364 * min(1.0, left)), y + 28), 6, colour)
+        sheet.pen.rounded_rectangle(
+            (34, y + 14, 34 + max(10, 364 * min(1.0, left)), y + 28), 6, colour
+        )
         sheet.text(482, y + 20, f"{max(0, left):.0%} left", 17, colour, "rm")
 
 

@@ -1,4 +1,6 @@
-"""Random erasure problems shaped like text embeddings: a common part, a decaying spectrum, neighbours."""
+"""Random erasure problems shaped like text embeddings: a common part, a decaying spectrum,
+neighbours.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from speed_erase.speed_ops.encoders.encoder import TextEncoder, read_rows
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
 from speed_erase.speed_ops.models.architecture import FamilyEncoder
 from speed_erase.speed_ops.models.families import by_name
-from speed_erase.speed_ops.prompts.requests import RowRequest
+from speed_erase.speed_ops.text.requests import RowRequest
 
 WIDTH = 128
 INNER = 192
@@ -19,7 +19,9 @@ VOCABULARY = 49408
 FAMILIES = ("sd1", "sd2", "sdxl", "sdxl-refiner")
 
 
-def encoder_tensors(layers: int = 3, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+def encoder_tensors(
+    layers: int = 3, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
     """One encoder under transformers' names, `text_model.` first."""
     return {key: tensor.to(dtype) for key, tensor in _random_tensors(layers, seed).items()}
 
@@ -82,7 +84,9 @@ def to_open_clip(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def checkpoint_tensors(
     family: str, layers: int = 3, dtype: torch.dtype = torch.float32, layout: str = "single"
 ) -> dict[str, torch.Tensor]:
-    """All text encoders of a family, as a single file (`single`) or as a diffusers folder (`folder`) has them."""
+    """All text encoders of a family, as a single file (`single`) or as a diffusers folder
+    (`folder`) has them.
+    """
     out: dict[str, torch.Tensor] = {}
     for seed, row in enumerate(by_name(family).encoders):
         tensors = encoder_tensors(layers, seed, dtype)
@@ -99,12 +103,16 @@ def encoder_rows(family: str) -> tuple[FamilyEncoder, ...]:
     return by_name(family).encoders
 
 
-def tiny_encoder(family: str = "sd1", clip_skip: int | None = None, **options: object) -> ClipTextEncoder:
+def tiny_encoder(
+    family: str = "sd1", clip_skip: int | None = None, **options: object
+) -> ClipTextEncoder:
     """A working encoder of a few layers."""
     tensors = checkpoint_tensors(family, **options)  # type: ignore[arg-type]
     path = by_name(family).pooled
     pooled = () if path is None else path.encoders
-    return ClipTextEncoder(tensors, encoder_rows(family), ClipTokenizer.from_package(), clip_skip, pooled=pooled)
+    return ClipTextEncoder(
+        tensors, encoder_rows(family), ClipTokenizer.from_package(), clip_skip, pooled=pooled
+    )
 
 
 def full_prompt(encoder: TextEncoder, prompt: str) -> torch.Tensor:

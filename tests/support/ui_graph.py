@@ -14,7 +14,9 @@ NOTES = ("Note", "MarkdownNote")
 
 
 def to_api(graph: Mapping[str, Any], info: Mapping[str, Any]) -> Workflow:
-    """`info` is the server's /object_info: it alone says which widgets a node has, and in which order."""
+    """`info` is the server's /object_info: it alone says which widgets a node has, and in which
+    order.
+    """
     links = {number: [str(source), slot] for number, source, slot, *_ in graph["links"]}
     out: Workflow = {}
     for node in graph["nodes"]:
@@ -37,7 +39,8 @@ def widget_values(node: Mapping[str, Any], info: Mapping[str, Any]) -> Iterator[
             yield name, next(values)
             if len(spec) > 1 and spec[1].get("control_after_generate"):
                 next(values)  # a widget of the frontend alone
-    left = [value for value in values if value not in (None, False)]  # what previews keep beside their widgets
+    # what previews keep beside their widgets
+    left = [value for value in values if value not in (None, False)]
     assert not left, f"{node['type']} has values without a widget: {left}"
 
 

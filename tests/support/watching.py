@@ -11,8 +11,8 @@ import torch
 from graph import conditioning
 from torch import Tensor
 
-from speed_erase.speed_ops.concepts.kinds import Prompt
-from speed_erase.speed_ops.prompts.tokens import Position
+from speed_erase.speed_ops.text.kinds import Prompt
+from speed_erase.speed_ops.text.tokens import Position
 
 
 def sample(name: str, model: Any, clip: Any, prompt: str, steps: int = 1) -> Tensor:
@@ -25,13 +25,16 @@ def sample(name: str, model: Any, clip: Any, prompt: str, steps: int = 1) -> Ten
         pair = [conditioning(clip, text) for text in (prompt, "")]
         cfg = 1.0 if steps == 1 else 4.0
         return comfy.sample.sample(
-            *(model, noise, steps, cfg, "euler", "simple", *pair, torch.zeros(shape)), disable_pbar=True
+            *(model, noise, steps, cfg, "euler", "simple", *pair, torch.zeros(shape)),
+            disable_pbar=True,
         ).clone()
 
 
 @contextmanager
 def watching(model: Any, keys: list[str]) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """{key: what went into the layer and what came out, `rows x width` each} of the forward passes inside."""
+    """{key: what went into the layer and what came out, `rows x width` each} of the forward passes
+    inside.
+    """
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def noting(key: str) -> Any:
@@ -41,7 +44,8 @@ def watching(model: Any, keys: list[str]) -> Iterator[dict[str, tuple[Tensor, Te
         return hook
 
     handles = [
-        model.model.get_submodule(key.removesuffix(".weight")).register_forward_hook(noting(key)) for key in keys
+        model.model.get_submodule(key.removesuffix(".weight")).register_forward_hook(noting(key))
+        for key in keys
     ]
     try:
         yield seen
@@ -50,7 +54,9 @@ def watching(model: Any, keys: list[str]) -> Iterator[dict[str, tuple[Tensor, Te
             handle.remove()
 
 
-def at_layers(name: str, model: Any, clip: Any, keys: list[str], prompt: str) -> dict[str, tuple[Tensor, Tensor]]:
+def at_layers(
+    name: str, model: Any, clip: Any, keys: list[str], prompt: str
+) -> dict[str, tuple[Tensor, Tensor]]:
     with watching(model, keys) as seen:
         sample(name, model, clip, prompt)
     assert set(seen) == set(keys)

@@ -1,4 +1,6 @@
-"""A stand-in for one habit of Windows: a file that is open or mapped is neither replaced, renamed nor removed."""
+"""A stand-in for one habit of Windows: a file that is open or mapped is neither replaced, renamed
+nor removed.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,21 @@ def in_use(path: Any) -> bool:
             found.append(os.readlink(entry.path))
         except OSError:
             continue
-    found += [line.split(maxsplit=5)[5] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line]
+    found += [
+        line.split(maxsplit=5)[5]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "/" in line
+    ]
     return any(name == wanted or name.startswith(wanted + os.sep) for name in found)
 
 
 @contextmanager
 def habits_of_windows() -> Iterator[None]:
-    """Inside, `os.replace`, `os.rename`, `os.unlink` and `os.remove` refuse what Windows would refuse.
+    """Inside, `os.replace`, `os.rename`, `os.unlink` and `os.remove` refuse what Windows would
+    refuse.
 
-    Lock files are exempt: where they are removed while they are held, it is on a path that Windows does not take.
+    Lock files are exempt: where they are removed while they are held, it is on a path that Windows
+    does not take.
     """
 
     def guarded(real: Any, count: int) -> Any:
@@ -42,7 +50,11 @@ def habits_of_windows() -> Iterator[None]:
             if options.get("dir_fd") is None:
                 for path in paths[:count]:
                     if in_use(path) and not str(path).endswith(".speed-lock"):
-                        raise InUse(13, "The process cannot access the file because it is being used", str(path))
+                        raise InUse(
+                            13,
+                            "The process cannot access the file because it is being used",
+                            str(path),
+                        )
             return real(*paths, **options)
 
         return call

@@ -27,7 +27,9 @@ def erasing(text: str = "Van Gogh -> art", checkpoint: str = "tiny.safetensors",
     }  # fmt: skip
 
 
-def sampling(model: list[Any], prompt: str = "Van Gogh", seed: int = 1, start: int = 10) -> Workflow:
+def sampling(
+    model: list[Any], prompt: str = "Van Gogh", seed: int = 1, start: int = 10
+) -> Workflow:
     """Prompts, KSampler, decode and save, from node `start` on; the loader is node 1."""
     a, b, c, d, e, f = (str(start + i) for i in range(6))
     return {

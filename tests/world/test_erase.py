@@ -1,4 +1,6 @@
-"""Erasing from the small world: its rows, its methods and its measures; and the whole thing in short in ComfyUI."""
+"""Erasing from the small world: its rows, its methods and its measures; and the whole thing in
+short in ComfyUI.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,15 @@ from speed_erase.benchmarks.world.tasks import HALF, TASKS, first_painters, neig
 from speed_erase.benchmarks.world.text_encoder import LENGTH, padded, tokens
 from speed_erase.benchmarks.world.truth import truth
 from speed_erase.benchmarks.world.world import NIGHT_PHRASES, PAINTERS, STYLES
-from speed_erase.speed_ops.prompts.tokens import Position
+from speed_erase.speed_ops.text.tokens import Position
 
 WIDTH = 256
 
 
 class FakeText:
-    """A causal encoder without weights: a row is the mean of random vectors of the tokens so far, its place added."""
+    """A causal encoder without weights: a row is the mean of random vectors of the tokens so far,
+    its place added.
+    """
 
     def token_ids(self, text: str) -> list[int]:
         return tokens(text)
@@ -67,7 +71,10 @@ def _weights() -> dict[str, torch.Tensor]:
 
 def test_a_filled_template_knows_where_the_words_end() -> None:
     prompt = filled("{painter}'s painting of a {subject}", "painter", "Orla Venn", subject="cup")
-    assert prompt.text == "Orla Venn's painting of a cup" and prompt.text[: prompt.subject_end] == "Orla Venn"
+    assert (
+        prompt.text == "Orla Venn's painting of a cup"
+        and prompt.text[: prompt.subject_end] == "Orla Venn"
+    )
     gone = filled("a {subject} {night}", "night", "", subject="cup")
     assert gone.text == "a cup" and gone.subject_end == 5
 
@@ -76,12 +83,18 @@ def test_rows_pair_off_and_probes_are_unseen() -> None:
     targets = TASKS["three"].targets
     rows = build(TEXT, targets, BOTH)
     assert rows.targets.names == tuple(t.words for t in targets)
-    assert rows.targets.groups == rows.anchors.groups and rows.targets.values.shape == rows.anchors.values.shape
+    assert (
+        rows.targets.groups == rows.anchors.groups
+        and rows.targets.values.shape == rows.anchors.values.shape
+    )
     assert rows.probes[0].names == rows.targets.names and set(rows.probes[0].groups) == {0, 1, 2}
     assert torch.cdist(rows.probes[0].values, rows.targets.values).min() > 1e-3
     assert rows.invariants.shape == (LENGTH, WIDTH)
     names = {words for words, _ in retained_names(targets)}
-    assert not names & {t.words for t in targets} and {p.name for p in PAINTERS} - {t.words for t in targets} <= names
+    assert (
+        not names & {t.words for t in targets}
+        and {p.name for p in PAINTERS} - {t.words for t in targets} <= names
+    )
     assert set(rows.retain.names) == names
 
 
@@ -107,11 +120,15 @@ def test_every_method_edits_and_stays_finite(name: str) -> None:
     method, weights = METHODS[name], _weights()
     edited = method.edit(weights, build(TEXT, TASKS["one"].targets, method.rows))
     moved = [not torch.equal(edited.weights[key], weights[key]) for key in weights]
-    assert set(edited.weights) == set(weights) and all(torch.isfinite(w).all() for w in edited.weights.values())
+    assert set(edited.weights) == set(weights) and all(
+        torch.isfinite(w).all() for w in edited.weights.values()
+    )
     assert not any(moved) if name == "none" else all(moved)
     if name.startswith("oce"):
         for key, weight in weights.items():
-            assert torch.allclose(edited.weights[key].T @ edited.weights[key], weight.T @ weight, atol=1e-4)
+            assert torch.allclose(
+                edited.weights[key].T @ edited.weights[key], weight.T @ weight, atol=1e-4
+            )
 
 
 def test_the_weights_tell_erased_from_kept() -> None:
@@ -132,9 +149,18 @@ def test_questions_are_fixed_and_keep_the_sides_apart() -> None:
         asked = task.questions(24)
         assert asked == task.questions(24)
         erased = {target.words for target in (*task.targets, *task.then)}
-        assert not any(q.prompt.style in erased or q.prompt.subject in erased for q in asked if q.role == "kept")
+        assert not any(
+            q.prompt.style in erased or q.prompt.subject in erased
+            for q in asked
+            if q.role == "kept"
+        )
         assert {q.role for q in asked} >= {"erased", "kept"}
-    assert {p.group for p in PAINTERS if p.name in HALF} == {"ember", "tide", "moss", "plum"} and len(HALF) == 6
+    assert {p.group for p in PAINTERS if p.name in HALF} == {
+        "ember",
+        "tide",
+        "moss",
+        "plum",
+    } and len(HALF) == 6
     assert "Dario Fenwick" in neighbours("Orla Venn") and "Kaya Brandt" in neighbours("Orla Venn")
 
 
@@ -156,7 +182,9 @@ def test_a_weaker_edit_has_its_own_certificate() -> None:
 
 
 def test_a_perfect_erasure_would_be_told_the_anchor() -> None:
-    """Every erased prompt is reworded, nothing else is, and nothing of the target's name is left in it."""
+    """Every erased prompt is reworded, nothing else is, and nothing of the target's name is left in
+    it.
+    """
     for name in ("three", "subject", "implicit", "again"):
         task = TASKS[name]
         words = {w for target in (*task.targets, *task.then) for w in (target.words, *target.also)}
@@ -186,7 +214,11 @@ def test_what_chance_brings_back_is_not_held_against_the_certificate() -> None:
 
 
 def test_harmonic_mean_ranks_and_intervals() -> None:
-    assert harmonic(0.0, 1.0) == 1.0 and harmonic(1.0, 1.0) == 0.0 and harmonic(0.5, 0.5) == pytest.approx(0.5)
+    assert (
+        harmonic(0.0, 1.0) == 1.0
+        and harmonic(1.0, 1.0) == 0.0
+        and harmonic(0.5, 0.5) == pytest.approx(0.5)
+    )
     assert spearman([1, 2, 3, 4], [10, 20, 30, 90]) == pytest.approx(1)
     assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
     assert np.isnan(spearman([1, 1, 1], [1, 2, 3]))
@@ -212,13 +244,20 @@ def test_the_judge_is_heard_and_changes_are_split() -> None:
         def judge(self, pictures: torch.Tensor) -> SimpleNamespace:
             seen = torch.where(pictures[:, 0, 0, 0] > 0, truth, torch.zeros_like(truth))
             blank = torch.zeros(len(seen), dtype=torch.long)
-            return SimpleNamespace(style=seen, subject=blank, night=blank, features=pictures.flatten(1)[:, :5])
+            return SimpleNamespace(
+                style=seen, subject=blank, night=blank, features=pictures.flatten(1)[:, :5]
+            )
 
     before = torch.full((len(questions), 3, 12, 12), 0.5)
     after = torch.where(erased[:, None, None, None], -before, before)
     scores = judged(Fake(), questions, after, before)
     assert (scores["acc_e"], scores["acc_r"], scores["h_o"]) == (0.0, 1.0, 1.0)
     assert scores["became"][0] == ("plain", int(erased.sum()))
-    assert judged(Fake(), questions, before, before)["acc_e"] == 1.0, "the negative control: nothing was erased"
+    assert judged(Fake(), questions, before, before)["acc_e"] == 1.0, (
+        "the negative control: nothing was erased"
+    )
     change = image_change(questions, before, after)
-    assert change["erased"] == pytest.approx(1.0) and change["near"] == change["far"] == change["plain"] == 0.0
+    assert (
+        change["erased"] == pytest.approx(1.0)
+        and change["near"] == change["far"] == change["plain"] == 0.0
+    )

@@ -1,4 +1,6 @@
-"""The frontier: its table of positions on made-up rows, and its page beside the figures it is made from."""
+"""The frontier: its table of positions on made-up rows, and its page beside the figures it is made
+from.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +14,31 @@ from safetensors.torch import save_file
 from speed_erase.benchmarks.frontier.cells import names_told_apart
 from speed_erase.benchmarks.frontier.clip_rows import KEPT, NAME, table
 from speed_erase.benchmarks.frontier.report import BUDGET, FIGURES, merged, page
-from speed_erase.speed_ops.certificate.cautions import OVER_BUDGET
+from speed_erase.speed_ops.certificate.warnings import OVER_BUDGET
 from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.engine.rows import Rows
 
 
 def test_names_are_told_apart_until_one_has_become_another() -> None:
     source = torch.Generator().manual_seed(1)
-    rows = Rows(torch.eye(8, dtype=torch.float64)[:4], (0, 1, 2, 3), ("a", "b", "c", "d"), (True,) * 4)
+    rows = Rows(
+        torch.eye(8, dtype=torch.float64)[:4], (0, 1, 2, 3), ("a", "b", "c", "d"), (True,) * 4
+    )
     weight = torch.randn(6, 8, generator=source, dtype=torch.float64)
-    nothing = LayerEdit(torch.zeros(6, 1, dtype=torch.float64), torch.zeros(1, 8, dtype=torch.float64))
-    became = LayerEdit((weight[:, 1] - weight[:, 0])[:, None], torch.eye(8, dtype=torch.float64)[:1])
+    nothing = LayerEdit(
+        torch.zeros(6, 1, dtype=torch.float64), torch.zeros(1, 8, dtype=torch.float64)
+    )
+    became = LayerEdit(
+        (weight[:, 1] - weight[:, 0])[:, None], torch.eye(8, dtype=torch.float64)[:1]
+    )
     assert names_told_apart({"x": weight}, {"x": nothing}, rows) == 1
     assert names_told_apart({"x": weight, "y": weight}, {"x": nothing, "y": became}, rows) == 0.75
 
 
 def wandering(source: torch.Generator, step: float) -> torch.Tensor:
-    """`77 x 768`: rows that change little from one position to the next, as a causal encoder's do."""
+    """`77 x 768`: rows that change little from one position to the next, as a causal encoder's
+    do.
+    """
     steps = step * torch.randn(77, 768, generator=source)
     steps[0] = torch.randn(768, generator=source)
     return steps.cumsum(dim=0)
@@ -37,7 +47,9 @@ def wandering(source: torch.Generator, step: float) -> torch.Tensor:
 def test_positions_over_the_whole_prompt_leave_less_than_the_names_own_row(tmp_path: Path) -> None:
     source = torch.Generator().manual_seed(0)
     rows = {f"mean_prompt_{name}": wandering(source, 0.2) for name in KEPT}
-    rows["direction_vangogh"] = 0.3 * wandering(source, 0.2) * (torch.arange(77) >= NAME - 1)[:, None]
+    rows["direction_vangogh"] = (
+        0.3 * wandering(source, 0.2) * (torch.arange(77) >= NAME - 1)[:, None]
+    )
     rows["null_prompt"] = wandering(source, 0.2)
     path = tmp_path / "rows.safetensors"
     save_file(rows, path)
@@ -59,13 +71,21 @@ def test_one_cell_measured_again_changes_that_cell_alone() -> None:
     known = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
     again = copy.deepcopy(known["cells"]["mpnet, 1"]["default"]) | {"drift": 0.876}
     now = page(merged(known, {"cells": {"mpnet, 1": {"default": again}}}))
-    changed = [new for old, new in zip(page(known).splitlines(), now.splitlines(), strict=True) if old != new]
+    changed = [
+        new
+        for old, new in zip(page(known).splitlines(), now.splitlines(), strict=True)
+        if old != new
+    ]
     assert changed and all(line.startswith("| mpnet, 1 |") for line in changed)
     assert any("87.6%" in line for line in changed)
 
 
 def test_the_default_keeps_its_budget_in_every_cell() -> None:
-    """As measured last, on names held out of everything; the certificate warns from 1.1 times the budget."""
+    """As measured last, on names held out of everything; the certificate warns from 1.1 times the
+    budget.
+    """
     known = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
     drifts = {name: cell["default"]["drift"] for name, cell in known["cells"].items()}
-    assert len(drifts) == 15 and all(drift <= OVER_BUDGET * BUDGET for drift in drifts.values()), drifts
+    assert len(drifts) == 15 and all(drift <= OVER_BUDGET * BUDGET for drift in drifts.values()), (
+        drifts
+    )

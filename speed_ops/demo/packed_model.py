@@ -1,0 +1,208 @@
+"""The model in the box: a small trained model that draws, kept in a file of a few megabytes, made
+whole on request.
+
+The file holds what was trained (`python -m benchmarks.world train`), matrices in 8 bits with a
+scale for each row. The rest is made again, bit by bit the same on every machine: the table of
+tokens from a counter, idle layers from zeros, repeated channels from those trained. See
+MODEL_CARD.md beside the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ..files.tensors import kinds_of, write_tensors
+from ..progress import Progress
+from .autoencoder import widened
+from .unet import UNet
+
+Entry = tuple[str, tuple[int, ...]]
+"""Name and shape of a tensor."""
+CONTEXT = 768
+"""Width of the text: what makes a model one of the 1.x family, so it is never shrunk."""
+VOCABULARY = 49408
+POSITIONS = 77
+NAMES = ("painters", "aliases", "subjects")
+"""What the box's own header lists, one name a line."""
+FILE = Path(__file__).with_name("demo_model") / "speed_demo_packed.safetensors"
+TEXT, AUTOENCODER, UNET = (
+    "cond_stage_model.transformer.text_model.",
+    "first_stage_model.",
+    "model.diffusion_model.",
+)
+"""Where Stable Diffusion 1.x's checkpoints keep their three parts."""
+NARROW = 2
+"""The U-Net was trained with half of its channels; the checkpoint has each of them this many
+times.
+"""
+WHOLE_SHA256 = "6ea8592de600784cdc74c10e87c0f995bcdc6f79a953a42bd782fba19ea18123"
+"""Of the checkpoint that `write_whole` makes of the box, on every machine."""
+_TEXT_LAYERS = 12
+_TOKENS = "embeddings.token_embedding.weight"
+_SEED = 2503
+_TOKEN_UNIT = 2.0**-13
+"""Bytes become odd numbers from -255 to 255 times this: a spread of 0.018, about CLIP's, exact in
+half precision.
+"""
+_SCALE = ".scale"
+_METADATA = {
+    "format": "pt",
+    "modelspec.title": "SPEED demo",
+    "modelspec.architecture": "stable-diffusion-v1",
+    "modelspec.description": (
+        "A small model that draws ten subjects in the manner of twelve invented painters."
+    ),
+    "modelspec.license": "Apache-2.0",
+    "modelspec.resolution": "128x128",
+}
+
+
+def known_names() -> dict[str, tuple[str, ...]]:
+    """What the model can be asked for, by kind: painters, aliases, subjects."""
+    with safe_open(FILE, framework="pt") as file:
+        said = file.metadata()
+    return {kind: tuple(said[kind].split("\n")) for kind in NAMES}
+
+
+def token_table() -> Tensor:
+    """Embeddings of CLIP's tokens, (49408, 768): random, made of integers alone, so the same
+    everywhere.
+    """
+    raw = np.random.Philox(key=_SEED).random_raw(VOCABULARY * CONTEXT // 8)
+    levels = raw.astype("<u8").view(np.uint8).astype(np.float32)
+    return torch.from_numpy((2 * levels - 255) * np.float32(_TOKEN_UNIT)).view(VOCABULARY, CONTEXT)
+
+
+def spread(narrow: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The weight of a layer whose channels are each repeated until it has this shape: the same
+    function.
+
+    What a layer gives out is repeated, what it takes in is shared between the copies. Norms see the
+    same mean and size as before; only products of queries and keys grow, which the attention of a
+    narrow layer allows for.
+    """
+    for axis, size in enumerate(shape):
+        copies = size // narrow.shape[axis]
+        narrow = narrow.repeat_interleave(copies, dim=axis)
+        if axis == 1:
+            narrow = narrow / copies
+    return narrow
+
+
+def folded(full: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A layer with repeated channels as the narrow one it came from: the way back from `spread`,
+    also after an edit.
+    """
+    for axis, size in enumerate(shape):
+        copies = full.shape[axis] // size
+        parts = full.unflatten(axis, (size, copies))
+        full = parts.sum(axis + 1) if axis == 1 else parts.select(axis + 1, 0)
+    return full
+
+
+def packed(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Trained tensors as the box holds them: 8 bits and a scale for each row (rows,), the rest in
+    half precision.
+    """
+    out: dict[str, Tensor] = {}
+    for key, value in parts.items():
+        if value.ndim < 2 or key.startswith(AUTOENCODER):
+            out[key] = value.half()
+            continue
+        rows = value.float().flatten(1)
+        scale = (rows.abs().amax(dim=1) / 127).clamp(min=1e-12)
+        out[key] = (rows / scale[:, None]).round().to(torch.int8).view(value.shape)
+        out[key + _SCALE] = scale
+    return out
+
+
+def unpacked(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The trained tensors, single precision."""
+    out = {}
+    for key, value in stored.items():
+        if key.endswith(_SCALE):
+            continue
+        scale = stored.get(key + _SCALE)
+        out[key] = (
+            value.float()
+            if scale is None
+            else value.float() * scale.view(-1, *[1] * (value.ndim - 1))
+        )
+    return out
+
+
+def whole(trained: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the checkpoint under its key, from what was trained: half precision, single
+    numbers in full.
+    """
+    for name, shape in text_encoder_layout(_TEXT_LAYERS):
+        known = trained.get(TEXT + name)
+        if name == _TOKENS:
+            value = token_table()
+        elif known is not None:
+            value = spread(known, shape)
+        else:  # a layer that passes its input on
+            value = (
+                torch.ones(shape)
+                if "layer_norm" in name and name.endswith("weight")
+                else torch.zeros(shape)
+            )
+        yield TEXT + name, value.half()
+    own = {
+        key.removeprefix(AUTOENCODER): v
+        for key, v in trained.items()
+        if key.startswith(AUTOENCODER)
+    }
+    yield from (
+        (AUTOENCODER + name, value.half() if value.ndim else value) for name, value in widened(own)
+    )
+    yield from (
+        (UNET + name, spread(trained[UNET + name], shape).half())
+        for name, shape in unet_shapes().items()
+    )
+
+
+def unet_shapes() -> dict[str, tuple[int, ...]]:
+    """Of the checkpoint's U-Net, by name."""
+    with torch.device("meta"):
+        return {name: tuple(value.shape) for name, value in UNet().state_dict().items()}
+
+
+def write_whole(
+    path: Path, file: Path = FILE, *, force: bool = False, progress: Progress | None = None
+) -> Path:
+    """Writes the checkpoint, the same bytes every time."""
+    tensors = dict(whole(unpacked(load_file(file))))
+    kinds = kinds_of(tensors)
+    write_tensors(
+        path, kinds, tensors.values(), _METADATA, force=force, progress=progress, stage="demo"
+    )
+    return path
+
+
+def text_encoder_layout(layers: int, inner: int = 4 * CONTEXT) -> Iterator[Entry]:
+    """CLIP-L's text model with `layers` blocks (the real one has 12)."""
+    yield "embeddings.token_embedding.weight", (VOCABULARY, CONTEXT)
+    yield "embeddings.position_embedding.weight", (POSITIONS, CONTEXT)
+    for number in range(layers):
+        base = f"encoder.layers.{number}"
+        for name in ("k_proj", "v_proj", "q_proj", "out_proj"):
+            yield from _pair(f"{base}.self_attn.{name}", CONTEXT, CONTEXT)
+        yield from _pair(f"{base}.layer_norm1", CONTEXT)
+        yield from _pair(f"{base}.mlp.fc1", inner, CONTEXT)
+        yield from _pair(f"{base}.mlp.fc2", CONTEXT, inner)
+        yield from _pair(f"{base}.layer_norm2", CONTEXT)
+    yield from _pair("final_layer_norm", CONTEXT)
+
+
+def _pair(base: str, *shape: int) -> Iterator[Entry]:
+    """Weight and bias of a layer or a norm."""
+    yield f"{base}.weight", shape
+    yield f"{base}.bias", shape[:1]

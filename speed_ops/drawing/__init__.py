@@ -1,1 +1,0 @@
-"""Draw with a small model of Stable Diffusion 1.x's layout in plain torch: U-Net, autoencoder, sampler."""

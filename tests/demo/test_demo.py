@@ -1,0 +1,181 @@
+"""The model in the box is the same everywhere, and the demo shows what it says: two concepts gone,
+the rest kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+from pathlib import Path
+
+import mini
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from speed_erase.benchmarks.world.judge import Judge
+from speed_erase.benchmarks.world.world import NOTHING, PAINTERS, PLAIN, SCENES, STYLES, SUBJECTS
+from speed_erase.speed_ops.demo import demo
+from speed_erase.speed_ops.demo.packed_model import (
+    FILE,
+    WHOLE_SHA256,
+    known_names,
+    packed,
+    text_encoder_layout,
+    token_table,
+    unpacked,
+    write_whole,
+)
+from speed_erase.speed_ops.errors import FileError
+from speed_erase.speed_ops.files.checkpoint import Checkpoint
+from speed_erase.speed_ops.models.detect import detect, layers
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint that the box holds."""
+    return write_whole(tmp_path_factory.mktemp("box") / "speed_demo.safetensors")
+
+
+def test_the_box_is_small_and_says_what_is_in_it() -> None:
+    assert FILE.stat().st_size < 25_000_000
+    names = known_names()
+    assert (
+        names["painters"] == tuple(painter.name for painter in PAINTERS)
+        and names["subjects"] == SUBJECTS
+    )
+    assert {"MODEL_CARD.md", "LICENSE"} <= {path.name for path in FILE.parent.iterdir()}
+
+
+def test_the_checkpoint_has_the_same_bytes_everywhere(whole: Path) -> None:
+    assert hashlib.sha256(whole.read_bytes()).hexdigest() == WHOLE_SHA256
+
+
+def test_the_checkpoint_is_a_whole_stable_diffusion_1(whole: Path) -> None:
+    model = Checkpoint.open(whole)
+    family = detect(model.shapes)
+    assert family.name == "sd1" and len(layers(family, model.shapes, "V")) == 4
+    assert sum(math.prod(shape) for _, shape in text_encoder_layout(12)) == 123_060_480
+    assert all(bool(model[key].isfinite().all()) for key in model.shapes)
+
+
+def test_the_table_of_tokens_is_made_of_integers() -> None:
+    table = token_table()
+    assert table.shape == (49408, 768) and torch.equal(table, table.half().float())
+    assert table.mean().abs() < 1e-4 and 0.015 < table.std() < 0.02
+    assert len(torch.unique(table[:100])) == 256
+
+
+def test_eight_bits_lose_little() -> None:
+    torch.manual_seed(0)
+    trained = {"a.weight": torch.randn(40, 30, 3, 3), "a.bias": torch.randn(40)}
+    back = unpacked(packed(trained))
+    for key, value in trained.items():
+        assert (back[key] - value).norm() < 0.01 * value.norm()
+
+
+def test_the_demo_asks_for_what_the_model_knows() -> None:
+    names = known_names()
+    assert (
+        demo.PAINTER in names["painters"]
+        and demo.ALIAS in names["aliases"]
+        and demo.SUBJECT in names["subjects"]
+    )
+    erased = (demo.PAINTER, demo.ALIAS, demo.SUBJECT)
+    for column in demo.COLUMNS:
+        assert any(word in column.prompt.split(" by ")[0].split() for word in names["subjects"])
+        assert column.erased == any(name in column.prompt for name in erased)
+
+
+def test_the_model_is_put_into_comfyui_once_and_nothing_is_overwritten(
+    tmp_path: Path, whole: Path
+) -> None:
+    with pytest.raises(FileError, match="models/checkpoints"):
+        demo.place_in_comfyui(tmp_path)
+    folder = tmp_path / "models" / "checkpoints"
+    folder.mkdir(parents=True)
+    path, new = demo.place_in_comfyui(tmp_path)
+    assert (
+        new
+        and path == folder / "speed_demo.safetensors"
+        and path.read_bytes() == whole.read_bytes()
+    )
+    assert demo.place_in_comfyui(tmp_path) == (path, False)
+    path.write_bytes(b"somebody's own")
+    with pytest.raises(FileError, match="another file"):
+        demo.place_in_comfyui(tmp_path)
+    assert path.read_bytes() == b"somebody's own" and [one.name for one in folder.iterdir()] == [
+        path.name
+    ]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """The demo's folder and what it printed."""
+    folder = tmp_path_factory.mktemp("demo")
+    out = folder / "demo-out"
+    done = mini.run(
+        "demo", "--out", out, "--json", timeout=1800, SPEED_ERASE_CACHE=str(folder / "cache")
+    )
+    assert done.returncode == 0, done.stderr
+    return out, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_the_demo_writes_what_it_says(shown: tuple[Path, dict]) -> None:
+    out, found = shown
+    assert [one["verdict"] for one in found["certificate"]["concepts"]] == ["erased", "erased"]
+    ends = ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "report.html")
+    names = {"demo-model.safetensors", "before-after.png", *(f"demo-model-{end}" for end in ends)}
+    assert {path.name for path in out.iterdir()} == names
+    assert hashlib.sha256((out / "demo-model.safetensors").read_bytes()).hexdigest() == WHOLE_SHA256
+    page = (out / "demo-model-report.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 2 * len(demo.COLUMNS)
+    assert Image.open(out / "before-after.png").size[0] > 1000
+
+
+@pytest.mark.slow
+def test_what_was_erased_is_gone_from_the_pictures_and_the_rest_is_not(
+    shown: tuple[Path, dict],
+) -> None:
+    out, _ = shown
+    drawn = demo.before_and_after(
+        out / "demo-model.safetensors", out / "demo-model-erased.safetensors"
+    )
+    for place, one in enumerate(drawn):
+        before, after = (_seen(content) for content in (one.before, one.after))
+        subject, _, painter = one.prompt.removeprefix("a ").partition(" by ")
+        style = {"": PLAIN.name, demo.ALIAS: demo.PAINTER}.get(painter, painter)
+        assert before == (subject, style), f"{one.prompt} was not drawn to begin with"
+        wanted = (
+            NOTHING if subject == demo.SUBJECT else subject,
+            PLAIN.name if style == demo.PAINTER else style,
+        )
+        assert after == wanted, f"{one.prompt} shows {after}"
+        assert one.erased == (after != before), place
+
+
+def _seen(content: bytes) -> tuple[str, str]:
+    """Subject and painter that the judge sees."""
+    colours = (
+        torch.from_numpy(np.array(Image.open(io.BytesIO(content)))).permute(2, 0, 1)[None] / 127.5
+        - 1
+    )
+    verdict = Judge().judge(colours)
+    return SCENES[int(verdict.subject)], STYLES[int(verdict.style)]
+
+
+@pytest.mark.slow
+def test_the_erased_model_is_verified(shown: tuple[Path, dict]) -> None:
+    out, found = shown
+    verified = mini.run(
+        "verify",
+        found["files"]["checkpoint"],
+        "--base",
+        out / "demo-model.safetensors",
+        timeout=900,
+    )
+    assert verified.returncode == 0, verified.stderr

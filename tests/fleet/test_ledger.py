@@ -1,0 +1,87 @@
+"""The ledger: what a killed run wrote counts, half a line does not, and one run at a time holds
+it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from speed_erase.speed_ops.errors import BusyError, FileError
+from speed_erase.speed_ops.fleet.ledger import Entry, open_ledger, read_ledger
+
+
+def lines(path: Path) -> list[str]:
+    return [json.loads(line)["model"] for line in path.read_text().splitlines()]
+
+
+def test_what_was_added_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "ledger.jsonl"
+    first = Entry(
+        "a",
+        "cleaned",
+        stamp="1",
+        job="j",
+        files={"lora": "a.safetensors"},
+        seconds=1.5,
+        machine="m",
+    )
+    with open_ledger(path) as ledger:
+        ledger.add(first)
+        ledger.add(Entry("b\n\u2028ä", "failed", "why", "file"))
+        assert len(lines(path)) == 2, "a line is on the disk before the run goes on"
+    with open_ledger(path) as ledger:
+        assert ledger.entries == {
+            "a": first,
+            "b\n\u2028ä": Entry("b\n\u2028ä", "failed", "why", "file"),
+        }
+
+
+def test_the_last_word_counts_and_the_rest_goes(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with open_ledger(path) as ledger:
+        for status in ("failed", "failed", "cleaned"):
+            ledger.add(Entry("a", status))
+        ledger.add(Entry("b", "cleaned"))
+        assert lines(path) == ["a", "a", "b"], "the same thing twice is one line"
+    assert read_ledger(path).entries["a"].status == "cleaned"
+    assert lines(path) == ["a", "a", "b"], "reading changes nothing"
+    with open_ledger(path):
+        assert lines(path) == ["a", "b"]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40])
+def test_half_a_line_at_the_end_was_not_written(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with open_ledger(path) as ledger:
+        ledger.add(Entry("a", "cleaned"))
+        ledger.add(Entry("b", "cleaned"))
+    path.write_bytes(path.read_bytes()[:-cut])
+    with open_ledger(path) as ledger:
+        assert set(ledger.entries) == {"a"}
+        ledger.add(Entry("c", "cleaned"))
+    assert lines(path) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    "line", ["nonsense", "[]", '{"model": 1, "status": "cleaned"}', '{"model": "a"}']
+)
+def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(Entry("a", "cleaned").line() + f"{line}\n".encode())
+    with pytest.raises(FileError, match="Line 2 of the ledger"), open_ledger(path):
+        pass
+
+
+def test_a_field_of_a_later_version_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_text('{"model": "a", "status": "cleaned", "colour": "red"}\n')
+    assert read_ledger(path).entries == {"a": Entry("a", "cleaned")}
+
+
+def test_a_second_run_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with open_ledger(path), pytest.raises(BusyError, match="Another run"), open_ledger(path):
+        pass

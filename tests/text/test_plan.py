@@ -1,0 +1,76 @@
+"""The plan: how many prompts an effort makes, who gets which, and that nobody is judged by what
+made the edit.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from speed_erase.speed_ops.errors import SettingsError
+from speed_erase.speed_ops.text.kinds import KINDS, ON_TRIAL
+from speed_erase.speed_ops.text.plan import EFFORTS, FEWEST_TEMPLATES, RowPlan, judging_prompts
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_edit_choice_and_check_never_share_a_prompt(kind, effort):
+    plan = RowPlan.context(effort)
+    made = set(plan.solve_templates(kind))
+    for place in range(50):
+        made |= set(plan.retain_prompts(kind, place))
+    chosen = set(plan.trial_prompts(kind)) | set(plan.witness_prompts(kind))
+    checked = set(plan.unseen_templates(kind)) | set(kind.probe_templates)
+    assert (
+        len(chosen) == ON_TRIAL
+        and not made & chosen
+        and not made & checked
+        and not chosen & checked
+    )
+
+
+def test_kept_names_take_turns_through_the_targets_prompts():
+    plan, kind = RowPlan.context("normal"), KINDS["style"]
+    every = plan.solve_templates(kind)
+    met = [template for place in range(len(every)) for template in plan.retain_prompts(kind, place)]
+    assert all(len(plan.retain_prompts(kind, place)) == 2 for place in range(40))
+    assert {template: met.count(template) for template in every} == dict.fromkeys(every, 2)
+
+
+def test_more_effort_means_more_of_everything():
+    quick, normal, thorough = (EFFORTS[name] for name in ("quick", "normal", "thorough"))
+    for few, many in ((quick, normal), (normal, thorough)):
+        assert all(getattr(few, name) <= getattr(many, name) for name in vars(few))
+    counts = [RowPlan.context(effort).prompts(1400, 10**6) for effort in EFFORTS]
+    assert counts[0] < 300 < counts[1] < 800 < counts[2], (
+        "what a user waits for: SDXL quick, SD1.x normal, a GPU"
+    )
+
+
+def test_many_concepts_get_fewer_prompts_each():
+    one, many = RowPlan.context("normal", 1), RowPlan.context("normal", 100)
+    assert one.templates == EFFORTS["normal"].templates and many.templates == FEWEST_TEMPLATES
+    assert RowPlan.context("quick", 1000).templates == FEWEST_TEMPLATES
+    assert many.trial_templates >= 1 and many.probe_templates >= 2
+
+
+def test_names_to_judge_by_go_round_all_prompts():
+    templates = KINDS["object"].probe_templates
+    met = {template for place in range(5) for template in judging_prompts(templates, place)}
+    assert met == set(templates)
+    assert judging_prompts((), 3) == ()
+
+
+def test_the_defaults_are_the_first_releases():
+    """Its recipes name no later field, and must give the same rows again."""
+    plan = RowPlan()
+    assert not plan.rotate and not plan.captions and not plan.judges and plan.names == 0
+    assert plan.solve_templates(KINDS["style"])[1:] == KINDS["style"].templates[:6]
+    assert plan.retain_prompts(KINDS["style"], 7) == KINDS["style"].templates[:5]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"names": -1}, {"captions": 10**5}, {"trial_templates": ON_TRIAL + 1}]
+)
+def test_senseless_plans_are_refused(changes):
+    with pytest.raises(SettingsError, match=next(iter(changes))):
+        RowPlan(**changes)

@@ -1,0 +1,359 @@
+"""Tokenizers agree, and the rows of a name are found wherever it stands in a prompt."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import string
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speed_erase.speed_ops.encoders.tokenizers import MERGES, ClipTokenizer, find_tokenizer
+from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
+from speed_erase.speed_ops.text.kinds import CAPTION, KINDS, Prompt, Template
+from speed_erase.speed_ops.text.tokens import (
+    IN_CONTEXT,
+    KEPT_BESIDES,
+    Position,
+    Stream,
+    TokenSpan,
+    counterparts,
+    locate,
+    row_indices,
+)
+
+ODD = [
+    "Van Gogh",
+    "A photo of d'Artagnan's dog, (film) {a|b}!",
+    "don't you're I'LL we've he'S ''''s it's's",
+    "  many   spaces\t\nand\u00a0nbsp\u3000ideographic ",
+    "",
+    "   ",
+    "Beyoncé, Bjo\u0308rk & Ångström",
+    "葛飾北斎 の 東京",
+    "🤖 robot 👩‍👩‍👧",
+    "3.14 1024x768 2nd ½ Ⅷ ① ٣",
+    "_under_score__ a_b-c #hash @at &amp;",
+    "İstanbul straße ΟΔΟΣ ΣΑΣ ﬁ K",
+    "नमस्ते สวัสดี Мир",
+    "embedding:foo (word:1.3) [x|y] <lora:a:1>",
+    "x" * 200,
+]
+
+
+TOKENIZER = ClipTokenizer.from_package()
+
+
+@pytest.fixture
+def package() -> ClipTokenizer:
+    return TOKENIZER
+
+
+@pytest.fixture(scope="module")
+def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vocabulary of single bytes with two merges: enough to see that files are read and merges
+    applied.
+    """
+    folder = tmp_path_factory.mktemp("model") / "tokenizer"
+    folder.mkdir()
+    letters = [*string.ascii_lowercase, "'", "Ã", "©"]
+    words = [
+        *letters,
+        *(letter + "</w>" for letter in letters),
+        "th",
+        "the</w>",
+        "<|startoftext|>",
+        "<|endoftext|>",
+    ]
+    entries = ", ".join(f'"{word}": {i}' for i, word in enumerate(words))
+    (folder / "vocab.json").write_text("{" + entries + "}", "utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\nt h\nth e</w>\n", "utf-8")
+    return folder
+
+
+def test_known_ids(package: ClipTokenizer) -> None:
+    assert package.token_ids("a photo of a cat") == [320, 1125, 539, 320, 2368]
+    assert package.token_ids("A  PHOTO\nof a cat") == package.token_ids("a photo of a cat")
+    assert package.token_ids("") == []
+
+
+def test_files_are_read_and_merged(small_files: Path) -> None:
+    tokenizer = find_tokenizer(small_files.parent)
+    ids = tokenizer.token_ids("The\u0301 the's THE")
+    vocabulary = ClipTokenizer.from_files(small_files)
+    assert (
+        vocabulary.token_ids("the") == vocabulary.token_ids("THE")
+        and len(vocabulary.token_ids("the")) == 1
+    )
+    assert len(vocabulary.token_ids("thet")) == 3
+    assert ids[-1] == vocabulary.token_ids("the")[0]
+    assert (
+        vocabulary.fingerprint == tokenizer.fingerprint != ClipTokenizer.from_package().fingerprint
+    )
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"no 'vocab\.json'"):
+        find_tokenizer(tmp_path)
+    with pytest.raises(FileError, match=r"no 'vocab\.json'"):
+        find_tokenizer(None, tmp_path)
+    (tmp_path / "vocab.json").write_text("[]")
+    (tmp_path / "merges.txt").write_text("x")
+    with pytest.raises(FileError, match="cannot be read"):
+        find_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"no gzip", gzip.compress(b"#\na b\n"), gzip.compress(b"#\na b c\n")]
+)
+def test_broken_merges(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / MERGES).write_bytes(content)
+    with pytest.raises(FileError, match="install the package again"):
+        ClipTokenizer.from_merges(tmp_path / MERGES)
+
+
+@pytest.mark.parametrize("text", ["a <|endoftext|> b", "<|StartOfText|>", "half \ud83d"])
+def test_control_tokens_are_no_text(package: ClipTokenizer, text: str) -> None:
+    with pytest.raises(InputError, match="remove it"):
+        package.token_ids(text)
+
+
+@pytest.mark.comfy
+def test_all_sources_agree(
+    comfyui: Path, package: ClipTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import CLIPTokenizer
+
+    files = ClipTokenizer.from_comfyui(comfyui)
+    # What CLIP's own package holds, and what is asked where the fast tokenizer cannot be installed.
+    (tmp_path / "clip").mkdir()
+    merges = (comfyui / "comfy" / "sd1_tokenizer" / "merges.txt").read_bytes()
+    (tmp_path / "clip" / MERGES).write_bytes(gzip.compress(merges + b"not a merge\n"))
+    (tmp_path / "clip" / "__init__.py").write_text("raise ImportError('it is read, not imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "instant_clip_tokenizer", None)
+    clip = ClipTokenizer.from_package()
+    reference = CLIPTokenizer.from_pretrained(os.path.join(comfyui, "comfy", "sd1_tokenizer"))
+    assert files.fingerprint == package.fingerprint == clip.fingerprint
+    letters = [
+        chr(code) for code in range(32, 0x3000) if unicodedata.category(chr(code))[0] in "LNPSZ"
+    ]
+    chunks = ["".join(letters[i : i + 7]) + "'s x" for i in range(0, len(letters), 7)]
+    for text in ODD + chunks:
+        expected = reference(text)["input_ids"][1:-1]
+        assert files.token_ids(text) == expected, text
+        assert package.token_ids(text) == expected, text
+        assert clip.token_ids(text) == expected, text
+
+
+TEMPLATES = [t for kind in KINDS.values() for t in (*kind.templates, *kind.probe_templates)]
+
+
+@pytest.mark.parametrize(
+    "name", ["Van Gogh", "cat", "Hayao Miyazaki", "H. R. Giger", "葛飾北斎", "Ke$ha!", "O'"]
+)
+def test_last_subject_token_is_found_in_every_template(package: ClipTokenizer, name: str) -> None:
+    bare = tuple(package.token_ids(name))
+    for template in TEMPLATES:
+        prompt = template.fill(name)
+        span = locate(prompt, package.token_ids, 77)
+        assert span.ids == tuple(package.token_ids(prompt.text))
+        if name[-1] in "!'" and template.text.split("{name}")[1][:1] in ("'", ","):
+            assert 0 < span.subject <= len(span.ids)  # the marks run together: see below
+        else:
+            assert span.ids[span.subject - len(bare) : span.subject] == bare, template
+
+
+def test_a_name_that_runs_into_what_follows(package: ClipTokenizer) -> None:
+    prompt = Template("{name}'s house", "a house{}").fill("Ke$ha!")
+    span = locate(prompt, package.token_ids, 77)
+    ending = span.ids[span.subject - 1]
+    assert ending in package.token_ids("!'") and ending not in package.token_ids("house")
+
+
+some_text = st.text(
+    st.sampled_from("abcd sS'\u2019.,!-1\u00e9\u0301\u845b\U0001f916 \t"), max_size=30
+)
+
+
+@given(some_text, some_text, some_text)
+def test_location_is_inside_the_text(before: str, name: str, after: str) -> None:
+    prompt = Prompt(before + name + after, len(before + name))
+    try:
+        span = locate(prompt, TOKENIZER.token_ids, 77)
+    except InputError:
+        return
+    assert 0 <= span.subject <= len(span.ids) <= 75
+
+
+def test_rows_of_each_position() -> None:
+    span = TokenSpan((5, 6, 7, 8), 3)
+    assert row_indices(IN_CONTEXT, span, 77) == (3, 5, 6, 76)
+    assert row_indices(Position.LAST_SUBJECT, span, 77) == (3,)
+    assert row_indices(Position.EOS | Position.LAST_PAD, span, 77) == (5, 76)
+    assert row_indices(Position.ALL, span, 77) == tuple(range(1, 77))
+    with pytest.raises(SettingsError, match="No token position"):
+        row_indices(Position(0), span, 77)
+
+
+def test_prompts_at_the_limit() -> None:
+    full = TokenSpan(tuple(range(75)), 75)
+    assert row_indices(Position.LAST_SUBJECT | Position.EOS, full, 77) == (75, 76)
+    with pytest.raises(InputError, match="no padding row"):
+        row_indices(Position.FIRST_PAD, full, 77)
+    with pytest.raises(InputError, match="76 tokens long, but the text encoder takes 75"):
+        locate(Prompt.bare("x"), lambda text: list(range(76)), 77)
+
+
+def test_solve_and_probe_templates_are_disjoint_and_varied() -> None:
+    for kind in KINDS.values():
+        solve, probe = ({t.text for t in part} for part in (kind.templates, kind.probe_templates))
+        assert (
+            18 <= len(kind.templates) == len(solve) <= 22
+            and 4 <= len(kind.probe_templates) == len(probe) <= 6
+        )
+        assert not solve & probe
+        assert not {t.plain for t in kind.templates} & {t.plain for t in kind.probe_templates}
+        for texts in (solve, probe):
+            assert any(t.startswith("{name}") for t in texts) and any(
+                t.endswith("{name}") for t in texts
+            )
+            assert any("{name}'s" in t for t in texts)
+            assert any(not t.startswith("{name}") and not t.endswith("{name}") for t in texts)
+
+
+def test_templates_read_naturally_without_the_name() -> None:
+    for template in TEMPLATES:
+        assert template.text.count("{name}") == template.plain.count("{}") == 1
+        plain, filled = template.fill(""), template.fill("Zorn")
+        assert plain.text == " ".join(plain.text.split()) and plain.subject_end > 0
+        assert "{" not in plain.text and not plain.text.startswith(",")
+        assert filled.text == template.text.replace("{name}", "Zorn")
+        assert filled.text[: filled.subject_end].endswith("Zorn")
+
+
+def test_captions_take_no_template() -> None:
+    assert CAPTION.templates[0].fill("a house by the sea").text == "a house by the sea"
+    assert CAPTION.name not in KINDS
+
+
+CAUSAL = Stream(lambda text: (), 77)
+BOTH_WAYS = Stream(lambda text: (), 77, causal=False)
+
+
+def test_the_spread_of_a_causal_encoder_goes_from_the_name_to_the_last_padding():
+    span = TokenSpan((5, 6, 7, 8, 9, 10), 4, 3)  # a name of two tokens, two words after it
+    rows = CAUSAL.rows(Position.SPREAD, span)
+    assert set(rows) == {4, 5, 6, 7, 8, 11, 15, 23, 38, 57, 76}
+    assert min(rows) == 4, "what stands before the name's last token belongs to others, too"
+
+
+def test_kept_names_have_the_first_word_and_their_own_first_tokens_besides():
+    span = TokenSpan((5, 6, 7, 8, 9), 4, 2)
+    assert set(CAUSAL.rows(KEPT_BESIDES, span)) == {1, 2, 3}
+
+
+def test_a_bidirectional_encoder_gives_all_its_words():
+    span = TokenSpan((5, 6, 7), 2, 1)
+    assert set(BOTH_WAYS.rows(Position.SPREAD, span)) == {1, 2, 3, 4, 5, 76}
+
+
+def test_padding_rows_never_fall_inside_a_long_text():
+    long = TokenSpan(tuple(range(60)), 50, 49)
+    pads = (
+        Position.EARLY_PAD | Position.PAD_20 | Position.PAD_30 | Position.PAD_50 | Position.PAD_75
+    )
+    assert min(row_indices(pads, long, 77)) == 62
+
+
+def test_a_prompt_and_its_anchor_pair_off_word_by_word():
+    target, anchor = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3), TokenSpan((1, 2, 60, 3, 4), 3, 3)
+    assert counterparts(target, anchor, True) == (1, 2, 3, 3, 3, 4, 5, 6)
+    longer = TokenSpan((1, 2, 60, 61, 62, 63, 3), 6, 3)
+    assert counterparts(TokenSpan((1, 2, 50, 51, 3), 4, 3), longer, True) == (1, 2, 5, 6, 7, 8)
+    assert counterparts(TokenSpan((50, 51), 2, 1), TokenSpan((), 0), True) == (1, 2, 3)
+    assert counterparts(TokenSpan((50, 51, 3), 2, 1), TokenSpan((3,), 0), False) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("stream", [CAUSAL, BOTH_WAYS])
+@pytest.mark.parametrize(
+    "positions", [Position.SPREAD, Position.SPREAD | KEPT_BESIDES, IN_CONTEXT, Position.TOKENS]
+)
+def test_every_row_has_its_counterpart(stream, positions):
+    target = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3)
+    for anchor in (TokenSpan((1, 2, 60, 3, 4), 3, 3), TokenSpan((), 0), TokenSpan((1, 2, 3, 4), 2)):
+        rows, others = stream.paired_rows(positions, target, anchor)
+        assert len(rows) == len(others)
+        assert all(1 <= row < 77 for row in (*rows, *others))
+
+
+@given(
+    st.lists(st.integers(1, 6), max_size=20), st.lists(st.integers(1, 6), min_size=1, max_size=20)
+)
+def test_counterparts_are_rows_of_the_anchor_in_order(ids, others):
+    found = counterparts(
+        TokenSpan(tuple(ids), len(ids)), TokenSpan(tuple(others), len(others)), True
+    )
+    assert len(found) == len(ids) + 1 and found[-1] == len(others) + 1
+    assert all(1 <= row <= len(others) + 1 for row in found)
+    assert list(found) == sorted(found)
+
+
+def _words(text: str) -> list[int]:
+    return [sum(word.encode()) for word in text.split()]
+
+
+TEMPLATE = Stream(_words, 40, before=3, padding="none", after=5)
+"""As a chat model reads a prompt: three rows of a template, the text, five more."""
+UNPADDED = Stream(_words, 40, before=0, causal=False, padding="none")
+MASKED = Stream(_words, 40, before=0, causal=False, padding="silent")
+
+
+def test_without_padding_a_name_has_the_rows_of_its_text_and_of_what_closes_it() -> None:
+    span = TEMPLATE.locate(Template("a drawing of {name} here", "a drawing").fill("blue dog"))
+    assert TEMPLATE.count(span) == 3 + 6 + 5
+    # The last token of the name, the next, the last word, and the end with the rest of the
+    # template.
+    assert TEMPLATE.rows(Position.SPREAD, span) == (7, 9, 8, 8, 10, 11, 12, 13)
+    assert TEMPLATE.rows_from_name(span) == range(7, 14)
+    for stream in (UNPADDED, MASKED):
+        short = stream.locate(Prompt.bare("blue dog"))
+        assert stream.rows(Position.SPREAD, short) == (0, 1, 2)
+        assert stream.rows(Position.ALL, short) == (0, 1, 2)
+        assert max(stream.rows(IN_CONTEXT, short)) == 2, "no row beyond the prompt's own"
+
+
+def test_pairs_without_padding_stay_inside_both_prompts() -> None:
+    target, anchor, empty = (Prompt.bare(name) for name in ("big blue dog", "cat", ""))
+    for stream in (TEMPLATE, UNPADDED, MASKED):
+        span = stream.locate(target)
+        for other in (anchor, empty):
+            goal = stream.locate(other)
+            for positions in (Position.SPREAD, Position.ALL, IN_CONTEXT, Position.LAST_SUBJECT):
+                rows, others = stream.paired_rows(positions, span, goal)
+                assert len(rows) == len(others)
+                assert max(rows) < stream.count(span) and max(others) < stream.count(goal)
+    span, goal = TEMPLATE.locate(target), TEMPLATE.locate(empty)
+    assert TEMPLATE.paired_rows(Position.LAST_SUBJECT, span, goal) == (
+        (5,),
+        (3,),
+    ), "what closes the empty prompt"
+    rows, others = TEMPLATE.paired_rows(Position.TAIL | Position.EOS, span, TEMPLATE.locate(anchor))
+    assert (rows, others) == ((6, 7, 8, 9, 10), (4, 5, 6, 7, 8))
+
+
+def test_the_whole_empty_prompt_has_one_row_of_silent_padding() -> None:
+    empty = Prompt.bare("")
+    streams = (TEMPLATE, UNPADDED, MASKED, Stream(_words, 40))
+    assert [len(stream.whole(stream.locate(empty))) for stream in streams] == [8, 1, 2, 40]
+
+
+def test_a_template_leaves_less_room() -> None:
+    long = Prompt.bare(" ".join(["x"] * 33))
+    with pytest.raises(InputError, match="takes 32"):
+        TEMPLATE.locate(long)
