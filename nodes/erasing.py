@@ -13,7 +13,7 @@ from typing import Any
 
 from ..speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from ..speed_ops.engine.settings import EraseSettings
-from ..speed_ops.erase import EditableModel, Held, Outcome, at_strength
+from ..speed_ops.erase import EditableModel, Erasure, Held, at_strength
 from ..speed_ops.erase import erase as erase_job
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
@@ -25,7 +25,7 @@ from .host.weights import open_model
 from .previous_erasures import held_rows, notes_on, remember
 
 _KEPT = 4
-_erased: OrderedDict[str, Outcome] = OrderedDict()
+_erased: OrderedDict[str, Erasure] = OrderedDict()
 """The last few outcomes by content of everything they depend on: changing only the strength
 computes no edit again.
 """
@@ -77,7 +77,7 @@ def wire(
 @outside_inference_mode
 def erase(
     model: Any, clip: Any, job: Job, strength: float, hidden: Any = None
-) -> tuple[Any, Outcome]:
+) -> tuple[Any, Erasure]:
     """The erased clone and what is known about it, at the strength that is used."""
     strength = check_strength(strength)
     check_storable(job)
@@ -105,7 +105,7 @@ def erase(
 
 
 @outside_inference_mode
-def apply(model: Any, outcome: Outcome) -> Any:
+def apply(model: Any, outcome: Erasure) -> Any:
     """A clone with the erasure on it, which remembers what was erased; strength 0 is the model
     itself.
     """
@@ -116,7 +116,7 @@ def apply(model: Any, outcome: Outcome) -> Any:
     return clone
 
 
-def _erase_once(wired: Wired, job: Job, held: Held, base: str) -> tuple[Outcome, bool]:
+def _erase_once(wired: Wired, job: Job, held: Held, base: str) -> tuple[Erasure, bool]:
     key = _job_key(wired, job, held, base)
     if key in _erased:
         _erased.move_to_end(key)

@@ -11,7 +11,7 @@ from typing import Any
 from ..speed_ops.embed import read_pairs
 from ..speed_ops.encoders.cache import CachedEncoder
 from ..speed_ops.engine.rows import Rows, join
-from ..speed_ops.erase import Held, Outcome
+from ..speed_ops.erase import Erasure, Held
 from ..speed_ops.errors import SpeedError
 from ..speed_ops.job import Job, job_of
 from ..speed_ops.pooled import pooled_pairs
@@ -39,7 +39,7 @@ class Earlier:
     """The file, or empty."""
 
 
-def remember(clone: Any, before: Any, outcome: Outcome) -> None:
+def remember(clone: Any, before: Any, outcome: Erasure) -> None:
     """Notes on `clone` what `before` carried and what `outcome` adds."""
     job = None if outcome.targets is not None else job_in(outcome.recipe)
     added = Earlier(frozenset(outcome.edits), outcome.targets, job, outcome.source)

@@ -9,7 +9,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.erase import Outcome
+from ..speed_ops.erase import Erasure
 from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import write_lora
 from ..speed_ops.provenance import build_metadata
@@ -144,7 +144,7 @@ class SaveChoice:
 
 @outside_inference_mode
 def save_erasure(
-    erasure: Outcome,
+    erasure: Erasure,
     choice: SaveChoice,
     model: Any | None = None,
     clip: Any | None = None,
@@ -178,7 +178,7 @@ def save_erasure(
     return lines
 
 
-def _save_lora(erasure: Outcome, choice: SaveChoice) -> str:
+def _save_lora(erasure: Erasure, choice: SaveChoice) -> str:
     path = output_file("loras", choice.prefix, ".safetensors", choice.overwrite)
     error = write_lora(
         path,
@@ -192,7 +192,7 @@ def _save_lora(erasure: Outcome, choice: SaveChoice) -> str:
     return f"LoRA: {path} (exact at strength 1, up to a rounding error of {error:.2%})"
 
 
-def _metadata(erasure: Outcome, content: Any, path: Path) -> dict[str, str]:
+def _metadata(erasure: Erasure, content: Any, path: Path) -> dict[str, str]:
     if erasure.recipe is None:
         return {}
     # A LoRA holds the edit at strength 1, the other files hold it as it was applied.
@@ -201,7 +201,7 @@ def _metadata(erasure: Outcome, content: Any, path: Path) -> dict[str, str]:
     return build_metadata(erasure.architecture, content, erasure.recipe, proof, title=path.stem)
 
 
-def _check(choice: SaveChoice, erasure: Outcome, model: Any, clip: Any, vae: Any) -> None:
+def _check(choice: SaveChoice, erasure: Erasure, model: Any, clip: Any, vae: Any) -> None:
     if not (choice.lora or choice.checkpoint or choice.diffusion_model or choice.recipe):
         raise InputError("There is nothing to save: turn on at least one file.")
     if choice.checkpoint and (model is None or clip is None or vae is None):

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from torch import Tensor
 
 from ..speed_ops.certificate.forecast import Forecast
-from ..speed_ops.erase import Outcome
+from ..speed_ops.erase import Erasure
 from ..speed_ops.report.chart import Pixels, certificate_chart, forecast_chart, picture_grid
 from .host.progress import show_text
 
@@ -19,7 +19,7 @@ Concepts = io.Custom("SPEED_CONCEPTS")
 Retain = io.Custom("SPEED_RETAIN")
 """A `RetainSet` of the engine."""
 Erasure = io.Custom("SPEED_ERASURE")
-"""An `Outcome` of the engine."""
+"""An `Erasure` of the engine."""
 Settings = io.Custom("SPEED_SETTINGS")
 """{setting: value}: what differs from a preset."""
 
@@ -55,7 +55,7 @@ def telling(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, t
     return {"text": (text,)}
 
 
-def erasure_chart(outcome: Outcome) -> Tensor:
+def erasure_chart(outcome: Erasure) -> Tensor:
     """`1 x height x width x 3` in 0 to 1."""
     if outcome.certificate is None:
         return torch.ones(1, 64, 64, 3)

@@ -7,7 +7,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.erase import Outcome, at_strength
+from ..speed_ops.erase import Erasure, at_strength
 from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import read_lora
 from ..speed_ops.job import check_strength
@@ -79,7 +79,7 @@ class SpeedApplyErasure(io.ComfyNode):
 
 
 @outside_inference_mode
-def applied(model: Any, erasure: Outcome, strength: float) -> tuple[Any, Outcome]:
+def applied(model: Any, erasure: Erasure, strength: float) -> tuple[Any, Erasure]:
     """A clone with the erasure on it, and the erasure at that strength; one of another family is
     refused.
     """
@@ -89,7 +89,7 @@ def applied(model: Any, erasure: Outcome, strength: float) -> tuple[Any, Outcome
     return apply(model, outcome), outcome
 
 
-def erasure_from_lora(model: Any, path: Path) -> Outcome:
+def erasure_from_lora(model: Any, path: Path) -> Erasure:
     """A LoRA file as an erasure of this model, with its recipe where it carries one."""
     host = open_model(model, "KV")
     file = read_lora(path, host.layers)
@@ -101,7 +101,7 @@ def erasure_from_lora(model: Any, path: Path) -> Outcome:
     provenance = read_provenance(file.metadata, path.name)
     recipe = provenance.recipe if provenance is not None else None
     job = job_in(recipe)
-    return Outcome(
+    return Erasure(
         edits=dict(file.edits),
         architecture=host.architecture,
         layers=host.layers,

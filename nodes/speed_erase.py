@@ -9,7 +9,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.erase import Outcome
+from ..speed_ops.erase import Erasure
 from ..speed_ops.errors import SpeedError
 from ..speed_ops.files.atomic import write_bytes
 from ..speed_ops.job import Job, check_strength
@@ -77,7 +77,7 @@ class _Wired:
     size: int
 
 
-def _page(outcome: Outcome, model: Any) -> dict[str, str]:
+def _page(outcome: Erasure, model: Any) -> dict[str, str]:
     """Writes the report as a page that the screen can open; where ComfyUI's `/view` finds it until
     it restarts.
     """
@@ -95,7 +95,7 @@ saved as a file.
 """
 
 
-def _recipe(outcome: Outcome) -> str:
+def _recipe(outcome: Erasure) -> str:
     text = "" if outcome.recipe is None else outcome.recipe.to_json()
     return text if len(text) <= _MOST_RECIPE else ""
 

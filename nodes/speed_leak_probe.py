@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.certificate.leak_probe import TEMPLATES, LeakReport, probe_leaks
 from ..speed_ops.engine.settings import EraseSettings
-from ..speed_ops.erase import Outcome
+from ..speed_ops.erase import Erasure
 from ..speed_ops.errors import InputError
 from ..speed_ops.text.concept_list import Concept
 from .erasing import wire
@@ -121,7 +121,7 @@ def shown(found: LeakReport) -> dict[str, Any]:
 def leaks_of(
     model: Any,
     clip: Any,
-    erasure: Outcome,
+    erasure: Erasure,
     concepts: Sequence[Concept],
     templates: int,
     description: str,

@@ -6,7 +6,7 @@ import json
 
 from comfy_api.latest import io, ui
 
-from ..speed_ops.erase import Outcome
+from ..speed_ops.erase import Erasure
 from .sockets import CATEGORY, Erasure, erasure_chart, shows_text, telling
 
 
@@ -41,7 +41,7 @@ class SpeedReport(io.ComfyNode):
         return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=told)
 
 
-def describe(erasure: Outcome) -> str:
+def describe(erasure: Erasure) -> str:
     """The erasure's own report; for one that came from a file, what its recipe says."""
     if erasure.certificate is not None:
         return erasure.text()

@@ -33,7 +33,8 @@ from .models.architecture import Architecture, LayerKey
 from .pooled import TextColumns, over_all_columns, text_columns_of
 from .progress import Announce, Progress
 from .recipe import Recipe
-from .solver import Erasure, solve
+from .solver import Erasure as SolvedErasure
+from .solver import solve
 from .text.concept_list import Concept
 from .text.retain_set import drop_targets
 
@@ -86,7 +87,7 @@ def erase(
     device: str | None = None,
     progress: Progress | None = None,
     announce: Announce | None = None,
-) -> Outcome:
+) -> Erasure:
     """Encodes, solves and certifies, at strength 1. `hold`: targets that were erased from the model
     before.
 
@@ -110,7 +111,7 @@ def erase(
             for key, edit in second.edits.items():
                 edits[key] = over_all_columns(edit, model.stored[key].shape[1])
             certificate = replace(certificate, pooled=second.certificate)
-    return Outcome(
+    return Erasure(
         edits={key: edit if device is None else edit.to("cpu") for key, edit in edits.items()},
         architecture=model.architecture,
         layers=model.layers,
@@ -144,7 +145,7 @@ def _solved(
     job: Job,
     hold: Rows | None,
     progress: Progress | None,
-) -> Erasure:
+) -> SolvedErasure:
     further = rows.judges([concept.kind for concept in job.concepts])
     further["hold"] = hold
     parts = rows.targets, rows.anchors, rows.retain, rows.invariants
@@ -157,8 +158,8 @@ def _still(progress: Progress, count: int, *_: object) -> None:
 
 
 def at_strength(
-    outcome: Outcome, strength: float, model: EditableModel, progress: Progress | None = None
-) -> Outcome:
+    outcome: Erasure, strength: float, model: EditableModel, progress: Progress | None = None
+) -> Erasure:
     """The outcome for an edit that is applied with another strength, its certificate measured at
     that strength.
     """
@@ -179,7 +180,7 @@ def at_strength(
 def _measured_at(
     strength: float,
     whole: Certificate,
-    outcome: Outcome,
+    outcome: Erasure,
     rows: RowSet,
     weights: Mapping[str, Tensor],
     edits: Mapping[str, LayerEdit],
@@ -209,7 +210,7 @@ def predict(
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Erasure:
     """What a job returns: edits for one model, what is known about them, and what was written."""
 
     edits: dict[str, LayerEdit]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..certificate.forecast import Forecast
-from ..erase import Outcome, at_strength, erase, predict
+from ..erase import Erasure, at_strength, erase, predict
 from ..errors import SpeedError
 from ..files.checkpoint import Checkpoint
 from ..files.results import one_at_a_time
@@ -40,7 +40,7 @@ def clean_file(
     strength: float = 1.0,
     note: Note,
     progress: Progress | None = None,
-) -> Outcome:
+) -> Erasure:
     """Opens, checks, erases, saves."""
     started = time.perf_counter()
     source, paths, may_replace = checked(path, job, text, outputs, strength, note)
@@ -140,7 +140,7 @@ def clean(
     strength: float = 1.0,
     progress: Progress | None = None,
     announce: Announce | None = None,
-) -> Outcome:
+) -> Erasure:
     """Erases a job's concepts from a model file, in memory. Nothing is written."""
     model = source.model(job.settings.layers)
     outcome = erase(

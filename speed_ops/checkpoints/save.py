@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..certificate.warnings import fixed_text
 from ..engine.edits import LayerEdit
-from ..erase import Outcome
+from ..erase import Erasure
 from ..errors import FileError
 from ..files.atomic import check_target, write_bytes, write_error
 from ..files.checkpoint import Checkpoint
@@ -78,14 +78,14 @@ def output_folder(folder: Path) -> Iterator[None]:
 
 
 def save(
-    outcome: Outcome,
+    outcome: Erasure,
     source: ModelSource,
     paths: Mapping[Product, Path],
     *,
     may_replace: Callable[[Path], bool] = lambda path: False,
     salt: str | None = None,
     progress: Progress | None = None,
-) -> Outcome:
+) -> Erasure:
     """Writes the products, the largest first; they get their names together at the end, or none
     does.
     """
@@ -105,12 +105,12 @@ def save(
 
 
 def _save(
-    outcome: Outcome,
+    outcome: Erasure,
     source: ModelSource,
     paths: Mapping[Product, Path],
     salt: str | None,
     progress: Progress | None,
-) -> Outcome:
+) -> Erasure:
     if "checkpoint" in paths:
         outcome = _save_checkpoint(outcome, source, paths["checkpoint"], salt, progress)
     if "lora" in paths:
@@ -129,8 +129,8 @@ def _save(
 
 
 def _save_checkpoint(
-    outcome: Outcome, source: ModelSource, path: Path, salt: str | None, progress: Progress | None
-) -> Outcome:
+    outcome: Erasure, source: ModelSource, path: Path, salt: str | None, progress: Progress | None
+) -> Erasure:
     keys = {layer.canonical: layer.file_key for layer in outcome.layers}
     replacements = {keys[key]: _adder(edit) for key, edit in outcome.applied.items()}
     averaged = source.checkpoint.ema_keys()
@@ -167,7 +167,7 @@ def _adder(edit: LayerEdit) -> Callable[[Tensor], Tensor]:
 
 
 def _metadata(
-    outcome: Outcome,
+    outcome: Erasure,
     source: ModelSource,
     content: Literal["checkpoint", "diffusion_model", "lora"],
     salt: str | None,
@@ -201,7 +201,7 @@ def _as_text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def refuse_unless_erased(outcome: Outcome) -> None:
+def refuse_unless_erased(outcome: Erasure) -> None:
     """For callers who want nothing written unless every concept counts as erased."""
     concepts = outcome.certificate.concepts if outcome.certificate is not None else ()
     left = [concept.name for concept in concepts if concept.verdict != "erased"]

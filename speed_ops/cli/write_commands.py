@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..checkpoints.batch import Candidate, Done
     from ..checkpoints.plan import Plan
     from ..checkpoints.source import TextSetup
-    from ..erase import Outcome
+    from ..erase import Erasure
 
 _ERASE_EXAMPLE = """\
 example:
@@ -409,7 +409,7 @@ def _into_comfyui(folder: Path, console: Console) -> int:
     return 0
 
 
-def show(outcome: Outcome, console: Console) -> None:
+def show(outcome: Erasure, console: Console) -> None:
     """The outcome for people, or for machines."""
     console.result(_plain(outcome))
     console.page(outcome.text())
@@ -423,7 +423,7 @@ def show(outcome: Outcome, console: Console) -> None:
     console.say(f"Done in {outcome.seconds:.1f} s.")
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
+def _plain(outcome: Erasure) -> dict[str, Any]:
     rows, recipe, certificate = outcome.rows, outcome.recipe, outcome.certificate
     assert rows is not None and recipe is not None and certificate is not None
     return {

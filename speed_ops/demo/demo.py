@@ -18,7 +18,7 @@ from ..checkpoints.output_files import PRODUCTS, OutputFiles
 from ..checkpoints.source import ModelSource, TextSetup
 from ..encoders.encoder import TextEncoder
 from ..engine.settings import EraseSettings
-from ..erase import Outcome
+from ..erase import Erasure
 from ..errors import FileError, InputError
 from ..files.atomic import write_bytes
 from ..files.checkpoint import Checkpoint, file_hash
@@ -98,7 +98,7 @@ def demo_job() -> Job:
 
 def run_demo(
     folder: Path, *, note: Callable[[str], None], progress: Progress | None = None
-) -> tuple[Outcome, list[Drawn]]:
+) -> tuple[Erasure, list[Drawn]]:
     """Everything in the folder: the model, the same without the two concepts, a report and the
     pictures.
     """

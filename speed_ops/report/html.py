@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
 from ..certificate.warnings import fixed_text
-from ..erase import Outcome
+from ..erase import Erasure
 from ..errors import InputError
 from ..files.redaction import Redactor, blanked, refuse_leaks
 from .chart import plotted
@@ -53,7 +53,7 @@ class Named(Protocol):
 
 
 def report_page(
-    outcome: Outcome, model: Named, salt: str | None = None, drawn: Sequence[Drawn] = ()
+    outcome: Erasure, model: Named, salt: str | None = None, drawn: Sequence[Drawn] = ()
 ) -> str:
     """The page for a file, with pictures if there are any; with a salt, one that certainly shows
     none of the names.
@@ -65,7 +65,7 @@ def report_page(
     return page
 
 
-def report_facts(outcome: Outcome, model: Named, salt: str | None = None) -> dict[str, Any]:
+def report_facts(outcome: Erasure, model: Named, salt: str | None = None) -> dict[str, Any]:
     """Plain values for the report; with a salt, hashes in the place of names."""
     if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
         raise InputError(

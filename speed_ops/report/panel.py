@@ -20,7 +20,7 @@ from ..certificate.certificate import (
 )
 from ..engine.curve import CurvePoint
 from ..engine.settings import BUDGETS
-from ..erase import Outcome
+from ..erase import Erasure
 
 SHOWN_CONCEPTS = 100
 """The least erased ones; a screen shows no more, and a workflow should stay small."""
@@ -31,7 +31,7 @@ _TOLD = 4
 _DIGITS = 5
 
 
-def panel(outcome: Outcome) -> dict[str, Any]:
+def panel(outcome: Erasure) -> dict[str, Any]:
     """Everything that a screen shows about an erasure; nothing for one without a certificate."""
     proof = outcome.certificate
     if proof is None:
@@ -66,7 +66,7 @@ def panel(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: Erasure) -> str:
     """The same in a few lines, for who sees no more than text."""
     facts = panel(outcome)
     if not facts:
@@ -133,7 +133,7 @@ def _concept(one: ConceptResult) -> dict[str, Any]:
     }
 
 
-def _curve(outcome: Outcome) -> dict[str, Any] | None:
+def _curve(outcome: Erasure) -> dict[str, Any] | None:
     """The trade-off at strength 1, and what each budget would give on it."""
     whole = outcome.full_certificate or outcome.certificate
     curve = None if whole is None else whole.curve

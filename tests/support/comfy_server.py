@@ -70,7 +70,7 @@ import gc
 from aiohttp import web
 from server import PromptServer
 
-KINDS = "BaseModel SD1ClipModel ModelPatcher LoRAAdapter ClipTower HostTextEncoder Outcome".split()
+KINDS = "BaseModel SD1ClipModel ModelPatcher LoRAAdapter ClipTower HostTextEncoder Erasure".split()
 
 
 class Mallinfo(ctypes.Structure):

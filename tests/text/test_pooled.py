@@ -20,7 +20,7 @@ from speed_erase.speed_ops.encoders.encoder import EncoderPart, JoinedTextEncode
 from speed_erase.speed_ops.engine.closed_form import constraint_rows
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.erase import EditableModel, Held, Outcome, at_strength, erase
+from speed_erase.speed_ops.erase import EditableModel, Erasure, Held, at_strength, erase
 from speed_erase.speed_ops.job import Job, job_of, recipe_of
 from speed_erase.speed_ops.models.architecture import LayerKey
 from speed_erase.speed_ops.models.families import by_name
@@ -350,5 +350,5 @@ def test_kept_names_may_fill_the_pooled_space_and_not_the_rows(
         "\n".join(f"{name} {number}" for name in NAMES for number in range(WIDTH // len(NAMES) + 2))
     )
     crowded = Job.of(tuple(parse_concepts("Van Gogh -> art", "style")), crowd, strict)
-    outcome: Outcome = erase(crowded, model, encoder)
+    outcome: Erasure = erase(crowded, model, encoder)
     assert set(outcome.edits) == {ROWS} and "pooled path was left as it is" in outcome.notes[0]
