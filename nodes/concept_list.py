@@ -21,7 +21,7 @@ from ..speed_ops.text.retain_set import builtin_retain
 from .host.paths import NONE, input_file, list_names, state_of
 from .host.text import too_long
 from .retain_set_loader import set_of_widgets
-from .sockets import CATEGORY, Concepts, found_by
+from .sockets import CATEGORY, ConceptsSocket, found_by
 
 _ABSENT: Any = object()
 
@@ -71,12 +71,12 @@ class ConceptListNode(io.ComfyNode):
                         " with a column 'target' and optionally 'anchor', 'aliases' and 'kind'."
                     ),
                 ),
-                Concepts.Input(
+                ConceptsSocket.Input(
                     "concepts", optional=True, tooltip="Another list; this one is appended to it."
                 ),
             ],
             outputs=[
-                Concepts.Output(
+                ConceptsSocket.Output(
                     display_name="concepts", tooltip="For SPEED Erase and SPEED Forecast."
                 ),
                 io.String.Output(

@@ -19,7 +19,7 @@ from ..speed_ops.text.retain_set import (
     union,
 )
 from .host.paths import NONE, input_file, list_names, state_of
-from .sockets import CATEGORY, Retain, found_by, shows_text, telling
+from .sockets import CATEGORY, RetainSocket, found_by, shows_text, telling
 
 _FOR_KIND = "for kind: "
 _ANY_KIND = "as the concepts"
@@ -40,7 +40,9 @@ class RetainSetLoader(io.ComfyNode):
             ),
             inputs=[*_name_inputs(), *_option_inputs()],
             outputs=[
-                Retain.Output(display_name="retain", tooltip="For SPEED Erase and SPEED Forecast."),
+                RetainSocket.Output(
+                    display_name="retain", tooltip="For SPEED Erase and SPEED Forecast."
+                ),
                 io.String.Output(display_name="counts", tooltip="How many names came from where."),
             ],
             hidden=shows_text(),
@@ -132,7 +134,7 @@ def _option_inputs() -> list[io.Input]:
                 " are faster."
             ),
         ),
-        Retain.Input("retain", optional=True, tooltip="Another set to join with this one."),
+        RetainSocket.Input("retain", optional=True, tooltip="Another set to join with this one."),
     ]
 
 

@@ -16,7 +16,7 @@ from ..speed_ops.provenance import build_metadata
 from .host.paths import check_prefix, output_file
 from .host.progress import HostProgress, outside_inference_mode
 from .host.saving import DTYPES, SOURCE, check_type, workflow_metadata, write_model
-from .sockets import CATEGORY, Erasure, found_by, shows_text, telling
+from .sockets import CATEGORY, ErasureSocket, found_by, shows_text, telling
 
 
 class SaveErasedModel(io.ComfyNode):
@@ -34,7 +34,7 @@ class SaveErasedModel(io.ComfyNode):
             ),
             is_output_node=True,
             inputs=[
-                Erasure.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
+                ErasureSocket.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
                 io.String.Input(
                     "filename_prefix",
                     default="speed/erased",

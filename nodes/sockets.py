@@ -14,13 +14,13 @@ from ..speed_ops.report.chart import Pixels, certificate_chart, forecast_chart, 
 from .host.progress import show_text
 
 CATEGORY = "SPEED"
-Concepts = io.Custom("SPEED_CONCEPTS")
+ConceptsSocket = io.Custom("SPEED_CONCEPTS")
 """A `ConceptList` of the engine."""
-Retain = io.Custom("SPEED_RETAIN")
+RetainSocket = io.Custom("SPEED_RETAIN")
 """A `RetainSet` of the engine."""
-Erasure = io.Custom("SPEED_ERASURE")
+ErasureSocket = io.Custom("SPEED_ERASURE")
 """An `Erasure` of the engine."""
-Settings = io.Custom("SPEED_SETTINGS")
+SettingsSocket = io.Custom("SPEED_SETTINGS")
 """{setting: value}: what differs from a preset."""
 
 

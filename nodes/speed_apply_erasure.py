@@ -17,7 +17,7 @@ from .host.paths import NONE, lora_names, model_file, state_of
 from .host.progress import HostProgress, outside_inference_mode
 from .host.weights import open_model
 from .previous_erasures import job_in
-from .sockets import CATEGORY, Erasure, found_by, strength_input
+from .sockets import CATEGORY, ErasureSocket, found_by, strength_input
 
 
 class SpeedApplyErasure(io.ComfyNode):
@@ -42,7 +42,7 @@ class SpeedApplyErasure(io.ComfyNode):
                     tooltip="A saved erasure. 'none' uses the erasure input.",
                 ),
                 strength_input("1 applies the exact edit, 0 leaves the model unchanged."),
-                Erasure.Input(
+                ErasureSocket.Input(
                     "erasure",
                     optional=True,
                     tooltip="An erasure from another node, used if lora is 'none'.",
@@ -53,7 +53,9 @@ class SpeedApplyErasure(io.ComfyNode):
                     display_name="model",
                     tooltip="A copy with the erasure applied; the input model is unchanged.",
                 ),
-                Erasure.Output(display_name="erasure", tooltip="The erasure that was applied."),
+                ErasureSocket.Output(
+                    display_name="erasure", tooltip="The erasure that was applied."
+                ),
             ],
         )
 

@@ -20,10 +20,10 @@ from .host.patching import lora_state
 from .host.paths import temporary_file
 from .sockets import (
     CATEGORY,
-    Concepts,
-    Erasure,
-    Retain,
-    Settings,
+    ConceptsSocket,
+    ErasureSocket,
+    RetainSocket,
+    SettingsSocket,
     erasure_chart,
     found_by,
     shows_text,
@@ -43,7 +43,7 @@ def erasing_outputs() -> list[io.Output]:
             display_name="lora",
             tooltip="The edit at strength 1, for 'Save LoRA Weights' and other stock nodes.",
         ),
-        Erasure.Output(
+        ErasureSocket.Output(
             display_name="erasure",
             tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe.",
         ),
@@ -126,9 +126,9 @@ class SpeedErase(io.ComfyNode):
                     "clip",
                     tooltip="The CLIP that will encode your prompts, with all its text encoders.",
                 ),
-                Concepts.Input("concepts", tooltip="What to erase, from Concept List."),
+                ConceptsSocket.Input("concepts", tooltip="What to erase, from Concept List."),
                 *preset_inputs(),
-                Retain.Input(
+                RetainSocket.Input(
                     "retain",
                     optional=True,
                     tooltip=(
@@ -136,7 +136,7 @@ class SpeedErase(io.ComfyNode):
                         " built-in names for the kind of concept are kept."
                     ),
                 ),
-                Settings.Input(
+                SettingsSocket.Input(
                     "settings", optional=True, tooltip="Expert settings, from SPEED Settings."
                 ),
                 *reach_inputs(),

@@ -15,7 +15,7 @@ from ..speed_ops.text.concept_list import Concept
 from ..speed_ops.text.retain_set import RetainSet
 from .erasing import wire
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, Concepts, Retain, forecast_image, shows_text, telling
+from .sockets import CATEGORY, ConceptsSocket, RetainSocket, forecast_image, shows_text, telling
 from .speed_settings import settings_from
 
 
@@ -35,11 +35,11 @@ class SpeedForecast(io.ComfyNode):
             inputs=[
                 io.Model.Input("model", tooltip="The model to erase from."),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
-                Concepts.Input("concepts", tooltip="What would be erased."),
+                ConceptsSocket.Input("concepts", tooltip="What would be erased."),
                 io.Int.Input(
                     "shown", default=20, min=1, max=1000, tooltip="How many names the text lists."
                 ),
-                Retain.Input(
+                RetainSocket.Input(
                     "retain",
                     optional=True,
                     tooltip=(

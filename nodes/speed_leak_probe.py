@@ -14,7 +14,7 @@ from ..speed_ops.errors import InputError
 from ..speed_ops.text.concept_list import Concept
 from .erasing import wire
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, Concepts, Erasure, found_by, shows_text, telling
+from .sockets import CATEGORY, ConceptsSocket, ErasureSocket, found_by, shows_text, telling
 
 
 class SpeedLeakProbe(io.ComfyNode):
@@ -40,7 +40,7 @@ class SpeedLeakProbe(io.ComfyNode):
                     ),
                 ),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
-                Erasure.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
+                ErasureSocket.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
                 io.Int.Input(
                     "templates",
                     default=TEMPLATES,
@@ -59,7 +59,7 @@ class SpeedLeakProbe(io.ComfyNode):
                         " descriptions for its kind are tried."
                     ),
                 ),
-                Concepts.Input(
+                ConceptsSocket.Input(
                     "concepts",
                     optional=True,
                     tooltip="What to probe for. Without it, what the erasure erased.",
@@ -69,11 +69,11 @@ class SpeedLeakProbe(io.ComfyNode):
                 io.String.Output(
                     display_name="text", tooltip="Every phrase that was tried, worst first."
                 ),
-                Concepts.Output(
+                ConceptsSocket.Output(
                     display_name="leaking",
                     tooltip="The leaking phrases alone. Erase them from the ERASED model.",
                 ),
-                Concepts.Output(
+                ConceptsSocket.Output(
                     display_name="closed",
                     tooltip=(
                         "The erased concepts with leaking phrases as aliases. Erase them from the"

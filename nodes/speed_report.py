@@ -7,7 +7,7 @@ import json
 from comfy_api.latest import io, ui
 
 from ..speed_ops.erase import Erasure
-from .sockets import CATEGORY, Erasure, erasure_chart, shows_text, telling
+from .sockets import CATEGORY, ErasureSocket, erasure_chart, shows_text, telling
 
 
 class SpeedReport(io.ComfyNode):
@@ -24,7 +24,9 @@ class SpeedReport(io.ComfyNode):
                 " moved."
             ),
             is_output_node=True,
-            inputs=[Erasure.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe.")],
+            inputs=[
+                ErasureSocket.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe.")
+            ],
             outputs=[
                 io.String.Output(display_name="text", tooltip="The report in plain words."),
                 io.String.Output(display_name="json", tooltip="Every measurement, for programs."),

@@ -15,7 +15,7 @@ from comfy_api.latest import io
 from ..speed_ops.engine.settings import BUDGETS, PRESETS, Effort, EraseSettings
 from ..speed_ops.errors import SettingsError, SpeedError
 from ..speed_ops.job import HELD_OUT_SHARE
-from .sockets import CATEGORY, Settings, strength_input
+from .sockets import CATEGORY, SettingsSocket, strength_input
 
 
 class SpeedSettings(io.ComfyNode):
@@ -32,7 +32,7 @@ class SpeedSettings(io.ComfyNode):
                 " nothing."
             ),
             inputs=expert_inputs(),
-            outputs=[Settings.Output(display_name="settings", tooltip="For SPEED Erase.")],
+            outputs=[SettingsSocket.Output(display_name="settings", tooltip="For SPEED Erase.")],
         )
 
     @classmethod
