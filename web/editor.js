@@ -1,72 +1,104 @@
-// Chips over a concept list. The text of the node stays what is saved; a chip is a way to change one line of it.
+// Chips over a concept list. The text of the node is what is saved; a chip is a way to change one line of it.
 import { h } from "./dom.js";
-import { add, guess, linesFrom, move, remove, replace, split, toggle, write } from "./lines.js";
+import { add, guess, lineType, linesFrom, move, remove, replace, split, toggle, write } from "./lines.js";
 import { counted, t } from "./words.js";
 
-const WAIT = 250; // ms without a key before the server is asked
-const UNDO = 100; // steps that are remembered
-const KINDS = ["style", "person", "character", "object", "implicit"];
+const DELAY = 250; // ms without a key before the server is asked
+const UNDO_STEPS = 100;
+
+export const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+
+export const listFiles = (event) =>
+  [...(event.dataTransfer?.files ?? [])].filter((file) => /\.(txt|csv|tsv)$/i.test(file.name));
 
 export class Editor {
-  /** `source`: {text(), set(text), kind(), file(), kept(), linked()}; `ask(path, question)` asks the server. */
+  /**
+   * `source` reads and sets the node: {text(), set(text), kind(), kinds(), file(), retain(), isLinked()};
+   * `ask(path, question)` asks the server.
+   */
   constructor(source, ask) {
     this.source = source;
     this.ask = ask;
-    this.said = new Map(); // line as written -> what the server says about it
+    this.answers = new Map(); // index and text of a line -> how the server reads it
     this.notes = [];
-    this.asked = 0;
-    this.undo = [];
-    this.redo = [];
-    this.editing = null;
-    this.list = h("div", { class: "speed-scroll", style: "max-height: 320px", role: "list", "aria-label": t("concepts") });
-    this.under = h("div", { class: "note", style: "white-space: normal" });
-    this.options = h("datalist", { id: `speed-names-${Math.random().toString(36).slice(2)}` });
-    this.input = h("input", {
-      placeholder: t("Add a name, or paste a column"), "aria-label": t("add a concept"),
-      oninput: () => this.suggest(this.input.value),
-      onkeydown: (event) => event.key === "Enter" && this.addLines([this.input.value]),
-      onpaste: (event) => this.paste(event),
-    });
-    this.input.setAttribute("list", this.options.id);
-    this.adding = h("div", { class: "add" }, this.input, h("button", { onclick: () => this.addLines([this.input.value]), title: t("Add (Enter)") }, t("Add")));
-    this.element = h("div", { onkeydown: (event) => this.keys(event) }, this.adding, this.options, this.list, this.under);
-    for (const [name, hook] of [["dragover", (e) => this.over(e)], ["dragleave", () => this.element.classList.remove("drop")], ["drop", (e) => this.drop(e)]]) {
-      this.element.addEventListener(name, hook);
-    }
+    this.latestCheck = 0;
+    this.latestSuggestion = 0;
+    this.undoSteps = [];
+    this.redoSteps = [];
+    this.editing = null; // index of the line that is shown as a form
+    this.build();
     this.draw();
     this.check();
   }
 
-  /** After the text or the kind changed, whoever changed it. */
+  build() {
+    const addInput = () => this.addLines([this.input.value]);
+    this.list = h("div", {
+      class: "speed-scroll",
+      style: "max-height: 320px",
+      role: "list",
+      "aria-label": t("concepts"),
+    });
+    this.footer = h("div", { class: "note", style: "white-space: normal" });
+    this.suggestions = h("datalist", { id: `speed-names-${Math.random().toString(36).slice(2)}` });
+    this.input = h("input", {
+      placeholder: t("Add a name, or paste a column"),
+      "aria-label": t("add a concept"),
+      list: this.suggestions.id,
+      oninput: () => this.suggest(this.input.value),
+      onkeydown: (event) => event.key === "Enter" && addInput(),
+      onpaste: (event) => this.paste(event),
+    });
+    const button = h("button", { onclick: addInput, title: t("Add (Enter)") }, t("Add"));
+    this.inputRow = h("div", { class: "add" }, this.input, button);
+    const events = {
+      onkeydown: (event) => this.handleKey(event),
+      ondragover: (event) => this.dragOver(event),
+      ondragleave: () => this.element.classList.remove("drop"),
+      ondrop: (event) => this.drop(event),
+    };
+    this.element = h("div", events, this.inputRow, this.suggestions, this.list, this.footer);
+  }
+
+  /** Redraws after the text or the kind changed, and asks the server about it. */
   refresh() {
     this.draw();
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.check(), WAIT);
+    this.timer = setTimeout(() => this.check(), DELAY);
   }
 
   async check() {
-    const turn = ++this.asked;
-    const question = { text: this.source.text(), kind: this.source.kind(), file: this.source.file(), retain: this.source.kept() };
+    const request = ++this.latestCheck;
+    const { source } = this;
+    const text = source.text();
+    const question = { text, kind: source.kind(), file: source.file(), retain: source.retain() };
     const answer = await this.ask("concepts/check", question);
-    if (turn !== this.asked || !answer?.lines) return; // an older question, or no server
-    const lines = split(question.text);
-    this.said = new Map(answer.lines.map((one) => [`${one.line - 1} ${lines[one.line - 1]?.raw}`, one]));
+    if (request !== this.latestCheck || !answer?.lines) return; // outdated, or no server
+    const lines = split(text);
+    this.answers = new Map(
+      answer.lines.map((reading) => [`${reading.line - 1} ${lines[reading.line - 1]?.raw}`, reading]),
+    );
     this.notes = answer.notes;
     this.draw();
   }
 
-  change(text, focus) {
-    const before = this.source.text();
-    if (text === before || this.source.linked()) return;
-    this.undo.push(before);
-    if (this.undo.length > UNDO) this.undo.shift();
-    this.redo = [];
-    this.source.set(text);
-    this.refresh();
-    if (focus !== undefined) this.focus(focus);
+  answer(index, raw) {
+    return this.answers.get(`${index} ${raw}`);
   }
 
-  back(from, to) {
+  change(text, focusIndex) {
+    const previous = this.source.text();
+    if (text === previous || this.source.isLinked()) return;
+    this.undoSteps.push(previous);
+    if (this.undoSteps.length > UNDO_STEPS) this.undoSteps.shift();
+    this.redoSteps = [];
+    this.source.set(text);
+    this.refresh();
+    if (focusIndex !== undefined) this.focus(focusIndex);
+  }
+
+  /** Undo or redo: takes a text from one stack and puts the current one on the other. */
+  restore(from, to) {
     if (!from.length) return;
     to.push(this.source.text());
     this.source.set(from.pop());
@@ -74,41 +106,53 @@ export class Editor {
     this.refresh();
   }
 
-  keys(event) {
-    // In an empty box; elsewhere the front end itself undoes, step by step, and in a box with text the browser does.
-    const idle = event.target === this.input && !this.input.value;
-    if ((event.ctrlKey || event.metaKey) && /^[zy]$/i.test(event.key) && idle) {
+  handleKey(event) {
+    // Only in an empty input: in one with text the browser undoes, elsewhere the front end.
+    const isIdle = event.target === this.input && !this.input.value;
+    if ((event.ctrlKey || event.metaKey) && /^[zy]$/i.test(event.key) && isIdle) {
       event.preventDefault();
-      const forward = event.key.toLowerCase() === "y" || event.shiftKey;
-      this.back(forward ? this.redo : this.undo, forward ? this.undo : this.redo);
+      if (event.key.toLowerCase() === "y" || event.shiftKey) this.restore(this.redoSteps, this.undoSteps);
+      else this.restore(this.undoSteps, this.redoSteps);
       return;
     }
-    const place = Number(event.target.closest?.("[data-line]")?.dataset.line ?? -1);
-    if (place < 0 || event.target.tagName === "INPUT" || event.target.tagName === "SELECT") return;
+    const index = Number(event.target.closest?.("[data-line]")?.dataset.line ?? -1);
+    if (index < 0 || ["INPUT", "SELECT"].includes(event.target.tagName)) return;
     const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-    if (step && event.altKey) this.change(move(this.source.text(), place, place + step), place + step);
-    else if (step) this.focus(place + step, step);
-    else if (event.key === "Delete") this.change(remove(this.source.text(), place), place);
-    else if (event.key === " " && event.target.classList.contains("what")) this.turn(place);
+    if (step && event.altKey) this.moveLine(index, index + step);
+    else if (step) this.focus(index + step, step);
+    else if (event.key === "Delete") this.removeLine(index);
+    else if (event.key === " " && event.target.classList.contains("label")) this.toggleLine(index);
     else return;
     event.preventDefault();
   }
 
-  focus(place, step = 0) {
+  /** Focuses the chip of a line; if it has none, the next one in the direction of `step`, else the last. */
+  focus(index, step = 0) {
     const chips = [...this.list.querySelectorAll("[data-line]")];
-    let found = chips.find((chip) => Number(chip.dataset.line) === place);
-    if (!found && step) found = step > 0 ? chips.find((chip) => Number(chip.dataset.line) > place) : chips.findLast((chip) => Number(chip.dataset.line) < place);
-    (found ?? chips.at(-1))?.querySelector("button, input")?.focus();
+    const lineOf = (chip) => Number(chip.dataset.line);
+    let target = chips.find((chip) => lineOf(chip) === index);
+    if (!target && step > 0) target = chips.find((chip) => lineOf(chip) > index);
+    if (!target && step < 0) target = chips.findLast((chip) => lineOf(chip) < index);
+    (target ?? chips.at(-1))?.querySelector("button, input")?.focus();
   }
 
-  turn(place) {
-    this.change(replace(this.source.text(), place, toggle(split(this.source.text())[place].raw)), place);
+  toggleLine(index) {
+    const text = this.source.text();
+    this.change(replace(text, index, toggle(split(text)[index].raw)), index);
+  }
+
+  moveLine(from, to) {
+    this.change(move(this.source.text(), from, to), to);
+  }
+
+  removeLine(index) {
+    this.change(remove(this.source.text(), index), index);
   }
 
   addLines(raws) {
-    const fresh = raws.map((raw) => raw.trim()).filter(Boolean);
+    const lines = raws.map((raw) => raw.trim()).filter(Boolean);
     this.input.value = "";
-    if (fresh.length) this.change(add(this.source.text(), fresh));
+    if (lines.length) this.change(add(this.source.text(), lines));
     this.list.scrollTop = this.list.scrollHeight;
   }
 
@@ -119,8 +163,8 @@ export class Editor {
     this.addLines(linesFrom(text));
   }
 
-  over(event) {
-    if (![...(event.dataTransfer?.types ?? [])].includes("Files")) return;
+  dragOver(event) {
+    if (!hasFiles(event)) return;
     event.preventDefault();
     event.stopPropagation();
     this.element.classList.add("drop");
@@ -128,102 +172,171 @@ export class Editor {
 
   async drop(event) {
     this.element.classList.remove("drop");
-    const files = [...(event.dataTransfer?.files ?? [])].filter((file) => /\.(txt|csv|tsv)$/i.test(file.name));
+    const files = listFiles(event);
     if (!files.length) return;
     event.preventDefault();
     event.stopPropagation();
-    await this.take(files);
+    await this.addFiles(files);
   }
 
-  async take(files) {
+  async addFiles(files) {
     for (const file of files) this.addLines(linesFrom(await file.text(), file.name));
   }
 
   async suggest(text) {
-    const turn = (this.suggesting = (this.suggesting ?? 0) + 1);
-    await new Promise((done) => setTimeout(done, WAIT));
-    if (turn !== this.suggesting || text.trim().length < 2) return;
+    const request = ++this.latestSuggestion;
+    await new Promise((resolve) => setTimeout(resolve, DELAY));
+    if (request !== this.latestSuggestion || text.trim().length < 2) return;
     const answer = await this.ask("concepts/suggest", { text, kind: this.source.kind() });
-    if (turn === this.suggesting && answer?.names) this.options.replaceChildren(...answer.names.map((name) => h("option", { value: name })));
+    if (request !== this.latestSuggestion || !answer?.names) return;
+    this.suggestions.replaceChildren(...answer.names.map((name) => h("option", { value: name })));
   }
 
   draw() {
-    const linked = this.source.linked();
-    this.adding.style.display = linked ? "none" : "";
+    const linked = this.source.isLinked();
     const lines = linked ? [] : split(this.source.text());
-    const bad = lines.filter((line, place) => this.says(place, line.raw)?.problem).length;
-    const count = lines.filter((line) => guess(line.raw).type === "concept").length;
-    const told = linked ? [t("The text comes from another node.")] : [[counted(count, "1 concept", "{0} concepts"), bad && t("{0} with a problem", bad)].filter(Boolean).join(", "), ...this.notes];
-    this.under.replaceChildren(...told.map((text) => h("div", {}, text)));
+    this.inputRow.style.display = linked ? "none" : "";
+    this.drawFooter(lines, linked);
     // Lines that did not change keep their elements: five hundred of them stay smooth.
-    const known = new Map([...this.list.children].map((chip) => [chip.dataset.key, chip]));
-    const chips = lines.map((line, place) => {
-      const key = JSON.stringify([place, line.raw, this.says(place, line.raw) ?? 0, place === this.editing, this.source.kind()]);
-      return known.get(key) ?? this.line(place, line.raw, key);
-    }).filter(Boolean);
-    if (chips.length === this.list.children.length && chips.every((chip, i) => chip === this.list.children[i])) return;
-    // Who is on a chip stays on it, also when the server's answer draws it anew.
-    const held = this.list.contains(document.activeElement) ? document.activeElement : null;
-    const place = held?.closest("[data-line]")?.dataset.line;
+    const drawn = new Map([...this.list.children].map((chip) => [chip.dataset.key, chip]));
+    const chips = lines
+      .map(({ raw }, index) => {
+        const state = [index, raw, this.answer(index, raw) ?? 0, index === this.editing, this.source.kind()];
+        const key = JSON.stringify(state);
+        return drawn.get(key) ?? this.drawLine(index, raw, key);
+      })
+      .filter(Boolean);
+    const isSame = chips.length === drawn.size && chips.every((chip, i) => chip === this.list.children[i]);
+    if (!isSame) this.replaceChips(chips);
+  }
+
+  drawFooter(lines, linked) {
+    const concepts = lines
+      .map(({ raw }, index) => ({ type: lineType(raw), answer: this.answer(index, raw) }))
+      .filter(({ type }) => type === "concept");
+    const problems = concepts.filter(({ answer }) => answer?.problem).length;
+    const summary = [counted(concepts.length, "1 concept", "{0} concepts")];
+    if (problems) summary.push(t("{0} with a problem", problems));
+    const texts = linked ? [t("The text comes from another node.")] : [summary.join(", "), ...this.notes];
+    this.footer.replaceChildren(...texts.map((text) => h("div", {}, text)));
+    this.element.dataset.checked = concepts.every(({ answer }) => answer);
+  }
+
+  /** Puts new chips on the screen; the focus stays where it was. */
+  replaceChips(chips) {
+    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
+    const index = focused?.closest("[data-line]")?.dataset.line;
     this.list.replaceChildren(...chips);
-    if (held && this.list.contains(held)) held.focus({ preventScroll: true });
-    else if (place !== undefined) this.focus(Number(place));
+    if (focused && this.list.contains(focused)) focused.focus({ preventScroll: true });
+    else if (index !== undefined) this.focus(Number(index));
   }
 
-  says(place, raw) {
-    return this.said.get(`${place} ${raw}`);
+  drawLine(index, raw, key) {
+    const type = lineType(raw);
+    if (type === "blank") return null;
+    if (type === "note") return h("div", { class: "note", "data-key": key, title: raw }, raw);
+    const attributes = { "data-line": index, "data-key": key, role: "listitem" };
+    return index === this.editing
+      ? this.drawForm(index, guess(raw), attributes)
+      : this.drawChip(index, raw, attributes);
   }
 
-  line(place, raw, key) {
-    const one = guess(raw);
-    if (one.type === "blank") return null;
-    const marks = { "data-line": place, "data-key": key, role: "listitem" };
-    if (one.type === "note") return h("div", { class: "note", "data-key": key, title: raw }, raw);
-    if (place === this.editing) return this.form(place, one, marks);
-    const said = this.says(place, raw);
-    const anchor = one.anchor ?? said?.anchor;
-    const kind = one.kind ?? this.source.kind();
-    const others = one.aliases.length;
-    const shown = said?.problem && !said.target ? raw : anchor === undefined ? one.target : null;
-    return h("div", { class: `chip ${one.type === "off" ? "off" : ""} ${said?.problem ? "bad" : ""}`, ...marks },
-      h("button", { class: "what", title: t("Edit (Enter), turn on or off (Space), move (Alt+arrows), delete (Del)"), onclick: () => this.edit(place) },
-        shown ?? [one.target, " → ", one.anchor === null ? h("em", { title: t("what this kind becomes") }, anchor || t("(nothing)")) : anchor || t("(nothing)")]),
-      h("span", { class: "tag" }, kind),
-      others ? h("span", { class: "tag", title: one.aliases.join(", ") }, counted(others, "1 alias", "{0} aliases")) : null,
-      h("button", { class: "small", title: one.type === "off" ? t("Turn on") : t("Turn off"), "aria-pressed": one.type !== "off", onclick: () => this.turn(place) }, one.type === "off" ? "○" : "●"),
-      h("button", { class: "small", title: t("Move up"), onclick: () => this.change(move(this.source.text(), place, place - 1), place - 1) }, "↑"),
-      h("button", { class: "small", title: t("Move down"), onclick: () => this.change(move(this.source.text(), place, place + 1), place + 1) }, "↓"),
-      h("button", { class: "small", title: t("Remove"), onclick: () => this.change(remove(this.source.text(), place), place) }, "×"),
-      said?.problem || said?.note ? h("div", { class: "says" }, said.problem || said.note) : null);
+  drawChip(index, raw, attributes) {
+    const fields = guess(raw);
+    const answer = this.answer(index, raw);
+    const { aliases } = fields;
+    const message = answer?.problem || answer?.note;
+    const label = {
+      class: "label",
+      title: t("Edit (Enter), turn on or off (Space), move (Alt+arrows), delete (Del)"),
+      onclick: () => this.edit(index),
+    };
+    return h(
+      "div",
+      { class: `chip ${fields.off ? "off" : ""} ${answer?.problem ? "bad" : ""}`, ...attributes },
+      h("button", label, chipText(raw, fields, answer)),
+      h("span", { class: "tag" }, fields.kind ?? this.source.kind()),
+      aliases.length > 0 &&
+        h(
+          "span",
+          { class: "tag", title: aliases.join(", ") },
+          counted(aliases.length, "1 alias", "{0} aliases"),
+        ),
+      this.drawButtons(index, fields.off),
+      message && h("div", { class: "message" }, message),
+    );
   }
 
-  edit(place) {
-    this.editing = place;
+  drawButtons(index, off) {
+    const button = (symbol, title, onclick, props = {}) =>
+      h("button", { class: "small", title, onclick, ...props }, symbol);
+    return [
+      button(off ? "○" : "●", off ? t("Turn on") : t("Turn off"), () => this.toggleLine(index), {
+        "aria-pressed": !off,
+      }),
+      button("↑", t("Move up"), () => this.moveLine(index, index - 1)),
+      button("↓", t("Move down"), () => this.moveLine(index, index + 1)),
+      button("×", t("Remove"), () => this.removeLine(index)),
+    ];
+  }
+
+  edit(index) {
+    this.editing = index;
     this.draw();
     this.list.querySelector(".form input")?.focus();
   }
 
-  form(place, one, marks) {
-    const field = (value, placeholder) => h("input", { value, placeholder });
-    const target = field(one.target);
-    const aliases = field(one.aliases.join(" | "), t("other names, with | between"));
-    const anchor = field(one.anchor ?? "", t("as the kind says"));
-    const kind = h("select", {}, h("option", { value: "" }, t("as the list")), KINDS.map((name) => h("option", { value: name, selected: name === one.kind }, name)));
-    const done = () => {
-      this.editing = null;
-      const kept = one.anchor === "" && !anchor.value ? "" : anchor.value.trim() || null;
-      const raw = write({ ...one, target: target.value, aliases: aliases.value.split("|"), anchor: kept, kind: kind.value || null });
-      this.change(target.value.trim() ? replace(this.source.text(), place, raw) : remove(this.source.text(), place), place);
-      this.draw();
-      this.focus(place);
-    };
-    const leave = () => { this.editing = null; this.draw(); this.focus(place); };
-    const keys = (event) => {
-      if (event.key === "Enter") done();
-      else if (event.key === "Escape") leave();
-    };
-    return h("div", { class: "form", ...marks, onkeydown: keys },
-      t("erase"), target, t("also"), aliases, t("becomes"), anchor, t("kind"), kind,
-      h("div", {}, h("button", { onclick: leave }, t("Cancel")), h("button", { onclick: done }, t("Done"))));
+  closeForm(index) {
+    this.editing = null;
+    this.draw();
+    this.focus(index);
   }
+
+  drawForm(index, fields, attributes) {
+    const input = (value, placeholder = "") => h("input", { value, placeholder });
+    const target = input(fields.target);
+    const aliases = input(fields.aliases.join(" | "), t("other names, with | between"));
+    const anchor = input(fields.anchor ?? "", t("as the kind says"));
+    const kind = h(
+      "select",
+      {},
+      h("option", { value: "" }, t("as the list")),
+      this.source.kinds().map((name) => h("option", { value: name, selected: name === fields.kind }, name)),
+    );
+    const save = () => {
+      this.editing = null;
+      if (target.value.trim()) {
+        const raw = write({
+          ...fields,
+          target: target.value,
+          aliases: aliases.value.split("|"),
+          anchor: anchor.value.trim() || (fields.anchor === "" ? "" : null),
+          kind: kind.value || null,
+        });
+        this.change(replace(this.source.text(), index, raw), index);
+      } else this.removeLine(index);
+      this.closeForm(index);
+    };
+    const cancel = () => this.closeForm(index);
+    const onkeydown = (event) => {
+      if (event.key === "Enter") save();
+      else if (event.key === "Escape") cancel();
+    };
+    return h(
+      "div",
+      { class: "form", ...attributes, onkeydown },
+      [t("erase"), target, t("also"), aliases, t("becomes"), anchor, t("kind"), kind],
+      h("div", {}, h("button", { onclick: cancel }, t("Cancel")), h("button", { onclick: save }, t("Done"))),
+    );
+  }
+}
+
+/** "target → anchor"; the line itself where the server cannot read it, the target alone until it has. */
+function chipText(raw, fields, answer) {
+  if (answer?.problem && !answer.target) return raw;
+  const anchor = fields.anchor ?? answer?.anchor;
+  if (anchor === undefined) return fields.target;
+  const shown = anchor || t("(nothing)");
+  const isDefault = fields.anchor === null;
+  return [fields.target, " → ", isDefault ? h("em", { title: t("what this kind becomes") }, shown) : shown];
 }

@@ -1,67 +1,73 @@
-// A concept list as text: the text is all that is saved, so every edit rewrites one line and leaves the others alone.
-// How a line is READ is the server's business; what is guessed here is shown only until its answer comes.
+// A concept list as text. The text is all that is saved, so an edit changes one line and leaves the others
+// alone. The server decides how a line is read; `guess` fills chips and forms until its answer comes.
 
 export const OFF = "# off: ";
+const COMMENT = /\s#[^]*$/;
 const ARROW = /->|→/;
 const KIND = /\|\|\s*([A-Za-z]+)\s*$/;
 
-/** [{raw, end}]: the lines and how each ends, which together are the text again. */
+/** [{raw, end}]: the lines and their line ends; joined, they are the text again. */
 export function split(text) {
-  const found = [];
-  for (const [whole, raw, end] of text.matchAll(/([^\r\n]*)(\r\n|\r|\n|$)/g)) {
-    if (whole || !found.length || found.at(-1).end) found.push({ raw, end });
+  const lines = [];
+  for (const [match, raw, end] of text.matchAll(/([^\r\n]*)(\r\n|\r|\n|$)/g)) {
+    if (match || !lines.length || lines.at(-1).end) lines.push({ raw, end });
     if (!end) break;
   }
-  return found;
+  return lines;
 }
 
 export const join = (lines) => lines.map(({ raw, end }) => raw + end).join("");
 
-/** What a line seems to say: {type: blank | note | off | concept, target, aliases, anchor, kind, comment}. */
+/** blank, note (a comment), off (a concept that is switched off) or concept. */
+export function lineType(raw) {
+  const off = raw.startsWith(OFF);
+  const line = (off ? raw.slice(OFF.length) : raw).trim();
+  if (!line) return "blank";
+  if (line.startsWith("#")) return "note";
+  return off ? "off" : "concept";
+}
+
+/** What a line with a concept seems to mean: {off, target, aliases, anchor, kind, comment}. */
 export function guess(raw) {
   const off = raw.startsWith(OFF);
   const line = off ? raw.slice(OFF.length) : raw;
-  if (!line.trim()) return { type: "blank" };
-  if (/^\s*#/.test(line)) return { type: "note", comment: line };
-  const at = line.search(/\s#/);
-  const comment = at < 0 ? "" : line.slice(at);
-  let body = at < 0 ? line : line.slice(0, at);
-  const own = body.match(KIND);
-  const kind = own ? own[1].toLowerCase() : null;
-  if (own) body = body.slice(0, own.index);
-  const [left, ...rest] = body.split(ARROW);
-  const [target, ...aliases] = left.split("|").map((name) => name.trim());
-  const anchor = rest.length ? rest.join("->").trim() : null;
-  return { type: off ? "off" : "concept", target, aliases, anchor, kind, comment };
+  const comment = line.match(COMMENT)?.[0] ?? "";
+  let body = line.slice(0, line.length - comment.length);
+  const kind = body.match(KIND);
+  if (kind) body = body.slice(0, kind.index);
+  const [names, ...anchors] = body.split(ARROW);
+  const [target, ...aliases] = names.split("|").map((name) => name.trim());
+  const anchor = anchors.length ? anchors.join("->").trim() : null;
+  return { off, target, aliases, anchor, kind: kind ? kind[1].toLowerCase() : null, comment };
 }
 
-/** The line for these parts; `anchor` null: as the kind says, "": as if the name were not there. */
-export function write({ type = "concept", target, aliases = [], anchor = null, kind = null, comment = "" }) {
-  const names = [target, ...aliases].map((name) => name.trim()).filter(Boolean).join(" | ");
-  const line = names + (anchor === null ? "" : ` -> ${anchor.trim()}`.trimEnd()) + (kind ? ` || ${kind}` : "");
-  return (type === "off" ? OFF : "") + line + comment;
+/** The line for these fields. An `anchor` of null is up to the kind; "" leaves the name out of the prompt. */
+export function write({ off = false, target, aliases = [], anchor = null, kind = null, comment = "" }) {
+  const names = [target, ...aliases].map((name) => name.trim()).filter(Boolean);
+  const arrow = anchor === null ? "" : ` -> ${anchor.trim()}`.trimEnd();
+  return (off ? OFF : "") + names.join(" | ") + arrow + (kind ? ` || ${kind}` : "") + comment;
 }
 
-export function replace(text, place, raw) {
+export function replace(text, index, raw) {
   const lines = split(text);
-  lines[place] = { ...lines[place], raw };
+  lines[index] = { ...lines[index], raw };
   return join(lines);
 }
 
-export function remove(text, place) {
+export function remove(text, index) {
   const lines = split(text);
-  const [gone] = lines.splice(place, 1);
-  if (place === lines.length && place > 0) lines[place - 1].end = gone.end;
+  const [removed] = lines.splice(index, 1);
+  if (index === lines.length && index > 0) lines[index - 1].end = removed.end;
   return join(lines);
 }
 
-/** The line at `from` comes to stand at `to`; line ends stay where they are. */
+/** Moves the line at `from` to `to`; line ends stay where they are. */
 export function move(text, from, to) {
   const lines = split(text);
   if (from === to || !lines[from] || !lines[to]) return text;
   const raws = lines.map(({ raw }) => raw);
   raws.splice(to, 0, ...raws.splice(from, 1));
-  return join(lines.map(({ end }, place) => ({ raw: raws[place], end })));
+  return join(lines.map(({ end }, index) => ({ raw: raws[index], end })));
 }
 
 export function add(text, raws) {
@@ -71,73 +77,72 @@ export function add(text, raws) {
 
 export const toggle = (raw) => (raw.startsWith(OFF) ? raw.slice(OFF.length) : OFF + raw);
 
-/** Adds phrases as aliases of a target, wherever it stands; null where it stands nowhere. */
-export function addAliases(text, target, phrases) {
-  const wanted = target.toLowerCase();
-  const place = split(text).findIndex(({ raw }) => {
-    const one = guess(raw);
-    return one.type === "concept" && one.target.toLowerCase() === wanted;
-  });
-  if (place < 0) return null;
-  const one = guess(split(text)[place].raw);
-  const known = new Set([one.target, ...one.aliases].map((name) => name.toLowerCase()));
-  const fresh = phrases.filter((phrase) => !known.has(phrase.toLowerCase()));
-  return fresh.length ? replace(text, place, write({ ...one, aliases: [...one.aliases, ...fresh] })) : text;
+/** Inserts aliases after the names of a line; everything else in the line stays as it is. */
+export function addAliases(raw, aliases) {
+  const end = raw.search(/\s*(->|→|\|\||\s#|$)/);
+  return raw.slice(0, end) + aliases.map((alias) => ` | ${alias}`).join("") + raw.slice(end);
 }
 
-/** Rows of a table: quotes as spreadsheets write them. */
-export function rows(text, mark) {
-  const found = [[""]];
+/** Rows of a table, with quotes as spreadsheets write them. */
+export function rows(text, separator) {
+  const table = [[""]];
   let quoted = false;
   for (let i = 0; i < text.length; i++) {
     const letter = text[i];
-    const row = found.at(-1);
+    const row = table.at(-1);
     if (quoted) {
       if (letter === '"' && text[i + 1] === '"') row[row.length - 1] += text[++i];
       else if (letter === '"') quoted = false;
       else row[row.length - 1] += letter;
     } else if (letter === '"' && row.at(-1) === "") quoted = true;
-    else if (letter === mark) row.push("");
-    else if (letter === "\n") found.push([""]);
+    else if (letter === separator) row.push("");
+    else if (letter === "\n") table.push([""]);
     else if (letter !== "\r") row[row.length - 1] += letter;
   }
-  return found.filter((row) => row.some((cell) => cell.trim()));
+  return table.filter((row) => row.some((cell) => cell.trim()));
 }
 
-/** Lines from what was pasted or dropped: a list, a column, or a table with a heading. */
+/** Lines from pasted or dropped text: a list, a column, or a table with a heading. */
 export function linesFrom(text, fileName = "") {
   const plain = text.replace(/^\ufeff/, "");
-  const csv = /\.(csv|tsv)$/i.test(fileName);
-  if (!csv && !plain.includes("\t")) return plain.split(/\r\n|\r|\n/).map((line) => line.trim()).filter(Boolean);
-  const first = plain.split(/\r\n|\r|\n/, 1)[0];
-  const table = rows(plain, [..."\t;,"].find((mark) => first.includes(mark)) ?? ",");
+  const lines = plain.split(/\r\n|\r|\n/);
+  const isTable = /\.(csv|tsv)$/i.test(fileName) || plain.includes("\t");
+  if (!isTable) return lines.map((line) => line.trim()).filter(Boolean);
+  const table = rows(plain, [..."\t;,"].find((separator) => lines[0].includes(separator)) ?? ",");
   const heading = table[0].map((cell) => cell.trim().toLowerCase());
   const named = heading.findIndex((name) => ["target", "concept", "name"].includes(name));
-  const column = (name, other) => (named < 0 ? other : heading.indexOf(name));
-  const places = { target: Math.max(0, named), anchor: column("anchor", 1), aliases: column("aliases", -1), kind: column("kind", -1) };
-  const cell = (row, name) => (row[places[name]] ?? "").trim();
-  return table.slice(named < 0 ? 0 : 1).filter((row) => cell(row, "target")).map((row) =>
-    write({
-      target: cell(row, "target"),
-      aliases: cell(row, "aliases").split("|"),
-      anchor: cell(row, "anchor") || null,
-      kind: cell(row, "kind").toLowerCase() || null,
-    }),
-  );
+  const column = (name) => {
+    if (named < 0) return ["target", "anchor"].indexOf(name);
+    return name === "target" ? named : heading.indexOf(name);
+  };
+  const cell = (row, name) => (row[column(name)] ?? "").trim();
+  return table
+    .slice(named < 0 ? 0 : 1)
+    .filter((row) => cell(row, "target"))
+    .map((row) =>
+      write({
+        target: cell(row, "target"),
+        aliases: cell(row, "aliases").split("|"),
+        anchor: cell(row, "anchor") || null,
+        kind: cell(row, "kind").toLowerCase() || null,
+      }),
+    );
 }
 
 const quote = (text) => (/^[\w./:=,@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
-/** The same erasure for a terminal. `kept`: {builtin, typed} of the retain set, if there is one. */
-export function commandLine({ checkpoint, text, kind, preset, strength, seed, budget, effort, kept }) {
-  const names = split(text).map(({ raw }) => guess(raw)).filter((one) => one.type === "concept").map((one) => write({ ...one, comment: "" }));
-  const parts = ["speed-erase", "erase", quote(checkpoint), ...names.flatMap((name) => ["--concepts", quote(name)]), "--kind", kind];
-  if (kept?.builtin.length) parts.push("--retain", kept.builtin.join(","));
-  if (kept?.typed) parts.push("--retain-file", "kept.txt");
-  if (preset !== "auto") parts.push("--preset", preset);
-  if (strength !== 1) parts.push("--strength", String(strength));
-  if (seed) parts.push("--seed", String(seed));
-  if (budget && budget !== "more") parts.push("--budget", budget);
-  if (effort && effort !== "normal") parts.push("--effort", effort);
-  return [...parts, "--out", "cleaned/"].join(" ");
+/** The same erasure for a terminal. Settings at their defaults are left out. */
+export function commandLine({ checkpoint, text, kind, retainSets, hasRetainText, settings, defaults }) {
+  const words = ["speed-erase", "erase", quote(checkpoint)];
+  for (const { raw } of split(text)) {
+    if (lineType(raw) === "concept") words.push("--concepts", quote(raw.replace(COMMENT, "").trim()));
+  }
+  if (kind) words.push("--kind", kind);
+  if (retainSets.length) words.push("--retain", retainSets.join(","));
+  if (hasRetainText) words.push("--retain-file", "kept.txt");
+  for (const [name, setting] of Object.entries(settings)) {
+    const isSet = setting !== undefined && setting !== "";
+    if (isSet && setting !== defaults[name]) words.push(`--${name}`, String(setting));
+  }
+  return [...words, "--out", "cleaned/"].join(" ");
 }

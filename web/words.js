@@ -1,13 +1,13 @@
-// Words in the language of the front end. The English ones stand in the code, the others in locales/<language>/main.json.
+// Words in the language of the front end. English is in the code, others in locales/<language>/main.json.
 let table = {};
 
-/** Takes {English: words in another language}; what is not in it stays English. */
-export function speak(words) {
+/** Takes {English: translation}; what is missing stays English. */
+export function setWords(words) {
   table = words ?? {};
 }
 
-/** The words for an English text, {0}, {1} ... filled in. */
-export const t = (text, ...values) => (table[text] ?? text).replace(/\{(\d)\}/g, (_, place) => values[place]);
+/** The translation of an English text, with {0}, {1} ... filled in. */
+export const t = (text, ...values) => (table[text] ?? text).replace(/\{(\d)\}/g, (_, index) => values[index]);
 
-/** The same for a count: `one` for a single thing, else `many` with the count as {0}. */
-export const counted = (count, one, many) => t(count === 1 ? one : many, count);
+/** The same for a count: `singular` for 1, else `plural` with the count as {0}. */
+export const counted = (count, singular, plural) => t(count === 1 ? singular : plural, count);

@@ -1,159 +1,155 @@
-"""A certificate as a few plain values, small enough to be kept with a workflow: what a screen draws
-from.
+"""A certificate as a few plain values, small enough to be saved with a workflow: what a screen
+draws from.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from ..certificate.certificate import (
     GROUPS,
     PLACES,
     Certificate,
     ConceptResult,
+    Drift,
     bars_of,
     helped_by_more,
     point_within,
     pooled_lines,
     verdict_in_words,
 )
-from ..engine.curve import CurvePoint
 from ..engine.settings import BUDGETS
 from ..erase import Erasure
+from .trade_off import Point, trade_off
 
 SHOWN_CONCEPTS = 100
 """The least erased ones; a screen shows no more, and a workflow should stay small."""
 SHOWN_WARNINGS = 12
 SHOWN_NAMES = 8
 """Names of each group that moved most."""
-_TOLD = 4
+_SUMMARY_CONCEPTS = 4
 _DIGITS = 5
 
+Advice = Literal[
+    "compare",
+    "probe_leaks",
+    "save",
+    "use_auto",
+    "allow_more_drift",
+    "raise_strength",
+    "change_lists",
+]
+"""What to do next; the screen has the words."""
 
-def panel(outcome: Erasure) -> dict[str, Any]:
-    """Everything that a screen shows about an erasure; nothing for one without a certificate."""
-    proof = outcome.certificate
-    if proof is None:
+
+def panel(erasure: Erasure) -> dict[str, Any]:
+    """Everything that a screen shows about an erasure; empty for one without a certificate."""
+    certificate = erasure.certificate
+    if certificate is None:
         return {}
-    results = sorted(proof.concepts, key=lambda one: -left_of(one))
-    counts: dict[str, int] = {}
-    for one in proof.concepts:
-        counts[one.verdict] = counts.get(one.verdict, 0) + 1
+    concepts = sorted(certificate.concepts, key=_left, reverse=True)
     return {
-        "version": 1,
-        "strength": outcome.strength,
-        "concepts": [_concept(one) for one in results[:SHOWN_CONCEPTS]],
-        "counts": counts,
-        "drift": [
-            {
-                "group": f"{GROUPS[part.group]}, {PLACES[part.where]}",
-                "names": part.names,
-                "median": _short(part.median),
-                "p95": _short(part.p95),
-                "maximum": _short(part.maximum),
-                "mean": _short(part.mean),
-                "worst": [[name, _short(value)] for name, value in part.worst[:SHOWN_NAMES]],
-            }
-            for part in proof.drift
-        ],
-        "curve": _curve(outcome),
-        "pooled": "" if proof.pooled is None else pooled_lines(proof.pooled)[0],
-        "warnings": list(proof.every_warning[:SHOWN_WARNINGS]),
-        "next": list(advice(proof)),
-        "rank": max((layer.rank for layer in proof.layers), default=0),
-        "layers": len(proof.layers),
+        "strength": erasure.strength,
+        "concepts": [_concept(concept) for concept in concepts[:SHOWN_CONCEPTS]],
+        "counts": dict(Counter(concept.verdict for concept in concepts)),
+        "drift": [_drift(group) for group in certificate.drift],
+        "curve": _curve(erasure.full_certificate or certificate),
+        "pooled": "" if certificate.pooled is None else pooled_lines(certificate.pooled)[0],
+        "warnings": list(certificate.every_warning[:SHOWN_WARNINGS]),
+        "next": list(advice(certificate)),
     }
 
 
-def summary(outcome: Erasure) -> str:
-    """The same in a few lines, for who sees no more than text."""
-    facts = panel(outcome)
+def summary(erasure: Erasure) -> str:
+    """The same in a few lines, for nodes that show only text."""
+    facts = panel(erasure)
     if not facts:
-        return outcome.text()
-    worst = [
-        f"{one['name']}: {one['words']}, {one['left']:.0%} left{_way(one)}"
-        for one in facts["concepts"][:_TOLD]
-    ]
-    more = sum(facts["counts"].values()) - len(worst)
-    lines = worst + ([f"and {more:,} concepts of which less is left"] if more > 0 else [])
+        return erasure.text()
+    lines = []
+    for concept in facts["concepts"][:_SUMMARY_CONCEPTS]:
+        line = f"{concept['name']}: {concept['words']}, {concept['left']:.0%} left"
+        if concept["to_go"] is not None:
+            line += f", {concept['to_go']:.0%} of the straight way to go"
+        lines.append(line)
+    more = sum(facts["counts"].values()) - len(lines)
+    if more > 0:
+        lines.append(f"and {more:,} concepts of which less is left")
     if facts["curve"] is not None:
-        lines.append(
-            f"Other names drift by {abs(outcome.strength) * facts['curve']['chosen'][0]:.1%} on"
-            " average."
-        )
+        drift = abs(erasure.strength) * facts["curve"]["chosen"][0]
+        lines.append(f"Other names drift by {drift:.1%} on average.")
     return "\n".join([*lines, *(f"Warning: {text}" for text in facts["warnings"][:1])])
 
 
-def _way(one: dict[str, Any]) -> str:
-    return "" if one["to_go"] is None else f", {one['to_go']:.0%} of the straight way to go"
-
-
-def left_of(one: ConceptResult) -> float:
-    """What is left of a concept, in prompts that were not used to make the edit where there are
-    any.
-    """
-    return one.solved_median if one.probe_median is None else one.probe_median
-
-
-def advice(proof: Certificate) -> Iterator[str]:
-    """What to do next, in the order of how much it helps."""
-    verdicts = {one.verdict for one in proof.concepts}
+def advice(certificate: Certificate) -> Iterator[Advice]:
+    """What to do next, the most helpful first."""
+    verdicts = {concept.verdict for concept in certificate.concepts}
     if verdicts <= {"erased"}:
-        yield (
-            "Try it: draw the same prompt and seed with the original and with this model (SPEED"
-            " Compare)."
-        )
-        yield "Look for other words that still draw it (SPEED Leak Probe), and add them as aliases."
-        yield "Keep it: wire erasure into Save Erased Model."
-        return
+        yield "compare"
+        yield "probe_leaks"
+        yield "save"
     if "unproven" in verdicts:
-        yield "Nothing was checked in unseen prompts: use the preset auto to know."
+        yield "use_auto"
     if verdicts & {"weakened", "stands"}:
-        if proof.curve is not None and helped_by_more(proof.curve) is not None:
-            yield (
-                "Still shows? Allow more change ('others may change'), and see on the curve what"
-                " that buys."
-            )
-        yield "Still shows? Raise strength in steps of 0.1; drift grows with it."
-        yield "Choose an anchor nearer to the concept, or drop kept names that stand in the way."
+        if certificate.curve is not None and helped_by_more(certificate.curve) is not None:
+            yield "allow_more_drift"
+        yield "raise_strength"
+        yield "change_lists"
 
 
-def _concept(one: ConceptResult) -> dict[str, Any]:
-    bars = bars_of(one.kind)
+def _left(concept: ConceptResult) -> float:
+    median = concept.probe_median
+    return concept.solved_median if median is None else median
+
+
+def _concept(concept: ConceptResult) -> dict[str, Any]:
+    bars = bars_of(concept.kind)
     return {
-        "name": one.name,
-        "kind": one.kind,
-        "left": _short(left_of(one)),
-        "checked": one.probe_median is not None,
-        "verdict": one.verdict,
-        "words": verdict_in_words(one.verdict),
-        "to_go": None if one.probe_to_go is None else _short(one.probe_to_go),
+        "name": concept.name,
+        "kind": concept.kind,
+        "left": _rounded(_left(concept)),
+        "verdict": concept.verdict,
+        "words": verdict_in_words(concept.verdict),
+        "to_go": None if concept.probe_to_go is None else _rounded(concept.probe_to_go),
         "bars": [bars.erased, bars.stands, bars.arrived],
     }
 
 
-def _curve(outcome: Erasure) -> dict[str, Any] | None:
-    """The trade-off at strength 1, and what each budget would give on it."""
-    whole = outcome.full_certificate or outcome.certificate
-    curve = None if whole is None else whole.curve
+def _drift(group: Drift) -> dict[str, Any]:
+    return {
+        "group": f"{GROUPS[group.group]}, {PLACES[group.where]}",
+        "names": group.names,
+        "median": _rounded(group.median),
+        "p95": _rounded(group.p95),
+        "maximum": _rounded(group.maximum),
+        "worst": [[name, _rounded(drift)] for name, drift in group.worst[:SHOWN_NAMES]],
+    }
+
+
+def _curve(certificate: Certificate) -> dict[str, Any] | None:
+    """The trade-off at strength 1, and what each budget would give on it: [share, drift, left]."""
+    curve = certificate.curve
     if curve is None:
         return None
-    offers = {
-        word: point_within(curve, share) or curve.points[0] for word, share in BUDGETS.items()
-    }
+    plot = trade_off(curve)
+    offers = {}
+    for word, share in BUDGETS.items():
+        point = point_within(curve, share) or curve.points[0]
+        offers[word] = [share, *_pair((point.drift, point.left))]
     return {
-        "points": [[*_place(point), _short(point.to_go)] for point in curve.points],
-        "chosen": _place(curve.chosen),
-        "budget": curve.budget,
-        "names": curve.names,
-        "offers": {word: [BUDGETS[word], *_place(point)] for word, point in offers.items()},
+        "left": [_pair(point) for point in plot.left],
+        "to_go": [_pair(point) for point in plot.to_go],
+        "chosen": _pair(plot.chosen),
+        "budget": plot.budget,
+        "reach": plot.reach,
+        "offers": offers,
     }
 
 
-def _place(point: CurvePoint) -> list[float]:
-    return [_short(point.drift), _short(point.left)]
+def _pair(point: Point) -> list[float]:
+    return [_rounded(value) for value in point]
 
 
-def _short(value: float) -> float:
+def _rounded(value: float) -> float:
     return round(float(value), _DIGITS)

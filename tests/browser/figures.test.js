@@ -3,14 +3,29 @@ import test from "node:test";
 import { forecast, headline, percent, plot, roundUp, scale, strip, worst } from "../../web/figures.js";
 
 const CURVE = {
-  points: [[0.01, 0.9, 0.9], [0.05, 0.5, 0.4], [0.1, 0.2, 0.1], [0.3, 0.19, 0.05], [2.0, 0.3, 0.0]],
+  left: [
+    [0, 1],
+    [0.01, 0.9],
+    [0.05, 0.5],
+    [0.1, 0.2],
+    [2.0, 0.3],
+  ],
+  to_go: [
+    [0, 1],
+    [0.05, 0.4],
+    [0.1, 0.1],
+    [2.0, 0.0],
+  ],
   chosen: [0.1, 0.2],
   budget: 0.1,
+  reach: 0.2,
   offers: { some: [0.1, 0.1, 0.2], little: [0.05, 0.05, 0.5], hardly: [0.001, 0.01, 0.9] },
 };
 const BOX = { left: 10, top: 5, width: 100, height: 50 };
 
-test("numbers are told as people read them", () => {
+const points = (polyline) => polyline.split(" ").map((pair) => pair.split(",").map(Number));
+
+test("numbers are shown as people read them", () => {
   assert.equal(percent(0.0123), "1.2 %");
   assert.equal(percent(0.5), "50 %");
   assert.equal(headline({ erased: 1 }), "Erased");
@@ -19,37 +34,53 @@ test("numbers are told as people read them", () => {
   assert.equal(worst({ erased: 9, stands: 1 }), "stands");
 });
 
-test("scales end where they say", () => {
+test("scales end at their limits", () => {
   const x = scale(0.2, 100);
   assert.deepEqual([x(0), x(0.1), x(0.2), x(5), x(-1)], [0, 50, 100, 100, 0]);
   assert.deepEqual([0.013, 0.02, 0.11, 1].map(roundUp), [0.02, 0.02, 0.2, 1]);
 });
 
-test("another strength or budget is foretold on the curve", () => {
+test("another strength or budget is forecast on the curve", () => {
   assert.deepEqual(forecast(CURVE, 1, "some"), { drift: 0.1, left: 0.19999999999999996, moved: false });
   const half = forecast(CURVE, 0.5, "some");
   assert.ok(Math.abs(half.drift - 0.05) < 1e-9 && Math.abs(half.left - 0.6) < 1e-9);
   const less = forecast(CURVE, 1, "little");
   assert.ok(less.moved && less.drift === 0.05 && Math.abs(less.left - 0.5) < 1e-9);
   assert.equal(forecast(CURVE, 0, "some").left, 1);
+  assert.equal(forecast(CURVE, 1, undefined).moved, false);
   assert.equal(forecast(null, 1, "some"), null);
-  const before = { ...CURVE, points: CURVE.points.map((point) => point.slice(0, 2)), offers: { little: [0.05, 0.5] } };
-  assert.equal(forecast(before, 1, "little").moved, false, "a workflow of an earlier release foretells no other budget");
-  assert.equal(plot(before, null, BOX).way, "");
 });
 
-test("the plot keeps to its box", () => {
-  const found = plot(CURVE, { drift: 0.05, left: 0.6 }, BOX);
-  assert.equal(found.way.split(" ").length, found.line.split(" ").length);
-  for (const point of `${found.line} ${found.way}`.split(" ").map((pair) => pair.split(",").map(Number))) {
-    assert.ok(point[0] >= 10 && point[0] <= 110 && point[1] >= 5 && point[1] <= 55, point.join());
+test("the plot stays in its box and ends where the server says", () => {
+  const positions = plot(CURVE, { drift: 0.05, left: 0.6 }, BOX);
+  assert.equal(points(positions.left).length, 4);
+  assert.equal(points(positions.toGo).length, 3);
+  for (const [x, y] of [...points(positions.left), ...points(positions.toGo)]) {
+    assert.ok(x >= 10 && x <= 110 && y >= 5 && y <= 55, `${x},${y}`);
   }
-  assert.deepEqual(found.chosen, [60, 45]);
-  assert.equal(found.budget, 60);
-  assert.equal(plot({ ...CURVE, budget: null }, null, BOX).ghost, null);
+  assert.deepEqual(positions.chosen, [60, 45]);
+  assert.equal(positions.budget, 60);
+  assert.equal(positions.full, 0.2);
+  assert.equal(plot(CURVE, { drift: 0.4, left: 0.1 }, BOX).full, 0.4, "a forecast beyond it is shown");
+  assert.equal(plot({ ...CURVE, budget: null }, null, BOX).next, null);
 });
 
-test("names lie on their strip in order", () => {
-  const found = strip({ median: 0.05, p95: 0.1, maximum: 0.2, worst: [["a", 0.2], ["b", 0.1]] }, 0.2, 100);
-  assert.deepEqual(found, { middle: 25, most: 50, end: 100, names: [{ name: "a", value: 0.2, x: 100 }, { name: "b", value: 0.1, x: 50 }] });
+test("names are on their strip in order", () => {
+  const group = {
+    median: 0.05,
+    p95: 0.1,
+    maximum: 0.2,
+    worst: [
+      ["a", 0.2],
+      ["b", 0.1],
+    ],
+  };
+  assert.deepEqual(strip(group, 0.2, 100), {
+    median: 25,
+    p95: 50,
+    names: [
+      { name: "a", value: 0.2, x: 100 },
+      { name: "b", value: 0.1, x: 50 },
+    ],
+  });
 });

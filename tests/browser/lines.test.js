@@ -1,21 +1,43 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { OFF, add, addAliases, commandLine, guess, join, linesFrom, move, remove, replace, rows, split, toggle, write } from "../../web/lines.js";
+import {
+  OFF,
+  add,
+  addAliases,
+  commandLine,
+  guess,
+  join,
+  lineType,
+  linesFrom,
+  move,
+  remove,
+  replace,
+  rows,
+  split,
+  toggle,
+  write,
+} from "../../web/lines.js";
 
 const TEXTS = ["", "a", "a\n", "a\n\nb", "a\r\nb\rc\n", "# note\n  Van Gogh -> art  # why\n\n", "\n\n"];
 
-test("a text is its lines again, whatever they end in", () => {
+test("split and join keep every byte, whatever the line ends", () => {
   for (const text of TEXTS) assert.equal(join(split(text)), text);
 });
 
-test("a line says what it seems to say, and is written again as it was", () => {
+test("a line is guessed and written again as it was", () => {
   const line = "Snoopy | the beagle -> dog || character # why";
-  assert.deepEqual(guess(line), { type: "concept", target: "Snoopy", aliases: ["the beagle"], anchor: "dog", kind: "character", comment: " # why" });
-  for (const raw of [line, "Van Gogh", "Van Gogh -> art", "Van Gogh ->", "C# language -> code", "Van Gogh || style", OFF + "Goya -> art"]) {
-    assert.equal(write(guess(raw)), raw);
-  }
+  assert.deepEqual(guess(line), {
+    off: false,
+    target: "Snoopy",
+    aliases: ["the beagle"],
+    anchor: "dog",
+    kind: "character",
+    comment: " # why",
+  });
+  const lines = ["Van Gogh", "Van Gogh -> art", "Van Gogh ->", "C# language -> code", "Van Gogh || style"];
+  for (const raw of [line, ...lines, OFF + "Goya -> art"]) assert.equal(write(guess(raw)), raw);
   assert.equal(guess("Van Gogh").anchor, null, "the kind decides");
-  assert.equal(guess("Van Gogh ->").anchor, "", "as if the name were not there");
+  assert.equal(guess("Van Gogh ->").anchor, "", "the name is left out");
 });
 
 test("an edit touches one line and no other byte", () => {
@@ -32,7 +54,8 @@ test("an edit touches one line and no other byte", () => {
 test("off is commented out, and on again is as before", () => {
   assert.equal(toggle("Goya -> art"), "# off: Goya -> art");
   assert.equal(toggle(toggle("Goya -> art")), "Goya -> art");
-  assert.equal(guess("# a note").type, "note");
+  const types = ["Goya", OFF + "Goya", "# a note", OFF + "# a note", " "].map(lineType);
+  assert.deepEqual(types, ["concept", "off", "note", "note", "blank"]);
 });
 
 test("a column, a table and a file become lines", () => {
@@ -44,20 +67,32 @@ test("a column, a table and a file become lines", () => {
   assert.deepEqual(rows('a,"b\nc",d\n', ","), [["a", "b\nc", "d"]]);
 });
 
-test("phrases become aliases of their concept, once", () => {
-  const text = "# Dali\nSalvador Dali -> art\nGoya";
-  assert.equal(addAliases(text, "salvador dali", ["Dalí", "SALVADOR DALI"]), "# Dali\nSalvador Dali | Dalí -> art\nGoya");
-  assert.equal(addAliases(text, "Nobody", ["x"]), null);
-  assert.equal(addAliases("Goya | Paco", "Goya", ["paco"]), "Goya | Paco");
+test("aliases are inserted after the names, and the rest of the line stays", () => {
+  assert.equal(addAliases("Goya", ["Paco", "G."]), "Goya | Paco | G.");
+  assert.equal(addAliases("Goya|Paco->art  # why", ["G."]), "Goya|Paco | G.->art  # why");
+  assert.equal(addAliases("  Goya  → art", ["G."]), "  Goya | G.  → art");
+  assert.equal(addAliases("Goya || style", ["G."]), "Goya | G. || style");
+  assert.equal(addAliases("C# language # why", ["C sharp"]), "C# language | C sharp # why");
 });
 
-test("a graph is told as a command line that a shell can read", () => {
-  const asked = { checkpoint: "models/checkpoints/a model.safetensors", text: "Mary O'Neil -> art # why\n# off: Goya\n# note", kind: "style" };
-  const line = commandLine({ ...asked, preset: "auto", strength: 1.2, seed: 0, budget: "some", effort: "quick", kept: { builtin: ["artists"], typed: true } });
+test("a graph becomes a command line that a shell can read", () => {
+  const graph = {
+    checkpoint: "models/checkpoints/a model.safetensors",
+    text: "Mary O'Neil -> art # why\n# off: Goya\n# note",
+    kind: "style",
+    retainSets: ["artists"],
+    hasRetainText: true,
+    defaults: { preset: "auto", strength: 1, seed: 0, budget: "more", effort: "normal" },
+  };
+  const settings = { preset: "auto", strength: 1.2, seed: 0, budget: "some", effort: "quick" };
   assert.equal(
-    line,
-    "speed-erase erase 'models/checkpoints/a model.safetensors' --concepts 'Mary O'\\''Neil -> art' --kind style --retain artists --retain-file kept.txt --strength 1.2 --budget some --effort quick --out cleaned/",
+    commandLine({ ...graph, settings }),
+    "speed-erase erase 'models/checkpoints/a model.safetensors' --concepts 'Mary O'\\''Neil -> art' " +
+      "--kind style --retain artists --retain-file kept.txt --strength 1.2 --budget some --effort quick " +
+      "--out cleaned/",
   );
-  const plain = commandLine({ ...asked, preset: "auto", strength: 1, seed: 0, budget: "more", effort: "normal" });
-  assert.doesNotMatch(plain, /--(budget|effort|preset|strength|seed)/);
+  const plain = commandLine({ ...graph, retainSets: [], settings: graph.defaults });
+  assert.doesNotMatch(plain, /--(retain|budget|effort|preset|strength|seed)\b(?!-)/);
+  const other = commandLine({ ...graph, settings, defaults: settings });
+  assert.doesNotMatch(other, /--(budget|effort|strength)/, "the defaults are the server's");
 });

@@ -200,9 +200,9 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     screen.at(_ADDING).fill("Monet ->  van gogh -> x")
     screen.at(_ADDING).press("Enter")
     screen.page.wait_for_selector(".speed .chip.bad")
-    assert "Line 4: there is more than one arrow" in screen.at(".chip.bad .says").inner_text()
+    assert "Line 4: there is more than one arrow" in screen.at(".chip.bad .message").inner_text()
     assert screen.value("ConceptList", "text") == TEXT + "\nMonet ->  van gogh -> x"
-    screen.at(".chip.bad .what").press("Delete")
+    screen.at(".chip.bad .label").press("Delete")
     assert screen.value("ConceptList", "text").rstrip("\n") == TEXT
     screen.wait_for_check()
     adding = screen.at(_ADDING)
@@ -211,14 +211,14 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     screen.wait_for_check()
     adding.press("Control+y")
     assert screen.value("ConceptList", "text").rstrip("\n") == TEXT
-    screen.at(".chip .what").first.press("Control+z")
+    screen.at(".chip .label").first.press("Control+z")
     screen.page.wait_for_function("() => " + _TEXT + ".endsWith('-> x')")  # undone by the front end
     screen.set("ConceptList", "text", TEXT)
     screen.wait_for_check()
-    screen.at(".chip .what").nth(1).press("Alt+ArrowUp")
-    screen.at(".chip .what").nth(1).press("Alt+ArrowUp")
+    screen.at(".chip .label").nth(1).press("Alt+ArrowUp")
+    screen.at(".chip .label").nth(1).press("Alt+ArrowUp")
     assert screen.value("ConceptList", "text").split("\n")[0].startswith("Snoopy | the beagle")
-    screen.at(".chip .what").first.press("Space")
+    screen.at(".chip .label").first.press("Space")
     assert screen.value("ConceptList", "text").startswith(
         "# off: Snoopy | the beagle -> dog || character\n"
     )
@@ -266,7 +266,7 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     assert float(shown.get_attribute("data-drift")) == pytest.approx(0.5 * drift, rel=1e-3)
     screen.set("SpeedErase", "strength", 1.0)
     assert shown.count() == 0
-    screen.at(".chip .what").first.press("Space")
+    screen.at(".chip .label").first.press("Space")
     screen.run(
         "async () => { await app.extensionManager.workflow.activeWorkflow.changeTracker.undo() }"
     )
@@ -434,7 +434,7 @@ def test_the_panel_can_be_read_in_every_light_and_from_afar(
         )
         >= 14
     )
-    for part in ("[data-speed=verdict]", ".row span", ".chip .what", ".warning"):
+    for part in ("[data-speed=verdict]", ".row span", ".chip .label", ".warning"):
         contrast = screen.page.eval_on_selector(f".speed {part}", _CONTRAST)
         assert contrast >= 4.5, (part, contrast)
     screen.fit()

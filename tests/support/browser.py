@@ -173,9 +173,8 @@ class Screen:
     def wait_for_check(self) -> None:
         """Until the server's answer for every line of the concept list is drawn."""
         self.page.wait_for_function(
-            "() => { const { source, said } = app.graph._nodes.find((n) => n.type ==="
-            " 'ConceptList').speedEditor; return source.text().split('\\n').every((raw, i) => !raw"
-            " || raw[0] === '#' || said.has(`${i} ${raw}`)) }",
+            "() => [...document.querySelectorAll('.speed [data-checked]')]"
+            ".every((editor) => editor.dataset.checked === 'true')",
             timeout=_WAIT,
         )
         self.drawn()
