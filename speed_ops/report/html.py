@@ -1,4 +1,4 @@
-"""The report as one HTML file: the values that `report.html` shows, from an outcome."""
+"""The report as one HTML file: the values that `report.html` shows, from an erasure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..certificate.warnings import fixed_text
 from ..erase import Erasure
 from ..errors import InputError
 from ..files.redaction import Redactor, blanked, refuse_leaks
-from .chart import plotted
+from .trade_off import Point, trade_off_from_json
 
 _WORDS = {
     "erased": "gone, also in prompts that were not used to make the edit",
@@ -27,8 +27,8 @@ _WORST_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What one prompt drew before and after, as PNG files."""
+class PicturePair:
+    """What a model draws for one prompt before and after the erasure, as PNG files."""
 
     group: str
     prompt: str
@@ -38,9 +38,9 @@ class Drawn:
     after: bytes
 
 
-class Named(Protocol):
-    """What a page says of the model: a checkpoint has both, and a graph can tell them of a model
-    without a file.
+class ModelInfo(Protocol):
+    """What a page shows of the model: a checkpoint has both, and a graph can supply them for a
+    model without a file.
     """
 
     @property
@@ -53,10 +53,18 @@ class Named(Protocol):
 
 
 def report_page(
-    outcome: Erasure, model: Named, salt: str | None = None, drawn: Sequence[Drawn] = ()
+    outcome: Erasure,
+    model: ModelInfo,
+    salt: str | None = None,
+    drawn: Sequence[PicturePair] = (),
 ) -> str:
-    """The page for a file, with pictures if there are any; with a salt, one that certainly shows
-    none of the names.
+    """The page for a file.
+
+    Args:
+        outcome: The erasure, with its recipe, rows and certificate.
+        model: The model it was made from.
+        salt: Replaces the names by hashes under this salt.
+        drawn: Pictures to show.
     """
     page = render(report_facts(outcome, model, salt), drawn)
     if salt is not None and outcome.recipe is not None:
@@ -65,7 +73,7 @@ def report_page(
     return page
 
 
-def report_facts(outcome: Erasure, model: Named, salt: str | None = None) -> dict[str, Any]:
+def report_facts(outcome: Erasure, model: ModelInfo, salt: str | None = None) -> dict[str, Any]:
     """Plain values for the report; with a salt, hashes in the place of names."""
     if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
         raise InputError(
@@ -139,27 +147,28 @@ def _without_names(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def render(facts: dict[str, Any], drawn: Sequence[Drawn] = ()) -> str:
+def render(facts: dict[str, Any], drawn: Sequence[PicturePair] = ()) -> str:
     """The page; `facts` as made by `report_facts`."""
     certificate = facts["certificate"]
+    size = facts["size"]
     page = {
         "model": facts["model"],
         "family": facts["family"],
-        "size": (
-            f"{facts['size'] / 1e9:.2f} GB"
-            if facts["size"] >= 1e9
-            else f"{facts['size'] / 1e6:.0f} MB"
-        ),
+        "size": f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB",
         "strength": facts["strength"],
         "package_version": facts["package_version"],
         "tiles": _tiles(certificate),
         "drawn": [
-            vars(one)
-            | {when: b64encode(getattr(one, when)).decode() for when in ("before", "after")}
-            for one in drawn
+            {
+                "prompt": pair.prompt,
+                "erased": pair.erased,
+                "before": b64encode(pair.before).decode(),
+                "after": b64encode(pair.after).decode(),
+            }
+            for pair in drawn
         ],
         "warnings": _warnings(facts),
-        "facts": _facts(facts),
+        "facts": _provenance(facts),
         "settings": list(certificate["settings"].items()),
         **_concepts(facts),
         **_drift(certificate["drift"]),
@@ -172,7 +181,7 @@ def render(facts: dict[str, Any], drawn: Sequence[Drawn] = ()) -> str:
 
 @cache
 def template(path: Path) -> Any:
-    """A page template. Everything that is put in is escaped: names may hold anything."""
+    """A page template. Every inserted value is escaped: names may hold anything."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     pages = Environment(
@@ -188,22 +197,21 @@ def template(path: Path) -> Any:
     return pages.get_template(path.name)
 
 
-def _left(one: dict[str, Any]) -> float:
-    """What is left of a concept where it counts: in unseen prompts if any were checked."""
-    return float(one["probe_median"] if one["probe_median"] is not None else one["solved_median"])
+def _left(concept: dict[str, Any]) -> float:
+    """What is left of a concept in unseen prompts if any were checked."""
+    median = concept["probe_median"]
+    return float(median if median is not None else concept["solved_median"])
 
 
-def _to_go(one: dict[str, Any]) -> float:
-    """How much of that is straight way to the anchor; all of it, for all that certificates of
-    earlier releases say.
-    """
-    to_go = one.get("probe_to_go")
-    return _left(one) if to_go is None else float(to_go)
+def _to_go(concept: dict[str, Any]) -> float:
+    """How much of that is the straight way to the anchor; all of it if that was not measured."""
+    to_go = concept["probe_to_go"]
+    return float(to_go if to_go is not None else _left(concept))
 
 
 def _tiles(certificate: dict[str, Any]) -> list[tuple[str, str]]:
-    """Four numbers that say most of it."""
-    kept = [part["p95"] for part in certificate["drift"] if part["group"] == "kept"]
+    """The four most telling numbers."""
+    kept = [group["p95"] for group in certificate["drift"] if group["group"] == "kept"]
     empty = max([certificate["sot_drift"] or 0.0, *certificate["null_text_drift"]])
     change = max((layer["change"] for layer in certificate["layers"]), default=0.0)
     return [
@@ -217,181 +225,158 @@ def _tiles(certificate: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _concept_bars(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        _bar(
-            one["name"],
-            [(_left(one), f"v-{one['verdict']} astray"), (_to_go(one), f"v-{one['verdict']}")],
-            f"{_left(one):.0%}",
-            f"{one['name']}: {one['solved_median']:.1%} left in optimised prompts, {_left(one):.1%}"
-            f" in unseen ones, {_to_go(one):.1%} of it straight way to go",
-        )
-        for one in results[:_SHOWN]
-    ]
-
-
 def _concepts(facts: dict[str, Any]) -> dict[str, Any]:
     results = facts["certificate"]["concepts"]
-    anchors = [str(one["anchor"] or "(nothing)") for one in facts["concepts"]] + [""] * len(results)
-    kinds = {str(one.get("kind", "")) for one in results}
-    arrived, *others = {bars_of(kind).arrived for kind in kinds}
+    anchors = [str(concept["anchor"] or "(nothing)") for concept in facts["concepts"]]
+    anchors += [""] * len(results)
+    arrived = {bars_of(concept["kind"]).arrived for concept in results}
     return {
-        "erased": sum(one["verdict"] == "erased" for one in results),
+        "erased": sum(concept["verdict"] == "erased" for concept in results),
         "concepts": [
             {
-                **one,
+                **concept,
                 "anchor": anchor,
-                "shown": verdict_in_words(one["verdict"]),
-                "words": _WORDS.get(one["verdict"], ""),
-                "to_go": one.get("probe_to_go"),
+                "verdict_label": verdict_in_words(concept["verdict"]),
+                "explanation": _WORDS.get(concept["verdict"], ""),
             }
-            for one, anchor in zip(results, anchors, strict=False)
+            for concept, anchor in zip(results, anchors, strict=False)
         ],
         "concept_bars": _concept_bars(results),
-        "marks": _marks(kinds),
-        "way_known": any(one.get("probe_to_go") is not None for one in results),
-        "arrived": None if others else arrived,
+        "marks": _marks(results),
+        "has_to_go": any(concept["probe_to_go"] is not None for concept in results),
+        "arrived": arrived.pop() if len(arrived) == 1 else None,
     }
 
 
-def _pooled(part: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The pooled path, where it was edited: what is left of each concept there, drift and
-    trade-off.
-    """
-    if part is None:
-        return None
-    change = max(layer["change"] for layer in part["layers"])
-    marks = _marks({str(one.get("kind", "")) for one in part["concepts"]})
-    own = {
-        "bars": _concept_bars(part["concepts"]),
-        "marks": marks,
-        "change": change,
-        "rank": part["layers"][0]["rank"],
-    }
-    return {**own, **_drift(part["drift"]), "curve": curve_facts(part.get("curve"))}
+def _concept_bars(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    bars = []
+    for concept in results[:_SHOWN]:
+        left, to_go, style = _left(concept), _to_go(concept), f"v-{concept['verdict']}"
+        hint = (
+            f"{concept['name']}: {concept['solved_median']:.1%} left in optimised prompts,"
+            f" {left:.1%} in unseen ones, {to_go:.1%} of it straight way to go"
+        )
+        sizes = [(left, f"{style} astray"), (to_go, style)]
+        bars.append(_bar(concept["name"], sizes, f"{left:.0%}", hint))
+    return bars
 
 
-def _marks(kinds: set[str]) -> list[dict[str, Any]]:
-    """Where the verdict turns, if that is the same for all concepts shown."""
-    turns = {bars_of(kind) for kind in kinds}
-    if len(turns) != 1:
+def _marks(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The thresholds of the verdict, if they are the same for all concepts shown."""
+    thresholds = {bars_of(concept["kind"]) for concept in results}
+    if len(thresholds) != 1:
         return []
-    (bars,) = turns
-    # The words stand on the outer sides of the two lines, which are too near each other for
-    # anything between.
+    (bars,) = thresholds
+    # The labels are on the outer sides of the two lines, which have no room between them.
     return [
         {"at": bars.erased, "text": "erased below", "side": "left"},
         {"at": bars.stands, "text": f"{verdict_in_words('stands')} above", "side": "right"},
     ]
 
 
-def curve_facts(curve: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The trade-off, in the units of the page's plot: shares of its width and height."""
-    if curve is None:
+def _pooled(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The pooled path, if it was edited: what is left of each concept there, drift, trade-off."""
+    if certificate is None:
         return None
-    chosen, budget = curve["chosen"], curve["budget"]
-    places = [(point["drift"], point["left"]) for point in (*curve["points"], chosen)]
-    line, reach = plotted(places[:-1], places[-1], budget)
     return {
-        "line": [(drift / reach, min(1.0, left)) for drift, left in line],
-        "way": _way(curve["points"], reach),
-        "chosen": (chosen["drift"] / reach, min(1.0, chosen["left"])),
-        "words": f"this edit: {chosen['left']:.0%} left, drift {chosen['drift']:.1%}",
-        "budget": None if budget is None else budget / reach,
-        "ticks": [(share, f"{share * reach:.1%}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
-        "names": curve["names"],
-        "unseen": curve["unseen"],
-        "in_the_way": [(str(name), float(value)) for name, value in curve["in_the_way"]],
+        "bars": _concept_bars(certificate["concepts"]),
+        "marks": _marks(certificate["concepts"]),
+        "change": max(layer["change"] for layer in certificate["layers"]),
+        "rank": certificate["layers"][0]["rank"],
+        **_drift(certificate["drift"]),
+        "curve": curve_facts(certificate.get("curve")),
     }
 
 
-def _way(points: list[dict[str, Any]], reach: float) -> list[tuple[float, float]]:
-    """The part of the trade-off that is straight way to the anchor; none in certificates of earlier
-    releases.
-    """
-    if any("to_go" not in point for point in points):
-        return []
-    near = [point for point in points if point["drift"] <= reach]
-    return [(0.0, 1.0), *((point["drift"] / reach, min(1.0, point["to_go"])) for point in near)]
+def curve_facts(curve: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The trade-off in the units of the page's plot: shares of its width and height."""
+    if curve is None:
+        return None
+    plot = trade_off_from_json(curve)
+
+    def position(point: Point) -> Point:
+        drift, share = point
+        return drift / plot.reach, min(1.0, share)
+
+    return {
+        "left": [position(point) for point in plot.visible(plot.left)],
+        "to_go": [position(point) for point in plot.visible(plot.to_go)],
+        "chosen": position(plot.chosen),
+        "caption": plot.caption,
+        "budget": None if plot.budget is None else plot.budget / plot.reach,
+        "ticks": plot.ticks,
+        "names": curve["names"],
+        "unseen": curve["unseen"],
+        "in_the_way": [(str(name), float(drift)) for name, drift in curve["in_the_way"]],
+    }
 
 
-def _drift(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def _drift(groups: list[dict[str, Any]]) -> dict[str, Any]:
     bars, worst = [], []
-    for part in parts:
-        title = f"{GROUPS[part['group']]}, {PLACES[part['where']]}"
-        sizes = [(part["maximum"], "d3"), (part["p95"], "d2"), (part["median"], "d1")]
-        hint = (
-            f"median {part['median']:.2%}, 95th percentile {part['p95']:.2%}, maximum"
-            f" {part['maximum']:.2%}"
-        )
-        bars.append(_bar(f"{title} ({part['names']})", sizes, f"{part['p95']:.1%}", hint))
-        listed = [(str(name), float(value)) for name, value in part["worst"][:_WORST_SHOWN]]
-        if listed:
-            rows = [_bar(name, [(value, "d2")], f"{value:.1%}") for name, value in listed]
-            worst.append(
-                {"title": title, "bars": rows, "limit": max(1e-9, *(value for _, value in listed))}
-            )
-    limit = max([0.05, *(part["maximum"] for part in parts)])
+    for group in groups:
+        title = f"{GROUPS[group['group']]}, {PLACES[group['where']]}"
+        median, p95, maximum = group["median"], group["p95"], group["maximum"]
+        sizes = [(maximum, "d3"), (p95, "d2"), (median, "d1")]
+        hint = f"median {median:.2%}, 95th percentile {p95:.2%}, maximum {maximum:.2%}"
+        bars.append(_bar(f"{title} ({group['names']})", sizes, f"{p95:.1%}", hint))
+        names = [(str(name), float(drift)) for name, drift in group["worst"][:_WORST_SHOWN]]
+        if names:
+            rows = [_bar(name, [(drift, "d2")], f"{drift:.1%}") for name, drift in names]
+            limit = max(1e-9, *(drift for _, drift in names))
+            worst.append({"title": title, "bars": rows, "limit": limit})
+    limit = max([0.05, *(group["maximum"] for group in groups)])
     return {"drift_bars": bars, "drift_limit": limit, "worst": worst}
 
 
-def _layers(found: list[dict[str, Any]]) -> dict[str, Any]:
-    names = [
-        layer["key"].removeprefix("diffusion_model.").removesuffix(".weight") for layer in found
+def _layers(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    rooms = sorted({layer["room"] for layer in layers})
+    changes = [
+        (layer["key"].removeprefix("diffusion_model.").removesuffix(".weight"), layer["change"])
+        for layer in layers
     ]
-    rooms = sorted({layer["room"] for layer in found})
     return {
-        "layers": [(name, layer["change"]) for name, layer in zip(names, found, strict=True)],
-        "layer_limit": max([1e-9, *(layer["change"] for layer in found)]),
-        "rank": max(layer["rank"] for layer in found),
+        "layers": changes,
+        "layer_limit": max([1e-9, *(change for _, change in changes)]),
+        "rank": max(layer["rank"] for layer in layers),
         "room": str(rooms[0]) if len(rooms) == 1 else f"{rooms[0]} to {rooms[-1]}",
     }
 
 
 def _warnings(facts: dict[str, Any]) -> list[str]:
-    """What the certificate warns of, and what happened to the lists."""
-    found = list(facts["certificate"]["warnings"])
+    """The warnings of the certificate, and names that were not kept."""
+    warnings = list(facts["certificate"]["warnings"])
     pooled = facts["certificate"].get("pooled") or {"warnings": ()}
-    found += [f"Pooled path: {text}" for text in pooled["warnings"] if text not in found]
-    if facts["dropped"]:
-        found.append(
-            f"Not kept, because they contain an erased concept: {', '.join(facts['dropped'][:20])}."
-        )
-    if facts["unusable"]:
-        found.append(
-            "Not kept, because they have no tokens or too many:"
-            f" {', '.join(facts['unusable'][:20])}."
-        )
-    return found
+    warnings += [f"Pooled path: {text}" for text in pooled["warnings"] if text not in warnings]
+    for field, reason in (
+        ("dropped", "they contain an erased concept"),
+        ("unusable", "they have no tokens or too many"),
+    ):
+        if facts[field]:
+            warnings.append(f"Not kept, because {reason}: {', '.join(facts[field][:20])}.")
+    return warnings
 
 
-def _facts(facts: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Provenance, enough to repeat the run."""
+def _provenance(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Enough to repeat the run."""
     lists = ", ".join(
-        part["label"] + (f" ({part['names']} names)" if part["names"] else "")
-        for part in facts["retain"]
+        source["label"] + (f" ({source['names']} names)" if source["names"] else "")
+        for source in facts["retain"]
     )
-    used = f"{facts['retain_count']} names used, {facts['in_context']} also in prompts"
+    counts = f"{facts['retain_count']} names used, {facts['in_context']} also in prompts"
+    skip = facts["clip_skip"]
+    seconds = facts["certificate"]["seconds"].items()
     return [
         ("Model", facts["model"]),
         ("sha256", facts["base_hash"]),
         ("Text encoder sha256", facts["encoder_hash"]),
         ("Strength", f"{facts['strength']:g}"),
-        (
-            "CLIP skip",
-            facts["clip_skip"] if facts["clip_skip"] is not None else "the model's default",
-        ),
-        ("Kept names", f"{lists or 'none'}; {used}"),
-        (
-            "Seconds",
-            ", ".join(
-                f"{name} {value:.1f}" for name, value in facts["certificate"]["seconds"].items()
-            ),
-        ),
+        ("CLIP skip", skip if skip is not None else "the model's default"),
+        ("Kept names", f"{lists or 'none'}; {counts}"),
+        ("Seconds", ", ".join(f"{stage} {duration:.1f}" for stage, duration in seconds)),
         *((f"File: {product}", name) for product, name in facts["files"].items()),
     ]
 
 
-def _bar(label: str, parts: list[tuple[float, str]], text: str, hint: str = "") -> dict[str, Any]:
-    """One line of a bar chart; `parts`: (size, CSS class), the longest first."""
-    return {"label": label, "parts": parts, "text": text, "hint": hint}
+def _bar(label: str, sizes: list[tuple[float, str]], text: str, hint: str = "") -> dict[str, Any]:
+    """One row of a bar chart; `sizes` are (length, CSS class), the longest first."""
+    return {"label": label, "sizes": sizes, "text": text, "hint": hint}

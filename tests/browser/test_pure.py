@@ -1,4 +1,4 @@
-"""The scripts' own reckoning, with node's own runner; and what the scripts may be."""
+"""What the scripts compute, with node's own test runner; and rules for the scripts."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from speed_erase.speed_ops.engine.settings import BUDGETS, PRESETS, Effort
+from speed_erase.speed_ops.text.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "web").rglob("*.js"))
 TESTS = sorted(Path(__file__).parent.glob("*.test.js"))
 
 
-@pytest.mark.skipif(
-    shutil.which("node") is None, reason="there is no node to run the scripts' tests with"
-)
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
 def test_lines_and_figures(path: Path) -> None:
-    done = subprocess.run(["node", "--test", str(path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run = subprocess.run(["node", "--test", str(path)], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_the_scripts_are_small_and_keep_to_themselves() -> None:
@@ -30,9 +32,25 @@ def test_the_scripts_are_small_and_keep_to_themselves() -> None:
         text = path.read_text(encoding="utf-8")
         sources = set(re.findall(r'from "([^"]+)"', text))
         assert all(
-            one.startswith("./") or one in ("../../scripts/app.js", "../../scripts/api.js")
-            for one in sources
+            source.startswith("./") or source in ("../../scripts/app.js", "../../scripts/api.js")
+            for source in sources
         )
         assert not re.search(
             r"\.prototype\b|https?://(?!www\.w3\.org/2000/svg)|innerHTML|eval\(", text
         ), path.name
+
+
+def test_the_scripts_repeat_no_choice_or_default_of_the_server() -> None:
+    """Kinds, budgets, efforts and presets come from the node definitions."""
+    choices = {*KINDS, *BUDGETS, *PRESETS, *get_args(Effort)}
+    assert {"style", "more", "normal", "auto"} <= choices
+    for path in SCRIPTS:
+        literals = set(re.findall(r"""["'`](\w+)["'`]""", path.read_text(encoding="utf-8")))
+        assert not literals & choices, path.name
+
+
+def test_the_scripts_fit_the_line() -> None:
+    """Prettier formats them at 110 columns; only a text that is looked up as a whole is longer."""
+    for path in SCRIPTS:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert len(line) <= 110 or line.strip().startswith('"'), f"{path.name}: {line}"

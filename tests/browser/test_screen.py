@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
 FIRST = "Start here - make a small model forget a painter"
 TEXT = "Van Gogh -> art\n# a note stays\nSnoopy | the beagle -> dog || character"
-KEPT = RETAINED + "\nVan Gogh Museum"
+RETAINED_NAMES = RETAINED + "\nVan Gogh Museum"
 
 
 @pytest.fixture(scope="module", params=["installed", "newest"])
@@ -98,14 +98,14 @@ def small(
     graph = Graph(server.get("/object_info"), "small")
     loader = graph.add("TinyCheckpoint", (0, 0), (300, 100), name="tiny.safetensors")
     listed = graph.add("ConceptList", (0, 160), (400, 300), text=text)
-    kept = graph.add("RetainSetLoader", (0, 760), (400, 300), text=KEPT, kind="style")
+    retain = graph.add("RetainSetLoader", (0, 760), (400, 300), text=RETAINED_NAMES, kind="style")
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP"), "concepts": (listed, "concepts")}
     eraser = graph.add(
         "SpeedErase",
         (460, 0),
         (460, 300),
         **wires,
-        retain=(kept, "retain"),
+        retain=(retain, "retain"),
         preset=preset,
         seed=seed,
     )
@@ -117,11 +117,10 @@ def small(
 @pytest.fixture(scope="module")
 def finished(server) -> dict[str, Any]:
     """The same graph as it is saved after a run."""
-    told = server.run(erasing(TEXT, retain=KEPT, preset="auto"))["4"]["speed"][0]
+    result = server.run(erasing(TEXT, retain=RETAINED_NAMES, preset="auto"))["4"]["speed"][0]
     graph = small(server)
-    next(node for node in graph["nodes"] if node["type"] == "SpeedErase")["properties"]["speed"] = (
-        told
-    )
+    eraser = next(node for node in graph["nodes"] if node["type"] == "SpeedErase")
+    eraser["properties"]["speed"] = result
     return graph
 
 
@@ -141,8 +140,8 @@ def figures(screen: Screen) -> dict[str, float]:
 def certificate(server: ComfyServer) -> dict[str, Any]:
     """What the last run measured."""
     for entry in reversed(list(server.get("/history").values())):
-        for number, one in entry["prompt"][2].items():
-            if one["class_type"] == "PreviewAny" and number in entry["outputs"]:
+        for number, node in entry["prompt"][2].items():
+            if node["class_type"] == "PreviewAny" and number in entry["outputs"]:
                 return json.loads(entry["outputs"][number]["text"][0])
     raise AssertionError("no run has a certificate")
 
@@ -153,7 +152,7 @@ def test_every_template_opens_whole(server, screen):
     for path in TEMPLATES:
         graph = json.loads(path.read_text(encoding="utf-8"))
         screen.load(graph)
-        found = screen.run(
+        nodes = screen.run(
             "() => app.graph._nodes.map((n) => [n.type, !!n.has_errors, n.constructor.nodeData !=="
             " undefined || n.isVirtualNode === true, (n.inputs ?? []).filter((i) => i.link !="
             " null).length])"
@@ -161,11 +160,10 @@ def test_every_template_opens_whole(server, screen):
         wired = [
             sum(slot["link"] is not None for slot in node["inputs"]) for node in graph["nodes"]
         ]
-        assert sorted(one[0] for one in found) == sorted(node["type"] for node in graph["nodes"]), (
-            path.stem
-        )
-        assert all(not faulty and known for _, faulty, known, _ in found), (path.stem, found)
-        assert sorted(one[3] for one in found) == sorted(wired), path.stem
+        types = sorted(node["type"] for node in graph["nodes"])
+        assert sorted(node[0] for node in nodes) == types, path.stem
+        assert all(not faulty and defined for _, faulty, defined, _ in nodes), (path.stem, nodes)
+        assert sorted(node[3] for node in nodes) == sorted(wired), path.stem
         text = next(
             (n["widgets_values"][0] for n in graph["nodes"] if n["type"] == "ConceptList"), ""
         )
@@ -177,12 +175,12 @@ def test_every_template_opens_whole(server, screen):
 
 
 def test_the_blueprint_stands_ready_and_opens_whole(server, screen):
-    listed = {one["name"]: key for key, one in server.get("/global_subgraphs").items()}
+    listed = {entry["name"]: key for key, entry in server.get("/global_subgraphs").items()}
     blueprint = json.loads(server.get(f"/global_subgraphs/{listed['Erase and compare']}")["data"])
     screen.load(blueprint)
     (outer,) = screen.run(
-        "() => app.graph._nodes.map((n) => ({ title: n.title, inside: n.subgraph._nodes.map((one)"
-        " => [one.type, !one.has_errors && one.constructor.nodeData !== undefined]) }))"
+        "() => app.graph._nodes.map((n) => ({ title: n.title, inside: n.subgraph._nodes.map((n)"
+        " => [n.type, !n.has_errors && n.constructor.nodeData !== undefined]) }))"
     )
     assert outer["title"] == "Erase and compare"
     assert sorted(outer["inside"]) == [
@@ -200,7 +198,7 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     screen.at(_ADDING).fill("Monet ->  van gogh -> x")
     screen.at(_ADDING).press("Enter")
     screen.page.wait_for_selector(".speed .chip.bad")
-    assert "Line 4: there is more than one arrow" in screen.at(".chip.bad .message").inner_text()
+    assert "Line 4: " in screen.at(".chip.bad .message").inner_text()
     assert screen.value("ConceptList", "text") == TEXT + "\nMonet ->  van gogh -> x"
     screen.at(".chip.bad .label").press("Delete")
     assert screen.value("ConceptList", "text").rstrip("\n") == TEXT
@@ -224,25 +222,23 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     )
     assert "drop out" in screen.at("[data-speed=names] + .dim").inner_text()
     screen.run(
-        "() => { window.told = []; app.api.addEventListener('progress_text', (e) =>"
-        " told.push(e.detail?.text ?? '')) }"
+        "() => { window.progressTexts = []; app.api.addEventListener('progress_text', (e) =>"
+        " progressTexts.push(e.detail?.text ?? '')) }"
     )
     screen.queue()
     screen.page.wait_for_selector("[data-speed=verdict]", timeout=180_000)
     proof = wait_for_certificate(server)
-    measured = {one["name"]: one["probe_median"] for one in proof["concepts"]}
+    measured = {concept["name"]: concept["probe_median"] for concept in proof["concepts"]}
     assert set(measured) == {"Van Gogh"}, "what is switched off is not erased"
     assert figures(screen) == pytest.approx(measured, abs=1e-4)
-    assert any("Editing layers: " in one and " of " in one for one in screen.run("() => told"))
+    messages = screen.run("() => progressTexts")
+    assert any("Editing layers: " in text and " of " in text for text in messages)
     strips = screen.at("[data-group]").all()
-    assert [float(one.get_attribute("data-median")) for one in strips] == pytest.approx(
-        [part["median"] for part in proof["drift"]], abs=1e-4
+    assert [float(strip.get_attribute("data-median")) for strip in strips] == pytest.approx(
+        [group["median"] for group in proof["drift"]], abs=1e-4
     )
-    assert (
-        screen.at(".strip a")
-        .first.get_attribute("title")
-        .startswith(proof["drift"][0]["worst"][0][0])
-    )
+    worst = proof["drift"][0]["worst"][0][0]
+    assert screen.at(".strip a").first.get_attribute("title").startswith(worst)
     assert screen.at(".warning").first.inner_text() == proof["warnings"][0]
     with screen.page.expect_popup() as opened:
         screen.execute("SPEED.OpenReport")
@@ -251,7 +247,7 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     ).inner_text() and "Van Gogh" in opened.value.inner_text("body")
     opened.value.close()
     before = screen.saved()
-    widgets = {one["type"]: one.get("widgets_values") for one in before["nodes"]}
+    widgets = {node["type"]: node.get("widgets_values") for node in before["nodes"]}
     assert widgets["ConceptList"][:3] == [screen.value("ConceptList", "text"), "style", "none"]
     assert widgets["SpeedErase"][:5] == ["auto", 1, 1 + nodes2, "more (45 %)", "normal"]
     screen.reload()
@@ -294,7 +290,7 @@ def test_a_long_list_redraws_what_changed_alone(server, screen):
     screen.set("ConceptList", "text", text.replace("Number 7 ", "Number Seven "))
     screen.wait_for_check()
     made = screen.page.wait_for_function(
-        "() => { " + shown + " return shown.filter((one) => !seen.has(one)).length }"
+        "() => { " + shown + " return shown.filter((chip) => !seen.has(chip)).length }"
     )
     assert 1 <= made.json_value() <= 3
 
@@ -320,6 +316,29 @@ def test_a_pasted_column_and_a_dropped_file_become_lines(server, screen):
     assert screen.value("ConceptList", "text") == "Goya -> art\nMunch\nDoe, Jane || person"
 
 
+def test_choices_and_defaults_are_those_of_the_node_definitions(server, screen):
+    screen.load(small(server, text="Goya -> art # why"))
+    screen.at(".chip .label").first.click()
+    options = screen.run(
+        "() => [...document.querySelectorAll('.speed .form option')].map((option) => option.value)"
+    )
+    definition = server.get("/object_info/ConceptList")["ConceptList"]["input"]["required"]["kind"]
+    kinds = definition[1]["options"] if definition[0] == "COMBO" else definition[0]
+    assert options == ["", *kinds]
+    screen.run(
+        "() => { window.copied = ''; Object.defineProperty(navigator, 'clipboard', { configurable:"
+        " true, value: { writeText: async (text) => { window.copied = text } } }) }"
+    )
+    screen.execute("SPEED.CopyCommand")
+    screen.page.wait_for_function("() => copied")
+    command = screen.run("() => copied")
+    assert "--concepts 'Goya -> art' --kind style" in command
+    assert not any(flag in command for flag in ("--budget", "--effort", "--preset", "--strength"))
+    screen.set("SpeedErase", "budget", "some (30 %)")
+    screen.execute("SPEED.CopyCommand")
+    screen.page.wait_for_function("() => copied.includes('--budget some')")
+
+
 def test_the_view_of_a_graph_that_was_left_does_not_come_back(server, screen):
     screen.load(small(server, text="Goya -> art\nMunch"))
     screen.load(small(server, text=""))  # the same nodes, as after undo
@@ -333,7 +352,7 @@ def test_leaks_go_into_the_list_after_a_question(server, screen):
     graph = Graph(server.get("/object_info"), "leaks")
     loader = graph.add("TinyCheckpoint", (0, 0), (300, 100), name="tiny.safetensors")
     listed = graph.add("ConceptList", (0, 160), (400, 300), text="Odilon Redon -> art")
-    kept = graph.add("RetainSetLoader", (0, 760), (400, 300), text=RETAINED, kind="style")
+    retain = graph.add("RetainSetLoader", (0, 760), (400, 300), text=RETAINED, kind="style")
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
     eraser = graph.add(
         "SpeedErase",
@@ -341,7 +360,7 @@ def test_leaks_go_into_the_list_after_a_question(server, screen):
         (460, 300),
         **wires,
         concepts=(listed, "concepts"),
-        retain=(kept, "retain"),
+        retain=(retain, "retain"),
         preset="few",
     )
     graph.add("SpeedLeakProbe", (980, 0), (460, 300), **wires, erasure=(eraser, "erasure"))
@@ -362,15 +381,15 @@ def test_leaks_go_into_the_list_after_a_question(server, screen):
 def test_pictures_before_and_after_stand_under_a_slider(server, screen):
     graph = Graph(server.get("/object_info"), "compare")
     loader = graph.add("TinyCheckpoint", (0, 0), (300, 100), name="tiny.safetensors")
-    parts = {"clip": (loader, "CLIP"), "vae": (loader, "VAE")}
+    wires = {"clip": (loader, "CLIP"), "vae": (loader, "VAE")}
     models = {"original": (loader, "MODEL"), "erased": (loader, "MODEL")}
     look = {"width": 64, "height": 64, "steps": 1, "pairs": 2}
-    graph.add("SpeedCompare", (460, 0), (460, 300), **models, **parts, **look, alias="")
+    graph.add("SpeedCompare", (460, 0), (460, 300), **models, **wires, **look, alias="")
     screen.load(graph.to_json())
     screen.queue()
     screen.page.wait_for_selector(".speed .pair img", timeout=120_000)
     screen.page.wait_for_function(
-        "() => [...document.querySelectorAll('.speed .pair img')].every((one) => one.naturalWidth"
+        "() => [...document.querySelectorAll('.speed .pair img')].every((img) => img.naturalWidth"
         " === 64)"
     )
     assert screen.at(".pair").count() == 6 and screen.at("h4").count() == 3
@@ -386,33 +405,41 @@ def test_without_our_script_a_workflow_still_runs(server, chromium, nodes2):
     screen.open(nodes2)
     screen.load(small(server, "few", "Fernand Khnopff -> art"))
     assert screen.at("*").count() == 0
-    widgets = {one["type"]: one.get("widgets_values") for one in screen.saved()["nodes"]}
+    widgets = {node["type"]: node.get("widgets_values") for node in screen.saved()["nodes"]}
     assert widgets["ConceptList"] == ["Fernand Khnopff -> art", "style", "none"]
     count = len(server.get("/history"))
     screen.queue()
     end = time.monotonic() + 300
     while len(server.get("/history")) == count and time.monotonic() < end:
         screen.page.wait_for_timeout(500)
-    assert [one["name"] for one in certificate(server)["concepts"]] == ["Fernand Khnopff"]
+    erased = [concept["name"] for concept in certificate(server)["concepts"]]
+    assert erased == ["Fernand Khnopff"]
     screen.close()
 
 
-# Relative luminance of what an element's text and the nearest painted background behind it are.
+# Contrast of an element's text with the nearest painted background behind it.
 _CONTRAST = """(element) => {
-  const numbers = (colour) => (colour.match(/[\\d.]+/g) ?? []).map(Number);
-  const line = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  const light = ([r, g, b]) => [r, g, b].map((v) => line(v / 255))
+  const numbers = (color) => (color.match(/[\\d.]+/g) ?? []).map(Number);
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) => [r, g, b].map((v) => linear(v / 255))
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const canvas = LiteGraph.NODE_DEFAULT_BGCOLOR ?? "#353535";
-  const probe = document.createElement("i"); probe.style.color = canvas; document.body.append(probe);
-  let ground = getComputedStyle(probe).color; probe.remove();
-  for (let one = element; one; one = one.parentElement) {
-    if (one.matches?.("body, .graph-canvas-container, #vue-app")) break;
-    const colour = getComputedStyle(one).backgroundColor;
-    if ((numbers(colour)[3] ?? 1) > 0.99 && colour !== "rgba(0, 0, 0, 0)") { ground = colour; break; }
+  const probe = document.createElement("i");
+  probe.style.color = LiteGraph.NODE_DEFAULT_BGCOLOR ?? "#353535";
+  document.body.append(probe);
+  let ground = getComputedStyle(probe).color;
+  probe.remove();
+  for (let box = element; box; box = box.parentElement) {
+    if (box.matches?.("body, .graph-canvas-container, #vue-app")) break;
+    const color = getComputedStyle(box).backgroundColor;
+    if (color !== "rgba(0, 0, 0, 0)" && (numbers(color)[3] ?? 1) > 0.99) {
+      ground = color;
+      break;
+    }
   }
-  const [a, b] = [light(numbers(getComputedStyle(element).color)), light(numbers(ground))].sort((x, y) => y - x);
-  return (a + 0.05) / (b + 0.05);
+  const [dark, bright] = [getComputedStyle(element).color, ground]
+    .map((color) => luminance(numbers(color)))
+    .sort((x, y) => x - y);
+  return (bright + 0.05) / (dark + 0.05);
 }"""
 
 
@@ -434,9 +461,9 @@ def test_the_panel_can_be_read_in_every_light_and_from_afar(
         )
         >= 14
     )
-    for part in ("[data-speed=verdict]", ".row span", ".chip .label", ".warning"):
-        contrast = screen.page.eval_on_selector(f".speed {part}", _CONTRAST)
-        assert contrast >= 4.5, (part, contrast)
+    for selector in ("[data-speed=verdict]", ".row span", ".chip .label", ".warning"):
+        contrast = screen.page.eval_on_selector(f".speed {selector}", _CONTRAST)
+        assert contrast >= 4.5, (selector, contrast)
     screen.fit()
     name = f"{server.folder.name}-{'nodes2' if nodes2 else 'canvas'}-{palette}-{scale}x.png"
     screen.page.screenshot(path=shots / name)
@@ -452,7 +479,7 @@ def test_the_screen_speaks_the_front_ends_language(server, chromium, shots, fini
         screen.at("input").first.get_attribute("placeholder")
         == words["Add a name, or paste a column"]
     )
-    headings = [one.inner_text() for one in screen.at("h4").all()]
+    headings = [heading.inner_text() for heading in screen.at("h4").all()]
     assert headings[0] == words["What is left, in prompts not used to make the edit"]
     assert words["Kept names, alone"] in screen.at("[data-group]").first.inner_text()
     screen.fit()
@@ -488,13 +515,14 @@ def test_a_newcomer_runs_the_first_template_and_sees_what_it_did(server, chromiu
 
 
 _PAIRS = """() => [...document.querySelectorAll(".speed .pairs")].map((row) =>
-  [...row.querySelectorAll(".pair")].map((pair) => [...pair.querySelectorAll("img")].map((one) => one.src)))"""
+  [...row.querySelectorAll(".pair")].map((pair) =>
+    [...pair.querySelectorAll("img")].map((picture) => picture.src)))"""
 
 
 def _change(screen: Screen, row: list[list[str]]) -> float:
     """How far a row's pictures are apart, before and after, in levels of 255."""
     pictures = [
-        [np.asarray(Image.open(io.BytesIO(screen.page.request.get(one).body()))) for one in pair]
+        [np.asarray(Image.open(io.BytesIO(screen.page.request.get(url).body()))) for url in pair]
         for pair in row
     ]
     return float(np.mean([np.abs(a.astype(float) - b).mean() for a, b in pictures]))

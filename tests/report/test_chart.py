@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -17,6 +17,8 @@ from speed_erase.speed_ops.certificate.certificate import (
 from speed_erase.speed_ops.certificate.forecast import Forecast
 from speed_erase.speed_ops.engine.curve import Curve, CurvePoint
 from speed_erase.speed_ops.report.chart import certificate_chart, forecast_chart
+from speed_erase.speed_ops.report.html import curve_facts
+from speed_erase.speed_ops.report.trade_off import trade_off, trade_off_from_json
 
 
 def certificate(left: float, count: int = 1, name: str = "Van Gogh") -> Certificate:
@@ -52,8 +54,8 @@ def test_the_trade_off_is_drawn_below_with_the_chosen_point() -> None:
     )
     assert low.shape == high.shape and low.shape[0] > plain.shape[0] + 200
     red = [np.argwhere((image[..., 0] > 180) & (image[..., 1] < 80)) for image in (low, high)]
-    assert all(len(found) > 60 for found in red), "the dot"
-    assert red[0][:, 0].mean() > red[1][:, 0].mean() + 100, "the less is left, the lower it stands"
+    assert all(len(dot) > 60 for dot in red), "the dot"
+    assert red[0][:, 0].mean() > red[1][:, 0].mean() + 100, "the less is left, the lower it is"
     assert certificate_chart(replace(certificate(0.1), curve=curve(0.2, None))).shape == low.shape
 
 
@@ -65,13 +67,24 @@ def test_more_left_means_a_longer_and_redder_bar() -> None:
 
 
 def test_the_way_to_go_is_the_strong_part_of_a_bar() -> None:
-    whole = certificate(0.9)
-    part = replace(whole, concepts=tuple(replace(one, probe_to_go=0.45) for one in whole.concepts))
+    plain = certificate(0.9)
+    half = tuple(replace(concept, probe_to_go=0.45) for concept in plain.concepts)
     strong = [
-        int((certificate_chart(one)[..., :] == (197, 48, 48)).all(axis=2).sum())
-        for one in (whole, part)
+        int((certificate_chart(proof)[..., :] == (197, 48, 48)).all(axis=2).sum())
+        for proof in (plain, replace(plain, concepts=half))
     ]
     assert strong[1] == pytest.approx(strong[0] / 2, rel=0.02)
+
+
+def test_a_concept_of_which_nothing_is_left_comes_last() -> None:
+    """Its 0.0 is a measurement, and not a missing one."""
+    (weak,) = certificate(0.3, name="weak").concepts
+    gone = replace(weak, name="gone", probe_median=0.0, solved_median=0.9)
+    orders = [
+        certificate_chart(replace(certificate(0.3), concepts=concepts))
+        for concepts in ((weak, gone), (weak, replace(gone, solved_median=0.0)))
+    ]
+    assert np.array_equal(*orders)
 
 
 def test_a_thousand_concepts_stay_one_screen() -> None:
@@ -89,3 +102,15 @@ def test_a_forecast_shows_its_first_names_and_none_at_all() -> None:
     )
     assert forecast_chart(many).shape[0] < 700
     assert forecast_chart(Forecast((), (), ())).size > 0
+
+
+def test_every_plot_of_a_trade_off_has_the_same_numbers() -> None:
+    from_curve = trade_off(curve(0.2))
+    assert trade_off_from_json(asdict(curve(0.2))) == from_curve
+    assert from_curve.reach == pytest.approx(0.3) and from_curve.chosen in from_curve.left
+    assert from_curve.left[0] == from_curve.to_go[0] == (0.0, 1.0)
+    assert max(drift for drift, _ in from_curve.left) > from_curve.reach
+    assert max(drift for drift, _ in from_curve.visible(from_curve.left)) <= from_curve.reach
+    page = curve_facts(asdict(curve(0.2)))
+    assert page is not None and page["chosen"] == pytest.approx((0.08 / 0.3, 0.2))
+    assert page["ticks"][-1] == (1.0, "30.0%")

@@ -1,4 +1,4 @@
-"""The HTML report: whole, self-contained, and deaf to what names contain."""
+"""The HTML report: well-formed, self-contained, and safe with any name."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ def facts(concepts: int = 2, drift: bool = True, **changes: Any) -> dict[str, An
             "probe_median": None if verdicts[i % 4] == "unproven" else 0.2 * (i % 4 + 1),
             "probe_worst": None,
             "energy_lost": 0.0,
+            "kind": "",
+            "probe_to_go": None,
         }
         for i in range(concepts)
     ]
-    part = {
+    group = {
         "group": "kept",
         "where": "bare",
         "names": 3,
@@ -47,8 +49,8 @@ def facts(concepts: int = 2, drift: bool = True, **changes: Any) -> dict[str, An
         "concepts": results,
         "drift": (
             [
-                part | {"worst": (("Kept name", 0.4),)},
-                part | {"group": "held_out", "where": "context", "worst": ()},
+                group | {"worst": (("Kept name", 0.4),)},
+                group | {"group": "held_out", "where": "context", "worst": ()},
             ]
             if drift
             else []
@@ -73,8 +75,8 @@ def facts(concepts: int = 2, drift: bool = True, **changes: Any) -> dict[str, An
         "strength": 1.0,
         "clip_skip": None,
         "concepts": [
-            {"target": one["name"], "anchor": "art", "kind": "style", "aliases": ()}
-            for one in results
+            {"target": result["name"], "anchor": "art", "kind": "style", "aliases": ()}
+            for result in results
         ],
         "retain": [{"label": "artists", "names": None}],
         "retain_count": 100,
@@ -128,14 +130,14 @@ def test_page_is_whole_and_needs_no_other_file(count: int, drift: bool) -> None:
 
 
 def test_names_are_text() -> None:
-    given = facts(
+    values = facts(
         1, model=EVIL, dropped=[EVIL], unusable=[EVIL], retain=[{"label": EVIL, "names": 3}]
     )
-    given["certificate"]["concepts"][0]["name"] = EVIL
-    given["certificate"]["warnings"] = [EVIL]
-    given["certificate"]["drift"][0]["worst"] = ((EVIL, 0.3),)
-    given["concepts"][0]["anchor"] = EVIL
-    page = render(given)
+    values["certificate"]["concepts"][0]["name"] = EVIL
+    values["certificate"]["warnings"] = [EVIL]
+    values["certificate"]["drift"][0]["worst"] = ((EVIL, 0.3),)
+    values["concepts"][0]["anchor"] = EVIL
+    page = render(values)
     assert "script" not in check(page) and "<script" not in page
 
 
@@ -147,19 +149,19 @@ def test_verdicts_are_shown_as_they_are() -> None:
 
 
 def test_the_way_to_go_is_drawn_inside_what_is_left() -> None:
-    given = facts(1)
-    given["certificate"]["concepts"][0] |= {
+    values = facts(1)
+    values["certificate"]["concepts"][0] |= {
         "verdict": "erased",
         "probe_median": 0.8,
         "probe_to_go": 0.2,
     }
-    page = render(given)
+    page = render(values)
     pale, strong = (
-        float(re.findall(rf'<rect class="{words}"[^>]* width="([\d.]+)"', page)[0])
-        for words in ("v-erased astray", "v-erased")
+        float(re.findall(rf'<rect class="{style}"[^>]* width="([\d.]+)"', page)[0])
+        for style in ("v-erased astray", "v-erased")
     )
     assert strong == pytest.approx(pale / 4, rel=0.01) and "20.0%</td>" in page and "Pale:" in page
-    assert "Pale:" not in render(facts(1)), "certificates of earlier releases do not say it"
+    assert "Pale:" not in render(facts(1)), "nothing was measured"
 
 
 def test_the_words_of_the_marks_do_not_overlap() -> None:
@@ -194,15 +196,23 @@ ODD = (
 
 def outcome(names: tuple[str, ...], **changes: Any) -> Any:
     """An outcome whose every text mentions all of the names."""
-    given = facts(len(names))["certificate"]
-    for one, name in zip(given["concepts"], names, strict=True):
-        one["name"] = name
-    said = [(quoted(name), "is nearly the same as the concept") for name in names]
-    given["warnings"] = [f"The kept name {name} {words} {name}." for name, words in said]
-    given["drift"][0]["worst"] = tuple((f"{name} Museum", 0.4) for name in names[:8])
-    point = {"lam": 1.0, "left": 0.2, "drift": 0.1, "spread": 0.0}
-    given["curve"] = {"points": [point], "chosen": point, "budget": 0.1, "names": 9, "unseen": True}
-    given["curve"]["in_the_way"] = [(name, 0.1) for name in names]
+    certificate = facts(len(names))["certificate"]
+    for result, name in zip(certificate["concepts"], names, strict=True):
+        result["name"] = name
+    certificate["warnings"] = [
+        f"The kept name {quoted(name)} is nearly the same as the concept {quoted(name)}."
+        for name in names
+    ]
+    certificate["drift"][0]["worst"] = tuple((f"{name} Museum", 0.4) for name in names[:8])
+    point = {"lam": 1.0, "left": 0.2, "drift": 0.1, "spread": 0.0, "to_go": 0.1}
+    certificate["curve"] = {
+        "points": [point],
+        "chosen": point,
+        "budget": 0.1,
+        "names": 9,
+        "unseen": True,
+        "in_the_way": [(name, 0.1) for name in names],
+    }
     recipe = Recipe(
         tuple(RecipeConcept(name, f"anchor of {name}", "style") for name in names),
         {"method": "speed"},
@@ -217,15 +227,15 @@ def outcome(names: tuple[str, ...], **changes: Any) -> Any:
         dropped=[f"{names[0]} x"],
         unusable=list(names),
     )
-    made = {
+    fields = {
         "recipe": recipe,
         "rows": rows,
-        "certificate": SimpleNamespace(to_json=lambda: given),
+        "certificate": SimpleNamespace(to_json=lambda: certificate),
         "architecture": SimpleNamespace(title="Stable Diffusion 1.x"),
         "strength": 1.0,
         "files": {"report": Path(f"model of {names[0]}-report.html")},
     }
-    return SimpleNamespace(**made | changes)
+    return SimpleNamespace(**fields | changes)
 
 
 def checkpoint(name: str) -> Any:
@@ -263,6 +273,6 @@ def test_a_name_that_is_a_word_of_the_page_hides_no_word_of_it(word: str) -> Non
 
 
 def test_no_page_is_written_should_redaction_ever_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Redactor, "certificate", lambda self, given, names, fixed="": dict(given))
-    with pytest.raises(FileError, match=r"^The report would still show .* nothing was written"):
+    monkeypatch.setattr(Redactor, "certificate", lambda self, facts, names, fixed="": dict(facts))
+    with pytest.raises(FileError):
         report_page(outcome(ODD), checkpoint("x"), SALT)

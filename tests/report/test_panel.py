@@ -1,4 +1,4 @@
-"""What a screen gets of a certificate: its figures, small enough to be saved with a workflow."""
+"""What a screen gets from a certificate: its figures, small enough to save with a workflow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from speed_erase.speed_ops.certificate.certificate import (
     BARS,
@@ -24,10 +26,14 @@ def outcome(
 ) -> Any:
     drift = Drift("kept", "context", 9, 0.01, 0.02, 0.03, (("Monet", 0.03),), 0.012)
     layers = (LayerFacts("layer", 9, 0, 300, 8, 0.1),)
-    proof = Certificate(concepts, (drift,), None, (), layers, (), {}, ("Mind this.",), curve=curve)
-    whole = replace(proof, curve=curve)
+    certificate = Certificate(
+        concepts, (drift,), None, (), layers, (), {}, ("Mind this.",), curve=curve
+    )
     return SimpleNamespace(
-        certificate=proof, full_certificate=whole, strength=strength, text=lambda: "the report"
+        certificate=certificate,
+        full_certificate=certificate,
+        strength=strength,
+        text=lambda: "the report",
     )
 
 
@@ -53,54 +59,54 @@ def test_the_figures_are_the_certificates_and_the_least_erased_come_first() -> N
     facts = panel(
         outcome((concept("a", 0.1, "erased"), concept("b", 0.52, "weakened")), curve=CURVE)
     )
-    assert [(one["name"], one["left"], one["words"]) for one in facts["concepts"]] == [
-        ("b", 0.52, "weakened"),
-        ("a", 0.1, "erased"),
-    ]
+    shown = [(concept["name"], concept["left"]) for concept in facts["concepts"]]
+    assert shown == [("b", 0.52), ("a", 0.1)]
     style = BARS["style"]
     assert facts["concepts"][0]["bars"] == [style.erased, style.stands, style.arrived]
     assert facts["counts"] == {"erased": 1, "weakened": 1} and facts["warnings"] == ["Mind this."]
-    assert (
-        facts["drift"][0]["worst"] == [["Monet", 0.03]]
-        and facts["drift"][0]["group"] == "Kept names, in prompts"
-    )
+    (drift,) = facts["drift"]
+    assert drift["worst"] == [["Monet", 0.03]] and drift["names"] == 9
     assert facts["curve"]["chosen"] == [0.08, 0.4]
+    assert facts["curve"]["left"] == [[0, 1], [0.01, 0.9], [0.08, 0.4], [0.19, 0.1]]
+    assert facts["curve"]["reach"] == pytest.approx(0.3)
     assert set(facts["curve"]["offers"]) == set(BUDGETS)
     assert facts["curve"]["offers"]["some"] == [0.3, 0.19, 0.1]
     assert facts["curve"]["offers"]["little"] == [0.1, 0.08, 0.4]
 
 
 def test_no_budget_offers_what_auto_would_not_choose() -> None:
-    """Beyond its knee the curve costs drift and gets on no further, so a larger budget chooses the
-    knee as well.
+    """Beyond its knee the curve costs drift for nothing, so a larger budget also chooses the
+    knee.
     """
     flat = replace(CURVE, points=(*CURVE.points, CurvePoint(0.01, 0.09, 0.44, 0, 0.085)))
     facts = panel(outcome((concept("a", 0.1, "erased"),), curve=flat))
     assert facts["curve"]["offers"]["much"][1:] == [0.19, 0.1]
 
 
-def test_the_way_to_go_is_told_where_it_was_measured() -> None:
-    found = outcome((concept("far", 0.7, "erased", 0.3), concept("near", 0.1, "erased")))
-    assert [one["to_go"] for one in panel(found)["concepts"]] == [0.3, None]
-    lines = summary(found).splitlines()
-    assert lines[:2] == [
-        "far: erased, 70% left, 30% of the straight way to go",
-        "near: erased, 10% left",
-    ]
+def test_the_way_to_go_is_shown_where_it_was_measured() -> None:
+    erasure = outcome((concept("far", 0.7, "erased", 0.3), concept("near", 0.1, "erased")))
+    assert [concept["to_go"] for concept in panel(erasure)["concepts"]] == [0.3, None]
+    far, near = summary(erasure).splitlines()[:2]
+    assert "70%" in far and "30%" in far and near.endswith("10% left")
+
+
+def test_nothing_left_is_not_the_same_as_not_measured() -> None:
+    gone = concept("gone", 0.0, "erased")
+    unproven = replace(concept("unproven", 0.0, "unproven"), probe_median=None)
+    facts = panel(outcome((gone, unproven)))
+    shown = [(concept["name"], concept["left"]) for concept in facts["concepts"]]
+    assert shown == [("unproven", 0.01), ("gone", 0.0)]
 
 
 def test_what_to_do_next_depends_on_the_verdict() -> None:
-    good = panel(outcome((concept("a", 0.1, "erased"),)))["next"]
-    assert any("Save Erased Model" in text for text in good) and not any(
-        "strength" in text for text in good
-    )
-    bad = panel(outcome((concept("a", 0.7, "stands"),), curve=CURVE))["next"]
-    assert "Allow more change" in bad[0] and any("Raise strength" in text for text in bad)
+    def next_steps(verdict: str, curve: Curve | None = None) -> list[str]:
+        return panel(outcome((concept("a", 0.7, verdict),), curve=curve))["next"]
+
+    assert next_steps("erased") == ["compare", "probe_leaks", "save"]
+    assert next_steps("unproven") == ["use_auto"]
+    assert next_steps("stands", CURVE) == ["allow_more_drift", "raise_strength", "change_lists"]
     flat = replace(CURVE, points=CURVE.points[:2])
-    assert not any(
-        "Allow more" in text
-        for text in panel(outcome((concept("a", 0.7, "stands"),), curve=flat))["next"]
-    )
+    assert next_steps("stands", flat) == ["raise_strength", "change_lists"], "more buys nothing"
 
 
 def test_a_thousand_concepts_stay_small() -> None:
@@ -111,10 +117,9 @@ def test_a_thousand_concepts_stay_small() -> None:
 
 
 def test_the_summary_is_short_and_an_erasure_from_a_file_has_no_panel() -> None:
-    lines = summary(
-        outcome(tuple(concept(f"c{i}", 0.1, "erased") for i in range(9)), 0.5, CURVE)
-    ).splitlines()
-    assert lines[0] == "c0: erased, 10% left" and "and 5 concepts" in lines[4]
-    assert "drift by 4.0%" in lines[5] and lines[6] == "Warning: Mind this."
+    concepts = tuple(concept(f"c{i}", 0.1, "erased") for i in range(9))
+    lines = summary(outcome(concepts, 0.5, CURVE)).splitlines()
+    assert len(lines) == 7 and lines[0].startswith("c0: ")
+    assert "5 concepts" in lines[4] and "4.0%" in lines[5] and lines[6].endswith("Mind this.")
     bare = SimpleNamespace(certificate=None, text=lambda: "the report")
     assert panel(bare) == {} and summary(bare) == "the report"

@@ -173,8 +173,8 @@ class Screen:
     def wait_for_check(self) -> None:
         """Until the server's answer for every line of the concept list is drawn."""
         self.page.wait_for_function(
-            "() => [...document.querySelectorAll('.speed [data-checked]')]"
-            ".every((editor) => editor.dataset.checked === 'true')",
+            "() => { const editors = [...document.querySelectorAll('.speed [data-checked]')];"
+            " return editors.length && editors.every((box) => box.dataset.checked === 'true') }",
             timeout=_WAIT,
         )
         self.drawn()
