@@ -25,7 +25,7 @@ from ..files.checkpoint import Checkpoint, file_hash
 from ..files.lora import read_lora
 from ..job import HELD_OUT_SHARE, Job
 from ..progress import Progress
-from ..report.html import PicturePair, report_page
+from ..report.html import Drawn, report_page
 from ..text.concept_list import parse_concepts
 from ..text.retain_set import builtin_retain, parse_retain, union
 from .autoencoder import CELL, SD1_SCALE, Autoencoder
@@ -98,7 +98,7 @@ def demo_job() -> Job:
 
 def run_demo(
     folder: Path, *, note: Callable[[str], None], progress: Progress | None = None
-) -> tuple[Erasure, list[PicturePair]]:
+) -> tuple[Erasure, list[Drawn]]:
     """Everything in the folder: the model, the same without the two concepts, a report and the
     pictures.
     """
@@ -112,9 +112,7 @@ def run_demo(
     return replace(outcome, files={**outcome.files, "pictures": folder / PICTURES}), drawn
 
 
-def before_and_after(
-    before: Path, after: Path, progress: Progress | None = None
-) -> list[PicturePair]:
+def before_and_after(before: Path, after: Path, progress: Progress | None = None) -> list[Drawn]:
     """The same prompts and seeds drawn with both files."""
     rows = rows_of(before, [column.prompt for column in COLUMNS])
     noise = noise_for([column.seed for column in COLUMNS], SIZE // CELL)
@@ -129,7 +127,7 @@ def before_and_after(
         )
         pictures.append([as_png(picture) for picture in draw(path, rows, noise, tick)])
     return [
-        PicturePair(column.group, column.prompt, column.erased, old, new)
+        Drawn(column.group, column.prompt, column.erased, old, new)
         for column, old, new in zip(COLUMNS, *pictures, strict=True)
     ]
 
@@ -304,7 +302,7 @@ _TILE, _GAP, _SIDE, _HEAD = 156, 12, 96, 96
 _INK, _SOFT, _PAPER, _GONE, _STAYS = "#1a1d24", "#5b6372", "#ffffff", "#c23b3b", "#1f8a5f"
 
 
-def sheet(drawn: Sequence[PicturePair]) -> bytes:
+def sheet(drawn: Sequence[Drawn]) -> bytes:
     """All pictures in two rows, before above after, under their prompts: a PNG file."""
     from PIL import Image, ImageDraw, ImageFont
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file: the values that `report.html` shows, from an erasure."""
+"""The report as one HTML file: the values that `report.html` shows, from an outcome."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _WORST_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class PicturePair:
-    """What a model draws for one prompt before and after the erasure, as PNG files."""
+class Drawn:
+    """What one prompt drew before and after, as PNG files."""
 
     group: str
     prompt: str
@@ -38,9 +38,9 @@ class PicturePair:
     after: bytes
 
 
-class ModelInfo(Protocol):
-    """What a page shows of the model: a checkpoint has both, and a graph can supply them for a
-    model without a file.
+class Named(Protocol):
+    """What a page says of the model: a checkpoint has both, and a graph can tell them of a model
+    without a file.
     """
 
     @property
@@ -53,18 +53,10 @@ class ModelInfo(Protocol):
 
 
 def report_page(
-    outcome: Erasure,
-    model: ModelInfo,
-    salt: str | None = None,
-    drawn: Sequence[PicturePair] = (),
+    outcome: Erasure, model: Named, salt: str | None = None, drawn: Sequence[Drawn] = ()
 ) -> str:
-    """The page for a file.
-
-    Args:
-        outcome: The erasure, with its recipe, rows and certificate.
-        model: The model it was made from.
-        salt: Replaces the names by hashes under this salt.
-        drawn: Pictures to show.
+    """The page for a file, with pictures if there are any; with a salt, one that certainly shows
+    none of the names.
     """
     page = render(report_facts(outcome, model, salt), drawn)
     if salt is not None and outcome.recipe is not None:
@@ -73,7 +65,7 @@ def report_page(
     return page
 
 
-def report_facts(outcome: Erasure, model: ModelInfo, salt: str | None = None) -> dict[str, Any]:
+def report_facts(outcome: Erasure, model: Named, salt: str | None = None) -> dict[str, Any]:
     """Plain values for the report; with a salt, hashes in the place of names."""
     if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
         raise InputError(
@@ -147,7 +139,7 @@ def _without_names(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def render(facts: dict[str, Any], drawn: Sequence[PicturePair] = ()) -> str:
+def render(facts: dict[str, Any], drawn: Sequence[Drawn] = ()) -> str:
     """The page; `facts` as made by `report_facts`."""
     certificate = facts["certificate"]
     size = facts["size"]
