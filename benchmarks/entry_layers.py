@@ -91,7 +91,7 @@ def table_rows(name: str, reader: CachedEncoder, count: int, kept: int) -> Itera
         began = time.process_time()
         with entry_layer(outputs):
             cell = Cell.of(reader, job)
-            found = [cell.default(job.settings.but(drift_budget=budget))[0] for budget in BUDGETS]
+            found = [cell.default(job.settings.replace(drift_budget=budget))[0] for budget in BUDGETS]
             swept = {method.name: cell.sweep(method) for method in _others()}
         each = " | ".join(f"**{point.left:.2f}** at {point.drift:.0%}" for point in found)
         yield f"| {name}, {count} | {model} | auto | {each} |"

@@ -199,7 +199,7 @@ def accuracy(family: str, concepts: int, names: int) -> tuple[float, float, floa
     exact = written_well(
         *wide[:4], constraint_rows(wide[4], SETTINGS.invariants, SETTINGS.seed), SETTINGS, False
     )
-    ours = solve({"layer": weight}, *rows, SETTINGS.but(dpa=False)).delta("layer")
+    ours = solve({"layer": weight}, *rows, SETTINGS.replace(dpa=False)).delta("layer")
     single = (weight, *_with_constraints(rows))
     first, second = (way(*single, SETTINGS, False).double() for way in (released, written_well))
     return tuple(float((delta - exact).norm() / exact.norm()) for delta in (first, second, ours))  # type: ignore[return-value]

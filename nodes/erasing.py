@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
+from ..speed_ops.engine.rows import Rows
 from ..speed_ops.engine.settings import EraseSettings
-from ..speed_ops.erase import EditableModel, Erasure, Held, at_strength
+from ..speed_ops.erase import at_strength
 from ..speed_ops.erase import erase as erase_job
+from ..speed_ops.erasure import Erasure
 from ..speed_ops.files.tensors import tensors_hash
+from ..speed_ops.inputs import TOKENS
 from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
+from ..speed_ops.model import EditableModel
 from ..speed_ops.text.concept_list import Concept
 from .host.patching import rounding_note, with_edits
 from .host.progress import HostProgress, outside_inference_mode, stoppable
@@ -82,13 +86,16 @@ def erase(
     strength = check_strength(strength)
     check_storable(job)
     with wire(model, clip, job.settings, job.concepts, hidden) as wired:
-        held = held_rows(model, job.concepts, wired.reader, wired.model.pooled, wired.progress)
+        held = held_rows(model, job.concepts, wired.reader, wired.model, wired.progress)
         base = _base_hash(wired.model, job.settings.pooled)
         outcome, again = _erase_once(wired, job, held, base)
         outcome = at_strength(outcome, strength, wired.model, wired.progress)
-    notes = [*outcome.notes, *notes_on(model, held.rows)]
+    notes = [*outcome.notes, *notes_on(model, held.get(TOKENS))]
     notes += ["The edit was not computed again: only the strength changed."] if again else []
-    if job.settings.pooled and wired.model.pooled and not wired.encoder.pooled_width:
+    unread = [
+        n for n, layers in wired.model.inputs.items() if layers and not wired.reader.width_of(n)
+    ]
+    if job.settings.pooled and unread:
         notes.append("The pooled path stays unedited: no CLIP that makes pooled text is wired in.")
     notes += [rounding_note(model, outcome.edits), *wired.encoder.notes, wired.cache.problem]
     notes += [wired.model.architecture.note]
@@ -116,7 +123,9 @@ def apply(model: Any, outcome: Erasure) -> Any:
     return clone
 
 
-def _erase_once(wired: Wired, job: Job, held: Held, base: str) -> tuple[Erasure, bool]:
+def _erase_once(
+    wired: Wired, job: Job, held: Mapping[str, Rows], base: str
+) -> tuple[Erasure, bool]:
     key = _job_key(wired, job, held, base)
     if key in _erased:
         _erased.move_to_end(key)
@@ -128,8 +137,8 @@ def _erase_once(wired: Wired, job: Job, held: Held, base: str) -> tuple[Erasure,
         ),
         lambda: progress.computes,
     )
-    assert outcome.rows is not None
-    _erased[key] = replace(outcome, rows=outcome.rows.without_kept())
+    rows = {name: row_set.without_kept() for name, row_set in outcome.rows.items()}
+    _erased[key] = replace(outcome, rows=rows)
     while len(_erased) > _KEPT:
         _erased.popitem(last=False)
     return _erased[key], False
@@ -145,7 +154,7 @@ def _base_hash(model: EditableModel, pooled: bool) -> str:
     )
 
 
-def _job_key(wired: Wired, job: Job, held: Held, base: str) -> str:
+def _job_key(wired: Wired, job: Job, held: Mapping[str, Rows], base: str) -> str:
     total = hashlib.sha256(
         f"{base} {wired.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode()
     )
@@ -155,7 +164,6 @@ def _job_key(wired: Wired, job: Job, held: Held, base: str) -> str:
         total.update(
             f"{wired.reader.stored_as(name)}\0{job.retain.kind_of_name(index, '')}\n".encode()
         )
-    for name, rows in (("held", held.rows), ("held pooled", held.pooled)):
-        if rows is not None:
-            total.update(tensors_hash([(name, rows.values)]).encode())
+    for name, rows in held.items():
+        total.update(tensors_hash([(name, rows.values)]).encode())
     return total.hexdigest()

@@ -4,21 +4,21 @@ put.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..speed_ops.embed import read_pairs
+from ..speed_ops.embed import embed_targets
 from ..speed_ops.encoders.cache import CachedEncoder
 from ..speed_ops.engine.rows import Rows, join
-from ..speed_ops.erase import Erasure, Held
+from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import SpeedError
+from ..speed_ops.inputs import TOKENS
 from ..speed_ops.job import Job, job_of
-from ..speed_ops.pooled import pooled_pairs
+from ..speed_ops.model import EditableModel
 from ..speed_ops.progress import Progress
 from ..speed_ops.recipe import Recipe
 from ..speed_ops.text.concept_list import Concept
-from ..speed_ops.text.requests import all_pairs
 from .host.patching import edits_on, only_text_layers
 
 _ATTACHMENT = "speed_erase.earlier"
@@ -31,8 +31,8 @@ class Earlier:
 
     keys: frozenset[str]
     """Layers that it edits."""
-    targets: Held | None
-    """Its target rows; None for one that came from a file."""
+    targets: Mapping[str, Rows]
+    """{text input: its target rows}; empty for one that came from a file."""
     job: Job | None
     """How to make those rows again, from the file's recipe."""
     source: str
@@ -41,7 +41,7 @@ class Earlier:
 
 def remember(clone: Any, before: Any, outcome: Erasure) -> None:
     """Notes on `clone` what `before` carried and what `outcome` adds."""
-    job = None if outcome.targets is not None else job_in(outcome.recipe)
+    job = None if outcome.targets else job_in(outcome.recipe)
     added = Earlier(frozenset(outcome.edits), outcome.targets, job, outcome.source)
     clone.set_attachments(_ATTACHMENT, (*_carried(before), added))
 
@@ -60,34 +60,32 @@ def job_in(recipe: Recipe | None) -> Job | None:
 
 def held_rows(
     model: Any,
-    targets: Sequence[Concept],
+    concepts: Sequence[Concept],
     reader: CachedEncoder,
-    pooled: Container[str],
+    editable: EditableModel,
     progress: Progress | None,
-) -> Held:
-    """Rows to hold; a name that is erased anew goes where the new erasure sends it.
+) -> dict[str, Rows]:
+    """{text input: rows to hold}; a name that is erased again goes where the new erasure sends it.
 
-    `pooled`: the layer of the pooled path, or nothing.
+    Args:
+        model: ComfyUI's MODEL.
+        concepts: What the new erasure erases.
+        reader: Makes the rows of erasures that came from files.
+        editable: The model's layers.
+        progress: May raise to interrupt.
     """
-    parts = [
-        found
-        for one in _carried(model)
-        if (found := _targets_of(one, reader, pooled, progress)) is not None
-    ]
-    anew = {concept.target.casefold() for concept in targets}
-    return Held(
-        _others([part.rows for part in parts], anew), _others([part.pooled for part in parts], anew)
-    )
-
-
-def _others(parts: Sequence[Rows | None], anew: Container[str]) -> Rows | None:
-    """The rows of all names but those erased anew."""
-    there = [part for part in parts if part is not None]
-    if not there:
-        return None
-    total = join(there)
-    kept = [place for place, name in enumerate(total.names) if name.casefold() not in anew]
-    return total.take_concepts(kept) if kept else None
+    by_input: dict[str, list[Rows]] = {}
+    for earlier in _carried(model):
+        for name, rows in _targets_of(earlier, reader, editable, progress).items():
+            by_input.setdefault(name, []).append(rows)
+    erased_again = {concept.target.casefold() for concept in concepts}
+    held: dict[str, Rows] = {}
+    for name, sets in by_input.items():
+        rows = join(sets)
+        others = [n for n, label in enumerate(rows.names) if label.casefold() not in erased_again]
+        if others:
+            held[name] = rows.take_concepts(others)
+    return held
 
 
 def notes_on(model: Any, held: Rows | None) -> list[str]:
@@ -99,7 +97,7 @@ def notes_on(model: Any, held: Rows | None) -> list[str]:
         else []
     )
     for one in carried:
-        if one.targets is None and one.job is None:
+        if not one.targets and one.job is None:
             notes.append(
                 f"{one.source or 'An earlier erasure'} does not say which names it erased, so they"
                 " may come back."
@@ -121,12 +119,13 @@ def _carried(model: Any) -> tuple[Earlier, ...]:
 
 
 def _targets_of(
-    one: Earlier, reader: CachedEncoder, pooled: Container[str], progress: Progress | None
-) -> Held | None:
-    if one.targets is not None or one.job is None:
-        return one.targets
-    concepts, plan = one.job.concepts, one.job.plan
-    pairs = all_pairs(reader.encoder.streams, concepts, plan.solve_templates, plan)
-    reader.pools = any(key in pooled for key in one.keys) and reader.encoder.pooled_width > 0
-    rows = read_pairs(reader, concepts, pairs, "concepts", progress)[0]
-    return Held(rows, pooled_pairs(reader, concepts, pairs)[0] if reader.pools else None)
+    earlier: Earlier, reader: CachedEncoder, editable: EditableModel, progress: Progress | None
+) -> Mapping[str, Rows]:
+    if earlier.targets or earlier.job is None:
+        return earlier.targets
+    text_inputs = [
+        name
+        for name, weights in editable.inputs.items()
+        if name == TOKENS or (earlier.keys & weights.keys() and reader.width_of(name) > 0)
+    ]
+    return embed_targets(reader, earlier.job.concepts, earlier.job.plan, text_inputs, progress)

@@ -9,7 +9,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.erase import Erasure
+from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import write_lora
 from ..speed_ops.provenance import build_metadata

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from torch import Tensor
 
 from ..speed_ops.certificate.forecast import Forecast
-from ..speed_ops.erase import Erasure
+from ..speed_ops.erasure import Erasure
 from ..speed_ops.report.chart import Pixels, certificate_chart, forecast_chart, picture_grid
 from .host.progress import show_text
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.erase import Erasure, at_strength
+from ..speed_ops.erase import at_strength
+from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import read_lora
 from ..speed_ops.job import check_strength
@@ -105,7 +106,7 @@ def erasure_from_lora(model: Any, path: Path) -> Erasure:
     job = job_in(recipe)
     return Erasure(
         edits=dict(file.edits),
-        architecture=host.architecture,
+        family=host.architecture,
         layers=host.layers,
         concepts=job.concepts if job is not None else (),
         recipe=recipe,

@@ -9,7 +9,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.erase import Erasure
+from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import SpeedError
 from ..speed_ops.files.atomic import write_bytes
 from ..speed_ops.job import Job, check_strength

@@ -6,7 +6,7 @@ import json
 
 from comfy_api.latest import io, ui
 
-from ..speed_ops.erase import Erasure
+from ..speed_ops.erasure import Erasure
 from .sockets import CATEGORY, ErasureSocket, erasure_chart, shows_text, telling
 
 

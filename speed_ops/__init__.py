@@ -6,56 +6,36 @@ for torch.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .certificate.certificate import Certificate
-    from .certificate.forecast import Forecast, forecast
-    from .engine.edits import LayerEdit, apply_edits, merge, original_weights
-    from .engine.rows import Rows, join
-    from .engine.settings import PRESETS, EraseSettings
-    from .errors import FileError, InputError, SettingsError, SpeedError, UnsupportedModelError
-    from .solver import Erasure, erase_further, erase_jointly, solve
+from typing import Any
 
 _HOMES = {
-    "certificate.certificate": ("Certificate",),
-    "certificate.forecast": ("Forecast", "forecast"),
-    "engine.edits": ("LayerEdit", "apply_edits", "merge", "original_weights"),
-    "engine.rows": ("Rows", "join"),
-    "engine.settings": ("PRESETS", "EraseSettings"),
-    "solver": ("Erasure", "erase_further", "erase_jointly", "solve"),
-    "errors": ("FileError", "InputError", "SettingsError", "SpeedError", "UnsupportedModelError"),
+    "Certificate": "certificate.certificate",
+    "EraseSettings": "engine.settings",
+    "Erasure": "erasure",
+    "FileError": "errors",
+    "Forecast": "certificate.forecast",
+    "InputError": "errors",
+    "LayerEdit": "engine.edits",
+    "PRESETS": "engine.settings",
+    "RowSet": "engine.rows",
+    "Rows": "engine.rows",
+    "SettingsError": "errors",
+    "SpeedError": "errors",
+    "UnsupportedModelError": "errors",
+    "apply_edits": "engine.edits",
+    "forecast": "certificate.forecast",
+    "join": "engine.rows",
+    "merge": "engine.edits",
+    "original_weights": "engine.edits",
+    "solve": "solver",
 }
-
-__all__ = [
-    "PRESETS",
-    "Certificate",
-    "EraseSettings",
-    "Erasure",
-    "FileError",
-    "Forecast",
-    "InputError",
-    "LayerEdit",
-    "Rows",
-    "SettingsError",
-    "SpeedError",
-    "UnsupportedModelError",
-    "apply_edits",
-    "erase_further",
-    "erase_jointly",
-    "forecast",
-    "join",
-    "merge",
-    "original_weights",
-    "solve",
-]
+__all__ = list(_HOMES)  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f".{module}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

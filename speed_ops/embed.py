@@ -1,4 +1,4 @@
-"""From a job's names to the embedding rows that the engine works with.
+"""From a job's names to the embedding rows that the engine works with, one `RowSet` per text input.
 
 Kept names take three steps, because whole prompts are what costs time: every name bare; a ranking
 of them by how far an unprotected edit would move them; contexts for those that it endangers.
@@ -7,21 +7,21 @@ of them by how far an unprotected edit would move them; contexts for those that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from .certificate.forecast import endangered, forecast
+from .certificate.forecast import forecast
 from .encoders.cache import CachedEncoder
-from .encoders.encoder import TextEncoder, prompts_worth
+from .encoders.encoder import TextEncoder, equivalent_prompts
 from .engine.draws import generator, permutation
-from .engine.problem import FEWEST_NAMES, WITNESS_SHARE, RowSet
-from .engine.rows import Rows
-from .engine.settings import EraseSettings
+from .engine.prepare import MIN_NAMES, WITNESS_SHARE
+from .engine.rows import Rows, RowSet
+from .erasure import TextReport
 from .errors import InputError
+from .inputs import TOKENS
 from .job import Job
-from .pooled import pooled_names, pooled_pairs
 from .progress import Announce, Progress, Stage, Stopwatch
 from .text.concept_list import Concept
 from .text.kinds import Kind, Prompt, Template
@@ -33,339 +33,293 @@ from .text.requests import (
     all_pairs,
     judging_contexts,
     kept_by_plan,
+    pairs_for,
     retain_prompts,
     usable_names,
     whole_prompt,
     with_contexts,
 )
 from .text.retain_set import RetainSet, drop_targets
-from .text.tokens import Stream, StreamKey
+from .text.tokens import StreamKey
 
 
-@dataclass(frozen=True, eq=False)
-class Gathered(RowSet):
-    """Everything that an edit and its certificate need from the text side."""
-
-    dropped: tuple[str, ...]
-    """Kept names left out because they contain a target."""
-    unusable: tuple[str, ...]
-    """Kept names left out because the tokenizer makes nothing of them, or more than a prompt
-    holds.
-    """
-    left_out: int
-    """Kept names that the effort did not reach."""
-    in_context: int
-    """How many kept names have rows in context."""
-    encoded: int
-    """Texts that were encoded; the others came from the cache."""
-    reused: int
-    seconds: dict[str, float]
-
-    pooled: RowSet | None = None
-    """The same prompts, one pooled embedding each; None where the pooled path is not edited."""
-
-    def to(self, device: torch.device | str) -> Gathered:
-        """The same rows, pooled ones too, on another device."""
-        return replace(
-            super().to(device), pooled=None if self.pooled is None else self.pooled.to(device)
-        )
-
-    def without_kept(self) -> Gathered:
-        """Without the kept rows, pooled ones too."""
-        return replace(
-            super().without_kept(),
-            pooled=None if self.pooled is None else self.pooled.without_kept(),
-        )
-
-
-@dataclass(frozen=True)
-class ConceptRows:
-    """The rows of what is to be erased, and of the empty prompt."""
-
-    targets: Rows
-    anchors: Rows
-    probes: tuple[Rows, Rows]
-    trial: tuple[Rows, Rows] | None
-    invariants: Tensor
-    """`rows x d`, or the one pooled embedding of the empty prompt."""
-    pooled: ConceptRows | None = None
-    """The same prompts, one pooled embedding each; None where the reader reads none."""
-
-
-@dataclass(frozen=True)
-class BareNames:
-    """The kept names that can be encoded, each alone, and those of them set aside to judge by."""
-
-    retain: RetainSet
-    names: list[KeptName]
-    places: list[int]
-    """For each of `names` its place in the retain set."""
-    rows: Rows
-    unusable: list[str]
-    held_out: list[tuple[int, KeptName]]
-    """Place in the retain set, and the name."""
-    witnesses: list[tuple[int, KeptName]]
-    left_out: int
-    known: dict[RowRequest, Tensor] = field(repr=False)
-    """What was read so far."""
-
-    def kind(self, place: int, otherwise: str) -> str:
-        """What kind of thing the name at a place of the retain set is."""
-        return self.retain.kind_of_name(place, otherwise)
-
-
-def gather(
-    encoder: TextEncoder | CachedEncoder,
-    weights: Mapping[str, Tensor],
+def embed(
     job: Job,
+    weights: Mapping[str, Tensor],
+    encoder: TextEncoder | CachedEncoder,
+    text_inputs: Sequence[str] = (TOKENS,),
     progress: Progress | None = None,
     announce: Announce | None = None,
-    *,
-    pools: bool = False,
-) -> Gathered:
-    """The rows of a job. `weights` decide which kept names are worth encoding in context.
+) -> tuple[dict[str, RowSet], TextReport]:
+    """The rows of a job.
 
-    `announce` is told how many prompts are still to be encoded, and about how long that takes.
-    `pools`: whether the pooled embeddings of the prompts are read, too.
+    Args:
+        job: What to erase and what to keep.
+        weights: Of the layers that read a prompt row by row; they decide which kept names are worth
+            encoding in context.
+        encoder: Turns prompts into rows.
+        text_inputs: Which inputs of the model the rows are for.
+        progress: May raise to interrupt.
+        announce: Receives a sentence about how many prompts are still to be encoded.
+
+    Returns:
+        The rows of each text input, and what happened to the lists.
     """
     retain, dropped = drop_targets(job.retain, job.concepts)
-    reader = reading(encoder)
-    reader.pools = pools
-    before = reader.encoded, reader.reused
+    reader = ensure_cached(encoder)
+    encoded, reused = reader.encoded, reader.reused
     watch = Stopwatch()
+    embedder = _Embedder(reader, text_inputs, progress)
     with watch.part("concepts"):
-        concepts = read_concepts(reader, job.concepts, job.plan, progress)
+        rows = concept_rows(embedder, job.concepts, job.plan)
     if announce is not None:
-        announce(
-            _outlook(
-                reader.encoder,
-                job,
-                len(retain),
-                reader.encoded - before[0],
-                watch.seconds["concepts"],
-            )
-        )
+        seconds = watch.seconds["concepts"]
+        announce(_outlook(reader, job, len(retain), reader.encoded - encoded, seconds))
     with watch.part("retain names"):
-        names = read_bare_names(reader, retain, job.plan, job.settings, progress)
+        names = _Names(embedder, retain, job)
     with watch.part("retain contexts"):
-        chosen: Sequence[int] = ()
+        endangered: Sequence[int] = ()
         if job.plan.rows == "context":
-            ahead = forecast(weights, concepts.targets, concepts.anchors, names.rows, job.settings)
-            chosen = (
-                ahead.order[: job.plan.names] if job.plan.names else endangered(ahead, job.settings)
+            ranking = forecast(
+                weights, replace(rows[TOKENS], retain=names.bare_rows()), job.settings
             )
-            chosen = chosen[: job.settings.context_names]
-        parts = (
-            _in_contexts(reader.encoder.streams, names, chosen, job.concepts, job.plan),
-            _judges(reader.encoder.streams, names, names.held_out, job, _probe_prompts),
-            _judges(reader.encoder.streams, names, names.witnesses, job, job.plan.witness_prompts),
-        )
-        kept = [_read(reader, part, names.known, "retain contexts", progress) for part in parts]
-        pooled = None
-        if concepts.pooled is not None:
-            pooled = _row_set(concepts.pooled, [pooled_names(reader, part) for part in parts])
-    return Gathered(
-        **vars(_row_set(concepts, kept)),
-        pooled=pooled,
+            endangered = ranking.endangered(job.settings.filter_scale)
+            if job.plan.names:
+                endangered = ranking.order[: job.plan.names]
+        rows = names.add_to(rows, endangered)
+    report = TextReport(
         dropped=dropped,
         unusable=tuple(names.unusable),
         left_out=names.left_out,
-        in_context=len(chosen),
-        encoded=reader.encoded - before[0],
-        reused=reader.reused - before[1],
+        in_context=len(endangered),
+        encoded=reader.encoded - encoded,
+        reused=reader.reused - reused,
         seconds=watch.seconds,
     )
+    return rows, report
 
 
-def _row_set(concepts: ConceptRows, kept: Sequence[Rows]) -> RowSet:
-    """`kept`: the kept names, those held out and the witnesses."""
-    retain, held_out, witnesses = kept
-    return RowSet(
-        targets=concepts.targets,
-        anchors=concepts.anchors,
-        retain=retain,
-        invariants=concepts.invariants,
-        probes=concepts.probes,
-        trial=concepts.trial,
-        held_out=held_out if held_out.names else None,
-        witnesses=witnesses if witnesses.names else None,
-    )
-
-
-def _probe_prompts(kind: Kind) -> tuple[Template, ...]:
-    return kind.probe_templates
-
-
-def _outlook(encoder: TextEncoder, job: Job, names: int, encoded: int, seconds: float) -> str:
-    """What is still to be encoded, in words."""
-    names = min(names, job.plan.considered)
-    whole = job.plan.prompts(names, job.settings.context_names)
-    text = f"Up to {whole:,} prompts and {names:,} bare names are to be encoded"
-    if not encoded:
-        return f"{text}; those of earlier runs come from the cache."
-    ahead = seconds / encoded * prompts_worth(encoder, whole, names)
-    return f"{text}: about {ahead:.0f} s on this machine, less with a cache."
-
-
-def reading(encoder: TextEncoder | CachedEncoder) -> CachedEncoder:
+def ensure_cached(encoder: TextEncoder | CachedEncoder) -> CachedEncoder:
     """The encoder itself, or one around it that counts."""
     return encoder if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
 
 
-def read_concepts(
+def embed_bare(
+    job: Job,
+    encoder: TextEncoder | CachedEncoder,
+    progress: Progress | None = None,
+) -> RowSet:
+    """Concepts in their prompts and every kept name bare: enough to rank the kept names."""
+    retain, _ = drop_targets(job.retain, job.concepts)
+    embedder = _Embedder(ensure_cached(encoder), (TOKENS,), progress)
+    rows = concept_rows(embedder, job.concepts, job.plan)[TOKENS]
+    everything = replace(job, plan=replace(job.plan, judges=0, considered=len(retain)))
+    return replace(rows, retain=_Names(embedder, retain, everything).bare_rows())
+
+
+def embed_targets(
     reader: CachedEncoder,
     concepts: Sequence[Concept],
     plan: RowPlan,
+    text_inputs: Sequence[str],
     progress: Progress | None = None,
-) -> ConceptRows:
-    """Targets with their anchors, once in the prompts to make the edit from and once in others, to
-    check it in.
+) -> dict[str, Rows]:
+    """{text input: target rows}: what a later erasure must hold where an earlier one put it."""
+    embedder = _Embedder(reader, text_inputs, progress)
+    pairs = all_pairs(embedder.streams, concepts, plan.solve_templates, plan)
+    return {name: rows[0] for name, rows in embedder.pairs(concepts, pairs, "concepts").items()}
+
+
+class _Embedder:
+    """Reads rows for all text inputs at once and remembers them, so that no text is run twice."""
+
+    def __init__(
+        self, reader: CachedEncoder, text_inputs: Sequence[str], progress: Progress | None
+    ) -> None:
+        self.reader, self.text_inputs, self.progress = reader, tuple(text_inputs), progress
+        self.streams = reader.encoder.streams
+        self._rows: dict[RowRequest, Tensor] = {}
+
+    def read(self, requests: Sequence[RowRequest], stage: Stage) -> None:
+        """Encodes what was not read before."""
+        missing = [request for request in dict.fromkeys(requests) if request not in self._rows]
+        blocks = self.reader.rows(missing, stage, self.progress)
+        self._rows.update(zip(missing, blocks, strict=True))
+
+    def values(self, requests: Sequence[RowRequest], text_input: str) -> Tensor:
+        """The rows of requests that were read, one below the other."""
+        empty = torch.empty(0, self.reader.width_of(text_input))
+        return torch.cat([empty, *(self._rows[request] for request in requests)])
+
+    def pairs(
+        self, concepts: Sequence[Concept], pairs: Sequence[RowPair], stage: Stage
+    ) -> dict[str, tuple[Rows, Rows]]:
+        """For each text input targets and, row by row, anchors, in the same groups."""
+        by_input = {name: pairs_for(name, pairs) for name in self.text_inputs}
+        self.read(
+            [
+                request
+                for group in by_input.values()
+                for pair in group
+                for request in (pair.target, pair.anchor)
+            ],
+            stage,
+        )
+        targets = tuple(concept.target for concept in concepts)
+        anchors = tuple(concept.anchor for concept in concepts)
+        rows = {}
+        for name, group in by_input.items():
+            groups = tuple(pair.group for pair in group for _ in pair.target.rows)
+            context = tuple(flag for pair in group for flag in pair.in_context)
+            target_values = self.values([pair.target for pair in group], name)
+            anchor_values = self.values([pair.anchor for pair in group], name)
+            rows[name] = (
+                Rows(target_values, groups, targets, context),
+                Rows(anchor_values, groups, anchors, context),
+            )
+        return rows
+
+    def names(self, names: Sequence[KeptName], stage: Stage) -> dict[str, Rows]:
+        """For each text input all rows of the kept names, in their order."""
+        by_input = {key: [name.for_input(key) for name in names] for key in self.text_inputs}
+        requests = {
+            key: [request for name in group for request in (*name.bare, *name.contexts)]
+            for key, group in by_input.items()
+        }
+        self.read([request for group in requests.values() for request in group], stage)
+        rows = {}
+        for key, group in by_input.items():
+            groups: list[int] = []
+            context: list[bool] = []
+            for index, name in enumerate(group):
+                for flag, members in ((False, name.bare), (True, name.contexts)):
+                    count = sum(len(request.rows) for request in members)
+                    groups += [index] * count
+                    context += [flag] * count
+            labels = tuple(name.name for name in group)
+            rows[key] = Rows(self.values(requests[key], key), tuple(groups), labels, tuple(context))
+        return rows
+
+
+def concept_rows(
+    embedder: _Embedder, concepts: Sequence[Concept], plan: RowPlan
+) -> dict[str, RowSet]:
+    """Targets with their anchors, in the prompts to make the edit from, in others to check it in,
+    and in a third set for `auto`.
     """
     if not concepts:
         raise InputError("There is nothing to erase: name at least one concept.")
-    streams = reader.encoder.streams
-    empty = reader.rows([whole_prompt(streams, Prompt.bare(""))], "empty prompt", progress)[0]
-    # zeros, with which some encoders pad, stay zeros whatever the edit
-    invariants = empty[empty.norm(dim=1) > 0]
+    streams, text_inputs = embedder.streams, embedder.text_inputs
+    empty = {name: whole_prompt(streams, Prompt.bare(""), name) for name in text_inputs}
+    embedder.read(list(empty.values()), "empty prompt")
     taken: list[set[StreamKey]] = [set() for _ in concepts]
-    pairs = all_pairs(streams, concepts, plan.solve_templates, plan, taken)
-    targets, anchors = read_pairs(reader, concepts, pairs, "concepts", progress)
-    tried: list[RowPair] | None = None
-    if plan.trial_templates:
-        tried = all_pairs(streams, concepts, plan.trial_prompts, plan, taken)
-    trial = None if tried is None else read_pairs(reader, concepts, tried, "concepts", progress)
-    unseen = all_pairs(streams, concepts, plan.unseen_templates, plan, taken)
-    probes = read_pairs(reader, concepts, unseen, "probes", progress)
-    pooled = None
-    if reader.pools:
-        pooled = ConceptRows(
-            *pooled_pairs(reader, concepts, pairs),
-            probes=pooled_pairs(reader, concepts, unseen),
-            trial=None if tried is None else pooled_pairs(reader, concepts, tried),
-            invariants=reader.pooled([""]),
+
+    def pairs(
+        templates: Callable[[Kind], Sequence[Template]], stage: Stage
+    ) -> dict[str, tuple[Rows, Rows]]:
+        return embedder.pairs(concepts, all_pairs(streams, concepts, templates, plan, taken), stage)
+
+    solved = pairs(plan.solve_templates, "concepts")
+    trial = pairs(plan.trial_prompts, "concepts") if plan.trial_templates else {}
+    probes = pairs(plan.unseen_templates, "probes")
+    kinds = tuple(concept.kind for concept in concepts)
+    rows = {}
+    for name in text_inputs:
+        invariants = embedder.values([empty[name]], name)
+        targets, anchors = solved[name]
+        rows[name] = RowSet(
+            targets=targets,
+            anchors=anchors,
+            retain=targets.take_concepts([]),
+            # zeros, with which some encoders pad, stay zeros whatever the edit
+            invariants=invariants[invariants.norm(dim=1) > 0],
+            probes=probes[name],
+            trial=trial.get(name),
+            kinds=kinds,
         )
-    return ConceptRows(targets, anchors, probes, trial, invariants, pooled)
+    return rows
 
 
-def read_bare_names(
-    reader: CachedEncoder,
-    retain: RetainSet,
-    plan: RowPlan,
-    settings: EraseSettings,
-    progress: Progress | None = None,
-) -> BareNames:
-    """Step 1: every kept name by itself, which is cheap; some are set aside, by the seed, to judge
-    by.
-    """
-    places, names, unusable = usable_names(reader.encoder.streams, retain)
-    count = len(names)
-    order = permutation(count, generator(settings.seed, "names to judge by"))
-    held = min(plan.judges, round(settings.held_out * count))
-    seen = min(plan.judges, round(WITNESS_SHARE * count)) if count >= FEWEST_NAMES else 0
-    aside, witnesses = order[:held], order[held : held + seen]
-    kept = sorted(order[held + seen :][: plan.considered])
-    known: dict[RowRequest, Tensor] = {}
-    chosen = [names[i] for i in kept]
-    return BareNames(
-        retain=retain,
-        names=chosen,
-        places=[places[i] for i in kept],
-        rows=_read(reader, chosen, known, "retain names", progress),
-        unusable=unusable,
-        held_out=[(places[i], names[i]) for i in aside],
-        witnesses=[(places[i], names[i]) for i in witnesses],
-        left_out=count - held - seen - len(kept),
-        known=known,
-    )
+class _Names:
+    """The kept names of a job: bare, set aside to judge by, and in context."""
+
+    def __init__(self, embedder: _Embedder, retain: RetainSet, job: Job) -> None:
+        """Reads every kept name by itself, which is cheap; some are set aside by the seed."""
+        self.embedder, self.retain, self.job = embedder, retain, job
+        plan, settings = job.plan, job.settings
+        indices, names, self.unusable = usable_names(embedder.streams, retain)
+        usable = list(zip(indices, names, strict=True))
+        count = len(usable)
+        order = permutation(count, generator(settings.seed, "names to judge by"))
+        held = min(plan.judges, round(settings.held_out * count))
+        seen = min(plan.judges, round(WITNESS_SHARE * count)) if count >= MIN_NAMES else 0
+        self.held_out = [usable[index] for index in order[:held]]
+        self.witnesses = [usable[index] for index in order[held : held + seen]]
+        solved = sorted(order[held + seen :][: plan.considered])
+        self.solved = [usable[index] for index in solved]
+        self.left_out = count - held - seen - len(solved)
+        self._bare = embedder.names([name for _, name in self.solved], "retain names")
+
+    def bare_rows(self) -> Rows:
+        """The names that the edit may be made with, each alone."""
+        return self._bare[TOKENS]
+
+    def add_to(self, rows: Mapping[str, RowSet], endangered: Sequence[int]) -> dict[str, RowSet]:
+        """Adds the kept names: the endangered ones, and what the plan keeps, also inside prompts.
+
+        Args:
+            rows: {text input: targets and anchors}.
+            endangered: Indices into the bare names, the most endangered first.
+        """
+        plan = self.job.plan
+        retain = self.embedder.names(self._in_contexts(endangered), "retain contexts")
+        held_out = self._judges(self.held_out, lambda kind: kind.probe_templates)
+        witnesses = self._judges(self.witnesses, plan.witness_prompts)
+        return {
+            name: replace(
+                row_set,
+                retain=retain[name],
+                held_out=held_out[name] if self.held_out else None,
+                witnesses=witnesses[name] if self.witnesses else None,
+            )
+            for name, row_set in rows.items()
+        }
+
+    def _in_contexts(self, endangered: Sequence[int]) -> list[KeptName]:
+        streams, plan, concepts = self.embedder.streams, self.job.plan, self.job.concepts
+        names = [name for _, name in self.solved]
+        for turn, index in enumerate(sorted(set(endangered))):
+            prompts = retain_prompts(self._kind(self.solved[index][0]), plan, turn)
+            names[index] = with_contexts(streams, names[index], prompts, plan.retain_positions)
+        labels = [name.name for name in names]
+        return [*names, *kept_by_plan(streams, concepts, labels, self.retain.names, plan)]
+
+    def _judges(
+        self,
+        names: Sequence[tuple[int, KeptName]],
+        templates: Callable[[Kind], Sequence[Template]],
+    ) -> dict[str, Rows]:
+        """Names set aside, bare and in prompts that no edit is made from."""
+        streams, positions = self.embedder.streams, self.job.plan.retain_positions
+        judges = [
+            with_contexts(
+                streams, name, judging_contexts(self._kind(index), templates, turn), positions
+            )
+            for turn, (index, name) in enumerate(names)
+        ]
+        return self.embedder.names(judges, "retain contexts")
+
+    def _kind(self, index: int) -> str:
+        """What kind of thing the name at an index of the retain set is."""
+        return self.retain.kind_of_name(index, self.job.concepts[0].kind)
 
 
-def read_contexts(
-    reader: CachedEncoder,
-    bare: BareNames,
-    chosen: Sequence[int],
-    concepts: Sequence[Concept],
-    plan: RowPlan,
-    progress: Progress | None = None,
-) -> Rows:
-    """Step 3: all kept rows; the chosen names, and what the plan keeps besides, also inside
-    prompts.
-    """
-    names = _in_contexts(reader.encoder.streams, bare, chosen, concepts, plan)
-    return _read(reader, names, bare.known, "retain contexts", progress)
-
-
-def _in_contexts(
-    streams: Sequence[Stream],
-    bare: BareNames,
-    chosen: Sequence[int],
-    concepts: Sequence[Concept],
-    plan: RowPlan,
-) -> list[KeptName]:
-    if chosen and not 0 <= min(chosen) <= max(chosen) < len(bare.names):
-        raise InputError(f"The ranking chose names beyond the {len(bare.names)} there are.")
-    names = list(bare.names)
-    for place, index in enumerate(sorted(set(chosen))):
-        prompts = retain_prompts(bare.kind(bare.places[index], concepts[0].kind), plan, place)
-        names[index] = with_contexts(streams, names[index], prompts, plan.retain_positions)
-    kept = [name.name for name in bare.names]
-    return [*names, *kept_by_plan(streams, concepts, kept, bare.retain.names, plan)]
-
-
-def _judges(
-    streams: Sequence[Stream],
-    bare: BareNames,
-    aside: Sequence[tuple[int, KeptName]],
-    job: Job,
-    templates: Callable[[Kind], Sequence[Template]],
-) -> list[KeptName]:
-    """Names set aside, bare and in prompts that no edit is made from."""
-    names = []
-    for turn, (place, name) in enumerate(aside):
-        prompts = judging_contexts(bare.kind(place, job.concepts[0].kind), templates, turn)
-        names.append(with_contexts(streams, name, prompts, job.plan.retain_positions))
-    return names
-
-
-def read_pairs(
-    reader: CachedEncoder,
-    concepts: Sequence[Concept],
-    pairs: Sequence[RowPair],
-    stage: Stage,
-    progress: Progress | None = None,
-) -> tuple[Rows, Rows]:
-    """The pairs' embeddings: targets and, row by row, anchors, in the same groups."""
-    blocks = reader.rows(
-        [pair.target for pair in pairs] + [pair.anchor for pair in pairs], stage, progress
-    )
-    groups = tuple(pair.group for pair in pairs for _ in pair.target.rows)
-    context = tuple(flag for pair in pairs for flag in pair.in_context)
-    nothing = torch.empty(0, reader.width)
-    targets, anchors = (
-        torch.cat([nothing, *part]) for part in (blocks[: len(pairs)], blocks[len(pairs) :])
-    )
-    names = tuple(concept.target for concept in concepts)
-    return Rows(targets, groups, names, context), Rows(
-        anchors, groups, tuple(concept.anchor for concept in concepts), context
-    )
-
-
-def _read(
-    reader: CachedEncoder,
-    names: Sequence[KeptName],
-    known: dict[RowRequest, Tensor],
-    stage: Stage,
-    progress: Progress | None,
-) -> Rows:
-    """All rows of the kept names, in their order. `known` holds what was read before, and grows."""
-    requests = [request for name in names for request in (*name.bare, *name.contexts)]
-    missing = [request for request in dict.fromkeys(requests) if request not in known]
-    known.update(zip(missing, reader.rows(missing, stage, progress), strict=True))
-    groups: list[int] = []
-    context: list[bool] = []
-    for group, name in enumerate(names):
-        for flag, part in ((False, name.bare), (True, name.contexts)):
-            count = sum(len(request.rows) for request in part)
-            groups += [group] * count
-            context += [flag] * count
-    values = torch.cat([torch.empty(0, reader.width), *(known[request] for request in requests)])
-    return Rows(values, tuple(groups), tuple(name.name for name in names), tuple(context))
+def _outlook(reader: CachedEncoder, job: Job, names: int, encoded: int, seconds: float) -> str:
+    """What is still to be encoded, in words."""
+    names = min(names, job.plan.considered)
+    prompts = job.plan.prompts(names)
+    text = f"Up to {prompts:,} prompts and {names:,} bare names are to be encoded"
+    if not encoded:
+        return f"{text}; those of earlier runs come from the cache."
+    estimate = seconds / encoded * equivalent_prompts(reader.encoder, prompts, names)
+    return f"{text}: about {estimate:.0f} s on this machine, less with a cache."

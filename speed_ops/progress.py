@@ -1,4 +1,4 @@
-"""How work tells how far it is, where it may be stopped, and how long each part took."""
+"""Progress of work, where it may be interrupted, and how long each part took."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ Stage = Literal[
     "draw",
     "judge",
 ]
-"""What is being done, in the order a run comes to it. `encode` is an encoder's own word; the asker
-says what for.
-"""
+"""What is being done, in the order of a run. An encoder reports `encode`; its caller replaces that
+by the purpose."""
 TITLES: dict[Stage, str] = {
     "fingerprint": "Reading the text encoder",
     "empty prompt": "Encoding the empty prompt",
@@ -81,7 +80,7 @@ class Stopwatch:
     """Seconds spent in each part of the work."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    _ways: int = 1
+    _threads: int = 1
     _lock: Lock = field(default_factory=Lock)
 
     @contextmanager
@@ -91,16 +90,14 @@ class Stopwatch:
         yield
         with self._lock:
             self.seconds[name] = (
-                self.seconds.get(name, 0.0) + (time.perf_counter() - start) / self._ways
+                self.seconds.get(name, 0.0) + (time.perf_counter() - start) / self._threads
             )
 
     @contextmanager
-    def side_by_side(self, ways: int) -> Iterator[None]:
-        """Inside the block so many threads work at once, and a second of each is only its share of
-        one that passes.
-        """
-        self._ways = ways
+    def parallel(self, threads: int) -> Iterator[None]:
+        """Inside the block `threads` threads work at once: each counts its share of a second."""
+        self._threads = threads
         try:
             yield
         finally:
-            self._ways = 1
+            self._threads = 1

@@ -140,7 +140,7 @@ def _pair(
 NONE = Method("none", "untouched", "untouched")
 DEFAULT = "auto"
 _few = EraseSettings.preset("few")
-_uce = _few.but(method="uce", rows_per_concept=16, **RIVAL)
+_uce = _few.replace(method="uce", rows_per_concept=16, **RIVAL)
 
 TRIED = sorted({*BUDGETS.values(), 0.2})
 """Budgets that are tried: the named ones, and one between those where pictures begin to change."""
@@ -156,9 +156,9 @@ _BUDGETED = [
 _RIVALS = [
     *_pair("few", "SPEED few", _few),
     *_pair("multi", "SPEED multi", EraseSettings.preset("multi")),
-    *_pair("null", "null space only", _few.but(method="null_space")),
+    *_pair("null", "null space only", _few.replace(method="null_space")),
     *_pair("uce", "UCE", _uce),
-    *_pair("rece", "RECE", _uce.but(method="rece", adversarial_rounds=3)),
+    *_pair("rece", "RECE", _uce.replace(method="rece", adversarial_rounds=3)),
     *_pair("oce_1", "OCE", None),
     *_pair("oce_10", "OCE, erasing 10 times as much", None, 10.0),
     *_pair("oce_100", "OCE, erasing 100 times as much", None, 100.0),
@@ -174,9 +174,9 @@ ABLATIONS = {
 _ABLATED = [
     replace(method, group="ablation")
     for method in (
-        *_pair("iec", "SPEED few without IPF and DPA", _few.but(ipf=False, dpa=False)),
-        *_pair("ipf", "SPEED few without DPA", _few.but(dpa=False)),
-        *_pair("rpa", "SPEED few, RPA for DPA", _few.but(dpa=False, rpa=True)),
+        *_pair("iec", "SPEED few without IPF and DPA", _few.replace(ipf=False, dpa=False)),
+        *_pair("ipf", "SPEED few without DPA", _few.replace(dpa=False)),
+        *_pair("rpa", "SPEED few, RPA for DPA", _few.replace(dpa=False, rpa=True)),
     )
 ]
 _HARD = [

@@ -98,7 +98,7 @@ def _rows(options: argparse.Namespace) -> None:
             own[variation] = as_json([cell.default(job.settings)[0]])[0]
             if not changes:
                 for value in SOFTNESS:
-                    point, _ = cell.default(job.settings.but(softness=value))
+                    point, _ = cell.default(job.settings.replace(softness=value))
                     own[f"softness {value:g}"] = as_json([point])[0]
             save_json(path, known)
             print(f"{name}: {variation} {own[variation]}", flush=True)

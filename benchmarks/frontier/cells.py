@@ -64,9 +64,9 @@ def methods() -> Iterator[Method]:
     """
     thresholds = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
-    soft = EraseSettings.preset("auto").but(preset_name="context", aim=1.0)
+    soft = EraseSettings.preset("auto").replace(preset_name="context", overshoot=1.0)
     yield Method("soft prior (ours)", True, soft, "lam", ())  # along its own curve
-    yield Method("firmer prior (ours)", True, soft.but(softness=FIRMER * soft.softness), "lam", ())
+    yield Method("firmer prior (ours)", True, soft.replace(softness=FIRMER * soft.softness), "lam", ())
     for ours in (True, False):
         preset = EraseSettings.preset
         yield Method("SPEED few", ours, preset("few"), "threshold", thresholds)
@@ -79,7 +79,7 @@ def methods() -> Iterator[Method]:
         )
         uce = preset("few", method="uce", lam=0.1, rows_per_concept=16)
         yield Method("UCE", ours, uce, "preserve_weight", weights)
-        rece = uce.but(method="rece", adversarial_rounds=3)
+        rece = uce.replace(method="rece", adversarial_rounds=3)
         yield Method("RECE", ours, rece, "preserve_weight", weights[3:8:2])
 
 
@@ -140,7 +140,7 @@ class Cell:
         values = method.values or self._along(method.settings)
         found = []
         for value in values:
-            settings = method.settings.but(**{method.knob: value})
+            settings = method.settings.replace(**{method.knob: value})
             if method.ours:
                 settings = compressed(settings, len(side.targets.names))
             try:
@@ -211,7 +211,7 @@ def names_told_apart(
 
 def compressed(settings: EraseSettings, concepts: int) -> EraseSettings:
     """Fewer rows a concept when there are many concepts, as `auto` settles it for itself."""
-    return settings.but(
+    return settings.replace(
         rows_per_concept=max(2, min(settings.rows_per_concept, RANK_BUDGET // concepts))
     )
 

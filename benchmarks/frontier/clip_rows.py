@@ -66,7 +66,7 @@ def _measured(rows: dict[str, Tensor], positions: Sequence[int]) -> tuple[float,
     kept = torch.cat([rows[f"mean_prompt_{name}"][first + used] for name in KEPT])
     groups = tuple(i for i in range(len(KEPT)) for _ in first + used)
     retain = Rows(kept, groups, KEPT, (True,) * len(groups))
-    settings = EraseSettings.preset("auto").but(preset_name="context", lam=0.05, aim=1.0)
+    settings = EraseSettings.preset("auto").replace(preset_name="context", lam=0.05, overshoot=1.0)
     weights = layers(768)
     edits = solve(weights, target, anchor, retain, rows["null_prompt"], settings)
     near = [row for row in NEAR if row not in used]

@@ -112,7 +112,7 @@ def sweep_jobs(quick: bool = False) -> list[SweepJob]:
             method = varied("auto", f"lam-{value:g}", lam=value)
             jobs.append(SweepJob(f"auto lam, {task}", f"{value:g}", TASKS[task], method, False))
         for value in (1.0, 1.1, 1.25, 1.5):
-            method = varied("auto", f"aim-{value:g}", aim=value)
+            method = varied("auto", f"aim-{value:g}", overshoot=value)
             jobs.append(SweepJob(f"auto aim, {task}", f"{value:g}", TASKS[task], method, True))
     return jobs + [
         SweepJob("concepts", str(n), first_painters(n), METHODS[name], n in (8, 11))
@@ -186,7 +186,7 @@ def _points() -> Iterator[tuple[str, str, Method, bool]]:
         yield point("retain_templates", value, value == 1, rows={"retain_templates": value})
     # what lies between untouched and erased, to calibrate the certificate's bars
     for value in (0.3, 0.5, 0.65, 0.8):
-        yield point("aim", value, True, aim=value)
+        yield point("overshoot", value, True, overshoot=value)
     for name, chosen in POSITIONS.items():
         rows = {"positions": chosen, "retain_positions": chosen}
         yield point("positions", name, name in ("last", "eos", "last+eos"), rows=rows)

@@ -237,7 +237,7 @@ METHODS: dict[str, Method] = {method.name: method for method in _listed()}
 def varied(base: str, name: str, rows: dict[str, Any] | None = None, **changes: Any) -> Method:
     """A method with some settings or row choices changed, for sweeps."""
     method = METHODS[base]
-    settings = EraseSettings.from_dict(method.settings).but(**changes)
+    settings = EraseSettings.from_dict(method.settings).replace(**changes)
     return replace(
         method,
         name=f"{base}.{name}",

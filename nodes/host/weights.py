@@ -16,8 +16,8 @@ from comfy.quant_ops import QuantizedTensor
 from torch import Tensor
 
 from ...speed_ops.encoders.push import Push
-from ...speed_ops.erase import EditableModel
 from ...speed_ops.errors import UnsupportedModelError
+from ...speed_ops.model import EditableModel
 from ...speed_ops.models.architecture import Architecture, LayerKey
 from ...speed_ops.models.detect import detect, layers, pooled_layer, reads_text
 from ...speed_ops.models.keys import Which

@@ -17,8 +17,9 @@ from typing import Any, Literal
 from ..engine.adversarial import Round
 from ..engine.auto import knee, preferred
 from ..engine.curve import Curve, CurvePoint
-from ..provenance import HEADER_WARNINGS
 
+MAX_HEADER_WARNINGS = 100
+"""Warnings that a file's header holds; the report has them all."""
 Verdict = Literal["erased", "weakened", "stands", "unproven"]
 
 
@@ -80,9 +81,14 @@ class ConceptResult:
     """Share of the change that compressing the concept's rows gave up."""
     kind: str = ""
     probe_to_go: float | None = None
-    """How much of that residual is straight way to the anchor; the rest went astray. None also
+    """How much of that residual is straight way to the anchor; the rest went sideways. None also
     before it was measured.
     """
+
+    @property
+    def left(self) -> float:
+        """What is left of the concept: in unseen prompts, or where none were given, in its own."""
+        return self.solved_median if self.probe_median is None else self.probe_median
 
 
 @dataclass(frozen=True)
@@ -147,8 +153,11 @@ class Certificate:
         """What goes into a file's header: no per-layer and no per-token lists, and not more
         warnings than it has room for."""
         whole = self.to_json()
-        if (more := len(self.warnings) - HEADER_WARNINGS) > 0:
-            whole["warnings"] = [*self.warnings[:HEADER_WARNINGS], f"And {more:,} more warnings."]
+        if (more := len(self.warnings) - MAX_HEADER_WARNINGS) > 0:
+            whole["warnings"] = [
+                *self.warnings[:MAX_HEADER_WARNINGS],
+                f"And {more:,} more warnings.",
+            ]
         whole["null_text_drift"] = max(self.null_text_drift, default=None)
         whole["layers"] = len(self.layers)
         del whole["pooled"]
@@ -260,24 +269,18 @@ def describe(certificate: Certificate) -> str:
     return "\n".join(lines + [f"Warning: {text}" for text in certificate.every_warning])
 
 
-def pooled_lines(part: Certificate) -> list[str]:
-    """The pooled path, beside what is said of the rows."""
-    lefts = [
-        one.solved_median if one.probe_median is None else one.probe_median for one in part.concepts
-    ]
-    mean, worst = sum(lefts) / len(lefts), max(lefts)
-    of_whom = part.concepts[lefts.index(worst)].name
-    left = (
-        f"{mean:.0%} left"
-        if len(lefts) == 1
-        else f"{mean:.0%} left on average, at most {worst:.0%} ({of_whom})"
-    )
-    lines = [f"Pooled path: {left}."]
-    lines += [f"  {_drift(one)}" for one in part.drift]
-    if part.sot_drift is not None:
-        lines.append(f"  Empty prompt: drift at most {part.sot_drift:.1e}.")
-    if part.curve is not None:
-        lines.append(f"  {_trade_off(part.curve)}")
+def pooled_lines(pooled: Certificate) -> list[str]:
+    """The pooled path, after what is reported about the rows."""
+    worst = max(pooled.concepts, key=lambda concept: concept.left)
+    mean = sum(concept.left for concept in pooled.concepts) / len(pooled.concepts)
+    left = f"{mean:.0%} left"
+    if len(pooled.concepts) > 1:
+        left += f" on average, at most {worst.left:.0%} ({worst.name})"
+    lines = [f"Pooled path: {left}.", *(f"  {_drift(summary)}" for summary in pooled.drift)]
+    if pooled.sot_drift is not None:
+        lines.append(f"  Empty prompt: drift at most {pooled.sot_drift:.1e}.")
+    if pooled.curve is not None:
+        lines.append(f"  {_trade_off(pooled.curve)}")
     return lines
 
 
@@ -309,9 +312,7 @@ def _concepts(concepts: tuple[ConceptResult, ...]) -> list[str]:
     listed = ", ".join(
         f"{count} {verdict_in_words(name)}" for name, count in sorted(counts.items())
     )
-    weakest = sorted(
-        concepts, key=lambda concept: -(concept.probe_median or concept.solved_median)
-    )[:5]
+    weakest = sorted(concepts, key=lambda concept: -concept.left)[:5]
     return [
         f"{len(concepts)} concepts: {listed}. Least erased:",
         *[_concept(concept) for concept in weakest],

@@ -15,49 +15,72 @@ from torch import Tensor
 
 from ..engine.adversarial import Round
 from ..engine.curve import Curve
+from ..engine.draws import generator, permutation
 from ..engine.edits import LayerEdit
-from ..engine.layers import Solution, SolvedLayer
-from ..engine.problem import Problem, widen
-from ..engine.rows import Rows, per_concept
+from ..engine.layers import SolvedLayer
+from ..engine.pairs import pair_up
+from ..engine.prepare import widen
+from ..engine.rows import Rows, RowSet, per_concept
+from ..engine.settings import EraseSettings
 from ..progress import Progress, Stopwatch, silent
 from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
-from .samples import some_names, some_rows, thinned
-from .warnings import cautions, concept_cautions
+from .warnings import all_warnings, concept_warnings
 
-WORST = 10
+MAX_WORST = 10
 """Names listed by name in each group of a drift summary."""
+MEASURED_ROWS = 160
+"""Rows of kept names, and of targets in each kind of prompt, that are measured in every layer. More
+would show the same and cost more than the edit: where there are more, names are drawn by the seed,
+and each concept gives rows from first to last."""
+MIN_CONCEPT_ROWS = 4
+"""Rows measured of each concept, however many concepts there are."""
+MAX_NAME_ROWS = 8
+"""Rows measured of a name in prompts, from its first to its last. Every held-out name is
+measured."""
 
 
 class Measurer:
     """Collects the measurements layer by layer."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.solved = _PairRows(*some_rows(problem.targets, problem.anchors))
-        self.probed = _PairRows(*some_rows(*problem.probes)) if problem.probes else None
-        names, self.chosen = some_names(problem.retain, problem.settings.seed)
+    def __init__(
+        self, rows: RowSet, settings: EraseSettings, energy_lost: Sequence[float] | None = None
+    ) -> None:
+        """Chooses the rows to measure.
+
+        Args:
+            rows: Prepared rows.
+            settings: As solved.
+            energy_lost: For each concept, what compression gave up; computed if it is not given.
+        """
+        self.rows, self.settings = rows, settings
+        self.energy_lost = energy_lost or pair_up(rows, settings).energy_lost
+        self.solved = _PairRows(*sample_pairs(rows.targets, rows.anchors))
+        self.probed = _PairRows(*sample_pairs(*rows.probes)) if rows.probes else None
+        names, self.name_rows = sample_names(rows.retain, settings.seed)
         self.retained = _RetainRows(names)
-        self.aside = _RetainRows(thinned(problem.held_out)[0]) if problem.held_out else None
-        self.invariant = _Response(problem.invariants)
-        aside = self.aside.rows.values if self.aside else names.values[:0]
-        self.sizes = _Sizes([self.solved.rows.values, names.values, aside, problem.invariants])
+        self.held_out = _RetainRows(thinned(rows.held_out)[0]) if rows.held_out else None
+        self.invariant = _Response(rows.invariants)
+        held_out = self.held_out.rows.values if self.held_out else names.values[:0]
+        self.sizes = _Sizes([self.solved.rows.values, names.values, held_out, rows.invariants])
         self.edit: _MeasuredEdit | None = None
         self.invariant_drift: list[Tensor] = []
-        self.alike: list[Tensor] = []
+        self.differences: list[Tensor] = []
         self.layers: list[_LayerRecord] = []
 
     def measure(self, key: str, weight: Tensor, layer: SolvedLayer) -> None:
         """One layer; tensors stay on their device until the certificate is written."""
         edit = self.edit = _MeasuredEdit.of(layer.edit, self.edit)
-        targets, retained, aside, invariants = self.sizes.of(weight)
-        self.alike.append(self.solved.measure(weight, edit, targets))
+        targets, retained, held_out, invariants = self.sizes.of(weight)
+        self.differences.append(self.solved.measure(weight, edit, targets))
         if self.probed:
             self.probed.measure(weight, edit)
-        self.retained.measure(retained, edit, layer.kept[self.chosen])
-        if self.aside:
-            self.aside.measure(aside, edit, None)
-        self.invariant_drift.append((edit.squares(self.invariant.to(edit)) / invariants).sqrt())
-        self.layers.append(_LayerRecord(key, layer, layer.kept.sum(), edit.norm() / weight.norm()))
+        self.retained.measure(retained, edit, layer.kept[self.name_rows])
+        if self.held_out:
+            self.held_out.measure(held_out, edit, None)
+        drift = (edit.squares(self.invariant.to(edit)) / invariants).sqrt()
+        self.invariant_drift.append(drift)
+        change = edit.norm() / weight.norm()
+        self.layers.append(_LayerRecord(key, layer, layer.kept.sum(), change))
 
     def certificate(
         self, rounds: Sequence[Round], seconds: Mapping[str, float], curve: Curve | None = None
@@ -65,19 +88,20 @@ class Measurer:
         """The finished certificate, in the caller's order of concepts."""
         invariant = torch.stack(self.invariant_drift).amax(dim=0).tolist()
         concepts, layers = self.concepts(), tuple(record.facts() for record in self.layers)
-        drift = tuple(self.retained.summaries() + (self.aside.summaries() if self.aside else []))
+        drift = self.retained.summaries() + (self.held_out.summaries() if self.held_out else [])
+        warnings = all_warnings(
+            self.rows, self.settings, layers, drift, curve, concepts, self.difference_medians()
+        )
         return Certificate(
             concepts=concepts,
-            drift=drift,
+            drift=tuple(drift),
             sot_drift=invariant[0] if invariant else None,
             null_text_drift=tuple(invariant[1:]),
             layers=layers,
             rounds=tuple(rounds),
             seconds=dict(seconds),
-            warnings=tuple(
-                cautions(self.problem, layers, self.about(concepts), drift, curve, concepts)
-            ),
-            settings=self.problem.settings.to_dict(),
+            warnings=tuple(warnings),
+            settings=self.settings.to_dict(),
             curve=curve,
         )
 
@@ -85,31 +109,31 @@ class Measurer:
         """What is left of each concept."""
         solved = self.solved.over_layers()
         probed = self.probed.over_layers() if self.probed else None
+        kinds = self.rows.kinds or ("",) * len(self.rows.targets.names)
         results = []
-        kinds = self.problem.kinds or ("",) * len(self.problem.targets.names)
-        for i, name in enumerate(self.problem.targets.labels()):
-            seen, seen_worst, to_go = (part[i] for part in probed) if probed else (None, None, None)
+        for index, name in enumerate(self.rows.targets.labels()):
+            median, worst, to_go = (
+                (values[index] for values in probed) if probed else (None, None, None)
+            )
             results.append(
                 ConceptResult(
                     name=name,
-                    verdict=verdict(solved[0][i], seen, kinds[i], to_go),
-                    solved_median=solved[0][i],
-                    solved_worst=solved[1][i],
-                    probe_median=seen,
-                    probe_worst=seen_worst,
-                    energy_lost=self.problem.pairs.energy_lost[i],
-                    kind=kinds[i],
+                    verdict=verdict(solved[0][index], median, kinds[index], to_go),
+                    solved_median=solved[0][index],
+                    solved_worst=solved[1][index],
+                    probe_median=median,
+                    probe_worst=worst,
+                    energy_lost=self.energy_lost[index],
+                    kind=kinds[index],
                     probe_to_go=to_go,
                 )
             )
         return tuple(results)
 
-    def about(self, concepts: Sequence[ConceptResult]) -> list[str]:
-        """Warnings about single concepts."""
-        alike = torch.stack(self.alike).median(dim=0).values.tolist()
-        inside, settings = any(self.problem.targets.in_context), self.problem.settings
-        chosen = settings.preset_name == "auto" and settings.prior != "null_space"
-        return list(concept_cautions(concepts, alike, in_context=inside, chosen=chosen))
+    def difference_medians(self) -> list[float]:
+        """|W c* - W c1| / |W c1| of each concept, median over layers."""
+        medians: list[float] = torch.stack(self.differences).median(dim=0).values.tolist()
+        return medians
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,15 +160,15 @@ class _LayerRecord:
         )
 
 
-def left_of(wanted: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
+def residuals(change: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
     """`m`, twice: squared size of what is left of each row, and of how much of that is way still to
     go.
 
-    What went straight on beyond the anchor is in neither. `wanted` (`m x o`) leads from a row's
+    What went straight on beyond the anchor is in neither. `change` (`m x o`) leads from a row's
     output to its anchor's, `missing` from the anchor's to where the edit put it.
     """
-    size = wanted.square().sum(dim=1)
-    way = (missing * wanted).sum(dim=1) / size.clamp(min=torch.finfo(size.dtype).tiny).sqrt()
+    size = change.square().sum(dim=1)
+    way = (missing * change).sum(dim=1) / size.clamp(min=torch.finfo(size.dtype).tiny).sqrt()
     left = missing.square().sum(dim=1) - way.clamp(min=0).square()
     return left.clamp(min=0), way.clamp(max=0).square()
 
@@ -164,15 +188,15 @@ class _PairRows:
         row's `size`.
         """
         concepts = len(self.rows.names)
-        wanted = self.change @ weight.T
-        missing = edit.outputs(self.response.to(edit)) - wanted
-        whole = per_concept(wanted.square().sum(dim=1), self.index, concepts)
-        tiny = torch.finfo(whole.dtype).tiny
-        for found, sizes in zip((self.left, self.to_go), left_of(wanted, missing), strict=True):
-            part = per_concept(sizes, self.index, concepts)
-            found.append((part / whole.clamp(min=tiny)).sqrt() * (whole > 0))
-        own = whole if size is None else per_concept(size, self.index, concepts)
-        return (whole / own.clamp(min=tiny)).sqrt()
+        change = self.change @ weight.T
+        missing = edit.outputs(self.response.to(edit)) - change
+        total = per_concept(change.square().sum(dim=1), self.index, concepts)
+        tiny = torch.finfo(total.dtype).tiny
+        for shares, sizes in zip((self.left, self.to_go), residuals(change, missing), strict=True):
+            amount = per_concept(sizes, self.index, concepts)
+            shares.append((amount / total.clamp(min=tiny)).sqrt() * (total > 0))
+        size = total if size is None else per_concept(size, self.index, concepts)
+        return (total / size.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float], list[float]]:
         """Median and worst residual of each concept, and the median of its way still to go."""
@@ -209,39 +233,39 @@ class _RetainRows:
             return []
         moved, size = torch.stack(self.moved), torch.stack(self.size)
         names = self.rows.labels()
-        found = []
+        summaries = []
         for where, rows in (("bare", ~self.context), ("context", self.context)):
             if not bool(rows.any()):
                 continue
             index, concepts = self.index[rows], len(names)
-            whole = per_concept(size[:, rows], index, concepts)
-            drift = (per_concept(moved[:, rows], index, concepts) / whole.clamp(min=1e-30)).sqrt()
+            total = per_concept(size[:, rows], index, concepts)
+            drift = (per_concept(moved[:, rows], index, concepts) / total.clamp(min=1e-30)).sqrt()
             if self.kept[0] is None:
-                found.append(_summary("held_out", where, names, drift, whole > 0))
+                summaries.append(_summary("held_out", where, names, drift, total > 0))
                 continue
             flags = torch.stack([k for k in self.kept if k is not None])[:, rows].to(moved)
             kept = per_concept(flags, index, concepts) > 0
-            found += [
-                _summary(group, where, names, drift, chosen & (whole > 0))
-                for group, chosen in (("kept", kept), ("filtered", ~kept))
-                if bool((chosen & (whole > 0)).any())
+            summaries += [
+                _summary(group, where, names, drift, members & (total > 0))
+                for group, members in (("kept", kept), ("filtered", ~kept))
+                if bool((members & (total > 0)).any())
             ]
-        return found
+        return summaries
 
 
-def _summary(group: str, where: str, names: list[str], drift: Tensor, chosen: Tensor) -> Drift:
-    """Statistics over the chosen (layer, name) pairs of a `layers x names` table."""
-    values = drift[chosen]
+def _summary(group: str, where: str, names: list[str], drift: Tensor, members: Tensor) -> Drift:
+    """Statistics over the marked (layer, name) pairs of a `layers x names` table."""
+    values = drift[members]
     ranks = torch.tensor([0.5, 0.95, 1.0], dtype=values.dtype, device=values.device)
     median, p95, maximum = _quantiles(values, ranks).tolist()
-    by_name = torch.where(chosen, drift, torch.nan).nanmedian(dim=0).values.nan_to_num(-1.0)
-    top = by_name.topk(min(WORST, len(names)))
+    by_name = torch.where(members, drift, torch.nan).nanmedian(dim=0).values.nan_to_num(-1.0)
+    top = by_name.topk(min(MAX_WORST, len(names)))
     listed = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     worst = tuple((names[i], value) for i, value in listed if value >= 0)
     return Drift(
         group,
         where,
-        int(chosen.any(dim=0).sum()),
+        int(members.any(dim=0).sum()),
         median,
         p95,
         maximum,
@@ -291,11 +315,11 @@ class _MeasuredEdit:
     @classmethod
     def of(cls, edit: LayerEdit, before: _MeasuredEdit | None) -> _MeasuredEdit:
         """`before`: the layer's before this one."""
-        known = before.across if before and before.down is edit.down else None
+        across = before.across if before and before.down is edit.down else None
         out, width = len(edit.up), edit.down.shape[1]
-        if known is None and edit.rank * (out + width) >= out * width:
+        if across is None and edit.rank * (out + width) >= out * width:
             return cls(edit.delta(), None, None, None)
-        across = edit.down @ edit.down.T if known is None else known
+        across = edit.down @ edit.down.T if across is None else across
         return cls(edit.down, edit.up, edit.up.T @ edit.up, across)
 
     def outputs(self, response: Tensor) -> Tensor:
@@ -315,106 +339,198 @@ class _MeasuredEdit:
 
 
 class _Response:
-    """What rows say to the first factor of an edit, which most layers have in common: made once for
+    """Rows times the first factor of an edit, which most layers have in common: made once for
     those.
     """
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
         self._down: Tensor | None = None
-        self._known = rows[:, :0]
+        self._response = rows[:, :0]
 
     def to(self, edit: _MeasuredEdit) -> Tensor:
         """`m x r`: rows times down'."""
         if edit.down is not self._down:
-            self._known, self._down = self._rows @ edit.down.T, edit.down
-        return self._known
+            self._response, self._down = self._rows @ edit.down.T, edit.down
+        return self._response
+
+
+def sample_pairs(targets: Rows, anchors: Rows) -> tuple[Rows, Rows]:
+    """Pairs to measure: all of them, or as many per concept as fit, from its first to its last."""
+    if len(targets.values) <= MEASURED_ROWS:
+        return targets, anchors
+    share = max(MIN_CONCEPT_ROWS, MEASURED_ROWS // len(targets.names))
+    members: list[list[int]] = [[] for _ in targets.names]
+    for row, group in enumerate(targets.groups):
+        members[group].append(row)
+    sample = sorted(row for rows in members for row in _evenly(rows, share))
+    order = torch.tensor(sample, device=targets.values.device)
+    return targets.take_rows(order), anchors.take_rows(order)
+
+
+def sample_names(names: Rows, seed: int) -> tuple[Rows, Tensor]:
+    """Kept names to measure, and the indices of their rows; half of the rows come from names in
+    prompts.
+    """
+    rows, indices = thinned(names)
+    if len(rows.values) <= MEASURED_ROWS:
+        return rows, indices
+    counts = [0] * len(names.names)
+    for group in rows.groups:
+        counts[group] += 1
+    in_prompts = {g for g, flag in zip(rows.groups, rows.in_context, strict=True) if flag}
+    order = permutation(len(counts), generator(seed, "names to measure"))
+    half = MEASURED_ROWS if len(in_prompts) == len(counts) else MEASURED_ROWS / 2
+    sample: set[int] = set()
+    total = 0
+    for candidates, limit in ((in_prompts, half), (set(order), MEASURED_ROWS)):
+        for name in order:
+            if total < limit and name in candidates and name not in sample:
+                sample.add(name)
+                total += counts[name]
+    mask = torch.tensor([group in sample for group in rows.groups], device=indices.device)
+    return rows.take_concepts(sorted(sample)), indices[mask]
+
+
+def thinned(names: Rows) -> tuple[Rows, Tensor]:
+    """The names, name by name, with at most `MAX_NAME_ROWS` rows in prompts each; and the indices
+    of those rows.
+    """
+    members: list[tuple[list[int], list[int]]] = [([], []) for _ in names.names]
+    for row, (group, flag) in enumerate(zip(names.groups, names.in_context, strict=True)):
+        members[group][flag].append(row)
+    sample = [row for bare, prompts in members for row in (*bare, *_evenly(prompts, MAX_NAME_ROWS))]
+    indices = torch.tensor(sample, dtype=torch.long, device=names.values.device)
+    return names.take_rows(indices), indices
+
+
+def _evenly(rows: Sequence[int], count: int) -> list[int]:
+    """`count` of the rows, from the first to the last."""
+    count = min(count, len(rows))
+    return [rows[index * len(rows) // count] for index in range(count)]
 
 
 def certify(
-    solution: Solution,
-    problem: Problem,
+    layers: Mapping[str, SolvedLayer],
+    rows: RowSet,
+    settings: EraseSettings,
     weights: Mapping[str, Tensor],
-    watch: Stopwatch,
-    progress: Progress,
+    *,
+    energy_lost: Sequence[float] | None = None,
+    rounds: Sequence[Round] = (),
     curve: Curve | None = None,
+    watch: Stopwatch | None = None,
+    progress: Progress | None = None,
 ) -> Certificate:
-    """The certificate of a solution, measured on the `weights` it was made for."""
-    measurer = Measurer(problem)
-    for done, (key, layer) in enumerate(solution.layers.items()):
-        progress("certificate", done, len(solution.layers))
+    """The certificate of an edit.
+
+    Args:
+        layers: The edit of every layer.
+        rows: Prepared rows.
+        settings: As solved.
+        weights: The ORIGINAL weights, which the edit was made for.
+        energy_lost: For each concept, what compression gave up; computed if it is not given.
+        rounds: The adversarial rounds.
+        curve: The trade-off, where there is one.
+        watch: Where the seconds went so far.
+        progress: May raise to interrupt.
+    """
+    watch, report = watch or Stopwatch(), progress or silent
+    measurer = Measurer(rows, settings, energy_lost)
+    for done, (key, layer) in enumerate(layers.items()):
+        report("certificate", done, len(layers))
         with watch.part("certificate"):
-            measurer.measure(key, widen(weights[key], key, problem.targets.values), layer)
-    progress("certificate", len(solution.layers), len(solution.layers))
-    return measurer.certificate(solution.rounds, watch.seconds, curve)
+            measurer.measure(key, widen(weights[key], key, rows.targets.values), layer)
+    report("certificate", len(layers), len(layers))
+    return measurer.certificate(rounds, watch.seconds, curve)
 
 
 def measure_edits(
     weights: Mapping[str, Tensor],
     edits: Mapping[str, LayerEdit],
-    problem: Problem,
+    rows: RowSet,
+    settings: EraseSettings,
     progress: Progress | None = None,
 ) -> Certificate:
-    """What edits that are already there do to the ORIGINAL `weights`, such as edits read back from
-    a file.
+    """What existing edits, such as edits read back from a file, do to the ORIGINAL `weights`.
 
-    Nothing is solved, so the result speaks of the weights and not of what a header claims about
-    them. Every name of the problem counts as kept, and its room as whole.
+    Nothing is solved, so the result is about the weights and not about what a header claims. Every
+    name counts as kept, and the whole space as free.
+
+    Args:
+        weights: {layer key: `o x d`}.
+        edits: By layer key.
+        rows: Prepared rows.
+        settings: What the edit was made with.
+        progress: May raise to interrupt.
     """
-    like, width = problem.targets.values, problem.targets.width
-    kept = torch.ones(len(problem.retain.values), dtype=torch.bool, device=like.device)
-    wide = {key: LayerEdit(edit.up.to(like), edit.down.to(like)) for key, edit in edits.items()}
-    layers = {key: SolvedLayer(edit, kept, torch.tensor(0), width) for key, edit in wide.items()}
-    return certify(Solution(layers, ()), problem, weights, Stopwatch(), progress or silent)
+    like = rows.targets.values
+    kept = torch.ones(len(rows.retain.values), dtype=torch.bool, device=like.device)
+    layers = {
+        key: SolvedLayer(
+            LayerEdit(edit.up.to(like), edit.down.to(like)), kept, torch.tensor(0), rows.width
+        )
+        for key, edit in edits.items()
+    }
+    return certify(layers, rows, settings, weights, progress=progress)
 
 
 def certificate_at(
     strength: float,
-    whole: Certificate,
+    full: Certificate,
     weights: Mapping[str, Tensor],
     edits: Mapping[str, LayerEdit],
-    problem: Problem,
+    rows: RowSet,
+    settings: EraseSettings,
     progress: Progress | None = None,
 ) -> Certificate:
-    """The certificate of `edits` times `strength`, from that at strength 1.
+    """The certificate of `edits` times `strength`.
 
     Drift is proportional to the strength; what is left of the targets is not, so it is measured
-    again. `problem` needs no kept rows for that.
+    again. The kept rows are not needed for that.
+
+    Args:
+        strength: What the edits are multiplied by.
+        full: The certificate at strength 1.
+        weights: The ORIGINAL weights.
+        edits: At strength 1, by layer key.
+        rows: Prepared rows, with or without the kept ones.
+        settings: As solved.
+        progress: May raise to interrupt.
     """
     if strength == 1:
-        return whole
-    measurer = Measurer(replace(problem, retain=problem.retain.take_concepts([]), held_out=None))
+        return full
+    lost = [concept.energy_lost for concept in full.concepts]
+    measurer = Measurer(rows.without_kept(), settings, lost)
     nothing = torch.ones(0, dtype=torch.bool)
     for done, (key, edit) in enumerate(edits.items()):
         (progress or silent)("certificate", done, len(edits))
-        weight = widen(weights[key], key, problem.targets.values)
-        measurer.measure(
-            key, weight, SolvedLayer(edit.scaled(strength), nothing, torch.tensor(0), 0)
-        )
-    size = abs(strength)
-    concepts = measurer.concepts()
-    stale = set(measurer.about(whole.concepts))
+        weight = widen(weights[key], key, rows.targets.values)
+        scaled = edit.scaled(strength)
+        measurer.measure(key, weight, SolvedLayer(scaled, nothing, torch.tensor(0), 0))
+    size, concepts = abs(strength), measurer.concepts()
+    differences = measurer.difference_medians()
+    stale = set(concept_warnings(rows, settings, full.concepts, differences))
     return replace(
-        whole,
+        full,
         concepts=concepts,
-        drift=tuple(_scaled(part, size) for part in whole.drift),
-        sot_drift=None if whole.sot_drift is None else whole.sot_drift * size,
-        null_text_drift=tuple(value * size for value in whole.null_text_drift),
-        layers=tuple(replace(fact, change=fact.change * size) for fact in whole.layers),
+        drift=tuple(_scaled(summary, size) for summary in full.drift),
+        sot_drift=None if full.sot_drift is None else full.sot_drift * size,
+        null_text_drift=tuple(value * size for value in full.null_text_drift),
+        layers=tuple(replace(facts, change=facts.change * size) for facts in full.layers),
         warnings=(
-            *(text for text in whole.warnings if text not in stale),
-            *measurer.about(concepts),
+            *(text for text in full.warnings if text not in stale),
+            *concept_warnings(rows, settings, concepts, differences),
         ),
     )
 
 
-def _scaled(part: Drift, size: float) -> Drift:
-    worst = tuple((name, value * size) for name, value in part.worst)
+def _scaled(summary: Drift, size: float) -> Drift:
     return replace(
-        part,
-        median=part.median * size,
-        p95=part.p95 * size,
-        maximum=part.maximum * size,
-        mean=part.mean * size,
-        worst=worst,
+        summary,
+        median=summary.median * size,
+        p95=summary.p95 * size,
+        maximum=summary.maximum * size,
+        mean=summary.mean * size,
+        worst=tuple((name, value * size) for name, value in summary.worst),
     )

@@ -269,8 +269,8 @@ def clean_one(
         "files": {product: str(path) for product, path in outcome.files.items()},
         "erased": erased,
     }
-    if outcome.rows is not None:
-        facts |= {"encoded": outcome.rows.encoded, "reused": outcome.rows.reused}
+    if (report := outcome.text_report) is not None:
+        facts |= {"encoded": report.encoded, "reused": report.reused}
     return Done(
         one.path, "cleaned", f"{what}, {outcome.seconds:.1f} s.", outcome.seconds, facts=facts
     )

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..certificate.forecast import Forecast
-from ..erase import Erasure, at_strength, erase, predict
+from ..erase import at_strength, erase, predict
+from ..erasure import Erasure
 from ..errors import SpeedError
 from ..files.checkpoint import Checkpoint
 from ..files.results import one_at_a_time
@@ -248,4 +249,4 @@ def _texts(job: Job) -> int:
     )
     phrases = sum(len(concept.phrases) + 1 for concept in job.concepts)
     each = 1 + plan.templates + plan.probe_templates + plan.trial_templates
-    return names + plan.prompts(names, job.settings.context_names) + phrases * each
+    return names + plan.prompts(names) + phrases * each

@@ -19,7 +19,7 @@ from ..encoders.encoder import (
     PairedTextEncoder,
     TextEncoder,
     TowerEncoder,
-    prompts_worth,
+    equivalent_prompts,
 )
 from ..encoders.tower import RESIDENT_BYTES
 from ..errors import FileError, NoSpaceError
@@ -182,7 +182,7 @@ class _Texts:
         return cls(
             requests=[RowRequest("", tuple(range(length))), *pairs, *bare],
             names=len(bare),
-            prompts=plan.prompts(len(bare), job.settings.context_names),
+            prompts=plan.prompts(len(bare)),
             target_rows=sum(len(pair.target.rows) for pair in solved),
         )
 
@@ -210,7 +210,7 @@ def _seconds(encoder: TextEncoder, needed: _Texts, cached: int) -> float:
     each = _seconds_a_prompt(encoder)
     encoder.close()
     missing = (needed.count - cached) / needed.count
-    return each * missing * prompts_worth(encoder, needed.count - needed.names, needed.names)
+    return each * missing * equivalent_prompts(encoder, needed.count - needed.names, needed.names)
 
 
 def _seconds_a_prompt(encoder: TextEncoder) -> float:

@@ -13,9 +13,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..certificate.warnings import fixed_text
 from ..engine.edits import LayerEdit
-from ..erase import Erasure
+from ..erasure import Erasure
 from ..errors import FileError
 from ..files.atomic import check_target, write_bytes, write_error
 from ..files.checkpoint import Checkpoint
@@ -190,7 +189,6 @@ def _metadata(
             else [part.header.metadata for part in source.checkpoint.parts[1:]]
         ),
         salt=salt,
-        fixed=fixed_text(),
     )
 
 

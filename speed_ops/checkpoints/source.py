@@ -18,10 +18,10 @@ from ..encoders.clip import ClipTextEncoder
 from ..encoders.encoder import EncoderPart, JoinedTextEncoder, PairedTextEncoder, TextEncoder
 from ..encoders.t5 import T5TextEncoder
 from ..encoders.tokenizers import clip_words, t5_words
-from ..erase import EditableModel
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint, checkpoint_hash
 from ..files.tensors import read_scaled, tensors_hash
+from ..model import EditableModel
 from ..models.architecture import Architecture, FamilyEncoder, LayerKey
 from ..models.detect import detect, layers, pooled_layer
 from ..models.keys import Shapes, Which, encoder_keys, spelling

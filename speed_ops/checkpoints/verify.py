@@ -16,19 +16,20 @@ import torch
 
 from ..certificate.certificate import Certificate
 from ..certificate.measure import measure_edits
-from ..embed import gather
+from ..embed import embed
 from ..engine.auto import settle_rows
 from ..engine.edits import LayerEdit
-from ..engine.problem import RowSet, prepare
-from ..erase import EditableModel, erases_pooled
+from ..engine.prepare import prepare
+from ..erase import edited_inputs, joined_certificate
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
 from ..files.rewrite import strange_files
 from ..files.tensors import read_scaled
+from ..inputs import TOKENS
 from ..job import StoredJob, job_of, same_work
+from ..model import EditableModel
 from ..models.detect import is_lora
-from ..pooled import text_columns_of
 from ..progress import Progress
 from ..provenance import Provenance, history_of, read_provenance
 from ..recipe import Recipe
@@ -120,22 +121,21 @@ def verify_file(
     settings = settle_rows(stored.job.settings, len(stored.job.concepts))
     model, text = source.model(settings.layers), setup_of(stored.clip_skip)
     encoder = text.encoder(source)
-    pools = erases_pooled(stored.job, model, encoder)
-    rows = gather(encoder, model.weights, stored.job, progress, pools=pools)
-
-    def measure(weights: Mapping[str, torch.Tensor], own: RowSet) -> Certificate:
-        judges = own.judges([concept.kind for concept in stored.job.concepts])
-        problem = prepare(own.targets, own.anchors, own.retain, own.invariants, settings, **judges)
-        found = {key: _of_width(erased.edits.get(key), weights[key].shape) for key in weights}
-        return measure_edits(weights, found, problem, progress)
-
-    measured = measure(model.weights, rows)
-    if rows.pooled is not None and _edits_pooled(erased, model):
-        measured = replace(measured, pooled=measure(model.pooled, rows.pooled))
+    text_inputs = edited_inputs(stored.job, model, encoder)
+    rows, _ = embed(stored.job, model.weights, encoder, text_inputs, progress)
+    certificates: dict[str, Certificate | None] = {}
+    for name in text_inputs:
+        weights = model.inputs[name]
+        if name == TOKENS or _edits_input(erased, weights, name):
+            edits = {key: _of_width(erased.edits.get(key), weights[key].shape) for key in weights}
+            prepared = prepare(rows[name], settings)
+            certificates[name] = measure_edits(weights, edits, prepared, settings, progress)
+    measured = joined_certificate(certificates)
+    assert measured is not None
     faults = (
         *erased.faults,
         *broken_claims(erased.said, measured),
-        *_unmeasured(erased, model, measured),
+        *_unmeasured(erased, model, certificates),
     )
     notes = (*stored.notes, *missing_encoders(source, text), *not_measured(erased.said.certificate))
     return Verification(erased.said.certificate, measured, faults, notes)
@@ -212,35 +212,41 @@ def _dense(delta: torch.Tensor) -> LayerEdit:
 def _of_width(edit: LayerEdit | None, shape: torch.Size) -> LayerEdit:
     """The edit of the columns that are measured; where there is none, nothing."""
     if edit is not None:
-        return text_columns_of(edit, shape[1])
+        return LayerEdit(edit.up, edit.down[:, : shape[1]])
     return LayerEdit(
         torch.zeros(shape[0], 1, dtype=torch.float64), torch.zeros(1, shape[1], dtype=torch.float64)
     )
 
 
 def _beside_text(source: ModelSource, edits: Mapping[str, LayerEdit]) -> list[str]:
-    """Where the pooled path's layer was changed in columns that read no text (SDXL's sizes)."""
-    path, faults = source.architecture.pooled, []
+    """Layers that were changed in columns that read no text (SDXL's sizes)."""
+    faults = []
     for layer in source.every_layer("V"):
-        if layer.kind == "pooled" and path is not None and layer.canonical in edits:
-            beside = edits[layer.canonical].delta()[:, path.text_width :]
-            if bool((beside != 0).any()):
+        count = source.architecture.text_columns(layer.text_input)
+        if count is not None and layer.canonical in edits:
+            if bool((edits[layer.canonical].delta()[:, count:] != 0).any()):
                 faults.append(f"{layer.file_key} is changed in columns that read no text.")
     return faults
 
 
-def _edits_pooled(erased: ErasedFile, model: EditableModel) -> bool:
-    """Whether the file edits the pooled path, or says it does."""
-    return bool(claimed_part(erased.said, "pooled") or erased.edits.keys() & model.pooled.keys())
+def _edits_input(erased: ErasedFile, weights: Mapping[str, torch.Tensor], name: str) -> bool:
+    """Whether the file edits a text input, or claims that it does."""
+    return bool(claimed_part(erased.said, name) or erased.edits.keys() & weights.keys())
 
 
-def _unmeasured(erased: ErasedFile, model: EditableModel, measured: Certificate) -> list[str]:
-    """A pooled path that the file edits, or says it does, and that cannot be measured here."""
-    if measured.pooled is not None or not _edits_pooled(erased, model):
-        return []
+def _unmeasured(
+    erased: ErasedFile, model: EditableModel, certificates: Mapping[str, object]
+) -> list[str]:
+    """Text inputs that the file edits, or claims to, and that cannot be measured here."""
+    missing = [
+        name
+        for name, weights in model.inputs.items()
+        if name not in certificates and _edits_input(erased, weights, name)
+    ]
     return [
-        "The pooled path is edited, but not all of its text encoders are here to measure it: give"
+        f"The {name} path is edited, but not all of its text encoders are here to measure it: give"
         " --text-encoder."
+        for name in missing
     ]
 
 

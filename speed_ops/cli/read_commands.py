@@ -18,9 +18,9 @@ from .options import add_job, add_text_setup, command, job_from, offer, text_set
 from .salt import add_salt, salt_from
 
 if TYPE_CHECKING:
-    from ..certificate.leak_probe import LeakReport
     from ..checkpoints.verify import Verification
     from ..files.checkpoint import Checkpoint
+    from ..leak_probe import LeakReport
 
 
 _LISTED = 12
@@ -282,9 +282,9 @@ def add_probe(commands: Any) -> None:
 def run_probe(args: argparse.Namespace, console: Console) -> int:
     """Climbs the ladder of every concept of the file's recipe."""
     recipe = load_recipe(args.recipe) if args.recipe else None
-    from ..certificate.leak_probe import TEMPLATES, probe_leaks
     from ..checkpoints.erase_file import missing_encoders
     from ..checkpoints.verify import open_erased
+    from ..leak_probe import TEMPLATES, probe_leaks
 
     erased = open_erased(
         args.file, args.base, recipe=recipe, salt=salt_from(args), progress=console.progress

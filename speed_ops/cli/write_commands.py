@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..checkpoints.batch import Candidate, Done
     from ..checkpoints.plan import Plan
     from ..checkpoints.source import TextSetup
-    from ..erase import Erasure
+    from ..erasure import Erasure
 
 _ERASE_EXAMPLE = """\
 example:
@@ -424,8 +424,8 @@ def show(outcome: Erasure, console: Console) -> None:
 
 
 def _plain(outcome: Erasure) -> dict[str, Any]:
-    rows, recipe, certificate = outcome.rows, outcome.recipe, outcome.certificate
-    assert rows is not None and recipe is not None and certificate is not None
+    report, recipe, certificate = outcome.text_report, outcome.recipe, outcome.certificate
+    assert report is not None and recipe is not None and certificate is not None
     return {
         "model": outcome.source,
         "family": outcome.architecture.name,
@@ -434,10 +434,10 @@ def _plain(outcome: Erasure) -> dict[str, Any]:
         "lora_error": outcome.lora_error,
         "rounding": outcome.rounding,
         "notes": list(outcome.notes),
-        "dropped": list(rows.dropped),
-        "unusable": list(rows.unusable),
-        "encoded": rows.encoded,
-        "reused": rows.reused,
+        "dropped": list(report.dropped),
+        "unusable": list(report.unusable),
+        "encoded": report.encoded,
+        "reused": report.reused,
         "seconds": round(outcome.seconds, 3),
         "certificate": certificate.to_json(),
     }

@@ -18,7 +18,7 @@ from ..checkpoints.output_files import PRODUCTS, OutputFiles
 from ..checkpoints.source import ModelSource, TextSetup
 from ..encoders.encoder import TextEncoder
 from ..engine.settings import EraseSettings
-from ..erase import Erasure
+from ..erasure import Erasure
 from ..errors import FileError, InputError
 from ..files.atomic import write_bytes
 from ..files.checkpoint import Checkpoint, file_hash

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from ..errors import SettingsError, SpeedError
 from ..files.tensors import kinds_of, write_tensors
+from ..inputs import POOLED
 from ..progress import Progress, Stage, part_of
 from ..text.requests import RowRequest
 from .encoder import TextEncoder, read_both, read_rows
@@ -305,16 +306,10 @@ class CachedEncoder:
         self.cache = cache
         self.push = push
         self.stored_as = stored_as
-        self.pools = False
-        """Whether the pooled embedding of every text is read along with its rows, so that no text
-        is run twice.
-        """
         self.encoded = 0
         """Texts that went through the encoder."""
         self.reused = 0
         """Texts whose rows all came from the cache."""
-        self._pooled: dict[str, Tensor] = {}
-        """By text, each `pooled width`: a few kilobytes for each text of a run."""
 
     @property
     def width(self) -> int:
@@ -325,109 +320,119 @@ class CachedEncoder:
         """The same, for texts that nobody will ask for again."""
         return CachedEncoder(self.encoder, None, self.push)
 
+    def width_of(self, text_input: str) -> int:
+        """Width of the rows that one text input of the model reads."""
+        return self.encoder.pooled_width if text_input == POOLED else self.width
+
     def rows(
         self,
         requests: Sequence[RowRequest],
         stage: Stage = "encode",
         progress: Progress | None = None,
     ) -> list[Tensor]:
-        """For each request its rows (`len(rows) x d`)."""
-        wanted: dict[str, set[int]] = {}
+        """For each request its rows (`len(rows) x width`); a text is encoded once for all of them.
+
+        Args:
+            requests: Which rows of which texts, for any text input.
+            stage: What the rows are for.
+            progress: May raise to interrupt: what was encoded before stays in the cache.
+        """
+        wanted: dict[str, set[_Key]] = {}
         for request in requests:
-            wanted.setdefault(request.text, set()).update(request.rows)
-        known = self._recall(wanted)
-        # What is to be encoded, with all its rows or, where only the pooled embedding is missing,
-        # with none.
-        missing: dict[str, set[int]] = {}
-        for text, rows in wanted.items():
-            if any((text, row) not in known for row in rows):
-                missing[text] = rows
-            elif self.pools and text not in self._pooled:
-                missing[text] = set()
+            keys = ((request.text_input, request.text, row) for row in request.rows)
+            wanted.setdefault(request.text, set()).update(keys)
+        rows = self._recall([key for keys in wanted.values() for key in keys])
+        missing: dict[str, set[_Key]] = {}
+        for text, keys in wanted.items():
+            if lacking := keys - rows.keys():
+                # Token rows are read together; a pooled embedding alone needs none of them.
+                missing[text] = lacking if _length(lacking) == 0 else keys
         self.reused += len(wanted) - len(missing)
         # Shortest first, so that each slice holds prompts of like length.
-        order = sorted(missing, key=lambda text: (max(missing[text], default=0), text))
+        order = sorted(missing, key=lambda text: (_length(missing[text]), text))
         count = self._texts_at_once()
         for start in range(0, len(order), count):
-            part = order[start : start + count]
-            fresh = self._encode(part, missing, part_of(progress, stage, start, len(missing)))
+            texts = order[start : start + count]
+            fresh = self._encode(texts, missing, part_of(progress, stage, start, len(missing)))
             # Encoded again for the sake of others, a row may differ by rounding: the one on disk
             # stays the one used.
-            fresh = {key: row for key, row in fresh.items() if key not in known}
-            self._store(self.encoder.fingerprint, fresh)
-            known |= fresh
+            fresh = {key: row for key, row in fresh.items() if key not in rows}
+            self._store(fresh)
+            rows |= fresh
         if progress is not None:
             progress(stage, len(missing), len(missing))
-        nothing = torch.empty(0, self.encoder.width)
-        found = [
-            torch.cat([nothing, *(known[r.text, row][None] for row in r.rows)]) for r in requests
-        ]
-        return found if self.push is None else [self.push(block) for block in found]
-
-    def pooled(
-        self, texts: Sequence[str], stage: Stage = "encode", progress: Progress | None = None
-    ) -> Tensor:
-        """`texts x pooled width`: the pooled embeddings of texts, most of which were read with
-        their rows.
-        """
-        missing = [text for text in dict.fromkeys(texts) if text not in self._pooled]
-        if missing:
-            before, self.pools = self.pools, True
-            self.rows([RowRequest(text, ()) for text in missing], stage, progress)
-            self.pools = before
-        return torch.stack([self._pooled[text] for text in texts])
+        return [self._block(request, rows) for request in requests]
 
     def close(self) -> None:
-        """Gives the encoder's memory back; the next text that is not known takes it again."""
+        """Frees the encoder's memory; the next text that is not cached takes it again."""
         self.encoder.close()
 
     def _texts_at_once(self) -> int:
-        whole = 4 * self.encoder.context_length * self.encoder.width
-        return max(1, min(FLUSH_TEXTS, FLUSH_BYTES // whole))
+        prompt_bytes = 4 * self.encoder.context_length * self.encoder.width
+        return max(1, min(FLUSH_TEXTS, FLUSH_BYTES // prompt_bytes))
 
-    def _recall(self, wanted: dict[str, set[int]]) -> dict[StoredRow, Tensor]:
-        if self.cache is None:
-            return {}
-        if self.pools:
-            encoder, asked = (
-                self.encoder,
-                [(text, 0) for text in wanted if text not in self._pooled],
-            )
-            stored = self._stored(encoder.pooled_fingerprint, encoder.pooled_width, asked)
-            self._pooled |= {text: row for (text, _), row in stored.items()}
-        keys = [(text, row) for text, rows in wanted.items() for row in rows]
-        return self._stored(self.encoder.fingerprint, self.encoder.width, keys)
+    def _block(self, request: RowRequest, rows: Mapping[_Key, Tensor]) -> Tensor:
+        """The rows of one request, as the model's layers receive them."""
+        pooled = request.text_input == POOLED
+        empty = torch.empty(0, self.encoder.pooled_width if pooled else self.encoder.width)
+        values = [rows[request.text_input, request.text, row][None] for row in request.rows]
+        block = torch.cat([empty, *values])
+        return block if pooled or self.push is None else self.push(block)
 
-    def _stored(
-        self, fingerprint: str, width: int, keys: Sequence[StoredRow]
-    ) -> dict[StoredRow, Tensor]:
-        assert self.cache is not None
-        names = {(self.stored_as(text), row): (text, row) for text, row in keys}
-        return {names[key]: row for key, row in self.cache.read(fingerprint, width, names).items()}
-
-    def _store(self, fingerprint: str, rows: Mapping[StoredRow, Tensor]) -> None:
+    def _recall(self, keys: Sequence[_Key]) -> dict[_Key, Tensor]:
+        """Those of the rows that the cache has."""
+        rows: dict[_Key, Tensor] = {}
         if self.cache is not None:
-            self.cache.write(
-                fingerprint, {(self.stored_as(text), at): row for (text, at), row in rows.items()}
-            )
+            for text_input, names in self._by_input(keys).items():
+                pooled = text_input == POOLED
+                width = self.encoder.pooled_width if pooled else self.encoder.width
+                stored = self.cache.read(self._fingerprint(text_input), width, names)
+                rows |= {names[name]: row for name, row in stored.items()}
+        return rows
+
+    def _store(self, rows: Mapping[_Key, Tensor]) -> None:
+        if self.cache is not None:
+            for text_input, names in self._by_input(list(rows)).items():
+                stored = {name: rows[key] for name, key in names.items()}
+                self.cache.write(self._fingerprint(text_input), stored)
+
+    def _fingerprint(self, text_input: str) -> str:
+        pooled = text_input == POOLED
+        return self.encoder.pooled_fingerprint if pooled else self.encoder.fingerprint
+
+    def _by_input(self, keys: Sequence[_Key]) -> dict[str, dict[StoredRow, _Key]]:
+        """{text input: {row in the cache: key}}."""
+        names: dict[str, dict[StoredRow, _Key]] = {}
+        for text_input, text, row in keys:
+            stored = names.setdefault(text_input, {})
+            stored[self.stored_as(text), row] = text_input, text, row
+        return names
 
     def _encode(
-        self, texts: Sequence[str], wanted: dict[str, set[int]], progress: Progress | None
-    ) -> dict[StoredRow, Tensor]:
-        requests = [RowRequest(text, tuple(sorted(wanted[text]))) for text in texts]
-        if self.pools:
-            blocks, pooled = read_both(self.encoder, requests, progress)
-            new = {text: row for text, row in pooled.items() if text not in self._pooled}
-            self._store(
-                self.encoder.pooled_fingerprint, {(text, 0): row for text, row in new.items()}
-            )
-            self._pooled |= new
+        self, texts: Sequence[str], wanted: Mapping[str, set[_Key]], progress: Progress | None
+    ) -> dict[_Key, Tensor]:
+        """Every wanted row of these texts."""
+        requests = [
+            RowRequest(text, tuple(sorted(row for name, _, row in wanted[text] if name != POOLED)))
+            for text in texts
+        ]
+        fresh: dict[_Key, Tensor] = {}
+        if any(name == POOLED for text in texts for name, _, _ in wanted[text]):
+            blocks, embeddings = read_both(self.encoder, requests, progress)
+            fresh |= {(POOLED, text, 0): row for text, row in embeddings.items()}
         else:
             blocks = read_rows(self.encoder, requests, progress)
-        fresh = {
-            (request.text, row): block[place]
-            for request, block in zip(requests, blocks, strict=True)
-            for place, row in enumerate(request.rows)
-        }
+        for request, block in zip(requests, blocks, strict=True):
+            for index, row in enumerate(request.rows):
+                fresh[request.text_input, request.text, row] = block[index]
         self.encoded += len(texts)
         return fresh
+
+
+_Key = tuple[str, str, int]
+"""Text input, text and row."""
+
+
+def _length(keys: set[_Key]) -> int:
+    """Rows that a prompt must be encoded to."""
+    return max((row + 1 for text_input, _, row in keys if text_input != POOLED), default=0)

@@ -107,8 +107,8 @@ class RowsAndPooled(ABC):
         return self._encoded(prompts, lengths, progress, pools=True)
 
 
-def prompts_worth(encoder: TextEncoder, prompts: int, names: int) -> float:
-    """How many whole prompts take as long as these and so many bare names.
+def equivalent_prompts(encoder: TextEncoder, prompts: int, names: int) -> float:
+    """How many whole prompts take as long as these prompts and bare names.
 
     A name is a few tokens where a prompt is a context full of them; an encoder that is not causal
     runs both whole.

@@ -14,38 +14,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from ..progress import Stopwatch
-from .closed_form import Span, erasing_rows
-from .curve import Curve, CurvePoint, Judge, in_the_way, path_of, sketch, trace
+from .closed_form import Span
+from .curve import Curve, CurvePoint, Judge, in_the_way, ridge_path, sketch, trace
 from .layers import LayerSolver, refines
-from .null_space import KeptSpan, lower_gram, span_above
-from .problem import Problem
-from .rows import per_concept
+from .pairs import ErasePairs
+from .rows import RowSet
 from .settings import EraseSettings
 
 WORTH_ITS_DRIFT = 0.01
 """An edit that is no further than this from the best within the budget, and drifts less, is the
 better.
 """
-ASTRAY = 0.05
+MAX_EXTRA_RESIDUAL = 0.05
 """What is left may be this much above the least, for a shorter way to go. Pictures stop showing a
 concept once its way is gone, whatever went astray meanwhile (docs/proof); but what is drawn instead
 should still be near the anchor, and where a text encoder hardly knows a name, a stronger edit goes
 astray faster than it arrives."""
-PAYS = 0.3
+MIN_KNEE_SLOPE = 0.3
 """One percent more drift must shorten the way to go by this many percent, or the curve has passed
 its knee. With 0.3 none of the ten erasures that pictures judge are cut (`benchmarks.crowd
 choices`), and those are cut that gain next to nothing (docs/frontier.md, random and untrained
 CLIP-L); 0.4 would stop one painter in mpnet at a fifth of his drift."""
-UNASKED = 0.05
+FREE_DRIFT = 0.05
 """Drift that need not pay: pictures of kept names do not show it (docs/proof)."""
-FIRMER = 1 / 30
+SECOND_SOFTNESS_RATIO = 1 / 30
 """The second softness that is tried. A tidy text encoder leaves directions that no name uses, and
 there a prior next to a null space erases more; an untidy one leaves none, and there the softer
 prior does (docs/frontier.md)."""
@@ -60,68 +57,72 @@ def settle_rows(settings: EraseSettings, concepts: int) -> EraseSettings:
     """
     if settings.preset_name != "auto":
         return settings
-    return settings.but(
+    return settings.replace(
         rows_per_concept=max(2, min(settings.rows_per_concept, RANK_BUDGET // max(1, concepts)))
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Settled:
-    """A problem with nothing left to choose."""
+def settle(
+    rows: RowSet,
+    pairs: ErasePairs,
+    settings: EraseSettings,
+    weights: Mapping[str, Tensor],
+    watch: Stopwatch,
+) -> tuple[EraseSettings, Curve | None, Span | None]:
+    """Chooses for `auto`, and traces the trade-off wherever there is one.
 
-    problem: Problem
-    curve: Curve | None = None
-    """What could have been had, where one curve tells it: where the null space or prior is the same
-    for all layers.
+    Args:
+        rows: Prepared rows.
+        pairs: Their targets and anchors, paired and compressed.
+        settings: What the caller asked for.
+        weights: {layer key: `o x d`}.
+        watch: Where the seconds go.
+
+    Returns:
+        The settings with nothing left to choose; the curve, where one curve holds for all layers;
+        and what the kept names leave to the edit, if it was found on the way.
     """
-    span: Span | None = None
-    """What the kept names leave to the edit, found on the way."""
-
-
-def settle(problem: Problem, weights: Mapping[str, Tensor], watch: Stopwatch) -> Settled:
-    """Chooses for `auto`, and draws the curve wherever there is one."""
-    settings = problem.settings
     auto = settings.preset_name == "auto"
-    if auto and settings.prior == "null_space":
-        problem = settle_threshold(problem)
-        settings = problem.settings
-    if (
-        refines(settings)
-        or settings.method != "speed"
-        or settings.mu > 0
-        or not (auto or problem.witnesses)
-    ):
-        return Settled(problem)
-    solver = LayerSolver(problem, problem.pairs, watch, {})
+    one_curve = settings.method == "speed" and not refines(settings) and settings.mu == 0
+    if not one_curve or not (auto or rows.witnesses):
+        return settings, None, None
     with watch.part("curve"):
-        layers = sketch(weights, problem.targets.values)
-    if not auto or settings.prior == "null_space":
-        return _traced(problem, solver, layers, watch)
-    found = [_traced(problem, solver, layers, watch)]
-    firmer = replace(problem, settings=settings.but(softness=FIRMER * settings.softness))
-    found.append(_traced(firmer, LayerSolver(firmer, problem.pairs, watch, {}), layers, watch))
-    best = preferred([one.curve.chosen for one in found if one.curve])
-    return next(one for one in found if one.curve and one.curve.chosen == best)
+        layers = sketch(weights, rows.targets.values)
+    chooses = auto and settings.prior == "soft"
+    candidates = [settings]
+    if chooses:
+        softness = SECOND_SOFTNESS_RATIO * settings.softness
+        candidates.append(settings.replace(softness=softness))
+    traced = [_traced(rows, pairs, candidate, layers, chooses, watch) for candidate in candidates]
+    best = preferred([curve.chosen for _, curve, _ in traced])
+    return next(entry for entry in traced if entry[1].chosen == best)
 
 
-def _traced(problem: Problem, solver: LayerSolver, layers: Tensor, watch: Stopwatch) -> Settled:
+def _traced(
+    rows: RowSet,
+    pairs: ErasePairs,
+    settings: EraseSettings,
+    layers: Tensor,
+    chooses: bool,
+    watch: Stopwatch,
+) -> tuple[EraseSettings, Curve, Span]:
     """One softness: its curve, and the point on it."""
-    settings = problem.settings
+    solver = LayerSolver(pairs, rows.retain, settings, watch)
     span = solver.span_for_all()
     with watch.part("curve"):
-        path = path_of(*solver.system(span))
-        points, judge = trace(problem, path, layers)
-        free = settings.preset_name == "auto" and settings.prior != "null_space"
-        chosen = choose(points, judge, settings.drift_budget) if free else judge.at(settings.lam)
+        path = ridge_path(*solver.system(span))
+        points, judge = trace(rows, path, layers)
+        budget = settings.drift_budget if chooses else None
+        point = judge.at(settings.lam) if budget is None else choose(points, judge, budget)
         curve = Curve(
             points=points,
-            chosen=chosen,
-            budget=settings.drift_budget if free else None,
+            chosen=point,
+            budget=budget,
             names=len(judge.names.names),
-            unseen=problem.spared,
-            in_the_way=in_the_way(problem, path, layers, points[-1].lam),
+            unseen=rows.witnesses_are_held_out,
+            in_the_way=in_the_way(rows, path, layers, points[-1].lam),
         )
-    return Settled(replace(problem, settings=settings.but(lam=chosen.lam)), curve, span)
+    return settings.replace(lam=point.lam), curve, span
 
 
 def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> CurvePoint:
@@ -146,15 +147,15 @@ def knee(points: Sequence[CurvePoint]) -> float:
     in the middle.
     """
     paid = [_spent(after) for before, after in pairwise(points) if _pays(before, after)]
-    return max([UNASKED, *paid])
+    return max([FREE_DRIFT, *paid])
 
 
 def _pays(before: CurvePoint, after: CurvePoint) -> bool:
     """Whether a step along the curve is worth its drift: by the way to go or, as in a tidy encoder
     where that is soon gone, by what is left."""
-    if after.drift <= UNASKED:
+    if after.drift <= FREE_DRIFT:
         return True
-    price = PAYS * math.log(after.drift / max(before.drift, UNASKED * WORTH_ITS_DRIFT))
+    price = MIN_KNEE_SLOPE * math.log(after.drift / max(before.drift, FREE_DRIFT * WORTH_ITS_DRIFT))
     return any(
         math.log(max(old, WORTH_ITS_DRIFT) / max(new, WORTH_ITS_DRIFT)) >= price
         for old, new in ((before.to_go, after.to_go), (before.left, after.left))
@@ -165,7 +166,7 @@ def preferred(points: Sequence[CurvePoint]) -> CurvePoint:
     """Of those that did not go astray the one with the shortest way to go, then that which leaves
     least; each of it or nearly so for less drift."""
     least = min(point.left for point in points)
-    near = [point for point in points if point.left <= least + ASTRAY]
+    near = [point for point in points if point.left <= least + MAX_EXTRA_RESIDUAL]
     shortest = min(point.to_go for point in near)
     near = [point for point in near if point.to_go <= shortest + WORTH_ITS_DRIFT]
     least = min(point.left for point in near)
@@ -190,53 +191,3 @@ def _between(
         else:
             low = math.log(point.lam)
     return found
-
-
-THRESHOLDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-"""Shares of the retain set's spectral energy that may be given up, strictest first. The last leaves
-room for an edit even where the names fill every direction alike; what that costs them is in the
-certificate."""
-REACHED_BELOW = 0.1
-"""Residual on the solved rows, of the worst concept, at which the targets count as having reached
-their anchors.
-"""
-NEARLY_AS_GOOD = 1.25
-"""Where no threshold goes that far (the ridge has its share), this many times the loosest one's
-residual will do.
-"""
-
-
-def settle_threshold(problem: Problem) -> Problem:
-    """The problem with the strictest threshold that lets the targets reach their anchors."""
-    settings = problem.settings
-    if settings.threshold_mode != "relative" or not len(problem.retain.values):
-        return problem
-    rows = problem.retain.weights().sqrt()[:, None] * problem.retain.values
-    values, vectors = torch.linalg.eigh(lower_gram(rows.T))
-
-    def residual(threshold: float) -> float:
-        return _worst_residual(problem, span_above(values, vectors, threshold, "relative"))
-
-    enough = max(REACHED_BELOW, NEARLY_AS_GOOD * residual(THRESHOLDS[-1]))
-    chosen = next(threshold for threshold in THRESHOLDS if residual(threshold) <= enough)
-    return replace(problem, settings=settings.but(threshold=chosen))
-
-
-def _worst_residual(problem: Problem, span: KeptSpan) -> float:
-    """The largest share of a concept's change that the edit would miss, in the embedding space.
-
-    On the way to the anchor itself: `aim` scales the edit afterwards and has no say in the room it
-    gets.
-    """
-    targets, change = problem.pairs.mean_scaled()
-    constraints = problem.constraints if problem.settings.iec else problem.constraints[:0]
-    down = erasing_rows(targets, span, constraints, problem.settings.lam, problem.settings.mu)
-    missing = (targets @ down.T) @ change - change
-    return float((_sizes(problem, missing) / _sizes(problem, change).clamp(min=1e-30)).max().sqrt())
-
-
-def _sizes(problem: Problem, rows: Tensor) -> Tensor:
-    """Squared size of each concept to erase."""
-    pairs = problem.pairs
-    groups = rows.new_tensor(pairs.groups).long()
-    return per_concept(rows.square().sum(dim=1), groups, pairs.concepts)[: pairs.erased]

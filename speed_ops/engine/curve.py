@@ -24,18 +24,18 @@ from torch import Tensor
 
 from .closed_form import Span
 from .draws import generator, normal
-from .problem import Problem, widen
-from .rows import Rows, per_concept
+from .prepare import widen
+from .rows import Rows, RowSet, per_concept
 
 POINTS = 20
-FREEST, STRICTEST = 1e-7, 1e1
+MIN_LAM_RATIO, MAX_LAM_RATIO = 1e-7, 1e1
 """`lam` as shares of K's largest eigenvalue. At the one the targets reach their anchors wherever N
 lets them at all, at the other less than a tenth of any edit is left."""
 SKETCH_ROWS = 1024
 """Mixtures for all layers together. They put the size of one row wrong by 2 % (one over the root of
 twice as many).
 """
-LISTED = 8
+MAX_LISTED = 8
 """Kept names listed as being in the way."""
 
 
@@ -76,7 +76,7 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Path:
+class RidgePath:
     """All edits of one problem, by `lam`."""
 
     sizes: Tensor
@@ -92,12 +92,12 @@ class Path:
         return max(float(self.sizes[-1]), torch.finfo(self.sizes.dtype).tiny)
 
 
-def path_of(targets: Tensor, change: Tensor, span: Span) -> Path:
+def ridge_path(targets: Tensor, change: Tensor, span: Span) -> RidgePath:
     """The path for mean-scaled target rows and their change (`n x d`)."""
     free = span.remove(targets)
     system = free @ targets.T
     sizes, turn = torch.linalg.eigh((system + system.T) / 2)
-    return Path(sizes.clamp(min=0), turn.T @ free, turn.T @ change)
+    return RidgePath(sizes.clamp(min=0), turn.T @ free, turn.T @ change)
 
 
 def sketch(weights: Mapping[str, Tensor], like: Tensor) -> Tensor:
@@ -117,7 +117,9 @@ def sketch(weights: Mapping[str, Tensor], like: Tensor) -> Tensor:
 class Judge:
     """Measures edits of a path on target rows and on other names, all layers at once."""
 
-    def __init__(self, path: Path, layers: Tensor, trial: tuple[Rows, Rows], names: Rows) -> None:
+    def __init__(
+        self, path: RidgePath, layers: Tensor, trial: tuple[Rows, Rows], names: Rows
+    ) -> None:
         """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts; may
         be none.
         """
@@ -172,37 +174,31 @@ class Judge:
         return ((response @ self.gram) * response).sum(dim=1).clamp(min=0)
 
 
-def trace(problem: Problem, path: Path, layers: Tensor) -> tuple[tuple[CurvePoint, ...], Judge]:
-    """Twenty points of the curve, the most careful first, and the judge who can look between
-    them.
+def trace(rows: RowSet, path: RidgePath, layers: Tensor) -> tuple[tuple[CurvePoint, ...], Judge]:
+    """Twenty points of the curve, the most careful first, and the judge that can measure others.
+
+    Args:
+        rows: Prepared rows.
+        path: All edits, by `lam`.
+        layers: The layers' sketch.
     """
-    judge = Judge(
-        path,
-        layers,
-        problem.trial or (problem.targets, problem.anchors),
-        problem.witnesses or _none(problem),
-    )
-    ratio = math.log(FREEST / STRICTEST) / (POINTS - 1)
-    return (
-        tuple(judge.at(path.top * STRICTEST * math.exp(ratio * step)) for step in range(POINTS)),
-        judge,
-    )
+    trial = rows.trial or (rows.targets, rows.anchors)
+    judge = Judge(path, layers, trial, rows.witnesses or rows.targets.take_concepts([]))
+    ratio = math.log(MIN_LAM_RATIO / MAX_LAM_RATIO) / (POINTS - 1)
+    points = [judge.at(path.top * MAX_LAM_RATIO * math.exp(ratio * step)) for step in range(POINTS)]
+    return tuple(points), judge
 
 
 def in_the_way(
-    problem: Problem, path: Path, layers: Tensor, lam: float
+    rows: RowSet, path: RidgePath, layers: Tensor, lam: float
 ) -> tuple[tuple[str, float], ...]:
-    """The kept names that an edit would move most."""
-    if not len(problem.retain.names):
+    """The kept names that the edit with this `lam` would move most, and how far."""
+    if not len(rows.retain.names):
         return ()
-    drift = Judge(path, layers, (problem.targets, problem.anchors), problem.retain).drift(lam)
-    top = drift.topk(min(LISTED, len(drift)))
-    names = problem.retain.labels()
+    drift = Judge(path, layers, (rows.targets, rows.anchors), rows.retain).drift(lam)
+    top = drift.topk(min(MAX_LISTED, len(drift)))
+    names = rows.retain.labels()
     return tuple(
-        (names[i], value)
-        for i, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        (names[index], value)
+        for index, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     )
-
-
-def _none(problem: Problem) -> Rows:
-    return problem.targets.take_concepts([])

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .settings import ThresholdMode
-
 
 @dataclass(frozen=True, eq=False)
 class KeptSpan:
@@ -56,26 +54,23 @@ def empty_span(like: Tensor) -> KeptSpan:
     return KeptSpan(like.new_zeros((0, like.shape[1])))
 
 
-def span_of_moment(moment: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
-    """The span from the correlation matrix itself (`d x d`; its lower triangle is enough)."""
+def span_of_moment(moment: Tensor, threshold: float) -> KeptSpan:
+    """The span from the correlation matrix itself (`d x d`; its lower triangle is enough).
+
+    Eigenvalues of at least `threshold` count as retained, as in the released code.
+    """
     values, vectors = torch.linalg.eigh(moment)
-    return span_above(values, vectors, threshold, mode)
+    return KeptSpan(vectors[:, int((values < threshold).sum()) :].T)
 
 
-def span_above(values: Tensor, vectors: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
-    """The span of the eigenvectors (columns) whose eigenvalues (ascending) count as retained."""
-    return KeptSpan(vectors[:, _first_retained(values, threshold, mode) :].T)
-
-
-def span_of_gram(gram: Tensor, factor: Tensor, threshold: float, mode: ThresholdMode) -> KeptSpan:
+def span_of_gram(gram: Tensor, factor: Tensor, threshold: float) -> KeptSpan:
     """The same span from the smaller side: `gram` = F F' (`p x p`), F (`p x d`) a factor of the
     correlation matrix.
     """
     values, vectors = torch.linalg.eigh(gram)
-    # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space to
-    # speak of.
-    real = values * (values > values[-1:] * len(values) * torch.finfo(values.dtype).eps)
-    first = max(_first_retained(values, threshold, mode), int((real == 0).sum()))
+    # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space.
+    noise = values[-1:] * len(values) * torch.finfo(values.dtype).eps
+    first = int(((values < threshold) | (values <= noise)).sum())
     return KeptSpan((vectors[:, first:] * values[first:].rsqrt()).T @ factor, exact=False)
 
 
@@ -94,7 +89,7 @@ def quadratic_form(lower: Tensor, columns: Tensor) -> Tensor:
     total = columns.new_zeros(columns.shape[1])
     for start, stop in _blocks(len(columns)):
         image = lower[start:, start:stop] @ columns[start:stop]
-        image[stop - start :] *= 2  # what stands above the diagonal is the same once more
+        image[stop - start :] *= 2  # what is above the diagonal is the same once more
         total += (image * columns[start:]).sum(dim=0)
     return total
 
@@ -106,16 +101,3 @@ def _blocks(size: int) -> Iterator[tuple[int, int]]:
     step = max(1, -(-size // 4))
     for start in range(0, size, step):
         yield start, min(start + step, size)
-
-
-def _first_retained(values: Tensor, threshold: float, mode: ThresholdMode) -> int:
-    """Place of the first eigenvalue (ascending) that belongs to the retained span.
-
-    absolute: those of at least `threshold`, as in the released code. relative: all but the smallest
-    ones, as many as together hold no more than `threshold` of the trace; that does not depend on
-    the scale of the text encoder.
-    """
-    if mode == "absolute":
-        return int((values < threshold).sum())
-    energy = values.clamp(min=0)
-    return int((energy.cumsum(0) <= threshold * energy.sum()).sum())

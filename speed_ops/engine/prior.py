@@ -22,10 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .draws import generator, normal
+from .draws import normal
 from .null_space import lower_gram, quadratic_form
 from .rows import per_concept
-from .settings import FilterUnit
 
 _COLUMNS = 4096  # retain rows handled at a time: bounds the memory of intermediates
 
@@ -62,20 +61,22 @@ def erase_gain(targets: Tensor) -> Tensor:
     return torch.cholesky_solve(targets, torch.linalg.cholesky(system))
 
 
-def influence_filter(
-    shift: Tensor, scale: float, groups: Tensor, concepts: int, unit: FilterUnit
-) -> Tensor:
-    """`N` booleans: IPF (eq. 6), shift above `scale` times its mean, by row or by concept (RMS of
-    its rows).
+def influence_filter(shift: Tensor, scale: float, groups: Tensor, concepts: int) -> Tensor:
+    """`N` booleans: IPF (eq. 6), names whose shift (RMS of their rows) is above `scale` times the
+    mean over names.
 
     Eq. 6 compares |delta_erase c0|^2 with its mean, which the paper calls mu; here, as in the
     released code, it is the norm itself, and `mu` is another thing (`closed_form`).
+
+    Args:
+        shift: `N`, how far the bare erasure moves each row.
+        scale: alpha, a multiple of the mean.
+        groups: `N`, the name that each row belongs to.
+        concepts: Number of names.
     """
-    if unit == "row" or concepts == len(shift):
-        return shift > scale * shift.mean()
     rows = per_concept(torch.ones_like(shift), groups, concepts)
-    by_concept = (per_concept(shift.square(), groups, concepts) / rows).sqrt()
-    return (by_concept > scale * by_concept.mean())[groups]
+    by_name = (per_concept(shift.square(), groups, concepts) / rows).sqrt()
+    return (by_name > scale * by_name.mean())[groups]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,199 +145,118 @@ def keep_only(kept: Tensor, weights: Tensor, directions: Tensor) -> RefinedPrior
     )
 
 
-@dataclass(frozen=True, eq=False)
-class RowShifts:
-    """The rows that passed IPF, and how the bare erasure moves them."""
-
-    kept: Tensor
-    """`p`: their places among the retain rows."""
-    response: Tensor
-    """`n x N`: `gain @ c` of every retain row."""
-    sizes: Tensor
-    """`p`: |delta_erase c|."""
-    weights: Tensor
-    """`p`"""
-
-
 def augment_directed(
-    shift: PriorShift, rows: RowShifts, directions: Tensor, draws: Tensor, *, scale: float
+    shift: PriorShift,
+    kept: Tensor,
+    weights: Tensor,
+    response: Tensor,
+    directions: Tensor,
+    draws: Tensor,
+    *,
+    scale: float,
 ) -> RefinedPrior:
-    """DPA (eqs. 7-9): `draws` (`p x N_A x r`) along the directions, filtered by IPF with one mean
-    over all of them.
+    """DPA (eqs. 7-9): draws along a layer's least-changing directions, filtered by IPF with one
+    mean over all of them.
+
+    Args:
+        shift: The bare erasure of this layer.
+        kept: `p`, indices of the rows that passed IPF.
+        weights: `p`, their weights.
+        response: `n x p`, `gain @ c` of those rows.
+        directions: `r x d`, V_min'.
+        draws: `p x N_A x r`, random numbers.
+        scale: IPF's multiple of the mean.
     """
-    own = rows.weights
     moved_along = shift.outputs @ (shift.gain @ directions.T)  # o x r: delta_erase V
-    # r x p: V' delta' delta c0
-    along = ((shift.outputs.T @ moved_along).T @ rows.response)[:, rows.kept]
+    along = (shift.outputs.T @ moved_along).T @ response  # r x p: V' delta' delta c0
     squares = (
-        rows.sizes.square()[:, None]
+        shift.of(response).square()[:, None]
         + 2 * torch.einsum("par,rp->pa", draws, along)
         + torch.einsum("par,rs,pas->pa", draws, moved_along.T @ moved_along, draws)
     )
     moved = squares.clamp(min=0).sqrt()
-    mean = (moved.mean(dim=1) * own).sum() / own.sum()
-    passed = (moved > scale * mean).to(own)
-    omega = (own * (1 + passed.sum(dim=1))).sqrt()
-    tilt = own[:, None] * (passed[:, :, None] * draws).sum(dim=1) / omega[:, None]
-    spread = torch.einsum("p,pa,par,pas->rs", own, passed, draws, draws)
+    mean = (moved.mean(dim=1) * weights).sum() / weights.sum()
+    passed = (moved > scale * mean).to(weights)
+    omega = (weights * (1 + passed.sum(dim=1))).sqrt()
+    tilt = weights[:, None] * (passed[:, :, None] * draws).sum(dim=1) / omega[:, None]
+    scatter = torch.einsum("p,pa,par,pas->rs", weights, passed, draws, draws)
     return RefinedPrior(
-        kept=rows.kept,
+        kept=kept,
         omega=omega,
         directions=directions,
         tilt=tilt,
-        tail=_root(spread - tilt.T @ tilt),
+        tail=_root(scatter - tilt.T @ tilt),
         count=omega.square().sum(),
         added=passed.sum(),
     )
 
 
-def _root(spread: Tensor) -> Tensor:
-    """`r x r`: a root L of a positive semi-definite matrix, L'L = spread."""
-    values, vectors = torch.linalg.eigh(spread)
+def _root(matrix: Tensor) -> Tensor:
+    """`r x r`: a root L of a positive semi-definite matrix, L'L = matrix."""
+    values, vectors = torch.linalg.eigh(matrix)
     return values.clamp(min=0).sqrt()[:, None] * vectors.T
 
 
 def augment_random(
     shift: PriorShift,
-    chosen: Tensor,
-    own: Tensor,
+    kept: Tensor,
+    weights: Tensor,
     fresh: Callable[[], torch.Generator],
     *,
     times: int,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """RPA (ablation 4): draws in every direction; returns the correlation matrix (`d x d`) and the
-    number that passed.
+    number of draws that passed.
 
-    `chosen` (`p x d`) with weights `own` (`p`). Here the embeddings have to be made, a slice at a
-    time and twice: once for the mean, once for the sum. `fresh` gives the same random numbers both
-    times.
+    Here the embeddings have to be made, a slice at a time and twice: once for the mean, once for
+    the sum.
+
+    Args:
+        shift: The bare erasure of this layer.
+        kept: `p x d`, the rows that passed IPF.
+        weights: `p`, their weights.
+        fresh: Gives a generator with the same random numbers every time.
+        times: Draws per row.
+        scale: IPF's multiple of the mean.
     """
 
     def slices() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         source = fresh()
-        for rows, weight in zip(chosen.split(128), own.split(128), strict=True):
-            noisy = (
-                rows[:, None] + normal((len(rows), times, rows.shape[1]), source, rows)
-            ).flatten(0, 1)
+        for rows, weight in zip(kept.split(128), weights.split(128), strict=True):
+            noise = normal((len(rows), times, rows.shape[1]), source, rows)
+            noisy = (rows[:, None] + noise).flatten(0, 1)
             yield noisy, weight.repeat_interleave(times), shift.of(shift.gain @ noisy.T)
 
-    total, draws = own.new_zeros(()), own.new_zeros(())
+    total, draws = weights.new_zeros(()), weights.new_zeros(())
     for _, weight, moved in slices():
         total, draws = total + (weight * moved).sum(), draws + weight.sum()
-    moment, count, added = (own[:, None] * chosen).T @ chosen, own.sum(), own.new_zeros(())
+    moment, count = (weights[:, None] * kept).T @ kept, weights.sum()
+    added = weights.new_zeros(())
     for noisy, weight, moved in slices():
-        passed = (moved > scale * total / draws).to(own) * weight
+        passed = (moved > scale * total / draws).to(weights) * weight
         moment, count = moment + (passed[:, None] * noisy).T @ noisy, count + passed.sum()
         added = added + (passed > 0).sum()
     return moment / count, added
 
 
-# The directions in which a layer changes least (eq. 7): its smallest right singular vectors.
-
-# enough to place a shift just below the smallest value, after which few more are needed
-_ROUGH_STEPS = 12
-# what single precision may have put the smallest value wrong, in a well conditioned layer
-_ROUGH_MARGIN = 1e-3
-_STEPS = 80
-_TOLERANCE = 1e-10  # error of a direction; the draws need it to about 1e-8
-_SMALL = 64  # below this side an SVD is as fast
-
-
 def smallest_directions(weight: Tensor, count: int) -> Tensor:
-    """`count x d`: right singular vectors of the smallest singular values of the thin SVD, smallest
-    last.
+    """`count x d`: the directions in which a layer changes least (eq. 7), smallest last.
 
-    Searched with a factorisation of the smaller Gram matrix in half the precision, judged in full
-    precision on the weight itself; in full precision throughout where that fails, and an SVD where
-    that fails too. The thin SVD's smallest, not the exact null vectors of a wide matrix, as in the
-    released code.
+    Right singular vectors of the smallest singular values of the thin SVD, not the exact null
+    vectors of a wide matrix, as in the released code. They are read from the Gram matrix of the
+    shorter side, whose eigenproblem is several times faster than an SVD.
     """
     out, width = weight.shape
     short = weight if out <= width else weight.T
-    count = min(count, len(short))
-    found = None
-    for precision in (torch.float32, weight.dtype) if len(short) > _SMALL else ():
-        if found is None:
-            found = _smallest_left_vectors(short, count, precision)
-    if found is None:
-        return _signed(torch.linalg.svd(weight, full_matrices=False)[2][-count:])
-    vectors = found.T.flip(0)
-    if out <= width:
-        vectors = torch.nn.functional.normalize(vectors @ weight, dim=1)
-    return _signed(vectors)
-
-
-def _smallest_left_vectors(short: Tensor, count: int, precision: torch.dtype) -> Tensor | None:
-    """`side x count`: eigenvectors of the smallest eigenvalues of `short short'`, smallest first;
-    None: not found.
-
-    `precision` is that of the Gram matrix and its factors, which only point the way.
-    """
-    gram = lower_gram(short.to(precision))
-    factor, failed = torch.linalg.cholesky_ex(gram)
-    if bool(failed):
-        return None
-    start = normal((len(gram), count), generator(0, "smallest directions"), short).to(gram)
-    found, sizes, gap = _inverse_krylov(factor, start)
-    if gap < 0.1:
-        # A shift below the smallest value by a few times its uncertainty stands it far out among
-        # the others.
-        margin = max(4 * gap, _ROUGH_MARGIN)
-        gram.diagonal().sub_((1 - margin) / sizes[0])
-        shifted, failed = torch.linalg.cholesky_ex(gram)
-        factor = factor if bool(failed) else shifted
-    return _corrected(short, found.to(short), factor)
-
-
-def _corrected(short: Tensor, found: Tensor, factor: Tensor) -> Tensor | None:
-    """Davidson's method: the space grows by what `factor` (L, roughly) makes of the residual, until
-    that is nothing.
-
-    L L' stands near `short short'` less its smallest eigenvalue, so the correction is as large as
-    the vectors' error.
-    """
-    count = found.shape[1]
-    basis = torch.linalg.qr(found)[0]
-    images = short @ (short.T @ basis)
-    for _ in range(min(_STEPS, len(short) // count - 1)):
-        values, mix = torch.linalg.eigh(basis.T @ images)
-        best = mix[:, :count]
-        residual = images @ best - basis @ (best * values[:count])
-        fresh = _outside(basis, torch.cholesky_solve(residual.to(factor), factor).to(basis))
-        if float(fresh.norm(dim=0).max()) < _TOLERANCE:
-            return basis @ best
-        # Once more, scaled, for what the first pass leaves behind.
-        fresh = torch.linalg.qr(_outside(basis, torch.linalg.qr(fresh)[0]))[0]
-        basis, images = (
-            torch.cat([basis, fresh], dim=1),
-            torch.cat([images, short @ (short.T @ fresh)], dim=1),
-        )
-    return None
-
-
-def _inverse_krylov(factor: Tensor, start: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Rough vectors, their values for the inverse of L L' and the largest relative residual."""
-    count = start.shape[1]
-    basis, images = torch.linalg.qr(start)[0], start[:, :0]
-    for step in range(max(1, min(_ROUGH_STEPS, len(factor) // count))):
-        if step:
-            basis = torch.cat(
-                [basis, torch.linalg.qr(_outside(basis, images[:, -count:]))[0]], dim=1
-            )
-        images = torch.cat([images, torch.cholesky_solve(basis[:, -count:], factor)], dim=1)
-    values, mix = torch.linalg.eigh(basis.T @ images)  # the inverse seen from inside the space
-    vectors, sizes = mix[:, -count:].flip(1), values[-count:].flip(0)
-    found = basis @ vectors
-    return found, sizes, float(((images @ vectors - found * sizes).norm(dim=0) / sizes).max())
-
-
-def _outside(basis: Tensor, vectors: Tensor) -> Tensor:
-    """The part of column vectors that is orthogonal to a basis."""
-    return vectors - basis @ (basis.T @ vectors)
-
-
-def _signed(vectors: Tensor) -> Tensor:
-    """A singular vector's sign is free: the largest entry is made positive."""
+    values, vectors = torch.linalg.eigh(lower_gram(short))
+    if bool(values[0] <= values[-1] * len(values) * torch.finfo(values.dtype).eps):
+        # The Gram matrix cannot resolve a vanishing singular value.
+        vectors = torch.linalg.svd(weight, full_matrices=False)[2][-min(count, len(short)) :]
+    else:
+        vectors = vectors[:, : min(count, len(short))].T.flip(0)
+        if out <= width:
+            vectors = torch.nn.functional.normalize(vectors @ weight, dim=1)
+    # A singular vector's sign is free: the largest entry is made positive.
     largest = vectors.gather(1, vectors.abs().argmax(dim=1, keepdim=True))
     return vectors * largest.sign()

@@ -16,11 +16,9 @@ from ..errors import SettingsError, suggestion
 
 Method = Literal["speed", "uce", "rece", "null_space"]
 Layers = Literal["V", "K", "KV"]
-ThresholdMode = Literal["absolute", "relative"]
 InvariantMode = Literal["paper", "span"]
 RowMode = Literal["bare", "context"]
-FilterUnit = Literal["concept", "row"]
-Prior = Literal["null_space", "soft", "both"]
+Prior = Literal["null_space", "soft"]
 Effort = Literal["quick", "normal", "thorough"]
 PresetName = Literal["auto", "context", "few", "multi", "implicit"]
 
@@ -47,11 +45,6 @@ class EraseSettings:
         0.0,
         1e6,
     )
-    threshold_mode: ThresholdMode = _setting(
-        "absolute",
-        "absolute: an eigenvalue, as in the paper; relative: a share of the kept names' spectral"
-        " energy.",
-    )
     ipf: bool = _setting(
         True,
         "Influence-based prior filtering: protect only the kept names that the edit would move.",
@@ -70,15 +63,12 @@ class EraseSettings:
     filter_scale: float = _setting(
         1.0, "IPF keeps names whose shift is above this multiple of the mean (alpha).", 0.0, 100.0
     )
-    filter_unit: FilterUnit = _setting(
-        "concept", "Whether IPF judges all rows of a name together or each row alone."
-    )
     augmentations: int = _setting(10, "Random neighbours drawn for each kept row (N_A).", 0, 1000)
     augment_rank: int = _setting(
         1, "How many of a layer's least-changing directions to draw along (r).", 1, 64
     )
     lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", 1e-9, 1e9)
-    aim: float = _setting(
+    overshoot: float = _setting(
         1.0, "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.", 0.1, 5.0
     )
     mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", 0.0, 1e9)
@@ -110,13 +100,6 @@ class EraseSettings:
     rows_per_concept: int = _setting(
         8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024
     )
-    context_names: int = _setting(
-        10**6,
-        "At most this many kept names are also protected inside prompts, the most endangered"
-        " first.",
-        0,
-        10**6,
-    )
     held_out: float = _setting(
         0.0, "Share of the kept names to leave out of the edit, to judge it by.", 0.0, 0.5
     )
@@ -124,8 +107,7 @@ class EraseSettings:
     prior: Prior = _setting(
         "null_space",
         "What protects the kept names. null_space: the edit avoids the directions they use, as in"
-        " the paper; soft: the more they use a direction, the less the edit does; both: a soft"
-        " prior inside the null space.",
+        " the paper; soft: the more they use a direction, the less the edit does.",
     )
     softness: float = _setting(
         0.03,
@@ -162,10 +144,6 @@ class EraseSettings:
                 f"A soft prior keeps the empty prompt exactly as it is, which mu {self.mu:g} would"
                 " not: set mu to 0 or prior to null_space."
             )
-        if self.threshold_mode == "relative" and self.threshold >= 1:
-            raise SettingsError(
-                f"threshold is {self.threshold:g}, but a relative threshold must be below 1."
-            )
 
     @classmethod
     def preset_values(cls, name: str) -> dict[str, Any]:
@@ -197,7 +175,7 @@ class EraseSettings:
         """Plain values for a recipe or a report."""
         return dataclasses.asdict(self)
 
-    def but(self, **changes: Any) -> EraseSettings:
+    def replace(self, **changes: Any) -> EraseSettings:
         """The same settings with some fields changed."""
         return self.from_dict({**self.to_dict(), **changes})
 
@@ -295,6 +273,6 @@ PRESETS["context"] = {
 PRESETS["auto"] = PRESETS["context"] | {
     "prior": "soft",
     "lam": 0.1,
-    "aim": 1.1,
+    "overshoot": 1.1,
     "rows_per_concept": 16,
 }

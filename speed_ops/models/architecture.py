@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import SettingsError
+from ..inputs import POOLED, TOKENS
 
 _TITLES = {
     "clip_l": "CLIP-L",
@@ -199,6 +200,10 @@ class Architecture:
         further = () if self.pooled is None else self.pooled.encoders
         return (*self.encoders, *(row for row in further if row.name not in names))
 
+    def text_columns(self, text_input: str) -> int | None:
+        """How many columns of a layer read this text input, from the first on; None: all."""
+        return self.pooled.text_width if text_input == POOLED and self.pooled else None
+
     @property
     def per_block(self) -> bool:
         """Whether every block has its own layers that read text."""
@@ -236,3 +241,8 @@ class LayerKey:
     kind: Literal["K", "V", "entry", "pooled"]
     shape: tuple[int, int]
     """Outputs x width of the rows that it reads, or the whole width of the pooled path's layer."""
+
+    @property
+    def text_input(self) -> str:
+        """Which text input of the model the layer reads."""
+        return POOLED if self.kind == "pooled" else TOKENS

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
 from ..certificate.warnings import fixed_text
-from ..erase import Erasure
+from ..erasure import Erasure
 from ..errors import InputError
 from ..files.redaction import Redactor, blanked, refuse_leaks
+from ..inputs import TOKENS
 from .trade_off import Point, trade_off_from_json
 
 _WORDS = {
@@ -67,12 +68,12 @@ def report_page(
 
 def report_facts(outcome: Erasure, model: Named, salt: str | None = None) -> dict[str, Any]:
     """Plain values for the report; with a salt, hashes in the place of names."""
-    if outcome.recipe is None or outcome.rows is None or outcome.certificate is None:
+    if outcome.recipe is None or outcome.text_report is None or outcome.certificate is None:
         raise InputError(
             "An erasure from a file has no certificate for this model, so there is nothing to"
             " report."
         )
-    recipe, rows = outcome.recipe, outcome.rows
+    recipe, report = outcome.recipe, outcome.text_report
     facts: dict[str, Any] = {
         "model": model.path.name or str(model.path),
         "family": outcome.architecture.title,
@@ -91,10 +92,10 @@ def report_facts(outcome: Erasure, model: Named, salt: str | None = None) -> dic
             }
             for part in recipe.retain
         ],
-        "retain_count": len(rows.retain.names),
-        "in_context": rows.in_context,
-        "dropped": list(rows.dropped),
-        "unusable": list(rows.unusable),
+        "retain_count": len(outcome.rows[TOKENS].retain.names),
+        "in_context": report.in_context,
+        "dropped": list(report.dropped),
+        "unusable": list(report.unusable),
         "files": {product: path.name for product, path in outcome.files.items()},
         "certificate": outcome.certificate.to_json(),
     }

@@ -21,7 +21,7 @@ from ..certificate.certificate import (
     verdict_in_words,
 )
 from ..engine.settings import BUDGETS
-from ..erase import Erasure
+from ..erasure import Erasure
 from .trade_off import Point, trade_off
 
 SHOWN_CONCEPTS = 100
@@ -49,7 +49,7 @@ def panel(erasure: Erasure) -> dict[str, Any]:
     certificate = erasure.certificate
     if certificate is None:
         return {}
-    concepts = sorted(certificate.concepts, key=_left, reverse=True)
+    concepts = sorted(certificate.concepts, key=lambda concept: concept.left, reverse=True)
     return {
         "strength": erasure.strength,
         "concepts": [_concept(concept) for concept in concepts[:SHOWN_CONCEPTS]],
@@ -98,17 +98,12 @@ def advice(certificate: Certificate) -> Iterator[Advice]:
         yield "change_lists"
 
 
-def _left(concept: ConceptResult) -> float:
-    median = concept.probe_median
-    return concept.solved_median if median is None else median
-
-
 def _concept(concept: ConceptResult) -> dict[str, Any]:
     bars = bars_of(concept.kind)
     return {
         "name": concept.name,
         "kind": concept.kind,
-        "left": _rounded(_left(concept)),
+        "left": _rounded(concept.left),
         "verdict": concept.verdict,
         "words": verdict_in_words(concept.verdict),
         "to_go": None if concept.probe_to_go is None else _rounded(concept.probe_to_go),

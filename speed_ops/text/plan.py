@@ -130,15 +130,14 @@ class RowPlan:
             considered=size.considered,
         )
 
-    def prompts(self, names: int, most: int) -> int:
-        """Whole prompts to encode for kept names, of which at most so many may be set in prompts;
-        bare names besides.
+    def prompts(self, names: int) -> int:
+        """Whole prompts to encode for this many kept names, in addition to the bare names.
 
         An upper bound: what repeats is encoded once.
         """
         if self.rows == "bare":
             return 0
-        inside = min(names, most, self.names or names)
+        inside = min(names, self.names or names)
         return inside * self.retain_templates + self.captions + min(4 * self.judges, names)
 
     def solve_templates(self, kind: Kind) -> tuple[Template, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..errors import InputError
+from ..inputs import TOKENS
 from .concept_list import Concept
 from .kinds import BARE, CAPTION, Kind, Prompt, Template, context_kind, kind_of
 from .names import WordIndex, same_name_key
@@ -29,6 +30,8 @@ class RowRequest:
     text: str
     rows: tuple[int, ...]
     """Row indices, not necessarily sorted or distinct."""
+    text_input: str = TOKENS
+    """Which text input of the model reads them; `POOLED` has one row per prompt."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,22 @@ class RowPair:
     """Index of the concept."""
     in_context: tuple[bool, ...]
     """For each row: False for the rows by which the paper represents the bare name."""
+
+
+def pairs_for(text_input: str, pairs: Sequence[RowPair]) -> list[RowPair]:
+    """The same prompts as one text input of the model reads them."""
+    if text_input == TOKENS:
+        return list(pairs)
+    prompts = {(pair.group, pair.target.text): pair for pair in pairs}
+    return [
+        RowPair(
+            RowRequest(pair.target.text, (0,), text_input),
+            RowRequest(pair.anchor.text, (0,), text_input),
+            pair.group,
+            (all(pair.in_context),),
+        )
+        for pair in prompts.values()
+    ]
 
 
 def all_pairs(
@@ -173,6 +192,18 @@ class KeptName:
     bare: tuple[RowRequest, ...]
     contexts: tuple[RowRequest, ...] = ()
 
+    def for_input(self, text_input: str) -> KeptName:
+        """The same prompts as one text input of the model reads them."""
+        if text_input == TOKENS:
+            return self
+        bare = dict.fromkeys(request.text for request in self.bare)
+        contexts = dict.fromkeys(r.text for r in self.contexts if r.text not in bare)
+        return KeptName(
+            self.name,
+            tuple(RowRequest(text, (0,), text_input) for text in bare),
+            tuple(RowRequest(text, (0,), text_input) for text in contexts),
+        )
+
 
 def usable_names(
     streams: Sequence[Stream], retain: RetainSet
@@ -275,8 +306,10 @@ def kept_by_plan(
             )
 
 
-def whole_prompt(streams: Sequence[Stream], prompt: Prompt) -> RowRequest:
+def whole_prompt(streams: Sequence[Stream], prompt: Prompt, text_input: str = TOKENS) -> RowRequest:
     """All rows of a prompt."""
+    if text_input != TOKENS:
+        return RowRequest(prompt.text, (0,), text_input)
     rows = [row for stream in streams for row in stream.whole(stream.locate(prompt))]
     return RowRequest(prompt.text, tuple(rows))
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import torch
 
 from speed_erase.speed_ops import Rows
-from speed_erase.speed_ops.certificate.samples import (
-    FEWEST_ROWS,
+from speed_erase.speed_ops.certificate.measure import (
+    MAX_NAME_ROWS,
     MEASURED_ROWS,
-    ROWS_OF_A_NAME,
-    some_names,
-    some_rows,
+    MIN_CONCEPT_ROWS,
+    sample_names,
+    sample_pairs,
     thinned,
 )
 
@@ -26,12 +26,12 @@ def rows(counts: list[tuple[int, int]]) -> Rows:
 
 
 def test_a_small_problem_is_measured_whole():
-    small = rows([(1, ROWS_OF_A_NAME)] * 5)
-    names, places = some_names(small, 0)
+    small = rows([(1, MAX_NAME_ROWS)] * 5)
+    names, places = sample_names(small, 0)
     assert torch.equal(names.values, small.values) and places.tolist() == list(
         range(len(small.values))
     )
-    assert some_rows(small, small)[0] is small
+    assert sample_pairs(small, small)[0] is small
 
 
 def test_places_lead_to_the_rows_that_were_taken():
@@ -40,28 +40,28 @@ def test_places_lead_to_the_rows_that_were_taken():
         rows([(1, 0)] * 900),
         rows([(1, 30)] * 300),
     ):
-        names, places = some_names(given, 3)
+        names, places = sample_names(given, 3)
         assert torch.equal(names.values[:, 0], places.to(torch.float64))
-        assert MEASURED_ROWS <= len(places) < MEASURED_ROWS + 2 * (ROWS_OF_A_NAME + 1)
-        again, _ = some_names(given, 3)
-        assert again.names == names.names and some_names(given, 4)[0].names != names.names
+        assert MEASURED_ROWS <= len(places) < MEASURED_ROWS + 2 * (MAX_NAME_ROWS + 1)
+        again, _ = sample_names(given, 3)
+        assert again.names == names.names and sample_names(given, 4)[0].names != names.names
 
 
 def test_half_of_the_rows_are_of_names_in_prompts():
-    names, _ = some_names(rows([(1, 30)] * 40 + [(1, 0)] * 500), 0)
+    names, _ = sample_names(rows([(1, 30)] * 40 + [(1, 0)] * 500), 0)
     inside = {group for group, flag in zip(names.groups, names.in_context, strict=True) if flag}
     of_those = sum(group in inside for group in names.groups)
-    assert abs(of_those - MEASURED_ROWS / 2) <= ROWS_OF_A_NAME + 1
+    assert abs(of_those - MEASURED_ROWS / 2) <= MAX_NAME_ROWS + 1
 
 
 def test_a_name_gives_rows_from_its_first_to_its_last():
     found, places = thinned(rows([(1, 40)]))
-    assert len(places) == 1 + ROWS_OF_A_NAME
-    assert places[1] == 1 and places[-1] >= 35 and found.in_context.count(True) == ROWS_OF_A_NAME
+    assert len(places) == 1 + MAX_NAME_ROWS
+    assert places[1] == 1 and places[-1] >= 35 and found.in_context.count(True) == MAX_NAME_ROWS
 
 
 def test_every_concept_is_measured_however_many_there_are():
     many = rows([(0, 12)] * 300)
-    targets, anchors = some_rows(many, many)
+    targets, anchors = sample_pairs(many, many)
     assert targets.groups == anchors.groups
-    assert all(targets.groups.count(i) == FEWEST_ROWS for i in range(300))
+    assert all(targets.groups.count(i) == MIN_CONCEPT_ROWS for i in range(300))

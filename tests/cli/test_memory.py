@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from speed_erase.speed_ops.cli.main import return_large_blocks
 print(return_large_blocks())
 import torch
-from speed_erase.speed_ops import EraseSettings, solve
+from speed_erase.speed_ops import EraseSettings, RowSet, solve
 
 WIDTH, OUTPUTS, LAYERS = 512, 2560, 70
 generator = torch.Generator().manual_seed(0)
@@ -36,7 +36,8 @@ seen = {}
 def progress(stage, done, total):
     seen[stage, done] = peak()
 
-solve(Layers(), rows(2), rows(2), rows(800), rows(20), EraseSettings.preset("auto"), progress=progress)
+everything = RowSet.of(rows(2), rows(2), rows(800), rows(20))
+solve(Layers(), everything, EraseSettings.preset("auto"), progress=progress)
 print(peak() - seen["layers", 5])
 """
 

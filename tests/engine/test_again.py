@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from problems import make
+from problems import make, solve
 
 from speed_erase.speed_ops import (
     EraseSettings,
     Rows,
     apply_edits,
-    erase_further,
-    erase_jointly,
+    join,
     original_weights,
-    solve,
 )
 
 SETTINGS = EraseSettings(ipf=False, dpa=False, threshold=1e-3, lam=0.02)
@@ -62,10 +60,10 @@ def test_ten_lists_of_ten_end_like_one_of_a_hundred(problem):
         new = slice(start, start + 10)
         # lam is relative to the mean over concepts, held ones included: the same ridge at every
         # step.
-        settings = SETTINGS.but(lam=SETTINGS.lam * 100 / (start + 10))
+        settings = SETTINGS.replace(lam=SETTINGS.lam * 100 / (start + 10))
         earlier = named(problem, slice(0, start))[0] if start else None
         args = (*named(problem, new), problem.retain, problem.invariants, settings)
-        step = erase_further(weights, earlier, *args) if earlier else solve(weights, *args)
+        step = solve(weights, *args, hold=earlier)
         weights = apply_edits(weights, step)
     assert residual(problem, weights, whole) == pytest.approx(
         residual(problem, together, whole), abs=0.01
@@ -84,10 +82,15 @@ def test_without_holding_the_first_list_comes_back(problem):
     edited = apply_edits(problem.weights, first)
     before = residual(problem, edited, slice(0, 10))
     second = named(problem, slice(10, 60))
-    settings = SETTINGS.but(lam=SETTINGS.lam * 10 / 60)
+    settings = SETTINGS.replace(lam=SETTINGS.lam * 10 / 60)
     careless = solve(edited, *second, problem.retain, problem.invariants, settings)
-    held = erase_further(
-        edited, first.targets, *second, problem.retain, problem.invariants, settings
+    held = solve(
+        edited,
+        *second,
+        problem.retain,
+        problem.invariants,
+        settings,
+        hold=first.targets["tokens"],
     )
     after_careless = residual(problem, apply_edits(edited, careless), slice(0, 10))
     after_held = residual(problem, apply_edits(edited, held), slice(0, 10))
@@ -100,9 +103,11 @@ def test_jointly_from_an_edited_model_equals_jointly_from_the_original(problem):
     )
     edited = apply_edits(problem.weights, first)
     restored = original_weights(edited, first)
-    args = (first, *named(problem, slice(10, 20)), problem.retain, problem.invariants, SETTINGS)
+    earlier = first.rows["tokens"]
+    targets, anchors = named(problem, slice(10, 20))
+    both = join([earlier.targets, targets]), join([earlier.anchors, anchors])
     again, direct = (
-        erase_jointly(restored, *args),
+        solve(restored, *both, problem.retain, problem.invariants, SETTINGS),
         solve(
             problem.weights,
             *named(problem, slice(0, 20)),
@@ -117,12 +122,12 @@ def test_jointly_from_an_edited_model_equals_jointly_from_the_original(problem):
 
 def test_held_targets_cost_no_rank(problem):
     held = named(problem, slice(0, 30))[0]
-    step = erase_further(
+    step = solve(
         problem.weights,
-        held,
         *named(problem, slice(30, 34)),
         problem.retain,
         problem.invariants,
         SETTINGS,
+        hold=held,
     )
     assert step["layer0"].rank == 4

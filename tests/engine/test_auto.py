@@ -9,26 +9,20 @@ from itertools import pairwise
 
 import pytest
 import torch
-from problems import embeddings, make
+from problems import embeddings, make, solve
 
-from speed_erase.speed_ops import EraseSettings, InputError, Rows, solve
+from speed_erase.speed_ops import EraseSettings, Rows
 from speed_erase.speed_ops.engine.auto import (
-    ASTRAY,
-    FIRMER,
-    NEARLY_AS_GOOD,
+    FREE_DRIFT,
+    MAX_EXTRA_RESIDUAL,
     RANK_BUDGET,
-    REACHED_BELOW,
-    THRESHOLDS,
-    UNASKED,
+    SECOND_SOFTNESS_RATIO,
     WORTH_ITS_DRIFT,
     choose,
 )
 from speed_erase.speed_ops.engine.curve import POINTS, CurvePoint
-from speed_erase.speed_ops.engine.problem import FEWEST_NAMES
-
-BEFORE = EraseSettings.preset(
-    "auto", prior="null_space", threshold_mode="relative", threshold=1e-3, rows_per_concept=8
-)
+from speed_erase.speed_ops.engine.prepare import MIN_NAMES
+from speed_erase.speed_ops.errors import NoRoomError
 
 
 def grouped(values: torch.Tensor, rows: int) -> Rows:
@@ -58,19 +52,19 @@ def test_the_points_of_the_curve_are_real_edits():
     the layers leaves.
     """
     problem = make(48, 4, 200, outs=(1024,), invariants=3)
-    erasure = run(problem, 2, EraseSettings.preset("auto", drift_budget=5.0, aim=1.0))
+    erasure = run(problem, 2, EraseSettings.preset("auto", drift_budget=5.0, overshoot=1.0))
     curve = erasure.certificate.curve
     assert len(curve.points) == POINTS and curve.unseen
-    again = run(problem, 2, EraseSettings.preset("auto", drift_budget=5.0, aim=1.0, lam=7.0))
+    again = run(problem, 2, EraseSettings.preset("auto", drift_budget=5.0, overshoot=1.0, lam=7.0))
     assert again.settings.lam == erasure.settings.lam, (
         "auto chooses by itself, whatever lam it starts from"
     )
     aside = Rows.single(problem.retain[:50])
     problem = replace(problem, retain=problem.retain[50:])
-    auto = EraseSettings.preset("auto", drift_budget=5.0, aim=1.0)
+    auto = EraseSettings.preset("auto", drift_budget=5.0, overshoot=1.0)
     erasure = run(problem, 2, auto, witnesses=aside)
     for point in erasure.certificate.curve.points[::3]:
-        fixed = erasure.settings.but(preset_name="context", lam=point.lam)
+        fixed = erasure.settings.replace(preset_name="context", lam=point.lam)
         probes = grouped(problem.targets, 2), grouped(problem.anchors, 2)
         certificate = run(problem, 2, fixed, held_out=aside, probes=probes).certificate
         left = sum(concept.solved_median for concept in certificate.concepts) / 2
@@ -187,14 +181,14 @@ def test_where_no_drift_pays_only_that_much_is_spent():
     judge = Stubborn()
     points = tuple(judge.at(lam) for lam in (10.0, 3.0, 1.0, 0.3, 0.1))
     chosen = choose(points, judge, 0.45)
-    assert 0.9 * UNASKED < chosen.drift <= UNASKED < points[-1].drift
+    assert 0.9 * FREE_DRIFT < chosen.drift <= FREE_DRIFT < points[-1].drift
 
 
 def test_it_goes_on_while_the_way_gets_shorter_and_little_goes_astray():
     """Pictures stop showing a concept with the way to its anchor, not with all that is left."""
     straight = point(3.0, 0.5, 0.1, to_go=0.4), point(2.0, 0.52, 0.2, to_go=0.1)
     assert choose(straight, Fake(), 0.3) == straight[1]
-    astray = (straight[0], replace(straight[1], left=0.5 + ASTRAY + 0.01))
+    astray = (straight[0], replace(straight[1], left=0.5 + MAX_EXTRA_RESIDUAL + 0.01))
     assert choose(astray, Fake(), 0.3) == astray[0], (
         "an edit that draws something else than the anchor is no better"
     )
@@ -273,9 +267,9 @@ def test_a_near_double_is_the_first_in_the_way():
 
 
 def test_few_names_judge_themselves_and_the_report_says_so():
-    problem = make(48, 4, FEWEST_NAMES - 1, invariants=3)
+    problem = make(48, 4, MIN_NAMES - 1, invariants=3)
     curve = run(problem, 2, EraseSettings.preset("auto")).certificate.curve
-    assert not curve.unseen and curve.names == FEWEST_NAMES - 1
+    assert not curve.unseen and curve.names == MIN_NAMES - 1
     assert (
         "the kept ones themselves"
         in run(problem, 2, EraseSettings.preset("auto")).certificate.text()
@@ -341,42 +335,19 @@ def test_a_fixed_preset_shows_its_place_on_the_curve_where_names_are_set_aside()
     assert curve.budget is None and curve.chosen.lam == EraseSettings.preset("context").lam
 
 
-def test_before_the_soft_prior_it_took_the_strictest_threshold_that_reaches_the_anchors():
-    """Recipes of the first release ask for that still."""
-    for retain in (20, 400):
-        problem = make(96, 4, retain, invariants=3)
-        erasure = run(problem, 2, BEFORE)
-        chosen = erasure.settings.threshold
-        assert chosen in THRESHOLDS
-        fixed = {
-            t: run(problem, 2, BEFORE.but(preset_name="context", threshold=t)).certificate
-            for t in THRESHOLDS
-        }
-        worst = {
-            t: max(c.solved_worst for c in certificate.concepts) for t, certificate in fixed.items()
-        }
-        # The choice is made in the embedding space, before any layer: the layers agree with it
-        # within a factor.
-        enough = max(REACHED_BELOW, NEARLY_AS_GOOD * worst[THRESHOLDS[-1]])
-        assert worst[chosen] < 1.5 * enough
-        assert all(worst[t] > enough / 1.5 for t in THRESHOLDS if t < chosen)
-
-
 def test_names_that_crowd_every_direction_still_leave_an_edit():
-    """Flat embeddings have no null space to speak of: a fixed threshold refuses, auto does what the
+    """Flat embeddings have hardly any null space: a fixed threshold refuses, auto does what the
     budget allows.
     """
     problem = make(32, 2, 400, invariants=2)
     flat = torch.randn(400, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     args = (problem.weights, problem.targets, problem.anchors, flat, problem.invariants)
-    with pytest.raises(InputError, match="fill the embedding space"):
+    with pytest.raises(NoRoomError):
         solve(*args, EraseSettings.preset("context"))
     certificate = solve(*args, EraseSettings.preset("auto", drift_budget=1.0)).certificate
     assert all(concept.solved_median < 0.5 for concept in certificate.concepts)
-    assert (
-        solve(*args, EraseSettings.preset("auto", drift_budget=0.02)).certificate.curve.chosen.drift
-        <= 0.02
-    )
+    careful = solve(*args, EraseSettings.preset("auto", drift_budget=0.02)).certificate
+    assert careful.curve.chosen.drift <= 0.02
 
 
 def test_many_concepts_share_the_rank():
@@ -411,7 +382,7 @@ def test_a_tidy_encoder_gets_the_firmer_prior_and_an_untidy_one_the_softer():
     )
     tidy = replace(tidy, retain=few)
     assert run(tidy, 2, EraseSettings.preset("auto")).settings.softness == pytest.approx(
-        FIRMER * softness
+        SECOND_SOFTNESS_RATIO * softness
     )
     # with more, either prior erases all of it here
     scarce = EraseSettings.preset("auto", drift_budget=0.1)

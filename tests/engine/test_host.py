@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from problems import make
+from problems import make, solve
 from torch.overrides import TorchFunctionMode
 
-from speed_erase.speed_ops import EraseSettings, Rows, solve
+from speed_erase.speed_ops import EraseSettings, Rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -147,8 +147,9 @@ for name in {modules!r}:
 """
 SOLVING = """
 import torch
-from speed_erase.speed_ops import solve
-erasure = solve({"layer": torch.randn(6, 8)}, torch.randn(1, 8), torch.randn(1, 8), torch.randn(3, 8))
+from speed_erase.speed_ops import RowSet, solve
+rows = RowSet.of(torch.randn(1, 8), torch.randn(1, 8), torch.randn(3, 8))
+erasure = solve({"layer": torch.randn(6, 8)}, rows)
 print(erasure.certificate.text())
 """
 FOREIGN = (
@@ -189,12 +190,11 @@ def test_the_engine_needs_no_comfyui_and_no_transformers():
     names = modules(
         "engine",
         "certificate",
-        "concepts",
-        "prompts",
+        "text",
         "encoders",
         "models",
         "files",
-        "gather",
+        "embed",
         "job",
         "erase",
     )
@@ -205,7 +205,7 @@ def test_the_engine_needs_no_comfyui_and_no_transformers():
 
 
 def test_what_people_write_is_read_without_torch():
-    names = modules("errors", "progress", "concepts", "prompts", "models", "job", "cli")
+    names = modules("errors", "progress", "text", "models", "job", "cli")
     done = fresh(
         (*FOREIGN, "torch", "numpy", "safetensors"),
         [name for name in names if "__main__" not in name],

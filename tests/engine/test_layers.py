@@ -8,10 +8,10 @@ import threading
 
 import pytest
 import torch
-from problems import make
+from problems import make, row_set, solve
 
-from speed_erase.speed_ops import EraseSettings, InputError, progress, solve
-from speed_erase.speed_ops.engine import layers
+from speed_erase.speed_ops import EraseSettings, InputError, progress
+from speed_erase.speed_ops.engine import layers, solver
 from speed_erase.speed_ops.engine.edits import LayerEdit
 
 FEW = EraseSettings()
@@ -65,16 +65,16 @@ def test_where_all_layers_share_the_null_space_they_take_turns(threads, workers)
 
 
 def test_a_large_eigenproblem_has_the_threads_for_itself(threads):
-    assert [layers.ways_at_once(side) for side in (768, 1734, 2048, 4096)] == [3, 2, 1, 0]
+    assert [solver.parallel_layers(side) for side in (768, 1734, 2048, 4096)] == [3, 2, 1, 0]
 
 
 def test_stopping_leaves_the_layers_that_have_not_begun(threads, workers, monkeypatch):
     problem = make(48, 2, 60, outs=(16,) * 24)
     told: list[tuple[int, int]] = []
     read: list[str] = []
-    load = layers.Solver.load
+    load = solver.Solver.load
     monkeypatch.setattr(
-        layers.Solver, "load", lambda self, key: read.append(key) or load(self, key)
+        solver.Solver, "load", lambda self, key: read.append(key) or load(self, key)
     )
 
     def stop(stage, done, total):
@@ -86,7 +86,9 @@ def test_stopping_leaves_the_layers_that_have_not_begun(threads, workers, monkey
     with pytest.raises(KeyboardInterrupt):
         solve(*problem.args(), FEW, progress=stop)
     assert told == [(0, 24), (1, 24), (2, 24)]
-    assert len(workers) <= len(read) <= 2 + 2 * layers.MOST_WAYS < 24, "weights wait in their file"
+    assert len(workers) <= len(read) <= 2 + 2 * solver.MAX_PARALLEL_LAYERS < 24, (
+        "weights wait in their file"
+    )
 
 
 def test_a_fault_in_one_layer_is_told_like_any_other(threads, monkeypatch):
@@ -111,7 +113,7 @@ def test_seconds_of_layers_side_by_side_add_up_to_those_that_passed(monkeypatch)
     clock = iter(range(0, 100, 10))
     monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
     watch = progress.Stopwatch()
-    with watch.side_by_side(2), watch.part("null space"):
+    with watch.parallel(2), watch.part("null space"):
         pass
     with watch.part("null space"):
         pass
@@ -123,20 +125,20 @@ def test_an_edit_wider_than_its_layer_is_measured_alike():
     one.
     """
     from speed_erase.speed_ops.certificate.measure import measure_edits
-    from speed_erase.speed_ops.engine.problem import prepare
+    from speed_erase.speed_ops.engine.prepare import prepare
 
     problem = make(32, 3, 40, outs=(16, 48))
     erasure = solve(*problem.args(), FEW)
-    ready = prepare(problem.targets, problem.anchors, problem.retain, problem.invariants, FEW)
+    ready = prepare(row_set(*problem.args()[1:]), FEW)
 
     def padded(edit: LayerEdit) -> LayerEdit:
         return edit.merged(
             LayerEdit(edit.up.new_zeros((len(edit.up), 40)), edit.down.new_ones((40, 32)))
         )
 
-    slim = measure_edits(problem.weights, erasure.edits, ready)
+    slim = measure_edits(problem.weights, erasure.edits, ready, FEW)
     wide = measure_edits(
-        problem.weights, {key: padded(edit) for key, edit in erasure.edits.items()}, ready
+        problem.weights, {key: padded(edit) for key, edit in erasure.edits.items()}, ready, FEW
     )
     for one, other in zip(slim.concepts, wide.concepts, strict=True):
         assert other.solved_median == pytest.approx(one.solved_median, rel=1e-9)

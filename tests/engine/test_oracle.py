@@ -8,9 +8,9 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from problems import make
+from problems import make, solve
 
-from speed_erase.speed_ops import EraseSettings, Rows, solve
+from speed_erase.speed_ops import EraseSettings, Rows
 from speed_erase.speed_ops.engine.closed_form import constraint_rows
 from speed_erase.speed_ops.engine.draws import generator, normal
 from speed_erase.speed_ops.engine.rows import canonical
@@ -28,10 +28,9 @@ SWITCHES = {
     "rank 3": {"augment_rank": 3},
     "soft constraints": {"mu": 0.5},
     "span": {"invariants": "span"},
-    "relative": {"threshold_mode": "relative", "threshold": 0.02},
     "filter scale": {"filter_scale": 0.6},
     "null space": {"method": "null_space"},
-    "beyond the anchor": {"aim": 1.25},
+    "beyond the anchor": {"overshoot": 1.25},
     "multi": {"threshold": 1e-4, "lam": 0.05, "ipf": False},
 }
 
@@ -140,7 +139,7 @@ def test_a_round_equals_its_formula(method, monkeypatch):
     weights.
     """
     # here every round is kept
-    monkeypatch.setattr("speed_erase.speed_ops.engine.layers.WORTH_A_ROUND", -1.0)
+    monkeypatch.setattr("speed_erase.speed_ops.engine.solver.MIN_ROUND_GAIN", -1.0)
     base = "uce" if method == "rece" else "null_space"
     settings = EraseSettings(method=base, lam=0.5, threshold=0.05)
     problem = make(24, 3, 10)
@@ -153,7 +152,7 @@ def test_a_round_equals_its_formula(method, monkeypatch):
     targets = torch.cat([problem.targets, torch.from_numpy(found.T)])
     anchors = torch.cat([problem.anchors, problem.anchors])
     rounds = {"method": "rece"} if method == "rece" else {"adversarial_rounds": 1}
-    ours = solve(*problem.args(), settings.but(**rounds))
+    ours = solve(*problem.args(), settings.replace(**rounds))
     groups = Rows(targets, (0, 1, 2, 0, 1, 2), ("a", "b", "c"), (False,) * 6)
     theirs = solve(
         problem.weights,

@@ -32,11 +32,10 @@ def smallest(W, r):
     return np.stack([v * np.sign(v[np.argmax(np.abs(v))]) for v in V])
 
 
-def projector(R, threshold, mode):
-    """Eq. 2 with the released code's threshold, or a share of the spectral energy."""
+def projector(R, threshold):
+    """Eq. 2 with the released code's threshold."""
     U, size, _ = np.linalg.svd(R)
-    below = np.cumsum(size[::-1])[::-1] <= threshold * size.sum()
-    null = size < threshold if mode == "absolute" else below
+    null = size < threshold
     return U[:, null] @ U[:, null].T
 
 
@@ -66,40 +65,35 @@ def speed(W, C1, Cs, C0, C2, s, *, target_share, retain_share, keep=None, draws=
                 columns.append(moved[:, good])
                 share.append(own[good])
             R, w = np.concatenate(columns, axis=1), np.concatenate(share)
-            P = projector((R * w) @ R.T / w.sum(), s.threshold, s.threshold_mode)
+            P = projector((R * w) @ R.T / w.sum(), s.threshold)
     C1C1, CsC1 = (C1 * target_share) @ C1.T, (Cs * target_share) @ C1.T
     M = np.linalg.inv(C1C1 @ P + s.lam * np.eye(d))  # eq. 12
     Q = np.eye(d)
     if s.iec and s.method == "speed" and C2.shape[1]:
         inner = C2.T @ P @ M @ C2 + s.mu * np.eye(C2.shape[1])
         Q = Q - M @ C2 @ np.linalg.pinv(inner, rcond=1e-11, hermitian=False) @ C2.T @ P
-    return s.aim * W @ (CsC1 - C1C1) @ P @ Q @ M  # eq. 11
+    return s.overshoot * W @ (CsC1 - C1C1) @ P @ Q @ M  # eq. 11
 
 
 def soft(W, C1, Cs, C0, C2, s, *, target_share, retain_share):
     """One layer's delta with a soft prior: the objective's own equations, the constraints by
     Lagrange multipliers.
 
-    min |D C1 - W (Cs - C1)|^2 + (lam / tau) |D C0|^2 + lam |D|^2, all of them means, with D C2 = 0
-    and, for `both`, D K = 0 for the span K that the null space keeps.
+    min |D C1 - W (Cs - C1)|^2 + (lam / tau) |D C0|^2 + lam |D|^2, all of them means, with D C2 = 0.
     """
     d = len(C1)
     R = (C0 * retain_share) @ C0.T / retain_share.sum()
     tau = s.softness * np.trace(R) / d
     held = [C2] if s.iec else []
-    if s.prior == "both":
-        kept = np.eye(d) - projector(R, s.threshold, s.threshold_mode)
-        U, size, _ = np.linalg.svd(kept)
-        held.append(U[:, size > 0.5])
     C1C1, CsC1 = (C1 * target_share) @ C1.T, (Cs * target_share) @ C1.T
     A, B = C1C1 + s.lam / tau * R + s.lam * np.eye(d), W @ (CsC1 - C1C1)
     if not held or not sum(part.shape[1] for part in held):
-        return s.aim * B @ np.linalg.inv(A)
+        return s.overshoot * B @ np.linalg.inv(A)
     U, size, _ = np.linalg.svd(np.concatenate(held, axis=1))
     H = U[:, : int((size > 1e-9 * size[0]).sum())]
     system = np.block([[A, H], [H.T, np.zeros((H.shape[1], H.shape[1]))]])
     wanted = np.concatenate([B, np.zeros((len(B), H.shape[1]))], axis=1)
-    return s.aim * (wanted @ np.linalg.inv(system))[:, :d]
+    return s.overshoot * (wanted @ np.linalg.inv(system))[:, :d]
 
 
 def uce(W, C1, Cs, C0, s, *, target_share, retain_share):
@@ -110,7 +104,7 @@ def uce(W, C1, Cs, C0, s, *, target_share, retain_share):
         + s.preserve_weight * (C0 * retain_share) @ C0.T
         + s.lam * np.eye(len(C1))
     )
-    return s.aim * s.erase_weight * W @ (CsC1 - C1C1) @ np.linalg.inv(system)
+    return s.overshoot * s.erase_weight * W @ (CsC1 - C1C1) @ np.linalg.inv(system)
 
 
 def adversarial(Ws, Vs, C1, reg):

@@ -91,9 +91,9 @@ class Workshop:
         """Phrases that the leak probe tried on it, with a description: (phrase, what is left,
         whether it leaks).
         """
-        from speed_erase.speed_ops.certificate.leak_probe import probe_leaks
         from speed_erase.speed_ops.checkpoints.source import TextSetup
         from speed_erase.speed_ops.checkpoints.verify import open_erased
+        from speed_erase.speed_ops.leak_probe import probe_leaks
 
         found = open_erased(erased.after, erased.before)
         job = found.stored.job

@@ -4,7 +4,7 @@ neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,3 +48,45 @@ def make(
         for i, out in enumerate(outs)
     }
     return Made(weights, *parts)
+
+
+def row_set(
+    targets,
+    anchors,
+    retain=None,
+    invariants=None,
+    *,
+    target_names=None,
+    retain_names=None,
+    **fields,
+):
+    """A `RowSet` from matrices, with any of its other fields."""
+    from speed_erase import speed_ops
+
+    rows = speed_ops.RowSet.of(
+        targets,
+        anchors,
+        retain,
+        invariants,
+        target_names=target_names,
+        retain_names=retain_names,
+    )
+    return replace(rows, **fields)
+
+
+def solve(
+    weights,
+    targets,
+    anchors,
+    retain=None,
+    invariants=None,
+    settings=None,
+    *,
+    progress=None,
+    **fields,
+):
+    """`speed_ops.solve` from matrices."""
+    from speed_erase import speed_ops
+
+    rows = row_set(targets, anchors, retain, invariants, **fields)
+    return speed_ops.solve(weights, rows, settings, progress=progress)

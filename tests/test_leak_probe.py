@@ -7,9 +7,9 @@ import torch
 from text_pico import full_prompt, tiny_encoder
 
 from speed_erase.speed_ops.certificate.certificate import bars_of
-from speed_erase.speed_ops.certificate.leak_probe import probe_leaks
 from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.errors import InputError
+from speed_erase.speed_ops.leak_probe import probe_leaks
 from speed_erase.speed_ops.text.concept_list import Concept
 
 CONCEPT = Concept("Vincent van Gogh", "art", "style", ("Vincent",))

@@ -16,18 +16,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..encoders.cache import CachedEncoder
-from ..encoders.encoder import TextEncoder
-from ..engine.edits import LayerEdit
-from ..engine.problem import WORK, check_weights, widen
-from ..errors import InputError
-from ..progress import Progress
-from ..text.concept_list import Concept, ConceptList
-from ..text.kinds import BARE, Prompt, Template, kind_of
-from ..text.names import fold, same_name_key
-from ..text.requests import RowRequest
-from ..text.tokens import Stream
-from .certificate import bars_of
+from .certificate.certificate import bars_of
+from .encoders.cache import CachedEncoder
+from .encoders.encoder import TextEncoder
+from .engine.edits import LayerEdit
+from .engine.prepare import WORK, check_weights, widen
+from .errors import InputError
+from .progress import Progress
+from .text.concept_list import Concept, ConceptList
+from .text.kinds import BARE, Prompt, Template, kind_of
+from .text.names import fold, same_name_key
+from .text.requests import RowRequest
+from .text.tokens import Stream
 
 Rung = Literal["name", "alias", "case", "surname", "possessive", "typo", "description"]
 

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from text_pico import WIDTH, full_prompt, tiny_encoder
 
-from speed_erase.speed_ops.embed import (
-    Gathered,
-    gather,
-    read_bare_names,
-    read_concepts,
-    read_contexts,
-    reading,
-)
+from speed_erase.speed_ops import embed as embedding
+from speed_erase.speed_ops.certificate.forecast import Forecast
+from speed_erase.speed_ops.embed import embed
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 from speed_erase.speed_ops.encoders.encoder import TextEncoder
 from speed_erase.speed_ops.engine.rows import Rows
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import InputError, SettingsError
+from speed_erase.speed_ops.inputs import TOKENS
 from speed_erase.speed_ops.job import Job
-from speed_erase.speed_ops.progress import Progress, Stopwatch
+from speed_erase.speed_ops.progress import Progress
 from speed_erase.speed_ops.text.concept_list import Concept, parse_concepts
 from speed_erase.speed_ops.text.kinds import KINDS
 from speed_erase.speed_ops.text.plan import EFFORTS, RowPlan
@@ -40,52 +37,30 @@ def encoder() -> ClipTextEncoder:
     return tiny_encoder("sd1")
 
 
-Rank = Callable[[Rows, Rows, Rows], Sequence[int]]
+def embedded(job, encoder, weights=None, **options) -> SimpleNamespace:
+    """The token rows of a job and what happened to its lists, as one."""
+    rows, report = embed(job, weights or layer(encoder), encoder, **options)
+    return SimpleNamespace(**vars(rows[TOKENS]), **vars(report))
 
 
-def gather_rows(
+def embed_rows(
     encoder: TextEncoder | CachedEncoder,
     concepts: Sequence[Concept],
     retain: RetainSet,
     plan: RowPlan,
-    rank: Rank | None = None,
+    ranked: Sequence[int] | None = None,
     progress: Progress | None = None,
-) -> Gathered:
-    """The steps of `gather` with a ranking of the test's own; without one every kept name gets
-    contexts.
-    """
-    reader, watch = reading(encoder), Stopwatch()
-    before = reader.encoded, reader.reused
-    with watch.part("concepts"):
-        rows = read_concepts(reader, concepts, plan, progress)
-    with watch.part("retain names"):
-        names = read_bare_names(reader, retain, plan, EraseSettings(), progress)
-    chosen: Sequence[int] = ()
-    if plan.rows == "context":
-        chosen = (
-            range(len(names.names))
-            if rank is None
-            else rank(rows.targets, rows.anchors, names.rows)
-        )
-    with watch.part("retain contexts"):
-        kept = read_contexts(reader, names, chosen, concepts, plan, progress)
-    return Gathered(
-        targets=rows.targets,
-        anchors=rows.anchors,
-        retain=kept,
-        invariants=rows.invariants,
-        probes=rows.probes,
-        trial=rows.trial,
-        held_out=None,
-        witnesses=None,
-        dropped=(),
-        unusable=tuple(names.unusable),
-        left_out=names.left_out,
-        in_context=len(chosen),
-        encoded=reader.encoded - before[0],
-        reused=reader.reused - before[1],
-        seconds=watch.seconds,
-    )
+) -> SimpleNamespace:
+    """The rows of a job where the forecast ranks these names; without any, all of them."""
+    order = tuple(range(len(retain))) if ranked is None else tuple(ranked)
+    job = Job(tuple(concepts), retain, EraseSettings(), replace(plan, names=len(order)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedding, "forecast", lambda *_: Forecast((), (), order))
+        return embedded(job, encoder, progress=progress)
+
+
+def layer(encoder: TextEncoder | CachedEncoder) -> dict[str, torch.Tensor]:
+    return {"a": torch.randn(24, encoder.width, generator=torch.Generator().manual_seed(1))}
 
 
 def whole(encoder: ClipTextEncoder, prompt: str) -> torch.Tensor:
@@ -106,7 +81,7 @@ def group(rows: Rows, index: int) -> torch.Tensor:
 
 def test_the_paper_s_rows(encoder: ClipTextEncoder) -> None:
     concepts = parse_concepts("Van Gogh -> art\nSnoopy | Snoopy Dog -> cartoon dog", "style")
-    found = gather_rows(encoder, concepts, parse_retain("Monet\nPaul Klee"), RowPlan.bare())
+    found = embed_rows(encoder, concepts, parse_retain("Monet\nPaul Klee"), RowPlan.bare())
     n, two = length(encoder, "van gogh"), length(encoder, "snoopy dog")
     assert close(group(found.targets, 0), whole(encoder, "Van Gogh")[[n]])
     assert close(group(found.anchors, 0), whole(encoder, "art")[[length(encoder, "art")]])
@@ -133,7 +108,7 @@ def test_the_paper_s_rows(encoder: ClipTextEncoder) -> None:
 
 
 def test_implicit_concepts_use_all_rows_after_the_start(encoder: ClipTextEncoder) -> None:
-    found = gather_rows(encoder, parse_concepts("nudity", "implicit"), RetainSet(), RowPlan.bare())
+    found = embed_rows(encoder, parse_concepts("nudity", "implicit"), RetainSet(), RowPlan.bare())
     assert close(found.targets.values, whole(encoder, "nudity")[1:])
     assert close(found.anchors.values, whole(encoder, "")[1:])
     assert found.retain.names == ("",) and close(found.retain.values, whole(encoder, "")[1:])
@@ -142,7 +117,7 @@ def test_implicit_concepts_use_all_rows_after_the_start(encoder: ClipTextEncoder
 
 def test_rows_that_cannot_differ_are_left_out(encoder: ClipTextEncoder) -> None:
     """Up to the first token that differs a causal encoder gives target and anchor the same rows."""
-    found = gather_rows(
+    found = embed_rows(
         encoder, parse_concepts("red car crash -> red car", "implicit"), RetainSet(), RowPlan.bare()
     )
     assert len(found.targets.values) == 76 - length(encoder, "red car")
@@ -152,12 +127,12 @@ def test_rows_that_cannot_differ_are_left_out(encoder: ClipTextEncoder) -> None:
 @pytest.mark.parametrize(("plan", "row"), [(RowPlan.bare(), 0), (RowPlan(rows="bare"), 2)])
 def test_an_empty_anchor_of_a_bare_name(encoder: ClipTextEncoder, plan: RowPlan, row: int) -> None:
     assert length(encoder, "Van Gogh") == 2
-    found = gather_rows(encoder, parse_concepts("Van Gogh ->", "style"), RetainSet(), plan)
+    found = embed_rows(encoder, parse_concepts("Van Gogh ->", "style"), RetainSet(), plan)
     assert close(found.anchors.values, whole(encoder, "")[[row]])
 
 
 def test_rows_in_context_pair_position_with_position(encoder: ClipTextEncoder) -> None:
-    found = gather_rows(
+    found = embed_rows(
         encoder, parse_concepts("Van Gogh -> modern abstract art", "style"), RetainSet(), SMALL
     )
     name, anchor = "Van Gogh", "modern abstract art"
@@ -182,7 +157,7 @@ def test_rows_in_context_pair_position_with_position(encoder: ClipTextEncoder) -
 
 
 def test_an_empty_anchor_in_context_leaves_the_name_out(encoder: ClipTextEncoder) -> None:
-    found = gather_rows(
+    found = embed_rows(
         encoder, parse_concepts("Van Gogh ->", "style"), RetainSet(), RowPlan(templates=1)
     )
     plain = whole(encoder, "a painting")
@@ -192,7 +167,7 @@ def test_an_empty_anchor_in_context_leaves_the_name_out(encoder: ClipTextEncoder
 
 
 def test_probes_stand_in_other_prompts(encoder: ClipTextEncoder) -> None:
-    found = gather_rows(encoder, parse_concepts("Van Gogh", "style"), RetainSet(), SMALL)
+    found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), RetainSet(), SMALL)
     targets, anchors = found.probes
     assert len(targets.values) == len(anchors.values) == 4 + 3 and all(targets.in_context)
     # Whole prompts: no row of the probes is a row of the solve, nor are two rows of the solve the
@@ -203,22 +178,13 @@ def test_probes_stand_in_other_prompts(encoder: ClipTextEncoder) -> None:
 
 def test_only_ranked_names_get_contexts(encoder: ClipTextEncoder) -> None:
     retain = parse_retain("Monet\nKlee\nDali", kind="style")
-    seen: list[tuple[Rows, Rows, Rows]] = []
-
-    def rank(targets: Rows, anchors: Rows, bare: Rows) -> list[int]:
-        seen.append((targets, anchors, bare))
-        return [1]
-
     plan = RowPlan(templates=2, retain_templates=1, probe_templates=1, hold_anchors=False)
-    found = gather_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan, rank)
-    assert seen[0][2].names == retain.names and len(seen[0][2].values) == 3
+    found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan, [1])
     assert [found.retain.groups.count(i) for i in range(3)] == [1, 1 + 3 + 4, 1]
     assert found.in_context == 1
     prompt = "a painting in the style of Klee"
     end = length(encoder, prompt) + 1
     assert close(group(found.retain, 1)[4:], whole(encoder, prompt)[[end - 1, end, end + 1, 76]])
-    with pytest.raises(InputError, match="beyond the 3"):
-        gather_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan, lambda *rows: [3])
 
 
 def test_captions_and_foreign_kinds_keep_their_own_contexts(encoder: ClipTextEncoder) -> None:
@@ -226,7 +192,7 @@ def test_captions_and_foreign_kinds_keep_their_own_contexts(encoder: ClipTextEnc
         "Ada Lovelace", "people", "person"
     )
     plan = RowPlan(templates=1, retain_templates=1, hold_anchors=False)
-    found = gather_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan)
+    found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan)
     caption = "a house by the sea"
     end = length(encoder, caption) + 1
     assert close(group(found.retain, 0), whole(encoder, caption)[[end - 1, end, end + 1, 76]])
@@ -235,7 +201,7 @@ def test_captions_and_foreign_kinds_keep_their_own_contexts(encoder: ClipTextEnc
 
 
 def test_anchors_and_plain_prompts_are_held(encoder: ClipTextEncoder) -> None:
-    found = gather_rows(
+    found = embed_rows(
         encoder, parse_concepts("Van Gogh\nMonet\nDali -> sketch", "style"), RetainSet(), SMALL
     )
     plain = [template.fill("").text for template in KINDS["style"].templates[:2]]
@@ -245,7 +211,7 @@ def test_anchors_and_plain_prompts_are_held(encoder: ClipTextEncoder) -> None:
 
 def test_what_is_erased_is_never_held(encoder: ClipTextEncoder) -> None:
     concepts = parse_concepts("Monet -> Manet\nManet -> painting\npainting -> art", "style")
-    names = gather_rows(encoder, concepts, RetainSet(), SMALL).retain.names
+    names = embed_rows(encoder, concepts, RetainSet(), SMALL).retain.names
     assert "Manet" not in names and "painting" not in names and "a painting" not in names
     assert "art" in names
 
@@ -255,9 +221,7 @@ def test_second_run_encodes_only_the_added_concept(tmp_path: Path) -> None:
 
     def run(text: str) -> tuple[int, int, torch.Tensor]:
         reader = CachedEncoder(tiny_encoder(), EmbeddingCache(tmp_path))
-        found = gather_rows(
-            reader, parse_concepts(text, "style"), retain, SMALL, lambda *rows: range(5)
-        )
+        found = embed_rows(reader, parse_concepts(text, "style"), retain, SMALL, range(5))
         assert found.seconds.keys() == {"concepts", "retain names", "retain contexts"}
         return found.encoded, found.reused, found.targets.values
 
@@ -271,33 +235,33 @@ def test_second_run_encodes_only_the_added_concept(tmp_path: Path) -> None:
 
 def test_unusable_retain_names_are_counted_and_targets_refused(encoder: ClipTextEncoder) -> None:
     long = "🤖🦾 " * 40
-    found = gather_rows(
+    found = embed_rows(
         encoder, parse_concepts("Van Gogh", "style"), parse_retain(f"Monet\n{long}"), RowPlan.bare()
     )
     assert found.retain.names == ("Monet",) and len(found.unusable) == 1
     with pytest.raises(InputError, match="takes 75"):
-        gather_rows(encoder, parse_concepts(long, "style"), RetainSet(), RowPlan.bare())
+        embed_rows(encoder, parse_concepts(long, "style"), RetainSet(), RowPlan.bare())
 
 
 def test_a_name_too_long_for_its_template_keeps_its_bare_row(encoder: ClipTextEncoder) -> None:
     long = "cat " * 73
     plan = RowPlan(templates=1, retain_templates=1, hold_anchors=False)
-    found = gather_rows(encoder, parse_concepts("Van Gogh", "style"), parse_retain(long), plan)
+    found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), parse_retain(long), plan)
     assert len(found.retain.values) == 1 and not found.unusable
 
 
 def test_clear_refusals(encoder: ClipTextEncoder) -> None:
     with pytest.raises(InputError, match="nothing to erase"):
-        gather_rows(encoder, (), RetainSet(), RowPlan())
+        embed_rows(encoder, (), RetainSet(), RowPlan())
     with pytest.raises(InputError, match=r"Line 7: .*are the same"):
-        gather_rows(
+        embed_rows(
             encoder,
             [Concept("KELVIN", "\u212aELVIN", "style", line=7)],
             RetainSet(),
             RowPlan.bare(),
         )
     with pytest.raises(InputError, match=r"Line 2: .*cannot read"):
-        gather_rows(
+        embed_rows(
             encoder, [Concept("\u2028", "art", "style", line=2)], RetainSet(), RowPlan.bare()
         )
     for bad in (
@@ -314,7 +278,7 @@ def test_clear_refusals(encoder: ClipTextEncoder) -> None:
 def test_progress_and_interrupt(encoder: ClipTextEncoder) -> None:
     stages: dict[str, tuple[int, int]] = {}
     concepts, retain = parse_concepts("Van Gogh", "style"), parse_retain("Monet\nKlee")
-    gather_rows(
+    embed_rows(
         encoder, concepts, retain, SMALL, progress=lambda s, d, t: stages.__setitem__(s, (d, t))
     )
     assert list(stages) == ["empty prompt", "concepts", "probes", "retain names", "retain contexts"]
@@ -326,12 +290,12 @@ def test_progress_and_interrupt(encoder: ClipTextEncoder) -> None:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            gather_rows(encoder, concepts, retain, SMALL, progress=stop)
+            embed_rows(encoder, concepts, retain, SMALL, progress=stop)
 
 
 @pytest.mark.parametrize("family", ["sd2", "sdxl"])
 def test_other_families(family: str) -> None:
-    found = gather_rows(
+    found = embed_rows(
         tiny_encoder(family), parse_concepts("Van Gogh", "style"), parse_retain("Monet"), SMALL
     )
     assert (
@@ -342,9 +306,7 @@ def test_other_families(family: str) -> None:
 def test_without_a_cache_no_retain_name_is_encoded_twice(encoder: ClipTextEncoder) -> None:
     retain = parse_retain("Monet\nKlee\nDali")
     plan = RowPlan(templates=1, retain_templates=1, probe_templates=1, hold_anchors=False)
-    found = gather_rows(
-        encoder, parse_concepts("Van Gogh", "style"), retain, plan, lambda *rows: []
-    )
+    found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan, [])
     # The empty prompt, two prompts and their anchors, one probe and its anchor, three names.
     assert found.encoded == 1 + 4 + 2 + 3
 
@@ -355,12 +317,8 @@ def big_job(names: int = 120, **changes: object) -> Job:
     return Job.of(tuple(parse_concepts("Van Gogh\nClaude Monet", "style")), retain, settings)
 
 
-def layer(encoder: ClipTextEncoder) -> dict[str, torch.Tensor]:
-    return {"a": torch.randn(24, encoder.width, generator=torch.Generator().manual_seed(1))}
-
-
 def test_names_and_prompts_to_judge_by_are_apart_from_the_edit(encoder: ClipTextEncoder) -> None:
-    found = gather(encoder, layer(encoder), big_job())
+    found = embedded(big_job(), encoder)
     kept, held, seen = (set(rows.names) for rows in (found.retain, found.held_out, found.witnesses))
     assert len(held) == 12 and len(seen) == 16 and not held & seen and not kept & (held | seen)
     for rows in (found.held_out, found.witnesses):
@@ -372,44 +330,56 @@ def test_names_and_prompts_to_judge_by_are_apart_from_the_edit(encoder: ClipText
 
 
 def test_captions_and_anchors_are_kept_whatever_the_list(encoder: ClipTextEncoder) -> None:
-    found = gather(encoder, layer(encoder), big_job())
+    found = embedded(big_job(), encoder)
     captions = set(builtin_retain("scenes").names)
     assert len(captions & set(found.retain.names)) >= EFFORTS["quick"].captions
     assert "art" in found.retain.names
 
 
 def test_the_plan_and_so_the_rows_are_the_same_every_time(encoder: ClipTextEncoder) -> None:
-    first, second = (gather(encoder, layer(encoder), big_job()) for _ in range(2))
+    first, second = (embedded(big_job(), encoder) for _ in range(2))
     for name in ("targets", "retain", "held_out", "witnesses"):
         mine, theirs = getattr(first, name), getattr(second, name)
         assert mine.names == theirs.names and torch.equal(mine.values, theirs.values)
-    assert set(gather(encoder, layer(encoder), big_job(seed=5)).held_out.names) != set(
-        first.held_out.names
-    )
+    assert set(embedded(big_job(seed=5), encoder).held_out.names) != set(first.held_out.names)
 
 
 def test_what_is_coming_is_said_before_and_what_was_left_out_after(
     encoder: ClipTextEncoder,
 ) -> None:
     said: list[str] = []
-    found = gather(encoder, layer(encoder), big_job(400), announce=said.append)
+    found = embedded(big_job(400), encoder, announce=said.append)
     (text,) = said
     assert "bare names are to be encoded: about" in text and "on this machine" in text
     assert found.left_out == 400 - 16 - 16 - EFFORTS["quick"].considered
-    assert gather(encoder, layer(encoder), big_job(120)).left_out == 0
+    assert embedded(big_job(120), encoder).left_out == 0
 
 
 def test_a_short_list_spares_no_witnesses(encoder: ClipTextEncoder) -> None:
-    found = gather(encoder, layer(encoder), big_job(12))
+    found = embedded(big_job(12), encoder)
     assert found.witnesses is None and found.held_out is not None and len(found.held_out.names) == 1
+
+
+class Recording:
+    """Passes everything on and records which texts are run."""
+
+    def __init__(self, encoder: ClipTextEncoder) -> None:
+        self.encoder, self.texts = encoder, set()
+
+    def __getattr__(self, name: str):
+        return getattr(self.encoder, name)
+
+    def encode(self, prompts, lengths, progress=None):
+        self.texts |= set(prompts)
+        return self.encoder.encode(prompts, lengths, progress)
 
 
 def test_positions_cost_no_text(encoder: ClipTextEncoder) -> None:
     """The rows of the whole prompt come from the very prompts that four of its rows came from."""
     job = big_job()
-    spread = gather(encoder, layer(encoder), job)
     few = replace(job, plan=replace(job.plan, positions=IN_CONTEXT, retain_positions=IN_CONTEXT))
-    four = gather(encoder, layer(encoder), few)
-    assert spread.encoded == four.encoded and len(spread.retain.values) > 2 * len(
-        four.retain.values
-    )
+    recordings = Recording(encoder), Recording(encoder)
+    every = embedded(job, recordings[0])
+    four = embedded(few, recordings[1])
+    assert recordings[0].texts == recordings[1].texts and len(recordings[0].texts) > 100
+    assert len(every.retain.values) > 2 * len(four.retain.values)

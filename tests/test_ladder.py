@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speed_erase.speed_ops.certificate.leak_probe import ladder, typos, variants
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
+from speed_erase.speed_ops.leak_probe import ladder, typos, variants
 from speed_erase.speed_ops.text.concept_list import Concept, parse_concepts
 from speed_erase.speed_ops.text.kinds import BARE, KINDS
 

@@ -1,0 +1,143 @@
+"""From the caller's rows to checked ones in working precision, with names set aside to judge by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .draws import generator, permutation
+from .pairs import check_pairs
+from .rows import Rows, RowSet, canonical
+from .settings import EraseSettings
+
+WORK = torch.float64
+"""Precision of the computation: float32 inverses would smear the edit's rank over hundreds of
+directions."""
+WITNESS_SHARE, MAX_WITNESSES, MIN_NAMES = 0.15, 60, 20
+"""Kept names that `auto` sets aside where the caller gave none: a share of them, enough for a mean
+that is good to a tenth. Lists shorter than the last number cannot spare any."""
+
+_LABELS = {
+    "targets": "target",
+    "anchors": "anchor",
+    "invariants": "invariant",
+    "probes": "probe",
+    "held_out": "held-out",
+    "witnesses": "witness",
+    "hold": "held",
+}
+
+
+def checked(rows: RowSet) -> RowSet:
+    """The same rows in working precision on the targets' device; refuses what cannot be solved."""
+    device, width = rows.targets.values.device, rows.width
+
+    def widen_rows(values: Tensor, field: str) -> Tensor:
+        label = _LABELS.get(field, field)
+        wide = values.detach().to(device, WORK)
+        if not bool(torch.isfinite(wide).all()):
+            raise InputError(
+                f"The {label} embeddings contain NaN or Inf: the text encoder is damaged or"
+                " overflowed."
+            )
+        if len(wide) and wide.shape[1] != width:
+            raise InputError(
+                f"The {label} embeddings are {wide.shape[1]} wide, but the targets are {width}"
+                " wide: encode all of them with the same text encoder."
+            )
+        return wide if len(wide) else wide.new_zeros((0, width))
+
+    rows = rows.map(widen_rows)
+    check_pairs(rows.targets, rows.anchors)
+    for label, pair in (("probe", rows.probes), ("trial", rows.trial)):
+        if pair is not None and len(pair[0].values):
+            if pair[0].names != rows.targets.names or pair[0].groups != pair[1].groups:
+                raise InputError(
+                    f"The {label} rows must belong to the targets, in their order, with an anchor"
+                    " row each."
+                )
+    return replace(
+        rows,
+        probes=_pair_or_none(rows.probes),
+        trial=_pair_or_none(rows.trial),
+        held_out=_rows_or_none(rows.held_out),
+        witnesses=_rows_or_none(rows.witnesses),
+        hold=_rows_or_none(rows.hold),
+    )
+
+
+def prepare(rows: RowSet, settings: EraseSettings) -> RowSet:
+    """Checked rows with the kept names in canonical order and some of them set aside."""
+    rows = checked(rows)
+    retain, held_out, witnesses = canonical(rows.retain), rows.held_out, rows.witnesses
+    if held_out is None:
+        count = round(settings.held_out * len(retain.names))
+        retain, held_out = _set_aside(retain, count, settings.seed, "held-out names")
+    witnesses_are_held_out = witnesses is not None
+    if witnesses is None and settings.preset_name == "auto" and settings.prior == "soft":
+        names = len(retain.names)
+        count = min(MAX_WITNESSES, round(WITNESS_SHARE * names)) if names >= MIN_NAMES else 0
+        retain, witnesses = _set_aside(retain, count, settings.seed, "witnesses")
+        witnesses_are_held_out = witnesses is not None
+        witnesses = witnesses or _rows_or_none(retain)
+    return replace(
+        rows,
+        retain=retain,
+        held_out=held_out,
+        witnesses=witnesses,
+        witnesses_are_held_out=witnesses_are_held_out,
+    )
+
+
+def check_weights(weights: Mapping[str, Tensor], width: int) -> None:
+    """Refuses a model without layers or with layers of another width, before any work is done."""
+    if not weights:
+        raise InputError(
+            "There is no layer to edit: the model has none of the cross-attention layers you asked"
+            " for."
+        )
+    for key, weight in weights.items():
+        if weight.ndim != 2 or weight.shape[1] != width:
+            raise InputError(
+                f"The layer {key} has shape {tuple(weight.shape)}, but the text embeddings are"
+                f" {width} wide: the text encoder does not belong to this model."
+            )
+
+
+def widen(weight: Tensor, key: str, like: Tensor) -> Tensor:
+    """One layer's weight in working precision on the device of the embeddings."""
+    wide = weight.to(like)
+    # One NaN or Inf anywhere makes the sum NaN or Inf, and no sum of half or single precision
+    # values overflows here.
+    size = float(torch.linalg.vector_norm(wide, 1))
+    if not math.isfinite(size):
+        raise InputError(
+            f"The layer {key} contains NaN or Inf: the model file is damaged. Use an intact copy."
+        )
+    if size == 0:
+        raise InputError(
+            f"The layer {key} contains only zeros: the model file is damaged. Use an intact copy."
+        )
+    return wide
+
+
+def _rows_or_none(rows: Rows | None) -> Rows | None:
+    return rows if rows is not None and len(rows.values) else None
+
+
+def _pair_or_none(pair: tuple[Rows, Rows] | None) -> tuple[Rows, Rows] | None:
+    return pair if pair is not None and len(pair[0].values) else None
+
+
+def _set_aside(names: Rows, count: int, seed: int, purpose: str) -> tuple[Rows, Rows | None]:
+    """Splits off some names, chosen by the seed among the canonically ordered names."""
+    if not count:
+        return names, None
+    aside = set(permutation(len(names.names), generator(seed, purpose))[:count])
+    remaining = [concept for concept in range(len(names.names)) if concept not in aside]
+    return names.take_concepts(remaining), names.take_concepts(sorted(aside))

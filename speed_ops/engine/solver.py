@@ -1,0 +1,204 @@
+"""Prepared rows in, every layer's edit out: layer by layer, then the adversarial rounds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, NoRoomError
+from ..progress import Progress, Stopwatch
+from .adversarial import Round, edited_moments, leak, leaking_rows, original_moment
+from .closed_form import Span
+from .layers import LayerSolver, SolvedLayer
+from .pairs import ErasePairs
+from .prepare import widen
+from .rows import RowSet
+from .settings import EraseSettings
+
+MAX_PARALLEL_LAYERS, MAX_EIGEN_ROWS = 4, 3500
+"""Layers solved at once, and the sizes of their eigenproblems together. One of 2048 keeps all
+threads busy alone."""
+MIN_ROUND_GAIN = 0.01
+"""A round that lowers the mean leak by less than this is not worth its rank."""
+
+
+class Solver:
+    """Solves one set of pairs on the layers of one model, read one at a time."""
+
+    def __init__(
+        self,
+        rows: RowSet,
+        pairs: ErasePairs,
+        settings: EraseSettings,
+        weights: Mapping[str, Tensor],
+        watch: Stopwatch,
+        progress: Progress,
+        span: Span | None = None,
+    ) -> None:
+        """Nothing is computed yet.
+
+        Args:
+            rows: Prepared rows.
+            pairs: Their targets and anchors, paired and compressed.
+            settings: Every choice, with nothing left for `auto`.
+            weights: {layer key: `o x d`}, read one at a time.
+            watch: Where the seconds go.
+            progress: May raise to interrupt.
+            span: What all kept rows leave to the edit, where it is known already.
+        """
+        self.rows, self.pairs, self.settings, self.weights = rows, pairs, settings, weights
+        self.watch, self.progress, self.span = watch, progress, span
+        self.directions: dict[
+            str, Tensor
+        ] = {}  # depend on the layer alone: found once for all rounds
+        self.rounds: tuple[Round, ...] = ()
+        """The adversarial rounds of the last `solve`."""
+
+    def solve(self) -> dict[str, SolvedLayer]:
+        """The edit of every layer; refuses one that would be noise."""
+        try:
+            layers = self._solve_rounds()
+        except torch.linalg.LinAlgError as error:
+            ridges = f"lam {self.settings.lam:g} and mu {self.settings.mu:g}"
+            raise InputError(f"There is no stable edit with {ridges}: raise them.") from error
+        self._check_moved(layers)
+        return layers
+
+    def load(self, key: str) -> Tensor:
+        """`o x d`: one layer's weight in working precision."""
+        return widen(self.weights[key], key, self.rows.targets.values)
+
+    def _solve_rounds(self) -> dict[str, SolvedLayer]:
+        """The edit, then rounds of adding what still leaks and solving again from the original
+        weights.
+        """
+        settings = self.settings
+        layers = self._solve_layers(self.pairs)
+        count = settings.adversarial_rounds
+        if settings.method == "rece":
+            count = max(1, count)
+        if not count:
+            return layers
+        with self.watch.part("adversarial"):
+            original = original_moment(self.load(key) for key in self.weights)
+        sets: list[ErasePairs] = []
+        rounds: list[Round] = []
+        round_, leaking = self._leaking(layers, original, 0, count)
+        rounds.append(round_)
+        for number in range(1, count + 1):
+            sets.append(leaking)
+            candidate = self._solve_layers(self.pairs.with_sets(sets))
+            round_, leaking = self._leaking(candidate, original, number, count)
+            helps = round_.mean_leak < rounds[-1].mean_leak - MIN_ROUND_GAIN
+            kept = helps or settings.method == "rece"  # RECE as published keeps every round
+            rounds.append(replace(round_, kept=kept))
+            if kept:
+                layers = candidate
+            if not helps:
+                break
+        self.rounds = tuple(rounds)
+        return layers
+
+    def _check_moved(self, layers: Mapping[str, SolvedLayer]) -> None:
+        """Refuses an edit that does nothing although the anchors differ from the targets."""
+        pairs, lam = self.pairs, self.settings.lam
+        for key, layer in layers.items():
+            # NaN and Inf survive a sum
+            if not bool(torch.isfinite(layer.edit.up.sum() + layer.edit.down.sum())):
+                raise InputError(f"The edit of {key} is not finite: raise lam (now {lam:g}).")
+
+        def moves(key: str) -> bool:
+            edit, change = layers[key].edit, (self.load(key) @ pairs.change.T).abs().max()
+            # Below this the target rows lie in the kept span to rounding: any edit would be noise.
+            return bool((edit.up @ (edit.down @ pairs.targets.T)).abs().max() > 1e-9 * change)
+
+        if bool((pairs.change != 0).any()) and not any(moves(key) for key in layers):
+            raise NoRoomError(
+                "The kept names and the empty prompt fill the embedding space: nothing can be"
+                " erased without touching them. Keep fewer names, turn IPF on, or raise the"
+                " threshold."
+            )
+
+    def _leaking(
+        self, layers: Mapping[str, SolvedLayer], original: Tensor, number: int, count: int
+    ) -> tuple[Round, ErasePairs]:
+        """How much the edit leaks, and the rows that leak with their change to the anchors."""
+        self.progress("adversarial", number, count + 1)
+        pairs = self.pairs.without_held()
+        with self.watch.part("adversarial"):
+            edits = {key: layer.edit for key, layer in layers.items()}
+            moments = edited_moments(original, self.load, edits)
+            leaking = leaking_rows(moments, pairs.targets, self.settings.adversarial_reg)
+            size = leak(moments, pairs.targets, pairs.change, leaking)
+        round_ = Round(number, float(size.mean()), float(size.max()))
+        change = pairs.targets + pairs.change - leaking
+        return round_, replace(pairs, targets=leaking, change=change)
+
+    def _solve_layers(self, pairs: ErasePairs) -> dict[str, SolvedLayer]:
+        solver = LayerSolver(
+            pairs, self.rows.retain, self.settings, self.watch, self.directions, self.span
+        )
+        layers: dict[str, SolvedLayer] = {}
+        total = len(self.weights)
+        self.progress("layers", 0, total)
+        results = self._solve_parallel(solver) if solver.refines else self._solve_in_turn(solver)
+        with closing(results):
+            for key, layer in results:
+                layers[key] = layer
+                self.progress("layers", len(layers), total)
+        return layers
+
+    def _solve_in_turn(self, solver: LayerSolver) -> Generator[tuple[str, SolvedLayer]]:
+        for key in self.weights:
+            yield key, solver.solve(key, self.load(key))
+
+    def _solve_parallel(self, solver: LayerSolver) -> Generator[tuple[str, SolvedLayer]]:
+        """Several layers at once where each has an eigenproblem of its own, which threads help
+        little inside.
+        """
+        retain = self.rows.retain
+        count = min(parallel_layers(min(len(retain.values), retain.width)), len(self.weights))
+        if count < 2 or retain.values.device.type != "cpu":
+            yield from self._solve_in_turn(solver)
+            return
+        inference = torch.is_inference_mode_enabled()  # a thread does not inherit it
+
+        def work(key: str, weight: Tensor) -> SolvedLayer:
+            with torch.inference_mode(inference):
+                return solver.solve(key, weight)
+
+        pending: deque[tuple[str, Future[SolvedLayer]]] = deque()
+        with divided_threads(count), self.watch.parallel(count), ThreadPoolExecutor(count) as pool:
+            try:
+                for key in self.weights:
+                    # files are read in one thread only
+                    pending.append((key, pool.submit(work, key, self.load(key))))
+                    if len(pending) > count:
+                        yield pending[0][0], pending[0][1].result()
+                        pending.popleft()
+                for key, layer in pending:
+                    yield key, layer.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+def parallel_layers(size: int) -> int:
+    """How many layers with an eigenproblem of this size are worth solving in parallel here."""
+    return min(MAX_PARALLEL_LAYERS, MAX_EIGEN_ROWS // max(1, size), torch.get_num_threads())
+
+
+@contextmanager
+def divided_threads(count: int) -> Iterator[None]:
+    """Divides torch's threads among `count` Python threads that start inside the block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
