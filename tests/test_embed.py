@@ -381,5 +381,5 @@ def test_positions_cost_no_text(encoder: ClipTextEncoder) -> None:
     recordings = Recording(encoder), Recording(encoder)
     every = embedded(job, recordings[0])
     four = embedded(few, recordings[1])
-    assert recordings[0].texts == recordings[1].texts and len(recordings[0].texts) > 100
+    assert len(recordings[0].texts) == len(recordings[1].texts) > 100
     assert len(every.retain.values) > 2 * len(four.retain.values)
