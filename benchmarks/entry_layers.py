@@ -27,7 +27,7 @@ from torch import Tensor
 
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.t5 import T5TextEncoder
-from speed_erase.speed_ops.encoders.tokenizers import t5_words
+from speed_erase.speed_ops.encoders.tokenizers import t5_tokenizer
 from speed_erase.speed_ops.models.families import by_name
 
 from .frontier import cells
@@ -47,7 +47,7 @@ def narrow_t5() -> T5TextEncoder:
     """
     row = replace(by_name("flux-dev").encoders[0], length=LENGTH, layers=BLOCKS)
     tensors = {f"{row.folder}/{name}": value for name, value in _t5_tensors()}
-    return T5TextEncoder(tensors, row, t5_words(None, ()))
+    return T5TextEncoder(tensors, row, t5_tokenizer(None, ()))
 
 
 def _t5_tensors() -> Iterator[tuple[str, Tensor]]:

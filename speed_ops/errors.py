@@ -15,6 +15,11 @@ class SpeedError(Exception):
     code = "unexpected"
     """What kind of fault it is, for programs: see `error_code`."""
 
+    def __init__(self, message: str = "", **data: object) -> None:
+        super().__init__(message)
+        self.data = data
+        """Details for programs and hosts; `advice` is a key that a host turns into its own hint."""
+
 
 class SettingsError(SpeedError, ValueError):
     """A setting is out of its range, or two settings contradict each other."""

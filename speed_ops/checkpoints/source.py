@@ -17,7 +17,7 @@ from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
 from ..encoders.encoder import EncoderPart, JoinedTextEncoder, PairedTextEncoder, TextEncoder
 from ..encoders.t5 import T5TextEncoder
-from ..encoders.tokenizers import clip_words, t5_words
+from ..encoders.tokenizers import clip_tokenizer, t5_tokenizer
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint, checkpoint_hash
 from ..files.tensors import read_scaled, tensors_hash
@@ -274,7 +274,7 @@ class TextSetup:
         parts: list[EncoderPart] = []
         beside = [row for row in files.found if row.placed == "beside"]
         if beside:
-            words = clip_words(self.tokenizer, files.holders)
+            words = clip_tokenizer(self.tokenizer, files.holders)
             clip = ClipTextEncoder(files, beside, words, self.clip_skip, self.device, files.pooled)
             pooled = (
                 family.pooled.first_column(files.pooled[0].name)
@@ -285,7 +285,7 @@ class TextSetup:
         for row in files.found:
             if row.placed == "below":
                 t5 = T5TextEncoder(
-                    files, row, t5_words(self.tokenizer, files.holders), self.clip_skip, self.device
+                    files, row, t5_tokenizer(self.tokenizer, files.holders), self.clip_skip, self.device
                 )
                 parts.append(EncoderPart(t5))
         if family.entry is None:
@@ -302,7 +302,7 @@ class TextSetup:
         """
         if not files.pooled:
             return rows
-        words = clip_words(self.tokenizer, files.holders)
+        words = clip_tokenizer(self.tokenizer, files.holders)
         return PairedTextEncoder(
             rows, ClipTextEncoder(files, files.pooled, words, None, self.device, files.pooled)
         )

@@ -35,31 +35,28 @@ from .names import (
 _ARROW = re.compile(rf"-{INVISIBLE.pattern}*>|→")
 _SHAFTS = "-‐‑‒–—―−⁃˗﹘﹣－=＝~～"
 _DRAWN_ARROW = re.compile(rf"<?[{_SHAFTS}]+\s*[>＞]+")
-"""What people type for an arrow: `->`, which is one, and `=>`, `-->`, `—>`, `- >` and the like,
-which are not.
-"""
+"""What people type for an arrow: `->` is one; `=>`, `-->`, `—>` and `- >` are not."""
+_ARROW_BLOCKS = (
+    (0x2190, 0x21FF),
+    (0x2794, 0x27FF),
+    (0x2900, 0x297F),
+    (0x2B00, 0x2BFF),
+    (0x1F800, 0x1F8FF),
+)
 _OTHER_ARROWS = "".join(
     chr(code)
-    for first, last in (
-        (0x2190, 0x21FF),
-        (0x2794, 0x27FF),
-        (0x2900, 0x297F),
-        (0x2B00, 0x2BFF),
-        (0x1F800, 0x1F8FF),
-    )
+    for first, last in _ARROW_BLOCKS
     for code in range(first, last + 1)
     if "RIGHTWARDS" in unicodedata.name(chr(code), "") and chr(code) != "→"
 )
 _OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}￫])")
-"""Arrows to the right after a name; one that ends an emoji (a runner to the right) is none."""
+"""Arrows to the right after a name, except one that ends an emoji (a runner to the right)."""
 _FILE_NAME = re.compile(
     r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)|[.~]{0,2}[/\\].*)",
     re.IGNORECASE,
 )
 KIND_MARK = "||"
-"""Before the kind of one line. No list from before it can hold one: it was an empty alias, which is
-refused.
-"""
+"""Precedes the kind of one line."""
 TARGET_COLUMNS = ("target", "concept", "name")
 LIST_SUFFIXES = (".txt", ".csv", ".tsv")
 
@@ -76,9 +73,9 @@ class Concept:
     """Other names for the same thing, erased with it."""
     line: int = 0
     source: str = ""
-    """File or list the line stands in; empty for typed text."""
+    """File or list that has the line; empty for typed text."""
     cleaned: tuple[str, ...] = field(default=(), compare=False)
-    """Those of its names that invisible characters were removed from."""
+    """Names of the concept from which invisible characters were removed."""
 
     @property
     def phrases(self) -> tuple[str, ...]:
@@ -87,11 +84,11 @@ class Concept:
 
     @property
     def where(self) -> str:
-        """The place to look, for messages."""
-        return _place(self.source, self.line)
+        """Where to look, for messages."""
+        return _where(self.source, self.line)
 
     def as_line(self, with_kind: bool = False) -> str:
-        """The line that parses to this concept; `with_kind`, in a list of any kind."""
+        """The line that parses to this concept; `with_kind`: whatever the kind of the list."""
         line = f"{' | '.join(self.phrases)} -> {self.anchor}".rstrip()
         return f"{line} {KIND_MARK} {self.kind}" if with_kind else line
 
@@ -108,11 +105,9 @@ class ConceptList(Sequence[Concept]):
                 f"There are {len(self.concepts):,} concepts: erase at most {MAX_CONCEPTS:,} in one"
                 " list."
             )
-        known = _Known()
+        owners: dict[str, Concept] = {}
         for concept in self.concepts:
-            _refuse_many_aliases(concept)
-        for concept in self.concepts:
-            known.add(concept)
+            _claim_names(concept, owners)
 
     def __len__(self) -> int:
         return len(self.concepts)
@@ -132,7 +127,7 @@ class ConceptList(Sequence[Concept]):
         return ConceptList(self.concepts + other.concepts)
 
     def as_text(self) -> str:
-        """The list as a user would type it; the kinds stand in it where there are several."""
+        """The list as a user would type it, with kinds where there are several."""
         mixed = len({concept.kind for concept in self.concepts}) > 1
         return "\n".join(concept.as_line(mixed) for concept in self.concepts)
 
@@ -146,13 +141,22 @@ def parse_concepts(text: str, kind: str, source: str = "", *, comments: bool = T
     """Parses typed text: `target`, `target -> anchor`, `target | alias -> anchor`; `target ->`
     leaves the name out.
 
-    `|| style` at the end of a line gives it a kind of its own. Commas, parentheses and braces are
-    part of a name. `#` at the start of a line or after a space opens a comment, unless there are no
-    `comments`.
+    `|| style` at the end of a line sets the kind of that line. Commas, parentheses and braces are
+    part of a name.
+
+    Args:
+        text: One concept per line.
+        kind: Kind of the lines that set none.
+        source: File or list of the text, for messages.
+        comments: Whether `#` at the start of a line or after a space opens a comment.
     """
     kind_of(kind)
-    lines = content_lines(text, comments)
-    return ConceptList(tuple(_line_concept(line, kind, number, source) for number, line in lines))
+    return ConceptList(
+        tuple(
+            _parse_line(line, kind, number, source)
+            for number, line in content_lines(text, comments)
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -162,134 +166,129 @@ class ReadLine:
     line: int
     concept: Concept | None
     problem: str
-    """Why it is refused, in the words that a run would use; empty where it is not."""
+    """Why a run would refuse it; empty where it would not."""
 
 
 def read_lines(text: str, kind: str) -> list[ReadLine]:
-    """As `parse_concepts`, for somebody who is still writing: every line is read, whatever is wrong
-    with others.
-    """
-    found: list[ReadLine] = []
-    known = _Known()
+    """As `parse_concepts`, for an editor: every line is read, whatever is wrong with others."""
+    lines: list[ReadLine] = []
+    owners: dict[str, Concept] = {}
     for number, line in content_lines(text):
         concept = None
+        problem = ""
         try:
-            concept = _line_concept(line, kind, number, "")
-            _refuse_many_aliases(concept)
-            known.add(concept)
-            found.append(ReadLine(number, concept, ""))
+            concept = _parse_line(line, kind, number, "")
+            _claim_names(concept, owners)
         except SpeedError as error:
-            found.append(ReadLine(number, concept, str(error)))
-    return found
+            problem = str(error)
+        lines.append(ReadLine(number, concept, problem))
+    return lines
 
 
-def _line_concept(line: str, kind: str, number: int, source: str) -> Concept:
-    where = _place(source, number)
-    line, own_kind = _without_kind(line, where)
-    kind = own_kind or kind
+def _parse_line(line: str, kind: str, number: int, source: str) -> Concept:
+    where = _where(source, number)
+    line, line_kind = _split_kind(line, where)
+    kind = line_kind or kind
     _refuse_look_alikes(fold(line), where)
-    parts = _ARROW.split(line)
-    if len(parts) > 2:
+    names_text, *anchors = _ARROW.split(line)
+    if len(anchors) > 1:
         raise InputError(
             f"{where}: there is more than one arrow; write one concept per line, as 'name ->"
             " anchor'."
         )
-    names = parts[0].split("|")
-    target, aliases = _phrases(names, where)
-    anchor = clean_name(parts[1], where) if len(parts) == 2 else kind_of(kind).anchor
+    names = names_text.split("|")
+    target, *aliases = _clean_names(names, where)
+    anchor = clean_name(anchors[0], where) if anchors else kind_of(kind).anchor
     if "|" in anchor:
         raise InputError(f"{where}: put aliases before the arrow; the anchor is a single phrase.")
-    return Concept(target, anchor, kind, aliases, number, source, _cleaned([*names, *parts[1:]]))
+    cleaned = _with_invisible([*names, *anchors])
+    return Concept(target, anchor, kind, tuple(aliases), number, source, cleaned)
 
 
-def _without_kind(line: str, where: str) -> tuple[str, str]:
-    """The line without the kind at its end, and that kind; empty where it has none of its own."""
-    rest, mark, written = line.rpartition(KIND_MARK)
+def _split_kind(line: str, where: str) -> tuple[str, str]:
+    """The line without the kind at its end, and that kind; empty where it sets none."""
+    names, mark, kind_text = line.rpartition(KIND_MARK)
     if not mark:
         return line, ""
-    kind = fold(written).casefold()
+    kind = fold(kind_text).casefold()
     if kind not in KINDS:
-        wrong = (
-            f"there is no kind {quoted(kind)}{suggestion(kind, KINDS)}"
-            if kind
-            else "the kind is missing"
-        )
+        problem = f"there is no kind {quoted(kind)}{suggestion(kind, KINDS)}"
         raise InputError(
-            f"{where}: {wrong}; after '{KIND_MARK}' write {', '.join(KINDS)}. A single '|' stands"
-            " before an alias."
+            f"{where}: {problem if kind else 'the kind is missing'}; after '{KIND_MARK}' write"
+            f" {', '.join(KINDS)}. A single '|' stands before an alias."
         )
-    return rest, kind
+    return names, kind
 
 
 def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
-    """Parses csv: a column `target`, `concept` or `name`; `anchor`, `aliases` (split at `|`) and
-    `kind` if present.
+    """Parses csv: a column `target`, `concept` or `name`, and optionally `anchor`, `aliases` (split
+    at `|`) and `kind`.
 
-    An empty cell takes the default: the kind given here, or the anchor of the row's kind.
+    Args:
+        text: The table, with a header.
+        kind: Kind of the rows that set none. A row without an anchor has that of its kind.
+        source: File or list of the text, for messages.
     """
-    name = source or "The table"
-    header, rows = table_rows(text, name)
-    target_column = find_column(header, TARGET_COLUMNS, name)
-    optional = {
-        key: header.index(key) if key in header else None for key in ("anchor", "aliases", "kind")
-    }
-    found: list[Concept] = []
+    label = source or "The table"
+    header, rows = table_rows(text, label)
+    target_column = find_column(header, TARGET_COLUMNS, label)
+    anchor_column, alias_column, kind_column = (
+        header.index(name) if name in header else None for name in ("anchor", "aliases", "kind")
+    )
+    concepts: list[Concept] = []
     for number, row in rows:
-        where = _place(source, number)
-        row_kind = cell(row, optional["kind"]).strip().casefold() or kind
-        names = [
-            cell(row, target_column),
-            *filter(str.strip, cell(row, optional["aliases"]).split("|")),
-        ]
-        for one in names:
-            _refuse_look_alikes(fold(one), where)
-        target, aliases = _phrases(names, where)
-        own_anchor = cell(row, optional["anchor"])
-        anchor = clean_name(own_anchor, where) or kind_of(row_kind).anchor
-        found.append(
-            Concept(
-                target, anchor, row_kind, aliases, number, source, _cleaned([*names, own_anchor])
-            )
-        )
-    return ConceptList(tuple(found))
+        where = _where(source, number)
+        row_kind = cell(row, kind_column).strip().casefold() or kind
+        aliases_text = cell(row, alias_column).split("|")
+        names = [cell(row, target_column), *filter(str.strip, aliases_text)]
+        for name in names:
+            _refuse_look_alikes(fold(name), where)
+        target, *aliases = _clean_names(names, where)
+        anchor_text = cell(row, anchor_column)
+        anchor = clean_name(anchor_text, where) or kind_of(row_kind).anchor
+        cleaned = _with_invisible([*names, anchor_text])
+        concepts.append(Concept(target, anchor, row_kind, tuple(aliases), number, source, cleaned))
+    return ConceptList(tuple(concepts))
 
 
 def read_concepts(path: str | Path, kind: str) -> ConceptList:
-    """Reads a list: a table where its name ends in `.csv` or `.tsv`, else one concept a line. `-`:
-    standard input.
+    """Reads a list: a table where its name ends in `.csv` or `.tsv`, else one concept per line. `-`
+    is standard input.
     """
-    file = Path(path)
-    parse = parse_concepts if list_suffix(file, LIST_SUFFIXES) == ".txt" else parse_concept_table
-    return parse(read_text_file(file), kind, list_label(file))
+    path = Path(path)
+    parse = parse_concepts if list_suffix(path, LIST_SUFFIXES) == ".txt" else parse_concept_table
+    return parse(read_text_file(path), kind, list_label(path))
 
 
-def _cleaned(raw: Sequence[str]) -> tuple[str, ...]:
-    """Names that stand for something else than what was written, as far as one could not see it."""
-    return tuple(name for text in raw if has_invisible(text) and (name := fold(text)))
+def _with_invisible(texts: Sequence[str]) -> tuple[str, ...]:
+    """The names, as they are used, that were written with invisible characters."""
+    return tuple(name for text in texts if has_invisible(text) and (name := fold(text)))
 
 
 def _refuse_look_alikes(line: str, where: str) -> None:
-    """What was meant as an arrow or as a file would otherwise be taken for a part of a name."""
+    """Raises for what was meant as an arrow or as a file and would be read as part of a name."""
     refuse_control(line, where)
     if _FILE_NAME.fullmatch(line):
         raise InputError(
-            f"{where}: {quoted(line)} looks like a file: give it with --concepts-file on the"
-            " command line, or as the node's file."
+            f"{where}: {quoted(line)} looks like a file: give it as a list file, not as a name.",
+            advice="concept-file",
         )
-    drawn = [found.group() for found in _DRAWN_ARROW.finditer(line) if found.group() != "->"]
-    drawn += [found.group(1) for found in _OTHER_ARROW.finditer(line)]
-    if drawn:
+    arrows = [match.group() for match in _DRAWN_ARROW.finditer(line) if match.group() != "->"]
+    arrows += [match.group(1) for match in _OTHER_ARROW.finditer(line)]
+    if arrows:
         raise InputError(
-            f"{where}: {quoted(drawn[0])} is not an arrow here; write '->', as in 'name -> anchor'."
+            f"{where}: {quoted(arrows[0])} is not an arrow here; write '->', as in 'name ->"
+            " anchor'."
         )
 
 
-def _place(source: str, line: int) -> str:
+def _where(source: str, line: int) -> str:
     return f"{source}, line {line}" if source else f"Line {line}"
 
 
-def _phrases(parts: Sequence[str], where: str) -> tuple[str, tuple[str, ...]]:
-    names = [clean_name(part, where) for part in parts]
+def _clean_names(texts: Sequence[str], where: str) -> list[str]:
+    """The target and its aliases."""
+    names = [clean_name(text, where) for text in texts]
     if not names[0]:
         raise InputError(f"{where}: there is no name to erase; write 'name -> anchor'.")
     if not all(names):
@@ -299,44 +298,36 @@ def _phrases(parts: Sequence[str], where: str) -> tuple[str, tuple[str, ...]]:
             raise InputError(
                 f"{where}: {quoted(name)} contains '|' or an arrow, which cannot be part of a name."
             )
-    return names[0], tuple(names[1:])
+    return names
 
 
-def _refuse_many_aliases(concept: Concept) -> None:
+def _claim_names(concept: Concept, owners: dict[str, Concept]) -> None:
+    """Adds a concept's names to `owners`; refuses repeats, contradictions and a name that would
+    become itself.
+    """
+    where, anchor_key = concept.where, same_name_key(concept.anchor)
     if len(concept.aliases) > MAX_ALIASES:
-        count = f"{len(concept.aliases)} aliases; the limit is {MAX_ALIASES}"
-        raise InputError(f"{concept.where}: {quoted(concept.target)} has {count}.")
-
-
-class _Known:
-    """Concepts that do not contradict each other, so far."""
-
-    def __init__(self) -> None:
-        self._owner: dict[str, Concept] = {}
-
-    def add(self, concept: Concept) -> None:
-        """One more; a repeat, a contradiction or a name that would become itself is refused."""
-        for phrase in concept.phrases:
-            key = same_name_key(phrase)
-            if key in self._owner:
-                _refuse_repeat(phrase, concept, self._owner[key])
-            if key == same_name_key(concept.anchor):
-                raise InputError(
-                    f"{concept.where}: {quoted(phrase)} would become itself; choose another anchor."
-                )
-            self._owner[key] = concept
-
-
-def _refuse_repeat(phrase: str, concept: Concept, earlier: Concept) -> None:
-    place = _lower(earlier.where)
-    if same_name_key(concept.anchor) != same_name_key(earlier.anchor):
         raise InputError(
-            f"{concept.where}: {quoted(phrase)} should become {quoted(concept.anchor)}, but {place}"
-            f" says {quoted(earlier.anchor)}; keep one of the two lines."
+            f"{where}: {quoted(concept.target)} has {len(concept.aliases)} aliases; the limit is"
+            f" {MAX_ALIASES}."
         )
-    raise InputError(
-        f"{concept.where}: {quoted(phrase)} is already in {place}; remove one of the two."
-    )
+    for phrase in concept.phrases:
+        key = same_name_key(phrase)
+        if owner := owners.get(key):
+            owner_where = _lower(owner.where)
+            if anchor_key != same_name_key(owner.anchor):
+                raise InputError(
+                    f"{where}: {quoted(phrase)} should become {quoted(concept.anchor)}, but"
+                    f" {owner_where} says {quoted(owner.anchor)}; keep one of the two lines."
+                )
+            raise InputError(
+                f"{where}: {quoted(phrase)} is already in {owner_where}; remove one of the two."
+            )
+        if key == anchor_key:
+            raise InputError(
+                f"{where}: {quoted(phrase)} would become itself; choose another anchor."
+            )
+        owners[key] = concept
 
 
 def _lower(where: str) -> str:
@@ -349,11 +340,13 @@ def _notes(concepts: Sequence[Concept]) -> Iterator[str]:
     erased = {same_name_key(phrase): concept for concept in concepts for phrase in concept.phrases}
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
     for concept in concepts:
-        anchor, other = quoted(concept.anchor), erased.get(same_name_key(concept.anchor))
-        if other is not None:
+        anchor = quoted(concept.anchor)
+        if owner := erased.get(same_name_key(concept.anchor)):
             yield (
-                f"{concept.where}: the anchor {anchor} is also erased, in {_lower(other.where)}; "
+                f"{concept.where}: the anchor {anchor} is also erased, in {_lower(owner.where)}; "
                 f"{quoted(concept.target)} becomes what {anchor} was before."
             )
-        elif found := index.match(concept.anchor):
-            yield f"{concept.where}: the anchor {anchor} contains {quoted(found)}, which is erased."
+        elif phrase := index.match(concept.anchor):
+            yield (
+                f"{concept.where}: the anchor {anchor} contains {quoted(phrase)}, which is erased."
+            )

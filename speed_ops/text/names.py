@@ -1,50 +1,43 @@
-"""Names as people type them or keep them in files: one spelling, comments, tables, whole-word
-search, all bounded.
-"""
+"""Names as people type them or store them in files: spelling, comments, tables, word search."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import re
 import stat
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from ..errors import FileError, InputError, NotFoundError
 
-# Limits of what people write. Recipes are written and read by the same ones: what can be asked for
-# can be stored.
+# Limits of what people write. Recipes have the same ones, so that every job can be stored.
 MAX_BYTES = 16 * 2**20
-"""Largest list file read. A hundred thousand names are about 2 MB; more than this is not a list of
-names.
-"""
+"""Largest list file. A hundred thousand names are about 2 MB."""
 MAX_NAMES = 500_000
-"""Most names in one list: beyond, memory and time are no longer those of a list."""
+"""Most names in one list."""
 MAX_NAME = 300
 """Longest name in characters. A text encoder takes 75 tokens, seldom more than this."""
 MAX_CONCEPTS = 10_000
-"""Most concepts in one list, ten times what has been measured; a longer list is one of kept names,
-misplaced.
-"""
+"""Most concepts in one list, ten times what has been measured."""
 MAX_ALIASES = 100
 """Most aliases of one concept."""
 MAX_LISTS = 100
-"""Most lists that one set of kept names is made of."""
-_LISTED = 5
+"""Most lists in one set of kept names."""
+_SHOWN_NAMES = 5
+_REMEMBERED_KEYS = 2**16
 _SPACES = re.compile(r"\s+")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
 
-# Control characters and lone surrogates are no text; the other two would be read as tokens that
-# start or end a prompt.
-_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_FORBIDDEN = re.compile(rf"{_NO_TEXT.pattern}|<\|(?:start|end)oftext\|>", re.IGNORECASE)
+# Control characters and lone surrogates are not text; a text encoder would read the other two as
+# the start or the end of a prompt.
+_NOT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_FORBIDDEN = re.compile(rf"{_NOT_TEXT.pattern}|<\|(?:start|end)oftext\|>", re.IGNORECASE)
 
-# What leaves no mark on the screen: Unicode's default-ignorable characters and the rest of its
-# format characters, but for the few of those that are drawn. A name with one in it would be erased
-# under a spelling that nobody types.
+# Unicode's default-ignorable characters and its other format characters, except the few that are
+# drawn. A name that contains one would be erased under a spelling that no prompt has.
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -69,115 +62,105 @@ _VIRAMA = 9
 
 
 def without_invisible(text: str) -> str:
-    """The text without characters that cannot be seen, but for those that an emoji or a script is
-    written with.
-    """
+    """Removes characters that cannot be seen, except those that an emoji or a script needs."""
     if text.isascii() or not INVISIBLE.search(text):
         return text
-    kept: list[str] = []
+    visible = ""
     end = 0
-    for found in _FLAG_OR_INVISIBLE.finditer(text):
-        kept += [text[end : found.start()]] if found.start() > end else []
-        end = found.end()
-        last = kept[-1][-1] if kept else ""
-        if len(found.group()) > 1 or _needed(found.group(), last, text[end : end + 1]):
-            kept.append(found.group())
-    return "".join([*kept, text[end:]])
+    for match in _FLAG_OR_INVISIBLE.finditer(text):
+        visible += text[end : match.start()]
+        end = match.end()
+        if len(match.group()) > 1 or _needed(match.group(), visible[-1:], text[end : end + 1]):
+            visible += match.group()
+    return visible + text[end:]
 
 
 def has_invisible(text: str) -> bool:
-    """Whether `fold` would take characters away that cannot be seen."""
-    composed = text if text.isascii() else unicodedata.normalize("NFC", text)
+    """Whether `fold` would remove characters that cannot be seen."""
+    if text.isascii():
+        return False
+    composed = unicodedata.normalize("NFC", text)
     return without_invisible(composed) != composed
 
 
 def invisible_note(names: Sequence[str]) -> str:
     """The sentence about names that had such characters."""
-    shown = ", ".join(quoted(name) for name in names[:_LISTED])
-    more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+    shown = ", ".join(quoted(name) for name in names[:_SHOWN_NAMES])
+    more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
     return (
         f"Invisible characters were removed from {shown}{more}: check that this is what you meant"
         " to write."
     )
 
 
-def _needed(letter: str, last: str, after: str) -> bool:
-    """Whether an invisible character changes what is seen, after the last one that was kept and
-    before the next.
-    """
+def _needed(letter: str, before: str, after: str) -> bool:
+    """Whether an invisible character changes how its neighbors look."""
     if letter in _JOINERS:
-        return _joins(letter, last, after)
+        return _joins(letter, before, after)
     if _SELECTORS.match(letter):
-        return _takes_selector(last, after)
+        return _takes_selector(before, after)
     if "\u180b" <= letter <= "\u180f":
-        return bool(_MONGOLIAN.match(last) and (letter != "\u180e" or _MONGOLIAN.match(after)))
+        return bool(_MONGOLIAN.match(before) and (letter != "\u180e" or _MONGOLIAN.match(after)))
     return False
 
 
-def _joins(joiner: str, last: str, after: str) -> bool:
-    """A joiner between two emoji or two letters of a script that has joined forms; or after a
-    virama, as a form.
-    """
-    if joiner == "\u200d" and _is_emoji(last) and _is_emoji(after):
+def _joins(joiner: str, before: str, after: str) -> bool:
+    """Between two emoji, between two letters of a script with joined forms, or after a virama."""
+    if joiner == "\u200d" and _is_emoji(before) and _is_emoji(after):
         return True
-    if not _JOINING_SCRIPTS.match(last):
+    if not _JOINING_SCRIPTS.match(before):
         return False
-    if joiner == "\u200d" and unicodedata.combining(last) == _VIRAMA:
+    if joiner == "\u200d" and unicodedata.combining(before) == _VIRAMA:
         return True
     return bool(_JOINING_SCRIPTS.match(after)) and all(
-        unicodedata.category(one)[0] in "LM" for one in (last, after)
+        unicodedata.category(letter)[0] in "LM" for letter in (before, after)
     )
 
 
 def _is_emoji(letter: str) -> bool:
-    """Symbols, skin tones, the sign that asks for the coloured form, the end of a flag, and the
-    two-way arrow.
-    """
-    if not letter or letter in "\ufe0f\u2194\U000e007f" or "\U0001f000" <= letter <= "\U0001faff":
-        return bool(letter)
+    """Symbols, skin tones, the color selector, the end of a flag, and the two-way arrow."""
+    if not letter:
+        return False
+    if letter in "\ufe0f\u2194\U000e007f" or "\U0001f000" <= letter <= "\U0001faff":
+        return True
     return unicodedata.category(letter) == "So"
 
 
-def _takes_selector(last: str, after: str) -> bool:
-    """Symbols and Han characters have variants, letters have none; of ASCII, only what stands on a
-    keycap.
-    """
-    if not last or last.isascii():
-        return bool(last) and last in "0123456789#*" and after == "\u20e3"
-    return (
-        bool(_WITH_VARIANTS.match(last))
-        or last == "\u2139"
-        or unicodedata.category(last)[0] in "SP"
-    )
+def _takes_selector(before: str, after: str) -> bool:
+    """Symbols and Han characters have variants, letters have none; in ASCII only keycaps do."""
+    if not before or before.isascii():
+        return bool(before) and before in "0123456789#*" and after == "\u20e3"
+    if _WITH_VARIANTS.match(before) or before == "\u2139":
+        return True
+    return unicodedata.category(before)[0] in "SP"
 
 
 def fold(text: str) -> str:
-    """One spelling: composed characters (NFC), none that cannot be seen, single spaces, none at the
-    ends.
+    """One spelling: composed characters (NFC), none that cannot be seen, single spaces between
+    words.
     """
     if text.isascii():
         return " ".join(text.split())
     composed = unicodedata.normalize("NFC", text)
     visible = without_invisible(composed)
-    # Without them other characters may compose, and other joiners stand where no script needs them.
+    # What remains may compose further, and a joiner may have lost the neighbor that needed it.
     return fold(visible) if visible != composed else _SPACES.sub(" ", composed).strip()
 
 
+@functools.lru_cache(_REMEMBERED_KEYS)  # one erasure compares every kept name many times
 def same_name_key(text: str) -> str:
-    """Equal for names that differ in case, spacing, composition or invisible characters alone."""
+    """Equal for names that differ only in case, spacing, composition or invisible characters."""
     folded = fold(text).casefold()
     return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
 
 
 def quoted(name: str) -> str:
-    """A name inside a sentence, as it is: every text that mentions a name does it through here, so
-    that a redacted one is found again. Never `repr`, which spells quotes, backslashes and other
-    alphabets differently."""
+    """A name inside a sentence. Never `repr`, which escapes quotes, backslashes and alphabets."""
     return f"'{name}'"
 
 
 def clean_name(text: str, where: str) -> str:
-    """A folded name, or an error that says where it stands and what is wrong with it."""
+    """The folded name; raises where it is too long or not text."""
     name = fold(text)
     if len(name) > MAX_NAME:
         raise InputError(
@@ -188,23 +171,25 @@ def clean_name(text: str, where: str) -> str:
 
 
 def refuse_control(text: str, where: str) -> None:
-    """Raises for characters that are no text."""
-    bad = _FORBIDDEN.search(text)
-    if bad:
-        raise InputError(f"{where}: it contains {bad.group()!a}, which is not text; remove it.")
+    """Raises for characters that are not text."""
+    if control := _FORBIDDEN.search(text):
+        raise InputError(f"{where}: it contains {control.group()!a}, which is not text; remove it.")
+
+
+def _split_lines(text: str) -> list[str]:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def content_lines(text: str, comments: bool = True) -> Iterator[tuple[int, str]]:
     """Numbered lines (from 1) without comments and blank lines.
 
-    A `#` opens a comment at the start of a line or after white space, so that `C#` stays a name.
-    Without `comments` it is a character like any other.
+    A `#` opens a comment at the start of a line or after white space, so `C#` stays a name.
+    Without `comments` it is an ordinary character.
     """
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    for number, line in enumerate(lines, start=1):
-        kept = _COMMENT.sub("", line).strip() if comments and "#" in line else line.strip()
-        if kept:
-            yield number, kept
+    for number, line in enumerate(_split_lines(text), start=1):
+        content = _COMMENT.sub("", line) if comments and "#" in line else line
+        if content.strip():
+            yield number, content.strip()
 
 
 STANDARD_INPUT = "-"
@@ -212,61 +197,57 @@ _PIPES = ("/dev/fd/", "/proc/self/fd/")
 
 
 def list_label(path: Path) -> str:
-    """What a list file is called in messages and recipes: one line of text, whatever its name on
-    the disk is.
-    """
+    """What messages and recipes call a list file."""
     if str(path) in (STANDARD_INPUT, "/dev/stdin"):
         return "standard input"
     return "a pipe" if str(path).startswith(_PIPES) else plain_label(path.name)
 
 
 def plain_label(label: str) -> str:
-    """A label on one line, without anything that is not text: file names may hold all sorts."""
-    return fold(_NO_TEXT.sub("?", label))[:MAX_NAME]
+    """A label on one line, without control characters, which file names may contain."""
+    return fold(_NOT_TEXT.sub("?", label))[:MAX_NAME]
 
 
-def list_suffix(path: Path, known: Sequence[str]) -> str:
-    """The kind of list by its file's name, `.txt` where it has none; a file that is no list of
-    names is refused.
-    """
+def list_suffix(path: Path, suffixes: Sequence[str]) -> str:
+    """The format of a list by its file name, `.txt` where it has no suffix; others are refused."""
     suffix = path.suffix.lower() or ".txt"
-    if suffix not in known:
+    if suffix not in suffixes:
+        tables = " or ".join(suffix for suffix in suffixes if suffix != ".txt")
         raise FileError(
             f"'{path}' is not a list that can be read here: save it as a text file with one name"
-            f" per line (.txt), or as {' or '.join(one for one in known if one != '.txt')}."
+            f" per line (.txt), or as {tables}."
         )
     return suffix
 
 
 def read_text_file(path: Path) -> str:
-    """UTF-8 text, with or without byte order mark, not longer than a list can be.
-
-    From a file, a pipe such as `<(...)` gives, or, for `-`, standard input.
-    """
-    what = "Standard input" if str(path) == STANDARD_INPUT else f"'{path}'"
+    """UTF-8 text of a bounded file, of a pipe such as `<(...)`, or, for `-`, of standard input."""
+    label = "Standard input" if str(path) == STANDARD_INPUT else f"'{path}'"
     try:
         if str(path) == STANDARD_INPUT:
-            content = _read_bounded(sys.stdin.buffer, what)
+            content = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
-            _refuse_no_file(path)
+            _refuse_unreadable(path)
             with path.open("rb") as handle:
-                content = _read_bounded(handle, what)
+                content = handle.read(MAX_BYTES + 1)  # the size of a pipe shows only at its end
+        if len(content) > MAX_BYTES:
+            raise FileError(
+                f"{label} is too large for a list of names: the limit is {MAX_BYTES // 2**20} MB."
+            )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(
-            f"{what} is not UTF-8 text (byte {error.start}): save it as UTF-8."
+            f"{label} is not UTF-8 text (byte {error.start}): save it as UTF-8."
         ) from error
     # AttributeError: a program without standard input
     except (OSError, ValueError, AttributeError) as error:
         raise FileError(
-            f"{what} cannot be read: {getattr(error, 'strerror', None) or error}."
+            f"{label} cannot be read: {getattr(error, 'strerror', None) or error}."
         ) from error
 
 
-def _refuse_no_file(path: Path) -> None:
-    """Only what can be read from start to end once: files, pipes, and devices such as a
-    terminal.
-    """
+def _refuse_unreadable(path: Path) -> None:
+    """Raises for anything but files, pipes, and devices such as a terminal."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -277,24 +258,9 @@ def _refuse_no_file(path: Path) -> None:
         raise FileError(f"'{path}' is not a file that can be read: give a list file.")
 
 
-def _read_bounded(handle: BinaryIO, what: str) -> bytes:
-    """All of it. The size of a pipe is known only when it ends, so reading stops one byte after the
-    limit.
-    """
-    content = handle.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise FileError(
-            f"{what} is too large for a list of names: the limit is {MAX_BYTES // 2**20} MB."
-        )
-    return content
-
-
-def table_rows(text: str, where: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """Header (lower case) and numbered rows of a csv; the delimiter is the one that the header
-    uses.
-    """
-    body = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    lines = body.split("\n")
+def table_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Header (lower case) and numbered rows of a csv; the header shows which delimiter it uses."""
+    lines = _split_lines(text)
     skipped = 0
     while skipped < len(lines) and (
         not lines[skipped].strip() or lines[skipped].lstrip().startswith("#")
@@ -304,41 +270,39 @@ def table_rows(text: str, where: str) -> tuple[list[str], Iterator[tuple[int, li
         raise InputError(f"{where} is empty: its first line must name the columns.")
     delimiter = next((mark for mark in ",;\t" if mark in lines[skipped]), ",")
     reader = csv.reader((line + "\n" for line in lines[skipped:]), delimiter=delimiter)
-    header = [fold(cell).casefold() for cell in _next_row(reader, where, skipped) or []]
-
-    def rows() -> Iterator[tuple[int, list[str]]]:
-        while True:
-            number = skipped + reader.line_num + 1
-            row = _next_row(reader, where, skipped)
-            if row is None:
-                return
+    rows: list[tuple[int, list[str]]] = []
+    number = skipped + 1
+    try:
+        for row in reader:
             if any(cell.strip() for cell in row):
-                yield number, row
+                rows.append((number, row))
+            number = skipped + reader.line_num + 1
+    except csv.Error as error:
+        line = skipped + reader.line_num
+        raise InputError(f"{where}, line {line}: the table cannot be read ({error}).") from error
+    header = [fold(cell).casefold() for cell in rows[0][1]] if rows else []
+    return header, rows[1:]
 
-    return header, rows()
 
+def find_column(header: Sequence[str], names: Sequence[str], where: str) -> int:
+    """Index of the first of these columns that the table has.
 
-def find_column(header: Sequence[str], wanted: Sequence[str], where: str) -> int:
-    """Index of the first wanted column that the table has."""
-    for name in wanted:
+    Args:
+        header: Column names in lower case.
+        names: Acceptable columns, the preferred one first.
+        where: What messages call the table.
+    """
+    for name in names:
         if name.casefold() in header:
             return header.index(name.casefold())
-    shown = ", ".join(header[:8]) or "none"
-    expected = " or ".join(f"'{name}'" for name in wanted)
-    raise InputError(f"{where} has no column {expected}; its columns are: {shown}.")
+    columns = ", ".join(header[:8]) or "none"
+    expected = " or ".join(f"'{name}'" for name in names)
+    raise InputError(f"{where} has no column {expected}; its columns are: {columns}.")
 
 
 def cell(row: Sequence[str], column: int | None) -> str:
-    """A cell, or nothing where the column or the end of a short row is missing."""
+    """A cell; empty where the column or the end of a short row is missing."""
     return row[column] if column is not None and column < len(row) else ""
-
-
-def _next_row(reader: Iterator[list[str]], where: str, skipped: int) -> list[str] | None:
-    try:
-        return next(reader, None)
-    except csv.Error as error:
-        line = skipped + getattr(reader, "line_num", 0)
-        raise InputError(f"{where}, line {line}: the table cannot be read ({error}).") from error
 
 
 _WORD = re.compile(r"[^\W_]+")
@@ -353,7 +317,7 @@ class WordIndex:
     """Finds phrases as runs of whole words, whatever their case, spacing or punctuation.
 
     `van gogh` is found in `Vincent van Gogh's room`, `art` is not found in `cartoon`. A phrase
-    without a single letter or digit (an emoji) is found as it stands.
+    without a letter or digit (an emoji) is found as a substring.
     """
 
     def __init__(
@@ -377,13 +341,11 @@ class WordIndex:
         return next((phrase for mark, phrase in self._verbatim.items() if mark in key), None)
 
     def runs(self, words: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-        """(first word, number of words, phrase) of all that are found, from the left, longest first
-        at each place.
-        """
+        """(first word, number of words, phrase) of all matches, from the left, longest first."""
         for start, word in enumerate(words):
             if word not in self._first_words:
                 continue
             for length in self._lengths:
-                found = self._by_words.get(tuple(words[start : start + length]))
-                if found is not None and start + length <= len(words):
-                    yield start, length, found
+                phrase = self._by_words.get(tuple(words[start : start + length]))
+                if phrase is not None and start + length <= len(words):
+                    yield start, length, phrase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,28 +37,26 @@ NAME_COLUMNS = ("name", "concept", "target", "text", "artist", "title")
 
 @dataclass(frozen=True)
 class RetainSource:
-    """Where a part of a retain set came from: enough for a report or a recipe to name it and to
-    find it changed.
-    """
+    """A list that a retain set was made from: its name, and a hash that shows when it changes."""
 
     label: str
     kind: str
-    """Kind whose contexts the names fit into; empty: the kind of the concepts that are erased."""
+    """Kind whose templates fit the names; empty: the kind of the concepts that are erased."""
     count: int
     sha256: str
-    """Of the names, folded and sorted: the same for the same names in any order."""
+    """Hash of the names, folded and sorted: the same for the same names in any order."""
 
 
 @dataclass(frozen=True)
 class RetainSet:
-    """Names without repeats, in the order they were first met."""
+    """Names without repeats, in the order in which they were first read."""
 
     names: tuple[str, ...] = ()
     origins: tuple[int, ...] = ()
     """For each name the index of its source."""
     sources: tuple[RetainSource, ...] = ()
     cleaned: int = field(default=0, compare=False)
-    """How many names invisible characters were removed from."""
+    """Number of names from which invisible characters were removed."""
 
     def __post_init__(self) -> None:
         if len(self.names) > MAX_NAMES:
@@ -75,12 +74,11 @@ class RetainSet:
 
     def __or__(self, other: RetainSet) -> RetainSet:
         """Union; a name that both have keeps its first source."""
-        known = {same_name_key(name) for name in self.names}
-        extra = [i for i, name in enumerate(other.names) if same_name_key(name) not in known]
-        shift = len(self.sources)
+        keys = {same_name_key(name) for name in self.names}
+        added = [i for i, name in enumerate(other.names) if same_name_key(name) not in keys]
         return RetainSet(
-            self.names + tuple(other.names[i] for i in extra),
-            self.origins + tuple(other.origins[i] + shift for i in extra),
+            self.names + tuple(other.names[i] for i in added),
+            self.origins + tuple(other.origins[i] + len(self.sources) for i in added),
             self.sources + other.sources,
             self.cleaned + other.cleaned,
         )
@@ -99,19 +97,16 @@ class RetainSet:
         return _digest(self.names)
 
     def limit(self, count: int) -> RetainSet:
-        """At most `count` names, spread evenly over the alphabet, so that the order of a file does
-        not matter.
-        """
+        """At most `count` names, evenly from the alphabet: the order of a file does not matter."""
         if count < 1:
             raise SettingsError(f"The limit for kept names is {count}: it must be at least 1.")
         if count >= len(self.names):
             return self
         alphabetical = sorted(range(len(self.names)), key=lambda i: same_name_key(self.names[i]))
-        picked = sorted(alphabetical[i * len(self.names) // count] for i in range(count))
-        return self.take(picked)
+        return self.take(sorted(alphabetical[i * len(self.names) // count] for i in range(count)))
 
     def take(self, indices: Sequence[int]) -> RetainSet:
-        """The chosen names; the sources stay, as they tell where the names came from."""
+        """The names at these indices; all sources stay."""
         return replace(
             self,
             names=tuple(self.names[i] for i in indices),
@@ -119,30 +114,39 @@ class RetainSet:
         )
 
     def kind_of_name(self, index: int, default: str) -> str:
-        """The kind whose contexts a name is read in."""
+        """The kind whose templates a name is put into."""
         return self.sources[self.origins[index]].kind or default
 
 
 def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> RetainSet:
-    """A set from folded names; repeats (whatever their case) count once."""
+    """A set from folded names; repeats, whatever their case, count once.
+
+    Args:
+        names: Folded names.
+        label: What messages and recipes call the list.
+        kind: Kind whose templates fit the names; empty: that of the erased concepts.
+    """
     if kind:
         context_kind(kind)
-    unique: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for name in names:
-        unique.setdefault(same_name_key(name), name)
-        if len(unique) > MAX_NAMES:
+        by_key.setdefault(same_name_key(name), name)
+        if len(by_key) > MAX_NAMES:
             raise InputError(
                 f"{label} has more than {MAX_NAMES:,} names: keep only those that matter."
             )
-    kept = tuple(unique.values())
-    return RetainSet(
-        kept, (0,) * len(kept), (RetainSource(plain_label(label), kind, len(kept), _digest(kept)),)
-    )
+    unique = tuple(by_key.values())
+    source = RetainSource(plain_label(label), kind, len(unique), _digest(unique))
+    return RetainSet(unique, (0,) * len(unique), (source,))
 
 
 def retain_from_texts(texts: Iterable[tuple[str, str]], label: str, kind: str = "") -> RetainSet:
-    """A set from names as they were written, each with its place for messages; empty ones are
-    passed over.
+    """As `retain_from_names`, from names as people wrote them; empty ones are skipped.
+
+    Args:
+        texts: (where the name is, for messages; the name).
+        label: What messages and recipes call the list.
+        kind: Kind whose templates fit the names; empty: that of the erased concepts.
     """
     cleaned = 0
 
@@ -157,21 +161,19 @@ def retain_from_texts(texts: Iterable[tuple[str, str]], label: str, kind: str = 
 
 
 def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
-    """One name a line, `#` comments."""
-    return retain_from_texts(
-        ((f"{label}, line {n}", line) for n, line in content_lines(text)), label, kind
-    )
+    """One name per line; `#` opens a comment."""
+    lines = ((f"{label}, line {number}", line) for number, line in content_lines(text))
+    return retain_from_texts(lines, label, kind)
 
 
 def parse_retain_table(
     text: str, label: str = "table", column: str = "", kind: str = ""
 ) -> RetainSet:
-    """One column of a csv, by its name; without one, `name` or `concept` and the like."""
+    """The column of a csv with this name; without one, the first of `NAME_COLUMNS` it has."""
     header, rows = table_rows(text, label)
     index = find_column(header, (column,) if column else NAME_COLUMNS, label)
-    return retain_from_texts(
-        ((f"{label}, line {n}", cell(row, index)) for n, row in rows), label, kind
-    )
+    cells = ((f"{label}, line {number}", cell(row, index)) for number, row in rows)
+    return retain_from_texts(cells, label, kind)
 
 
 def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainSet:
@@ -185,65 +187,63 @@ def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainS
     names = data.get("names") if isinstance(data, dict) else data
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f'{label} must be a list of strings, or {{"names": [a list of strings]}}.')
-    return retain_from_texts(
-        ((f"{label}, entry {n}", name) for n, name in enumerate(names, start=1)), label, kind
-    )
+    entries = ((f"{label}, entry {number}", name) for number, name in enumerate(names, start=1))
+    return retain_from_texts(entries, label, kind)
 
 
 def read_retain(path: str | Path, column: str = "", kind: str = "") -> RetainSet:
-    """Reads a user's list: `.csv` and `.tsv` by column, `.json`, else one name a line. `-`:
-    standard input.
+    """Reads a user's list.
+
+    Args:
+        path: A `.csv` or `.tsv` table, a `.json` file, or a text file with one name per line; `-`
+            is standard input.
+        column: Column of a table that has the names; empty: the first of `NAME_COLUMNS`.
+        kind: Kind whose templates fit the names; empty: that of the erased concepts.
     """
-    file = Path(path)
-    suffix, label = list_suffix(file, LIST_SUFFIXES), list_label(file)
-    text = read_text_file(file)
+    path = Path(path)
+    suffix, label = list_suffix(path, LIST_SUFFIXES), list_label(path)
+    text = read_text_file(path)
     if suffix == ".json":
         return parse_retain_json(text, label, kind)
-    return (
-        parse_retain(text, label, kind)
-        if suffix == ".txt"
-        else parse_retain_table(text, label, column, kind)
-    )
+    if suffix == ".txt":
+        return parse_retain(text, label, kind)
+    return parse_retain_table(text, label, column, kind)
 
 
+@functools.cache
 def builtin_retain_sets() -> tuple[str, ...]:
     """Names of the sets that come with the package."""
-    return tuple(sorted(file.stem for file in BUILTIN_FOLDER.glob("*.txt")))
+    return tuple(sorted(path.stem for path in BUILTIN_FOLDER.glob("*.txt")))
 
 
+@functools.cache
 def builtin_retain(name: str) -> RetainSet:
     """One set that comes with the package."""
-    known = builtin_retain_sets()
-    if name not in known:
+    if name not in builtin_retain_sets():
         raise FileError(
             f"There is no built-in retain set {quoted(name)}: choose one of"
-            f" {', '.join(known) or 'none'}."
+            f" {', '.join(builtin_retain_sets()) or 'none'}."
         )
-    return parse_retain(
-        read_text_file(BUILTIN_FOLDER / f"{name}.txt"), name, BUILTIN_KINDS.get(name, "")
-    )
+    text = read_text_file(BUILTIN_FOLDER / f"{name}.txt")
+    return parse_retain(text, name, BUILTIN_KINDS.get(name, ""))
 
 
 def union(sets: Iterable[RetainSet]) -> RetainSet:
     """All names of all sets."""
-    total = RetainSet()
-    for part in sets:
-        total = total | part
-    return total
+    return functools.reduce(RetainSet.__or__, sets, RetainSet())
 
 
 def drop_targets(
     retain: RetainSet, concepts: Iterable[Concept]
 ) -> tuple[RetainSet, tuple[str, ...]]:
-    """The set without names that contain a target or alias as whole words, and the names dropped,
-    for the report.
+    """The set without names that contain a target or alias as whole words, and the names dropped.
 
     A retained `Van Gogh Museum` would hold the edit back from `Van Gogh`.
     """
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
-    hits = [index.match(name) is not None for name in retain.names]
-    kept = retain.take([i for i, hit in enumerate(hits) if not hit])
-    return kept, tuple(name for name, hit in zip(retain.names, hits, strict=True) if hit)
+    clashes = [index.match(name) is not None for name in retain.names]
+    retained = retain.take([i for i, clash in enumerate(clashes) if not clash])
+    return retained, tuple(name for name, clash in zip(retain.names, clashes, strict=True) if clash)
 
 
 def _digest(names: Iterable[str]) -> str:

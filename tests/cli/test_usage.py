@@ -98,7 +98,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_help_needs_neither_rich_nor_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("rich", "transformers", "tokenizers", "instant_clip_tokenizer"):
+    for name in ("rich", "transformers", "tokenizers"):
         monkeypatch.setitem(sys.modules, name, None)
     assert main(["erase", "--help"]) == 0
     assert main(["cache", "--json"]) == 0

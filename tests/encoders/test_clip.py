@@ -28,7 +28,7 @@ from speed_erase.speed_ops.encoders.tokenizers import (
     END_TOKEN,
     START_TOKEN,
     ClipTokenizer,
-    clip_words,
+    clip_tokenizer,
 )
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
 from speed_erase.speed_ops.text.requests import RowRequest
@@ -76,7 +76,7 @@ def test_equals_transformers_own_model() -> None:
 
 
 def test_without_comfyui_a_textual_inversion_is_no_text() -> None:
-    words = clip_words(None, ())
+    words = clip_tokenizer(None, ())
     with pytest.raises(
         InputError,
         match="'embedding:my-style' is a textual inversion, which only ComfyUI can look up",

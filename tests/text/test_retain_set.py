@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from speed_erase.speed_ops.errors import FileError, InputError, SettingsError, SpeedError
 from speed_erase.speed_ops.text import retain_set as retain_module
 from speed_erase.speed_ops.text.concept_list import parse_concepts
+from speed_erase.speed_ops.text.kinds import BUILTIN_KINDS
 from speed_erase.speed_ops.text.names import WordIndex
 from speed_erase.speed_ops.text.retain_set import (
     RetainSet,
@@ -177,12 +178,16 @@ def test_any_bytes_are_read_or_refused(
         assert str(error)
 
 
-def test_builtin_sets_carry_their_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retain_module, "BUILTIN_FOLDER", tmp_path)
-    (tmp_path / "artists.txt").write_text("# real artists\nMonet\n", "utf-8")
-    (tmp_path / "scenes.txt").write_text("a house by the sea\n", "utf-8")
-    assert builtin_retain_sets() == ("artists", "scenes")
+def test_builtin_sets_carry_their_kind() -> None:
+    assert builtin_retain_sets() == tuple(sorted(BUILTIN_KINDS))
+    for name, kind in BUILTIN_KINDS.items():
+        assert builtin_retain(name).kind_of_name(0, "") == kind
     both = builtin_retain("artists") | builtin_retain("scenes")
-    assert [both.kind_of_name(i, "person") for i in range(2)] == ["style", "caption"]
-    with pytest.raises(FileError, match="'artist': choose one of artists, scenes"):
+    kinds = {both.kind_of_name(i, "person") for i in (0, len(both) - 1)}
+    assert kinds == {"style", "caption"}
+    with pytest.raises(FileError, match="artists"):
         builtin_retain("artist")
+
+
+def test_builtin_sets_are_read_once() -> None:
+    assert builtin_retain("people") is builtin_retain("people")

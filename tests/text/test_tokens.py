@@ -1,20 +1,13 @@
-"""Tokenizers agree, and the rows of a name are found wherever it stands in a prompt."""
+"""The rows of a name are found anywhere in a prompt, and pair off with those of its anchor."""
 
 from __future__ import annotations
-
-import gzip
-import os
-import string
-import sys
-import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speed_erase.speed_ops.encoders.tokenizers import MERGES, ClipTokenizer, find_tokenizer
-from speed_erase.speed_ops.errors import FileError, InputError, SettingsError
+from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
+from speed_erase.speed_ops.errors import InputError, SettingsError
 from speed_erase.speed_ops.text.kinds import CAPTION, KINDS, Prompt, Template
 from speed_erase.speed_ops.text.tokens import (
     IN_CONTEXT,
@@ -27,128 +20,12 @@ from speed_erase.speed_ops.text.tokens import (
     row_indices,
 )
 
-ODD = [
-    "Van Gogh",
-    "A photo of d'Artagnan's dog, (film) {a|b}!",
-    "don't you're I'LL we've he'S ''''s it's's",
-    "  many   spaces\t\nand\u00a0nbsp\u3000ideographic ",
-    "",
-    "   ",
-    "Beyoncé, Bjo\u0308rk & Ångström",
-    "葛飾北斎 の 東京",
-    "🤖 robot 👩‍👩‍👧",
-    "3.14 1024x768 2nd ½ Ⅷ ① ٣",
-    "_under_score__ a_b-c #hash @at &amp;",
-    "İstanbul straße ΟΔΟΣ ΣΑΣ ﬁ K",
-    "नमस्ते สวัสดี Мир",
-    "embedding:foo (word:1.3) [x|y] <lora:a:1>",
-    "x" * 200,
-]
-
-
 TOKENIZER = ClipTokenizer.from_package()
 
 
 @pytest.fixture
 def package() -> ClipTokenizer:
     return TOKENIZER
-
-
-@pytest.fixture(scope="module")
-def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vocabulary of single bytes with two merges: enough to see that files are read and merges
-    applied.
-    """
-    folder = tmp_path_factory.mktemp("model") / "tokenizer"
-    folder.mkdir()
-    letters = [*string.ascii_lowercase, "'", "Ã", "©"]
-    words = [
-        *letters,
-        *(letter + "</w>" for letter in letters),
-        "th",
-        "the</w>",
-        "<|startoftext|>",
-        "<|endoftext|>",
-    ]
-    entries = ", ".join(f'"{word}": {i}' for i, word in enumerate(words))
-    (folder / "vocab.json").write_text("{" + entries + "}", "utf-8")
-    (folder / "merges.txt").write_text("#version: 0.2\nt h\nth e</w>\n", "utf-8")
-    return folder
-
-
-def test_known_ids(package: ClipTokenizer) -> None:
-    assert package.token_ids("a photo of a cat") == [320, 1125, 539, 320, 2368]
-    assert package.token_ids("A  PHOTO\nof a cat") == package.token_ids("a photo of a cat")
-    assert package.token_ids("") == []
-
-
-def test_files_are_read_and_merged(small_files: Path) -> None:
-    tokenizer = find_tokenizer(small_files.parent)
-    ids = tokenizer.token_ids("The\u0301 the's THE")
-    vocabulary = ClipTokenizer.from_files(small_files)
-    assert (
-        vocabulary.token_ids("the") == vocabulary.token_ids("THE")
-        and len(vocabulary.token_ids("the")) == 1
-    )
-    assert len(vocabulary.token_ids("thet")) == 3
-    assert ids[-1] == vocabulary.token_ids("the")[0]
-    assert (
-        vocabulary.fingerprint == tokenizer.fingerprint != ClipTokenizer.from_package().fingerprint
-    )
-
-
-def test_missing_and_broken_files(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"no 'vocab\.json'"):
-        find_tokenizer(tmp_path)
-    with pytest.raises(FileError, match=r"no 'vocab\.json'"):
-        find_tokenizer(None, tmp_path)
-    (tmp_path / "vocab.json").write_text("[]")
-    (tmp_path / "merges.txt").write_text("x")
-    with pytest.raises(FileError, match="cannot be read"):
-        find_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "content", [b"no gzip", gzip.compress(b"#\na b\n"), gzip.compress(b"#\na b c\n")]
-)
-def test_broken_merges(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / MERGES).write_bytes(content)
-    with pytest.raises(FileError, match="install the package again"):
-        ClipTokenizer.from_merges(tmp_path / MERGES)
-
-
-@pytest.mark.parametrize("text", ["a <|endoftext|> b", "<|StartOfText|>", "half \ud83d"])
-def test_control_tokens_are_no_text(package: ClipTokenizer, text: str) -> None:
-    with pytest.raises(InputError, match="remove it"):
-        package.token_ids(text)
-
-
-@pytest.mark.comfy
-def test_all_sources_agree(
-    comfyui: Path, package: ClipTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import CLIPTokenizer
-
-    files = ClipTokenizer.from_comfyui(comfyui)
-    # What CLIP's own package holds, and what is asked where the fast tokenizer cannot be installed.
-    (tmp_path / "clip").mkdir()
-    merges = (comfyui / "comfy" / "sd1_tokenizer" / "merges.txt").read_bytes()
-    (tmp_path / "clip" / MERGES).write_bytes(gzip.compress(merges + b"not a merge\n"))
-    (tmp_path / "clip" / "__init__.py").write_text("raise ImportError('it is read, not imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, "instant_clip_tokenizer", None)
-    clip = ClipTokenizer.from_package()
-    reference = CLIPTokenizer.from_pretrained(os.path.join(comfyui, "comfy", "sd1_tokenizer"))
-    assert files.fingerprint == package.fingerprint == clip.fingerprint
-    letters = [
-        chr(code) for code in range(32, 0x3000) if unicodedata.category(chr(code))[0] in "LNPSZ"
-    ]
-    chunks = ["".join(letters[i : i + 7]) + "'s x" for i in range(0, len(letters), 7)]
-    for text in ODD + chunks:
-        expected = reference(text)["input_ids"][1:-1]
-        assert files.token_ids(text) == expected, text
-        assert package.token_ids(text) == expected, text
-        assert clip.token_ids(text) == expected, text
 
 
 TEMPLATES = [t for kind in KINDS.values() for t in (*kind.templates, *kind.probe_templates)]
