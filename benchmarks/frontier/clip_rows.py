@@ -15,7 +15,7 @@ from torch import Tensor
 
 from speed_erase.speed_ops import EraseSettings, Rows, solve
 from speed_erase.speed_ops.certificate.measure import left_of
-from speed_erase.speed_ops.text.tokens import IN_CONTEXT, SPREAD_OVER, Stream, TokenSpan
+from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position, Stream, TokenSpan
 
 from ..world.storage import load_tensors
 from .cells import layers
@@ -43,7 +43,7 @@ def chosen_rows() -> tuple[int, ...]:
     """
     stream = Stream(lambda text: (), 77)
     spans = [TokenSpan(tuple(range(count)), name, 3) for count, name in ((4, 3), (6, 4), (11, 5))]
-    rows = {row for span in spans for row in stream.rows(SPREAD_OVER["causal"], span)}
+    rows = {row for span in spans for row in stream.rows(Position.INFORMATIVE, span)}
     return tuple(sorted(rows))
 
 

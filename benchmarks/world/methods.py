@@ -16,7 +16,7 @@ from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, join
 from speed_erase.speed_ops.solver import Erasure
-from speed_erase.speed_ops.text.tokens import KEPT_BESIDES, Position
+from speed_erase.speed_ops.text.tokens import EXTRA_KEPT_POSITIONS, Position
 
 from .rows import ErasureRows, RowChoice
 
@@ -139,7 +139,9 @@ BARE = RowChoice(side="bare")
 TARGETS = RowChoice(side="targets")
 BOTH = RowChoice(side="both")
 WHOLE = RowChoice(
-    side="both", positions=Position.SPREAD, retain_positions=Position.SPREAD | KEPT_BESIDES
+    side="both",
+    positions=Position.INFORMATIVE,
+    retain_positions=Position.INFORMATIVE | EXTRA_KEPT_POSITIONS,
 )
 """Rows of the whole prompt on both sides: what `auto` is given."""
 

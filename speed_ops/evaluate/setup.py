@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ..errors import FileError, InputError, UsageError, suggestion
 from ..text.concept_list import Concept
-from ..text.kinds import HOLE, KINDS, kind_of
+from ..text.kinds import KINDS, PLACEHOLDER, kind_of
 from ..text.names import (
     WordIndex,
     cell,
@@ -217,7 +217,7 @@ def _named_shots(
         role: Role = "erase" if one in erased else "keep"
         group = _POOLED[role] if pool else one
         for template in templates:
-            prompt = template.replace(HOLE, one)
+            prompt = template.replace(PLACEHOLDER, one)
             shots += [Shot(group, role, prompt, seed, one) for seed in range(1, seeds[one] + 1)]
     return shots, tuple(erased)
 

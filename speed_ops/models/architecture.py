@@ -67,7 +67,7 @@ class FamilyEncoder:
     """Whether the model runs without it, its columns zero or its rows absent. One at least there
     must be.
     """
-    padding: Literal["speaks", "silent", "none"] = "speaks"
+    padding: Literal["informative", "masked", "none"] = "informative"
     """What follows the end of a prompt: rows that know the text, rows that the model gets as zeros
     or masked, none.
     """

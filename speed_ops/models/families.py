@@ -77,7 +77,7 @@ def _t5_masked(name: EncoderName, width: int, length: int) -> FamilyEncoder:
         final_norm=True,
         length=length,
         placed="below",
-        padding="silent",
+        padding="masked",
     )
 
 

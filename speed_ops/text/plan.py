@@ -1,4 +1,4 @@
-"""Which rows of which prompts stand for a concept, and how many prompts that makes."""
+"""Which rows of which prompts represent a concept, and how many prompts that makes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import SettingsError
-from .kinds import BARE, ON_TRIAL, Kind, Template
-from .tokens import IN_CONTEXT, KEPT_BESIDES, Position
+from .kinds import BARE, TRIAL_TEMPLATES, Kind, Template
+from .tokens import EXTRA_KEPT_POSITIONS, IN_CONTEXT, NO_POSITION, Position
 
 
 @dataclass(frozen=True)
-class Effort:
+class EffortLimits:
     """How many prompts an erasure may encode."""
 
     templates: int
-    """At most this many around each target."""
+    """Most templates around each target."""
     target_prompts: int
-    """Prompts of all targets together, beyond which each gets fewer templates: anchors and checks
-    come on top.
+    """Prompts of all targets together, beyond which each gets fewer templates; anchors and checks
+    are extra.
     """
     names: int
     """Kept names in prompts."""
@@ -28,49 +28,52 @@ class Effort:
     judges: int
     """Names set aside for `auto` to choose by, and as many for the certificate to judge by."""
     considered: int
-    """Kept names that are looked at at all, drawn by the seed."""
+    """Kept names that are considered at all, drawn by the seed."""
 
 
 # Where encoding time goes best, by measurement (docs/frontier.md, "Where the time goes"): many kept
 # names in two prompts each rather than few in many, and both sides in the same templates. On two
 # cores a prompt takes CLIP-L 0.1 s and SDXL's pair 0.7 s: `quick` is made for SDXL there, `normal`
 # for SD1.x, `thorough` for a GPU.
-EFFORTS: dict[str, Effort] = {
-    "quick": Effort(
+EFFORTS: dict[str, EffortLimits] = {
+    "quick": EffortLimits(
         templates=6, target_prompts=60, names=60, captions=40, judges=16, considered=300
     ),
-    "normal": Effort(
+    "normal": EffortLimits(
         templates=12, target_prompts=300, names=200, captions=150, judges=32, considered=10**6
     ),
-    "thorough": Effort(
+    "thorough": EffortLimits(
         templates=17, target_prompts=2000, names=1000, captions=400, judges=100, considered=10**6
     ),
 }
-FEWEST_TEMPLATES = 3
-"""Around each target, however many there are."""
+MIN_TEMPLATES = 3
+"""Fewest templates around each target, however many targets there are."""
+_MAXIMA = {
+    "templates": 100,
+    "retain_templates": 100,
+    "probe_templates": 100,
+    "trial_templates": TRIAL_TEMPLATES,
+    "names": 10**6,
+    "captions": 10**4,
+    "judges": 10**4,
+    "considered": 10**6,
+}
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """How much text is made of a name. `RowPlan.bare()` is the paper's choice, `RowPlan.context()`
-    the default.
-
-    The defaults of the fields are those of the first release, whose recipes do not name the later
-    ones.
+    """How much text is made of a name: `RowPlan.bare()` as in the paper, `RowPlan.context()` by
+    default.
     """
 
     rows: Literal["bare", "context"] = "context"
-    """bare: the name alone, at the rows its kind says; context: the name alone and inside
-    templates.
-    """
+    """bare: the name alone, at the rows of its kind; context: also inside templates."""
     templates: int = 6
     """Templates around each target."""
     positions: Position = IN_CONTEXT
     """Rows taken from each template, of targets and anchors alike."""
     retain_templates: int = 5
-    """Prompts around each kept name that is worth them. Where `rotate` is on, another selection for
-    each name.
-    """
+    """Prompts around each kept name that is worth them."""
     retain_positions: Position = IN_CONTEXT
     """Rows taken from those."""
     probe_templates: int = 4
@@ -80,19 +83,19 @@ class RowPlan:
     where targets go.
     """
     empty_anchor: Literal["same row", "start"] = "same row"
-    """What stands for an empty anchor of a bare name: the same row of the empty prompt, or its
-    start token.
+    """What replaces an empty anchor of a bare name: the same row of the empty prompt, or its start
+    token.
     """
     rotate: bool = False
-    """Whether the kept names share the targets' templates out among themselves, so that each is met
-    by some.
+    """Whether the kept names share the targets' templates, the next ones for each name; otherwise
+    all have the first ones.
     """
     names: int = 0
     """Kept names in prompts, the most endangered first; 0: those that an unprotected edit moves
     more than the mean.
     """
     captions: int = 0
-    """Built-in plain captions among the kept, so that ordinary prompts are protected whatever the
+    """Built-in plain captions that are kept, so that ordinary prompts are protected whatever the
     list.
     """
     judges: int = 0
@@ -102,66 +105,63 @@ class RowPlan:
     trial_templates: int = 0
     """Templates in which `auto` chooses."""
     considered: int = 10**6
-    """Kept names that are looked at at all."""
+    """Kept names that are considered at all."""
 
     @classmethod
     def bare(cls) -> RowPlan:
-        """As in the paper and its released code, which takes the start token where the anchor is
-        empty.
-        """
+        """As in the paper and its code, which takes the start token for an empty anchor."""
         return cls(rows="bare", hold_anchors=False, empty_anchor="start")
 
     @classmethod
     def context(cls, effort: str = "normal", concepts: int = 1) -> RowPlan:
         """Rows of the whole prompt on both sides; fewer templates where there are many concepts."""
-        size = EFFORTS[effort]
-        share = size.target_prompts // max(1, concepts)
+        limits = EFFORTS[effort]
+        share = limits.target_prompts // max(1, concepts)
         return cls(
-            templates=max(FEWEST_TEMPLATES, min(size.templates, share)),
-            positions=Position.SPREAD,
+            templates=max(MIN_TEMPLATES, min(limits.templates, share)),
+            positions=Position.INFORMATIVE,
             retain_templates=2,
-            retain_positions=Position.SPREAD | KEPT_BESIDES,
+            retain_positions=Position.INFORMATIVE | EXTRA_KEPT_POSITIONS,
             probe_templates=max(2, min(4, share // 2)),
             rotate=True,
-            names=size.names,
-            captions=size.captions,
-            judges=size.judges,
-            trial_templates=max(1, min(ON_TRIAL, share // 3)),
-            considered=size.considered,
+            names=limits.names,
+            captions=limits.captions,
+            judges=limits.judges,
+            trial_templates=max(1, min(TRIAL_TEMPLATES, share // 3)),
+            considered=limits.considered,
         )
 
     def prompts(self, names: int) -> int:
-        """Whole prompts to encode for this many kept names, in addition to the bare names.
-
-        An upper bound: what repeats is encoded once.
+        """Upper bound of the prompts to encode for this many kept names, in addition to the bare
+        names.
         """
         if self.rows == "bare":
             return 0
-        inside = min(names, self.names or names)
-        return inside * self.retain_templates + self.captions + min(4 * self.judges, names)
+        in_prompts = min(names, self.names or names)
+        return in_prompts * self.retain_templates + self.captions + min(4 * self.judges, names)
 
     def solve_templates(self, kind: Kind) -> tuple[Template, ...]:
-        """Prompts that the edit is made from: the name alone, and the first templates of its kind
-        if in context.
+        """Prompts that the edit is made from: the name alone and, in context, the kind's first
+        templates.
         """
         if self.rows == "bare":
             return (BARE,)
-        last = len(kind.templates) - (ON_TRIAL if self.trial_templates else 0)
-        return (BARE, *kind.templates[: min(self.templates, last)])
+        available = kind.templates[:-TRIAL_TEMPLATES] if self.trial_templates else kind.templates
+        return (BARE, *available[: self.templates])
 
-    def retain_prompts(self, kind: Kind, place: int) -> tuple[Template, ...]:
-        """Prompts around the kept name at a place of the ranking."""
+    def retain_prompts(self, kind: Kind, rank: int) -> tuple[Template, ...]:
+        """Prompts around the kept name of a rank."""
         if not self.rotate:
             return kind.templates[: self.retain_templates]
-        return _turn(self.solve_templates(kind), self.retain_templates, place)
+        return _rotate(self.solve_templates(kind), self.retain_templates, rank)
 
     def trial_prompts(self, kind: Kind) -> tuple[Template, ...]:
         """Prompts that only `auto` sees."""
-        return kind.templates[-ON_TRIAL:][: self.trial_templates]
+        return self.witness_prompts(kind)[: self.trial_templates]
 
     def witness_prompts(self, kind: Kind) -> tuple[Template, ...]:
-        """The same, all of them: names to judge by go round them."""
-        return kind.templates[-ON_TRIAL:]
+        """Prompts around the names that `auto` judges by."""
+        return kind.templates[-TRIAL_TEMPLATES:]
 
     def unseen_templates(self, kind: Kind) -> tuple[Template, ...]:
         """Prompts that only the check sees."""
@@ -174,33 +174,23 @@ class RowPlan:
             raise SettingsError(
                 f"The empty anchor is 'same row' or 'start', not {self.empty_anchor!r}."
             )
-        limits = {
-            "templates": 100,
-            "retain_templates": 100,
-            "probe_templates": 100,
-            "trial_templates": ON_TRIAL,
-        }
-        counts = {"names": 10**6, "captions": 10**4, "judges": 10**4, "considered": 10**6}
-        for name, high in (limits | counts).items():
+        for name, high in _MAXIMA.items():
             low = 1 if name == "probe_templates" else 0
-            if not low <= getattr(self, name) <= high:
-                raise SettingsError(
-                    f"{name} is {getattr(self, name)}: it must be from {low} to {high}."
-                )
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise SettingsError(f"{name} is {value}: it must be from {low} to {high}.")
         if not self.positions or not self.retain_positions:
-            raise SettingsError(
-                "No token position was chosen: choose at least one, such as the last subject token."
-            )
+            raise SettingsError(NO_POSITION)
 
 
-def judging_prompts(templates: Sequence[Template], place: int) -> tuple[Template, ...]:
-    """Prompts around a name that others are judged by: two, and another pair for the next name."""
-    return _turn(tuple(templates), 2, place)
+def judging_prompts(templates: Sequence[Template], rank: int) -> tuple[Template, ...]:
+    """Prompts around a name that edits are judged by: two, and the next two for the next name."""
+    return _rotate(tuple(templates), 2, rank)
 
 
-def _turn(templates: tuple[Template, ...], count: int, place: int) -> tuple[Template, ...]:
-    """`count` of the templates, going round them from name to name."""
+def _rotate(templates: tuple[Template, ...], count: int, rank: int) -> tuple[Template, ...]:
+    """The next `count` templates for each rank, from the start again after the last."""
     if not templates:
         return ()
-    start = place * count
-    return tuple(dict.fromkeys(templates[(start + step) % len(templates)] for step in range(count)))
+    start = rank * count
+    return tuple(dict.fromkeys(templates[(start + i) % len(templates)] for i in range(count)))

@@ -1,8 +1,7 @@
-"""Which rows of which prompts to ask an encoder for: targets with their anchors, and the names that
-must stay.
+"""Which rows of which prompts an encoder must compute: targets with their anchors, and kept names.
 
-Target rows come with, one to one, the anchor rows that they should become. Kept names come bare
-first; contexts are added to those that are worth it.
+Each target row comes with the anchor row that it should become. Kept names come bare first;
+contexts are added to those that are worth it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .kinds import BARE, CAPTION, Kind, Prompt, Template, context_kind, kind_of
 from .names import WordIndex, same_name_key
 from .plan import RowPlan, judging_prompts
 from .retain_set import RetainSet, builtin_retain
-from .tokens import MANY, Position, Stream, StreamKey, TokenSpan
+from .tokens import Position, Stream, StreamKey, TokenSpan, single_flags
 
 CAPTIONS = "scenes"
 """The built-in retain set of plain captions."""
@@ -70,21 +69,21 @@ def all_pairs(
     plan: RowPlan,
     taken: Sequence[set[StreamKey]] | None = None,
 ) -> list[RowPair]:
-    """Pairs of all concepts, each in the templates of its kind; `taken`: for each the rows that it
-    has already.
+    """Pairs of all concepts, each in the templates of its kind.
+
+    Args:
+        streams: The encoder's streams.
+        concepts: What is erased.
+        templates: The templates of a kind.
+        plan: Which positions to take.
+        taken: For each concept the rows that it already has; grows.
     """
-    return [
-        pair
-        for group, concept in enumerate(concepts)
-        for pair in concept_pairs(
-            streams,
-            concept,
-            group,
-            templates(kind_of(concept.kind)),
-            plan,
-            taken[group] if taken else set(),
-        )
-    ]
+    pairs: list[RowPair] = []
+    for group, concept in enumerate(concepts):
+        keys = taken[group] if taken else set()
+        kind_templates = templates(kind_of(concept.kind))
+        pairs += concept_pairs(streams, concept, group, kind_templates, plan, keys)
+    return pairs
 
 
 def concept_pairs(
@@ -98,69 +97,71 @@ def concept_pairs(
     """Pairs for the target and each alias in each template.
 
     A causal encoder gives a name at the start of a prompt the row of the bare name, whatever
-    follows. Such a row is taken once: `taken` holds the rows given so far and grows. Passing the
-    edit's set on to the probes leaves them with rows that the edit was not made from.
+    follows. Such a row is taken once. Passing the edit's `taken` on to the probes leaves them with
+    rows that the edit was not made from.
+
+    Args:
+        streams: The encoder's streams.
+        concept: What is erased.
+        group: Index of the concept.
+        templates: Prompts with a placeholder for the name.
+        plan: Which positions to take.
+        taken: Rows that the concept already has; grows.
     """
     for phrase in concept.phrases:
         for template in templates:
-            pair = _pair(streams, concept, phrase, group, template, plan, taken)
-            if pair.target.rows:
-                yield pair
+            target_rows: list[int] = []
+            anchor_rows: list[int] = []
+            in_context: list[bool] = []
+            prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
+            for stream in streams:
+                span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
+                _refuse_unreadable(concept, phrase, span, anchor_span)
+                for row, anchor_row, context in _stream_pairs(
+                    stream, concept, template, span, anchor_span, plan
+                ):
+                    key = stream.key(span, row)
+                    if key == stream.key(anchor_span, anchor_row) or key in taken:
+                        continue
+                    taken.add(key)
+                    target_rows.append(row)
+                    anchor_rows.append(anchor_row)
+                    in_context.append(context)
+            if target_rows:
+                yield RowPair(
+                    RowRequest(prompt.text, tuple(target_rows)),
+                    RowRequest(anchor_prompt.text, tuple(anchor_rows)),
+                    group,
+                    tuple(in_context),
+                )
 
 
-def _pair(
-    streams: Sequence[Stream],
+def _stream_pairs(
+    stream: Stream,
     concept: Concept,
-    phrase: str,
-    group: int,
     template: Template,
+    span: TokenSpan,
+    anchor_span: TokenSpan,
     plan: RowPlan,
-    taken: set[StreamKey],
-) -> RowPair:
-    positions = _positions(concept, template, plan)
-    prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
-    kept: list[tuple[int, int, bool]] = []
-    for stream in streams:
-        span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
-        _refuse_unreadable(concept, phrase, span, anchor_span)
-        rows, anchor_rows = stream.paired_rows(
-            positions, span, anchor_span, plan.empty_anchor == "start"
-        )
-        bare, each = (
-            stream.spread(_bare_positions(concept)),
-            _flag_of_each_row(stream.spread(positions), len(rows)),
-        )
-        flags = [template is not BARE or flag not in bare for flag in each]
-        for row, other, flag in zip(rows, anchor_rows, flags, strict=True):
-            if _is_new(stream.key(span, row), stream.key(anchor_span, other), taken):
-                kept.append((row, other, flag))
-    return RowPair(
-        RowRequest(prompt.text, tuple(row for row, _, _ in kept)),
-        RowRequest(anchor_prompt.text, tuple(other for _, other, _ in kept)),
-        group,
-        tuple(flag for _, _, flag in kept),
-    )
-
-
-def _positions(concept: Concept, template: Template, plan: RowPlan) -> Position:
-    """The kind's own rows of the bare name, and the plan's rows in context."""
-    own = _bare_positions(concept)
+) -> Iterator[tuple[int, int, bool]]:
+    """(target row, anchor row, whether it is in context) in one stream of one template."""
+    paper = Position.ALL if kind_of(concept.kind).whole_prompt else Position.LAST_SUBJECT
     if template is not BARE:
-        return plan.positions
-    return own if plan.rows == "bare" or own & Position.ALL else own | plan.positions
-
-
-def _bare_positions(concept: Concept) -> Position:
-    """The rows by which the paper represents a bare name."""
-    return Position.ALL if kind_of(concept.kind).whole_prompt else Position.LAST_SUBJECT
-
-
-def _is_new(key: StreamKey, anchor_key: StreamKey, taken: set[StreamKey]) -> bool:
-    """Whether there is something to edit at a row, and nothing has been said about it yet."""
-    if key == anchor_key or key in taken:
-        return False
-    taken.add(key)
-    return True
+        positions = plan.positions
+    elif plan.rows == "bare" or paper & Position.ALL:
+        positions = paper
+    else:
+        positions = paper | plan.positions
+    empty_is_start = plan.empty_anchor == "start"
+    rows, anchor_rows = stream.paired_rows(positions, span, anchor_span, empty_is_start)
+    resolved, paper = stream.resolve(positions), stream.resolve(paper)
+    if resolved & Position.ALL:
+        flags = [Position.ALL] * len(rows)
+    else:
+        flags = single_flags(resolved)
+        flags += [Position.TOKENS] * (len(rows) - len(flags))
+    for row, anchor_row, flag in zip(rows, anchor_rows, flags, strict=True):
+        yield row, anchor_row, template is not BARE or flag not in paper
 
 
 def _refuse_unreadable(
@@ -175,13 +176,6 @@ def _refuse_unreadable(
             f"{concept.where}: '{phrase}' and '{concept.anchor}' are the same to the text encoder; "
             "choose another anchor."
         )
-
-
-def _flag_of_each_row(positions: Position, count: int) -> list[Position]:
-    if positions & Position.ALL:
-        return [Position.ALL] * count
-    single = [flag for flag in Position if flag & positions & ~MANY]
-    return single + [Position.TOKENS] * (count - len(single))
 
 
 @dataclass(frozen=True)
@@ -211,69 +205,88 @@ def usable_names(
     """Indices of the names that can be encoded, the last subject rows of each, and the names that
     cannot.
 
-    A retain list may hold anything, so a name that makes no token, or too many, is set aside and
-    not an error.
+    A retain list may contain anything, so a name of no token, or of too many, is not an error.
     """
-    places: list[int] = []
+    indices: list[int] = []
     names: list[KeptName] = []
     unusable: list[str] = []
     for index, name in enumerate(retain.names):
+        prompt = Prompt.bare(name)
         try:
-            usable = all(stream.locate(Prompt.bare(name)).subject for stream in streams)
+            usable = all(stream.locate(prompt).subject for stream in streams)
         except InputError:
             usable = False
         if usable:
-            places.append(index)
-            names.append(
-                KeptName(name, (_request(streams, Prompt.bare(name), Position.LAST_SUBJECT),))
-            )
+            indices.append(index)
+            names.append(KeptName(name, (_request(streams, prompt, Position.LAST_SUBJECT),)))
         else:
             unusable.append(name)
-    return places, names, unusable
+    return indices, names, unusable
 
 
 def with_contexts(
-    streams: Sequence[Stream], kept: KeptName, templates: Sequence[Template], positions: Position
+    streams: Sequence[Stream], name: KeptName, templates: Sequence[Template], positions: Position
 ) -> KeptName:
-    """The same name with its rows in prompts; a name too long for one of them gets none."""
+    """The same name with its rows in prompts; a name too long for one of them gets none.
+
+    Args:
+        streams: The encoder's streams.
+        name: The bare name.
+        templates: Prompts with a placeholder for the name.
+        positions: Which rows of each prompt.
+    """
     taken: set[StreamKey] = set()
-    for request in kept.bare:
+    for request in name.bare:
         _request(streams, Prompt.bare(request.text), Position.LAST_SUBJECT, taken)
     try:
         contexts = [
-            _request(streams, template.fill(kept.name), positions, taken) for template in templates
+            _request(streams, template.fill(name.name), positions, taken) for template in templates
         ]
     except InputError:
-        return kept
-    return KeptName(kept.name, kept.bare, tuple(request for request in contexts if request.rows))
+        return name
+    return KeptName(name.name, name.bare, tuple(request for request in contexts if request.rows))
 
 
-def retain_prompts(kind: str, plan: RowPlan, place: int) -> tuple[Template, ...]:
-    """Prompts around a kept name; whole captions are prompts already."""
-    chosen = context_kind(kind)
-    if chosen is CAPTION:
+def retain_prompts(kind: str, plan: RowPlan, rank: int) -> tuple[Template, ...]:
+    """Prompts around the kept name of a rank; whole captions are prompts already."""
+    template_kind = context_kind(kind)
+    if template_kind is CAPTION:
         return (BARE,)
-    prompts = plan.retain_prompts(chosen, place)
+    prompts = plan.retain_prompts(template_kind, rank)
     return prompts if plan.rotate else (BARE, *prompts)
 
 
 def judging_contexts(
-    kind: str, templates: Callable[[Kind], Sequence[Template]], place: int
+    kind: str, templates: Callable[[Kind], Sequence[Template]], rank: int
 ) -> tuple[Template, ...]:
-    """Prompts around a name that edits are judged by."""
-    chosen = context_kind(kind)
-    return (BARE,) if chosen is CAPTION else judging_prompts(templates(chosen), place)
+    """Prompts around a name that edits are judged by.
+
+    Args:
+        kind: Kind whose templates fit the name.
+        templates: The templates of a kind.
+        rank: Index of the name; the next name gets other prompts.
+    """
+    template_kind = context_kind(kind)
+    if template_kind is CAPTION:
+        return (BARE,)
+    return judging_prompts(templates(template_kind), rank)
 
 
 def kept_by_plan(
     streams: Sequence[Stream],
     concepts: Sequence[Concept],
-    kept: Sequence[str],
-    known: Sequence[str],
+    retained: Sequence[str],
+    listed: Sequence[str],
     plan: RowPlan,
 ) -> Iterator[KeptName]:
-    """What the plan keeps besides the names in `kept`; `known` are all names of the list, with
-    those set aside.
+    """What the plan keeps in addition to the retained names: anchors, and prompts without a name.
+
+    Args:
+        streams: The encoder's streams.
+        concepts: What is erased.
+        retained: Names that are kept already.
+        listed: All names of the list, with those set aside.
+        plan: What to keep.
     """
     if plan.rows == "bare":
         if any(kind_of(concept.kind).whole_prompt for concept in concepts):
@@ -284,38 +297,38 @@ def kept_by_plan(
     if not plan.hold_anchors:
         return
     erased = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
-    seen = {same_name_key(name) for name in kept} | {""}
+    keys = {same_name_key(name) for name in retained} | {""}
     for concept in concepts:
         key = same_name_key(concept.anchor)
-        if key in seen or erased.match(concept.anchor):
+        if key in keys or erased.match(concept.anchor):
             continue
-        seen.add(key)
+        keys.add(key)
         bare = _request(streams, Prompt.bare(concept.anchor), Position.LAST_SUBJECT)
-        prompts = plan.solve_templates(kind_of(concept.kind))
-        yield with_contexts(
-            streams, KeptName(concept.anchor, (bare,)), prompts, plan.retain_positions
-        )
-    seen |= {same_name_key(name) for name in known}
+        templates = plan.solve_templates(kind_of(concept.kind))
+        anchor = KeptName(concept.anchor, (bare,))
+        yield with_contexts(streams, anchor, templates, plan.retain_positions)
+    keys |= {same_name_key(name) for name in listed}
     kinds = [kind_of(kind) for kind in dict.fromkeys(concept.kind for concept in concepts)]
-    plain = [template.fill("") for kind in kinds for template in plan.solve_templates(kind)]
-    for prompt in (*plain, *(Prompt.bare(caption) for caption in _captions(plan.captions))):
-        if same_name_key(prompt.text) not in seen and not erased.match(prompt.text):
-            seen.add(same_name_key(prompt.text))
-            yield KeptName(
-                prompt.text, (), (_request(streams, prompt, plan.retain_positions, set()),)
-            )
+    prompts = [template.fill("") for kind in kinds for template in plan.solve_templates(kind)]
+    prompts += [Prompt.bare(caption) for caption in _captions(plan.captions)]
+    for prompt in prompts:
+        key = same_name_key(prompt.text)
+        if key not in keys and not erased.match(prompt.text):
+            keys.add(key)
+            request = _request(streams, prompt, plan.retain_positions, set())
+            yield KeptName(prompt.text, (), (request,))
 
 
 def whole_prompt(streams: Sequence[Stream], prompt: Prompt, text_input: str = TOKENS) -> RowRequest:
     """All rows of a prompt."""
     if text_input != TOKENS:
         return RowRequest(prompt.text, (0,), text_input)
-    rows = [row for stream in streams for row in stream.whole(stream.locate(prompt))]
+    rows = [row for stream in streams for row in stream.distinct_rows(stream.locate(prompt))]
     return RowRequest(prompt.text, tuple(rows))
 
 
 def _captions(count: int) -> tuple[str, ...]:
-    """Some of the built-in captions, evenly from the whole list."""
+    """Some of the built-in captions, evenly from the list."""
     captions = builtin_retain(CAPTIONS).names if count else ()
     return captions[:: max(1, len(captions) // max(1, count))][:count]
 
@@ -326,9 +339,7 @@ def _request(
     positions: Position,
     taken: set[StreamKey] | None = None,
 ) -> RowRequest:
-    """A prompt's rows in all streams, without those that repeat rows of the prompts in `taken`,
-    which grows.
-    """
+    """A prompt's rows in all streams, without the rows in `taken`, which grows."""
     rows: list[int] = []
     for stream in streams:
         span = stream.locate(prompt)

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from speed_erase.speed_ops.errors import SettingsError
-from speed_erase.speed_ops.text.kinds import KINDS, ON_TRIAL
-from speed_erase.speed_ops.text.plan import EFFORTS, FEWEST_TEMPLATES, RowPlan, judging_prompts
+from speed_erase.speed_ops.text.kinds import KINDS, TRIAL_TEMPLATES
+from speed_erase.speed_ops.text.plan import EFFORTS, MIN_TEMPLATES, RowPlan, judging_prompts
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -21,7 +21,7 @@ def test_edit_choice_and_check_never_share_a_prompt(kind, effort):
     chosen = set(plan.trial_prompts(kind)) | set(plan.witness_prompts(kind))
     checked = set(plan.unseen_templates(kind)) | set(kind.probe_templates)
     assert (
-        len(chosen) == ON_TRIAL
+        len(chosen) == TRIAL_TEMPLATES
         and not made & chosen
         and not made & checked
         and not chosen & checked
@@ -40,7 +40,7 @@ def test_more_effort_means_more_of_everything():
     quick, normal, thorough = (EFFORTS[name] for name in ("quick", "normal", "thorough"))
     for few, many in ((quick, normal), (normal, thorough)):
         assert all(getattr(few, name) <= getattr(many, name) for name in vars(few))
-    counts = [RowPlan.context(effort).prompts(1400, 10**6) for effort in EFFORTS]
+    counts = [RowPlan.context(effort).prompts(1400) for effort in EFFORTS]
     assert counts[0] < 300 < counts[1] < 800 < counts[2], (
         "what a user waits for: SDXL quick, SD1.x normal, a GPU"
     )
@@ -48,8 +48,8 @@ def test_more_effort_means_more_of_everything():
 
 def test_many_concepts_get_fewer_prompts_each():
     one, many = RowPlan.context("normal", 1), RowPlan.context("normal", 100)
-    assert one.templates == EFFORTS["normal"].templates and many.templates == FEWEST_TEMPLATES
-    assert RowPlan.context("quick", 1000).templates == FEWEST_TEMPLATES
+    assert one.templates == EFFORTS["normal"].templates and many.templates == MIN_TEMPLATES
+    assert RowPlan.context("quick", 1000).templates == MIN_TEMPLATES
     assert many.trial_templates >= 1 and many.probe_templates >= 2
 
 
@@ -69,7 +69,7 @@ def test_the_defaults_are_the_first_releases():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"names": -1}, {"captions": 10**5}, {"trial_templates": ON_TRIAL + 1}]
+    "changes", [{"names": -1}, {"captions": 10**5}, {"trial_templates": TRIAL_TEMPLATES + 1}]
 )
 def test_senseless_plans_are_refused(changes):
     with pytest.raises(SettingsError, match=next(iter(changes))):

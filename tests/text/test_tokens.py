@@ -10,8 +10,8 @@ from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
 from speed_erase.speed_ops.errors import InputError, SettingsError
 from speed_erase.speed_ops.text.kinds import CAPTION, KINDS, Prompt, Template
 from speed_erase.speed_ops.text.tokens import (
+    EXTRA_KEPT_POSITIONS,
     IN_CONTEXT,
-    KEPT_BESIDES,
     Position,
     Stream,
     TokenSpan,
@@ -125,19 +125,19 @@ BOTH_WAYS = Stream(lambda text: (), 77, causal=False)
 
 def test_the_spread_of_a_causal_encoder_goes_from_the_name_to_the_last_padding():
     span = TokenSpan((5, 6, 7, 8, 9, 10), 4, 3)  # a name of two tokens, two words after it
-    rows = CAUSAL.rows(Position.SPREAD, span)
+    rows = CAUSAL.rows(Position.INFORMATIVE, span)
     assert set(rows) == {4, 5, 6, 7, 8, 11, 15, 23, 38, 57, 76}
     assert min(rows) == 4, "what stands before the name's last token belongs to others, too"
 
 
 def test_kept_names_have_the_first_word_and_their_own_first_tokens_besides():
     span = TokenSpan((5, 6, 7, 8, 9), 4, 2)
-    assert set(CAUSAL.rows(KEPT_BESIDES, span)) == {1, 2, 3}
+    assert set(CAUSAL.rows(EXTRA_KEPT_POSITIONS, span)) == {1, 2, 3}
 
 
 def test_a_bidirectional_encoder_gives_all_its_words():
     span = TokenSpan((5, 6, 7), 2, 1)
-    assert set(BOTH_WAYS.rows(Position.SPREAD, span)) == {1, 2, 3, 4, 5, 76}
+    assert set(BOTH_WAYS.rows(Position.INFORMATIVE, span)) == {1, 2, 3, 4, 5, 76}
 
 
 def test_padding_rows_never_fall_inside_a_long_text():
@@ -150,16 +150,22 @@ def test_padding_rows_never_fall_inside_a_long_text():
 
 def test_a_prompt_and_its_anchor_pair_off_word_by_word():
     target, anchor = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3), TokenSpan((1, 2, 60, 3, 4), 3, 3)
-    assert counterparts(target, anchor, True) == (1, 2, 3, 3, 3, 4, 5, 6)
+    assert counterparts(target, anchor, 1) == (1, 2, 3, 3, 3, 4, 5, 6)
     longer = TokenSpan((1, 2, 60, 61, 62, 63, 3), 6, 3)
-    assert counterparts(TokenSpan((1, 2, 50, 51, 3), 4, 3), longer, True) == (1, 2, 5, 6, 7, 8)
-    assert counterparts(TokenSpan((50, 51), 2, 1), TokenSpan((), 0), True) == (1, 2, 3)
-    assert counterparts(TokenSpan((50, 51, 3), 2, 1), TokenSpan((3,), 0), False) == (0, 0, 0, 1)
+    assert counterparts(TokenSpan((1, 2, 50, 51, 3), 4, 3), longer, 1) == (1, 2, 5, 6, 7, 8)
+    assert counterparts(TokenSpan((50, 51), 2, 1), TokenSpan((), 0), 1) == (1, 2, 3)
+    assert counterparts(TokenSpan((50, 51, 3), 2, 1), TokenSpan((3,), 0), 0) == (0, 0, 0, 1)
 
 
 @pytest.mark.parametrize("stream", [CAUSAL, BOTH_WAYS])
 @pytest.mark.parametrize(
-    "positions", [Position.SPREAD, Position.SPREAD | KEPT_BESIDES, IN_CONTEXT, Position.TOKENS]
+    "positions",
+    [
+        Position.INFORMATIVE,
+        Position.INFORMATIVE | EXTRA_KEPT_POSITIONS,
+        IN_CONTEXT,
+        Position.TOKENS,
+    ],
 )
 def test_every_row_has_its_counterpart(stream, positions):
     target = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3)
@@ -188,7 +194,7 @@ def _words(text: str) -> list[int]:
 TEMPLATE = Stream(_words, 40, before=3, padding="none", after=5)
 """As a chat model reads a prompt: three rows of a template, the text, five more."""
 UNPADDED = Stream(_words, 40, before=0, causal=False, padding="none")
-MASKED = Stream(_words, 40, before=0, causal=False, padding="silent")
+MASKED = Stream(_words, 40, before=0, causal=False, padding="masked")
 
 
 def test_without_padding_a_name_has_the_rows_of_its_text_and_of_what_closes_it() -> None:
@@ -196,11 +202,11 @@ def test_without_padding_a_name_has_the_rows_of_its_text_and_of_what_closes_it()
     assert TEMPLATE.count(span) == 3 + 6 + 5
     # The last token of the name, the next, the last word, and the end with the rest of the
     # template.
-    assert TEMPLATE.rows(Position.SPREAD, span) == (7, 9, 8, 8, 10, 11, 12, 13)
+    assert TEMPLATE.rows(Position.INFORMATIVE, span) == (7, 9, 8, 8, 10, 11, 12, 13)
     assert TEMPLATE.rows_from_name(span) == range(7, 14)
     for stream in (UNPADDED, MASKED):
         short = stream.locate(Prompt.bare("blue dog"))
-        assert stream.rows(Position.SPREAD, short) == (0, 1, 2)
+        assert stream.rows(Position.INFORMATIVE, short) == (0, 1, 2)
         assert stream.rows(Position.ALL, short) == (0, 1, 2)
         assert max(stream.rows(IN_CONTEXT, short)) == 2, "no row beyond the prompt's own"
 
@@ -211,7 +217,12 @@ def test_pairs_without_padding_stay_inside_both_prompts() -> None:
         span = stream.locate(target)
         for other in (anchor, empty):
             goal = stream.locate(other)
-            for positions in (Position.SPREAD, Position.ALL, IN_CONTEXT, Position.LAST_SUBJECT):
+            for positions in (
+                Position.INFORMATIVE,
+                Position.ALL,
+                IN_CONTEXT,
+                Position.LAST_SUBJECT,
+            ):
                 rows, others = stream.paired_rows(positions, span, goal)
                 assert len(rows) == len(others)
                 assert max(rows) < stream.count(span) and max(others) < stream.count(goal)
@@ -227,7 +238,7 @@ def test_pairs_without_padding_stay_inside_both_prompts() -> None:
 def test_the_whole_empty_prompt_has_one_row_of_silent_padding() -> None:
     empty = Prompt.bare("")
     streams = (TEMPLATE, UNPADDED, MASKED, Stream(_words, 40))
-    assert [len(stream.whole(stream.locate(empty))) for stream in streams] == [8, 1, 2, 40]
+    assert [len(stream.distinct_rows(stream.locate(empty))) for stream in streams] == [8, 1, 2, 40]
 
 
 def test_a_template_leaves_less_room() -> None:
