@@ -62,13 +62,13 @@ def open_text(clip: Any, architecture: Architecture) -> WiredText:
     )
     column = path.first_column(pooled[0].name) if path and pooled else 0
     parts: list[EncoderPart] = []
-    beside = [row for row in present if row.placed == "beside"]
+    beside = [row for row in present if row.appends == "columns"]
     if beside:
         start = architecture.columns(beside[0].name).start
         parts.append(
             EncoderPart(HostTextEncoder(clip, beside, start, pooled, column), start, column)
         )
-    parts += [EncoderPart(PublicTextEncoder(clip, row)) for row in present if row.placed == "below"]
+    parts += [EncoderPart(PublicTextEncoder(clip, row)) for row in present if row.appends == "rows"]
     if len(parts) > 1 or parts[0].encoder.width != architecture.context_width:
         return _Joined(parts, architecture.context_width, path.text_width if path else 0)
     if beside or not pooled:
@@ -158,7 +158,7 @@ class PublicTextEncoder(InChunks):
     ) -> tuple[list[Tensor], list[Tensor]]:
         counts = [len(self._section(prompt)) for prompt in prompts]
         out: list[Tensor] = [Tensor()] * len(prompts)
-        for done, batch in _batches(counts, self._row.alone):
+        for done, batch in _batches(counts, self._row.batchable):
             if progress is not None:
                 progress("encode", done, len(prompts))
             for i, rows in zip(batch, self._rows_of([prompts[i] for i in batch]), strict=True):
@@ -211,14 +211,14 @@ class PublicTextEncoder(InChunks):
                 yield key, raw_weight(self._clip.patcher, key, value)
 
 
-def _batches(counts: Sequence[int], alone: bool) -> list[tuple[int, list[int]]]:
+def _batches(counts: Sequence[int], batchable: bool) -> list[tuple[int, list[int]]]:
     """(prompts done before, indices) of prompts with equally many tokens, at most `BATCH_TOKENS` of
     them together.
     """
     order = sorted(range(len(counts)), key=lambda i: counts[i])
     batches: list[tuple[int, list[int]]] = []
     for done, i in enumerate(order):
-        room = 1 if alone else max(1, BATCH_TOKENS // max(1, counts[i]))
+        room = max(1, BATCH_TOKENS // max(1, counts[i])) if batchable else 1
         if batches and counts[batches[-1][1][0]] == counts[i] and len(batches[-1][1]) < room:
             batches[-1][1].append(i)
         else:

@@ -20,7 +20,6 @@ from ...speed_ops.errors import UnsupportedModelError
 from ...speed_ops.model import EditableModel
 from ...speed_ops.models.architecture import Architecture, LayerKey
 from ...speed_ops.models.detect import detect, layers, pooled_layer, reads_text
-from ...speed_ops.models.keys import Which
 from .progress import check_stop
 
 # Storage that keeps a small edit: 8 bits and less do not.
@@ -142,7 +141,7 @@ class EffectiveWeights(Mapping[str, Tensor]):
         return len(self._keys)
 
 
-def open_model(patcher: Any, which: Which = "V") -> EditableModel:
+def open_model(patcher: Any, which: str = "V") -> EditableModel:
     """Recognises the family from the model's own keys and shapes; anything else is refused by
     name.
     """

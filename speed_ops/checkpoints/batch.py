@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ..errors import FileError, NotFoundError, SpeedError, error_code, sentence_of
 from ..files.checkpoint import Checkpoint
 from ..job import StoredJob, recipe_of, same_work
-from ..models.detect import is_lora, model_name, obstacle, piece_name
+from ..models.detect import is_lora, model_name, piece_name, unet_conflict
 from ..models.keys import Shapes, find_unet
 from ..progress import Stage
 from ..provenance import read_provenance
@@ -203,7 +203,7 @@ def no_model(shapes: Shapes) -> str | None:
         return "It is a LoRA, not a model"
     unet = find_unet(shapes)
     if unet is not None:
-        return obstacle(shapes, unet[1])
+        return unet_conflict(shapes, unet[1])
     other = model_name(shapes)
     if other is not None and "ControlNet" not in other:
         return None

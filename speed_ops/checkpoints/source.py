@@ -24,7 +24,7 @@ from ..files.tensors import read_scaled, tensors_hash
 from ..model import EditableModel
 from ..models.architecture import Architecture, FamilyEncoder, LayerKey
 from ..models.detect import detect, layers, pooled_layer
-from ..models.keys import Shapes, Which, encoder_keys, spelling
+from ..models.keys import Shapes, encoder_keys, spelling
 from ..progress import Progress
 
 _TABLES = ("text_model.embeddings.token_embedding.weight", "token_embedding.weight")
@@ -197,21 +197,21 @@ class ModelSource:
             )
         return cls(checkpoint, family)
 
-    def layers(self, which: Which) -> list[LayerKey]:
+    def layers(self, which: str) -> list[LayerKey]:
         """The layers that an edit of `which` reaches."""
         return layers(self.architecture, self.checkpoint.shapes, which)
 
-    def every_layer(self, which: Which) -> list[LayerKey]:
+    def every_layer(self, which: str) -> list[LayerKey]:
         """Those, and the one that reads pooled text."""
         pooled = pooled_layer(self.architecture, self.checkpoint.shapes)
         return [*self.layers(which), *([pooled] if pooled else [])]
 
-    def model(self, which: Which) -> EditableModel:
+    def model(self, which: str) -> EditableModel:
         """What an erasure sees of it; weights are read when they are asked for."""
         found = self.every_layer(which)
         return EditableModel(self.architecture, tuple(found), LayerWeights(self.checkpoint, found))
 
-    def takes_edits(self, which: Which) -> bool:
+    def takes_edits(self, which: str) -> bool:
         """Whether an edit can be baked in: not into weights of 8 bits, where it would drown in
         rounding.
         """
@@ -272,7 +272,7 @@ class TextSetup:
 
     def _plain(self, family: Architecture, files: EncoderFiles) -> TextEncoder:
         parts: list[EncoderPart] = []
-        beside = [row for row in files.found if row.placed == "beside"]
+        beside = [row for row in files.found if row.appends == "columns"]
         if beside:
             words = clip_tokenizer(self.tokenizer, files.holders)
             clip = ClipTextEncoder(files, beside, words, self.clip_skip, self.device, files.pooled)
@@ -283,9 +283,13 @@ class TextSetup:
             )
             parts.append(EncoderPart(clip, family.columns(beside[0].name).start, pooled))
         for row in files.found:
-            if row.placed == "below":
+            if row.appends == "rows":
                 t5 = T5TextEncoder(
-                    files, row, t5_tokenizer(self.tokenizer, files.holders), self.clip_skip, self.device
+                    files,
+                    row,
+                    t5_tokenizer(self.tokenizer, files.holders),
+                    self.clip_skip,
+                    self.device,
                 )
                 parts.append(EncoderPart(t5))
         if family.entry is None:

@@ -1,3 +1,1 @@
-"""Model families as data, how a file is recognised as one, and its keys in every spelling. Reads no
-file.
-"""
+"""Model families as data, how a file is recognized as one, and its keys in every spelling."""

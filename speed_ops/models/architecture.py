@@ -1,6 +1,4 @@
-"""What a row of the registry says about a model family: where text enters it, and how that text is
-made.
-"""
+"""What the registry records about a model family: where text enters it, and what encodes it."""
 
 from __future__ import annotations
 
@@ -21,24 +19,13 @@ _TITLES = {
     "qwen3_4b": "Qwen3 4B",
     "qwen25_7b": "Qwen2.5-VL 7B",
 }
-EncoderName = Literal[
-    "clip_l",
-    "clip_h",
-    "clip_g",
-    "t5xxl",
-    "umt5xxl",
-    "pile_t5xl",
-    "gemma2_2b",
-    "qwen3_4b",
-    "qwen25_7b",
-]
 
 
 @dataclass(frozen=True)
 class FamilyEncoder:
     """One text encoder as a family uses it."""
 
-    name: EncoderName
+    name: str
     """As ComfyUI calls it."""
     width: int
     """Width of its rows."""
@@ -52,30 +39,28 @@ class FamilyEncoder:
     """Whether the final layer norm is applied to that hidden state."""
     pad_token: int = 0
     prefixes: tuple[str, ...] = ()
-    """Where its keys stand in a single-file checkpoint; the first one present counts."""
+    """Prefixes of its keys in a single-file checkpoint; the first one present counts."""
     naming: Literal["hf", "open_clip"] = "hf"
-    """How published files of the family spell the keys after that prefix; what a file does is read
-    from its keys.
+    """How published files of the family spell the keys after that prefix. A file's own spelling is
+    read from its keys.
     """
     folder: str = ""
     """Component folder in the diffusers layout."""
     length: int = 77
     """Rows of a padded prompt."""
-    placed: Literal["beside", "below"] = "beside"
-    """Its columns stand beside those of the encoders before it, or its rows below theirs."""
+    appends: Literal["columns", "rows"] = "columns"
+    """What it adds to the encoders before it: columns of the same rows, or more rows."""
     optional: bool = False
-    """Whether the model runs without it, its columns zero or its rows absent. One at least there
-    must be.
+    """Whether the model runs without it, its columns zero or its rows absent, as long as it has one
+    encoder.
     """
     padding: Literal["informative", "masked", "none"] = "informative"
-    """What follows the end of a prompt: rows that know the text, rows that the model gets as zeros
-    or masked, none.
-    """
+    """What follows the end of a prompt: see `text.tokens.Padding`."""
     projected: bool = False
     """Whether its pooled embedding goes through the text projection before the model reads it."""
-    alone: bool = False
-    """Whether ComfyUI's call takes one prompt at a time: it cuts the template off the first prompt
-    only.
+    batchable: bool = True
+    """Whether ComfyUI's call takes several prompts; where it cuts a template off the first one
+    only, it does not.
     """
 
     @property
@@ -85,9 +70,7 @@ class FamilyEncoder:
 
     @property
     def causal(self) -> bool:
-        """Whether a row depends on the text before it alone: T5 reads both ways, so it always takes
-        whole prompts.
-        """
+        """Whether a row depends only on the text before it; T5 reads both ways."""
         return "t5" not in self.name
 
     @property
@@ -98,41 +81,38 @@ class FamilyEncoder:
 
 @dataclass(frozen=True)
 class PooledPath:
-    """The second way text enters: a linear layer that reads one pooled embedding of the whole
-    prompt.
-    """
+    """The second way text enters: a linear layer that reads one pooled embedding per prompt."""
 
     ldm_key: str
     diffusers_key: str
     width: int
     """Input width of the layer; the text's columns come first, size embeddings after them."""
     encoders: tuple[FamilyEncoder, ...]
-    """Whose pooled embeddings it reads, in column order. Some families have an encoder for this
-    alone (Flux).
+    """Whose pooled embeddings it reads, in column order. Some families have an encoder only for
+    this (Flux).
     """
 
     @property
     def text_width(self) -> int:
         """How many columns read text."""
-        return sum(row.width for row in self.encoders)
+        return sum(encoder.width for encoder in self.encoders)
 
-    def first_column(self, encoder: str) -> int:
+    def first_column(self, name: str) -> int:
         """Where the columns of an encoder begin."""
-        names: list[str] = [row.name for row in self.encoders]
-        return sum(row.width for row in self.encoders[: names.index(encoder)])
+        names = [encoder.name for encoder in self.encoders]
+        return sum(encoder.width for encoder in self.encoders[: names.index(name)])
 
 
 @dataclass(frozen=True)
 class EntryLayer:
-    """Where text enters a transformer: one linear layer that takes it all, or V of every cross
-    attention.
+    """Where text enters a transformer: at one layer for all text, or at V of every cross attention.
 
-    One layer takes it all where text and image tokens attend to each other (SD3, Flux): editing it
-    changes the whole text stream, keys, values and all that follows from them.
+    There is one layer for all text where text and image tokens attend to each other (SD3, Flux):
+    editing it changes the whole text stream, keys, values and all that follows from them.
     """
 
     ldm_path: str
-    """Path of the layer; `*` stands for the number of a block where every block has one."""
+    """Path of the layer; `*` is the number of a block where every block has one."""
     diffusers_path: str = ""
     """Empty: files in that layout are not read."""
     ldm_needs: tuple[str, ...] = ()
@@ -141,10 +121,10 @@ class EntryLayer:
     look_alike: str = ""
     """What `detect` calls models like these, with its article."""
     forbidden: tuple[str, ...] = ()
-    """Beginnings of keys, in either layout, that no such model has."""
-    beside: str = ""
-    """What K is called where V has the last name of the path."""
-    further: tuple[str, ...] = ()
+    """Prefixes of keys, in either layout, that no such model has."""
+    key_name: str = ""
+    """Name of K where the last name of the path is V's."""
+    extra_paths: tuple[str, ...] = ()
     """Paths of more layers that read the same text in some variants of the model."""
 
 
@@ -161,23 +141,23 @@ class PushRule:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model family: where text enters it and how that text is made."""
+    """A model family: where text enters it and what encodes the text."""
 
     name: str
     title: str
     context_width: int
-    """Width of the embeddings that the model is given: the encoders' widths side by side."""
+    """Width of the embeddings that the model receives."""
     encoders: tuple[FamilyEncoder, ...]
-    """In column order: the first encoder's embedding fills the first columns. Then those whose rows
-    stand below.
-    """
-    pooled: PooledPath | None
-    lora_paths: Literal["ldm", "diffusers"]
-    """Which spelling of a layer's path kohya's trainer writes for this family, and so every program
-    reads.
+    """In column order: the first encoder's embedding fills the first columns. Then those that
+    append rows.
     """
     modelspec: str
     kohya_version: str
+    pooled: PooledPath | None = None
+    lora_paths: Literal["ldm", "diffusers"] = "ldm"
+    """Which spelling of a layer's path kohya's trainer writes for this family, and so every program
+    reads.
+    """
     label_widths: tuple[int | None, ...] = ()
     """Input widths of the label embedding that occur in this family of U-Nets; None: it has
     none.
@@ -187,46 +167,37 @@ class Architecture:
     push: PushRule | None = None
     """What happens to each row before that; None: nothing, the layers read the encoders' output."""
     on_command_line: bool = True
-    """Whether the command line edits it, too: its text encoders are read from files without
-    ComfyUI.
-    """
+    """Whether its text encoders can be read from files without ComfyUI."""
     note: str = ""
     """What every report on such a model must say."""
 
     @property
     def every_encoder(self) -> tuple[FamilyEncoder, ...]:
-        """Those that make rows, then those that feed the pooled path alone."""
-        names = {row.name for row in self.encoders}
-        further = () if self.pooled is None else self.pooled.encoders
-        return (*self.encoders, *(row for row in further if row.name not in names))
+        """The encoders of token rows, then those that only feed the pooled path."""
+        names = {encoder.name for encoder in self.encoders}
+        pooled = () if self.pooled is None else self.pooled.encoders
+        return (*self.encoders, *(encoder for encoder in pooled if encoder.name not in names))
 
     def text_columns(self, text_input: str) -> int | None:
         """How many columns of a layer read this text input, from the first on; None: all."""
         return self.pooled.text_width if text_input == POOLED and self.pooled else None
 
-    @property
-    def per_block(self) -> bool:
-        """Whether every block has its own layers that read text."""
-        return self.entry is None or "*" in self.entry.ldm_path
-
-    def columns(self, encoder: str) -> slice:
-        """The columns of the context that `encoder` fills."""
+    def columns(self, name: str) -> slice:
+        """The columns of the context that an encoder fills."""
         start = 0
-        for row in self.encoders:
-            start = 0 if row.placed == "below" else start
-            if row.name == encoder:
-                return slice(start, start + row.width)
-            start += row.width
-        known = [row.name for row in self.encoders]
-        raise SettingsError(
-            f"{self.title} has no text encoder {encoder!r}: choose from {', '.join(known)}."
-        )
+        for encoder in self.encoders:
+            if encoder.appends == "rows":
+                start = 0
+            if encoder.name == name:
+                return slice(start, start + encoder.width)
+            start += encoder.width
+        names = ", ".join(encoder.name for encoder in self.encoders)
+        raise SettingsError(f"{self.title} has no text encoder {name!r}: choose from {names}.")
 
 
 @dataclass(frozen=True)
 class LayerKey:
-    """One layer that reads text, under all its names: K or V of a cross attention, or where all
-    text or pooled text enters."""
+    """One layer that reads text, under all its names."""
 
     canonical: str
     """Key inside a loaded model, the same for every file layout: `diffusion_model.<ldm
@@ -241,6 +212,31 @@ class LayerKey:
     kind: Literal["K", "V", "entry", "pooled"]
     shape: tuple[int, int]
     """Outputs x width of the rows that it reads, or the whole width of the pooled path's layer."""
+
+    @classmethod
+    def of(
+        cls,
+        file_key: str,
+        ldm_path: str,
+        diffusers_path: str,
+        kind: Literal["K", "V", "entry", "pooled"],
+        shape: tuple[int, int],
+        lora_paths: Literal["ldm", "diffusers"] = "ldm",
+    ) -> LayerKey:
+        """The layer with the names that follow from its paths.
+
+        Args:
+            file_key: Key in the file.
+            ldm_path: Path in the original layout.
+            diffusers_path: Path in the diffusers layout.
+            kind: What the layer computes.
+            shape: Outputs x inputs.
+            lora_paths: Which of the two paths a LoRA uses.
+        """
+        lora_path = ldm_path if lora_paths == "ldm" else diffusers_path
+        lora_base = "lora_unet_" + lora_path.replace(".", "_")
+        canonical = f"diffusion_model.{ldm_path}.weight"
+        return cls(canonical, file_key, ldm_path, diffusers_path, lora_base, kind, shape)
 
     @property
     def text_input(self) -> str:

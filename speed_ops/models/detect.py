@@ -1,8 +1,7 @@
-"""Which family a model is of and which of its layers an erasure edits, from keys and shapes alone.
+"""The family of a model and the layers that an erasure edits, from keys and shapes alone.
 
-A family is recognised by which layers a file holds and how wide they are, never by its name. To add
-one, add a row to `families`. What is no model that can be edited is named in the message that
-refuses it.
+A family is recognized by the layers in a file and their widths, never by its name. To add one, add
+an entry to `families`. The message that refuses another model says what it looks like.
 """
 
 from __future__ import annotations
@@ -12,27 +11,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from ..errors import SettingsError, UnsupportedModelError
-from .architecture import Architecture, LayerKey
+from .architecture import Architecture, EntryLayer, LayerKey
 from .families import ARCHITECTURES
 from .keys import (
     ATTENTION,
     LABEL_KEYS,
     UNET_PREFIXES,
     Shapes,
-    Which,
     attention_paths,
     context_widths,
     entry_difference,
     entry_layers,
-    entry_places,
+    entry_layouts,
     find_entry,
     find_unet,
-    first_key,
     model_order,
 )
 
-# Keys as they stand relative to the model; all of a row must be present. First match wins, so the
-# special stands before the general (Chroma and HunyuanVideo contain Flux's blocks).
+# Keys relative to the model; all keys of an entry must be present. The first match wins, so the
+# special comes before the general (Chroma and HunyuanVideo contain Flux's blocks).
 _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a ControlNet", ("controlnet_blocks.0.weight",)),
     ("a Chroma model", ("distilled_guidance_layer.norms.0.scale",)),
@@ -79,7 +76,7 @@ _FOREIGN_PREFIXES = (
     "prior/",
 )
 
-# Parts of a model, recognised by how a key begins.
+# Pieces of a model, by how a key begins.
 _PIECES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "a ControlNet",
@@ -109,12 +106,12 @@ _LORA_KEY = re.compile(
 
 
 def is_lora(keys: Iterable[str]) -> bool:
-    """True when the file holds low-rank factors instead of weights."""
+    """True when the file contains low-rank factors instead of weights."""
     return any(_LORA_KEY.search(key) for key in keys)
 
 
 def model_name(keys: Iterable[str]) -> str | None:
-    """Which other model the keys are of, with its article (`a Flux model`), or None."""
+    """Which transformer the keys are of, with its article (`a Flux model`), or None."""
     present = set(keys)
     for title, needed in _MODELS:
         if any(all(prefix + key in present for key in needed) for prefix in _FOREIGN_PREFIXES):
@@ -123,7 +120,7 @@ def model_name(keys: Iterable[str]) -> str | None:
 
 
 def piece_name(keys: Iterable[str]) -> str | None:
-    """Which piece of a model the keys are of, when they are not of a whole one; or None."""
+    """Which piece of a model the keys are of, with its article, or None."""
     present = list(keys)
     return next(
         (title for title, starts in _PIECES if any(key.startswith(starts) for key in present)), None
@@ -134,102 +131,87 @@ def detect(shapes: Shapes, families: Sequence[Architecture] = ARCHITECTURES) -> 
     """The family of a checkpoint, of a bare diffusion model, or of a diffusers folder, in either
     key layout.
     """
-    found = find_unet(shapes)
-    if found is not None:
-        return _detect_unet(shapes, found[1], families)
-    for row in families:
-        if row.entry is not None and find_entry(shapes, row):
-            return row
-    raise _refusal(shortfall(shapes, families) or what_else(shapes), families)
+    if unet := find_unet(shapes):
+        return _detect_unet(shapes, unet[1], families)
+    for family in families:
+        if find_entry(shapes, family):
+            return family
+    raise _refusal(near_miss(shapes, families) or describe_unsupported(shapes), families)
 
 
 def _detect_unet(shapes: Shapes, unet: Shapes, families: Sequence[Architecture]) -> Architecture:
-    if reason := obstacle(shapes, unet):
-        raise _refusal(reason, families)
+    if conflict := unet_conflict(shapes, unet):
+        raise _refusal(conflict, families)
     widths = context_widths(unet)
     label = next((unet[key][-1] for key in LABEL_KEYS if unet.get(key)), None)
-    for row in families:
-        if widths == {row.context_width} and label in row.label_widths:
-            return row
+    for family in families:
+        if widths == {family.context_width} and label in family.label_widths:
+            return family
     if 0 in widths:
-        packed = (
+        raise _refusal(
             "The cross-attention weights are packed by a quantiser: use the file in fp16, bf16 or"
-            " fp32"
+            " fp32",
+            families,
         )
-        raise _refusal(packed, families)
-    seen = " and ".join(map(str, sorted(widths))) + (
-        f" with a label embedding of width {label}" if label else ""
-    )
+    width = " and ".join(map(str, sorted(widths)))
+    if label:
+        width += f" with a label embedding of width {label}"
     raise _refusal(
-        f"This is a U-Net whose cross attention reads embeddings of width {seen}", families
+        f"This is a U-Net whose cross attention reads embeddings of width {width}", families
     )
 
 
-def _refusal(seen: str, families: Sequence[Architecture] = ARCHITECTURES) -> UnsupportedModelError:
+def _refusal(
+    reason: str, families: Sequence[Architecture] = ARCHITECTURES
+) -> UnsupportedModelError:
     titles = ", ".join(
-        row.title if row.on_command_line else f"{row.title} (in ComfyUI)" for row in families
+        family.title if family.on_command_line else f"{family.title} (in ComfyUI)"
+        for family in families
     )
-    return UnsupportedModelError(f"{seen}. Supported models: {titles}.")
+    return UnsupportedModelError(f"{reason}. Supported models: {titles}.", reason=reason)
 
 
-def layers(architecture: Architecture, shapes: Shapes, which: Which = "V") -> list[LayerKey]:
+def layers(architecture: Architecture, shapes: Shapes, which: str = "V") -> list[LayerKey]:
     """The layers to edit, in the order of the model: input, middle, output; K before V within a
     block.
 
-    A model that all text enters at one layer has that one, whatever is asked for: K and V come from
-    it alike.
+    Args:
+        architecture: The family of the model.
+        shapes: The model's keys and shapes.
+        which: V, K or KV. A model that all text enters at one layer has that one in any case: K and
+            V come from it alike.
     """
     if which not in ("V", "K", "KV"):
         raise SettingsError(f"Layers must be V, K or KV, not {which!r}.")
     if architecture.entry is not None:
-        return _entry_layers(architecture, shapes, which)
-    return _attention_layers(architecture, shapes, which)
+        edited = _entry_layers(architecture, architecture.entry, shapes, which)
+    else:
+        edited = _attention_layers(architecture, shapes, which)
+    return sorted(edited, key=lambda layer: model_order(layer.ldm_path))
 
 
-def _entry_layers(architecture: Architecture, shapes: Shapes, which: Which) -> list[LayerKey]:
-    entry, place = architecture.entry, find_entry(shapes, architecture)
-    if entry is None or place is None:
+def _entry_layers(
+    architecture: Architecture, entry: EntryLayer, shapes: Shapes, which: str
+) -> Iterator[LayerKey]:
+    layout = find_entry(shapes, architecture)
+    if layout is None:
         raise _refusal(f"This is not a {architecture.title} model")
-    prefix, path = place
-    found = []
-    for value_path in (path, *entry.further):
-        wanted: list[tuple[Literal["K", "V", "entry"], str]] = [("entry", value_path)]
-        if entry.beside:
-            wanted = [("K", beside(value_path, entry.beside))] if "K" in which else []
-            wanted += [("V", value_path)] if "V" in which else []
-        for kind, one in wanted:
-            for numbered, key in entry_layers(shapes, prefix, one):
-                found.append(_entry_key(architecture, numbered, key, kind, shapes))
-    return sorted(found, key=lambda layer: model_order(layer.ldm_path))
+    for value_path in (layout.path, *entry.extra_paths):
+        paths: list[tuple[Literal["K", "V", "entry"], str]] = [("entry", value_path)]
+        if entry.key_name:
+            paths = [("K", _key_path(value_path, entry)), ("V", value_path)]
+        for kind, path in paths:
+            if kind != "entry" and kind not in which:
+                continue
+            for numbered, key in entry_layers(shapes, layout.prefix, path):
+                ldm = numbered if "*" in entry.ldm_path else entry.ldm_path
+                outputs, width = shapes[key]
+                diffusers = entry.diffusers_path or numbered
+                yield LayerKey.of(key, ldm, diffusers, kind, (outputs, width))
 
 
-def beside(path: str, name: str) -> str:
-    """The path of what is called `name` beside the layer at a path."""
-    return f"{path.rpartition('.')[0]}.{name}"
-
-
-def _entry_key(
-    architecture: Architecture,
-    path: str,
-    file_key: str,
-    kind: Literal["K", "V", "entry"],
-    shapes: Shapes,
-) -> LayerKey:
-    """`path`: as the file spells it."""
-    entry = architecture.entry
-    assert entry is not None
-    ldm, diffusers = path, entry.diffusers_path or path
-    if "*" not in entry.ldm_path:
-        ldm = entry.ldm_path
-    outputs, width = shapes[file_key]
-    names = (
-        f"diffusion_model.{ldm}.weight",
-        file_key,
-        ldm,
-        diffusers,
-        "lora_unet_" + ldm.replace(".", "_"),
-    )
-    return LayerKey(*names, kind, (outputs, width))
+def _key_path(value_path: str, entry: EntryLayer) -> str:
+    return f"{value_path.rpartition('.')[0]}.{entry.key_name}"
 
 
 def pooled_layer(architecture: Architecture, shapes: Shapes) -> LayerKey | None:
@@ -237,62 +219,55 @@ def pooled_layer(architecture: Architecture, shapes: Shapes) -> LayerKey | None:
     pooled = architecture.pooled
     if pooled is None:
         return None
-    for prefix in dict.fromkeys(
-        (*UNET_PREFIXES, *(place[0] for place in entry_places(architecture)))
-    ):
+    prefixes = [*UNET_PREFIXES, *(layout.prefix for layout in entry_layouts(architecture))]
+    for prefix in dict.fromkeys(prefixes):
         for key in (pooled.ldm_key, pooled.diffusers_key):
-            shape = shapes.get(prefix + key)
-            if shape is not None and len(shape) == 2 and shape[1] == pooled.width:
-                ldm, diffusers = (
-                    name.removesuffix(".weight") for name in (pooled.ldm_key, pooled.diffusers_key)
-                )
-                names = (f"diffusion_model.{ldm}.weight", prefix + key, ldm, diffusers)
-                return LayerKey(
-                    *names, "lora_unet_" + ldm.replace(".", "_"), "pooled", (shape[0], shape[1])
-                )
+            shape = shapes.get(prefix + key, ())
+            if len(shape) == 2 and shape[1] == pooled.width:
+                ldm = pooled.ldm_key.removesuffix(".weight")
+                diffusers = pooled.diffusers_key.removesuffix(".weight")
+                return LayerKey.of(prefix + key, ldm, diffusers, "pooled", (shape[0], shape[1]))
     return None
 
 
-def _attention_layers(architecture: Architecture, shapes: Shapes, which: Which) -> list[LayerKey]:
-    found_unet = find_unet(shapes)
-    if found_unet is None:
-        raise _refusal(what_else(shapes))
-    prefix, unet = found_unet
+def _attention_layers(architecture: Architecture, shapes: Shapes, which: str) -> Iterator[LayerKey]:
+    prefixed_unet = find_unet(shapes)
+    if prefixed_unet is None:
+        raise _refusal(describe_unsupported(shapes))
+    prefix, unet = prefixed_unet
     to_diffusers = attention_paths(unet)
     to_ldm = {diffusers: ldm for ldm, diffusers in to_diffusers.items()}
-    found = []
     for key, shape in unet.items():
         match = ATTENTION.fullmatch(key)
-        if match is None or (kind := match["kind"].upper()) not in which:
+        if match is None or match["kind"].upper() not in which:
             continue
         if len(shape) != 2 or shape[1] != architecture.context_width:
-            wanted = f"outputs x {architecture.context_width}"
             raise _refusal(
-                f"Layer {prefix}{key} has shape {shape}, not {wanted} as {architecture.title} needs"
+                f"Layer {prefix}{key} has shape {shape}, not outputs x"
+                f" {architecture.context_width} as {architecture.title} needs"
             )
-        ldm = to_ldm.get(match["block"], match["block"]) + match["rest"]
-        diffusers = to_diffusers.get(match["block"], match["block"]) + match["rest"]
-        path = ldm if architecture.lora_paths == "ldm" else diffusers
-        names = (
-            f"diffusion_model.{ldm}.weight",
+        block = match["block"]
+        yield LayerKey.of(
             prefix + key,
-            ldm,
-            diffusers,
-            "lora_unet_" + path.replace(".", "_"),
+            to_ldm.get(block, block) + match["rest"],
+            to_diffusers.get(block, block) + match["rest"],
+            "K" if match["kind"] == "k" else "V",
+            (shape[0], shape[1]),
+            architecture.lora_paths,
         )
-        found.append(LayerKey(*names, "K" if kind == "K" else "V", (shape[0], shape[1])))
-    return sorted(found, key=lambda layer: model_order(layer.ldm_path))
 
 
 def _text_paths() -> Iterator[str]:
     """Patterns of every path, in a loaded model, of a layer that some family edits."""
     yield ATTENTION.pattern.removesuffix(r"\.weight")
-    for entry in (row.entry for row in ARCHITECTURES if row.entry is not None):
-        for path in (entry.ldm_path, *entry.further):
-            for one in (path, beside(path, entry.beside)) if entry.beside else (path,):
-                yield re.escape(one).replace(r"\*", r"\d{1,4}")
-    for pooled in (row.pooled for row in ARCHITECTURES if row.pooled is not None):
-        yield re.escape(pooled.ldm_key.removesuffix(".weight"))
+    for family in ARCHITECTURES:
+        if entry := family.entry:
+            paths = [entry.ldm_path, *entry.extra_paths]
+            if entry.key_name:
+                paths += [_key_path(path, entry) for path in paths]
+            yield from (re.escape(path).replace(r"\*", r"\d{1,4}") for path in paths)
+        if family.pooled:
+            yield re.escape(family.pooled.ldm_key.removesuffix(".weight"))
 
 
 _TEXT_LAYER = re.compile(rf"diffusion_model\.(?:{'|'.join(_text_paths())})\.weight")
@@ -306,25 +281,25 @@ def reads_text(key: str) -> bool:
 _VIDEO = (".time_stack.", ".time_mixer.", ".time_mix_blocks.", ".temporal_transformer_blocks.")
 
 
-def what_else(shapes: Shapes) -> str:
-    """A sentence's beginning for a file in which no such U-Net was found."""
+def describe_unsupported(shapes: Shapes) -> str:
+    """What a file without a supported model contains, as the beginning of a sentence."""
     if is_lora(shapes):
         return "This is a LoRA, not a model: give the checkpoint it belongs to"
-    if seen := model_name(shapes):
-        return f"This looks like {seen}"
+    if title := model_name(shapes):
+        return f"This looks like {title}"
     starts = tuple(
         prefix + first for prefix in UNET_PREFIXES for first in ("input_blocks.0.0.", "conv_in.")
     )
     if any(key.startswith(starts) for key in shapes):
         return "This is a U-Net without text cross attention"
-    if seen := piece_name(shapes):
-        return f"This looks like {seen}"
+    if title := piece_name(shapes):
+        return f"This looks like {title}"
     return "No diffusion model with text cross attention was found in this file"
 
 
-def obstacle(shapes: Shapes, unet: Shapes) -> str | None:
-    """Why a U-Net's cross attention is not fed by text alone, as a sentence's beginning; None when
-    it is.
+def unet_conflict(shapes: Shapes, unet: Shapes) -> str | None:
+    """Why a U-Net's cross attention does not read text alone, as the beginning of a sentence; None
+    when it does.
     """
     if any(mark in key for key in unet for mark in _VIDEO):
         return (
@@ -353,26 +328,24 @@ def obstacle(shapes: Shapes, unet: Shapes) -> str | None:
         if key.endswith(".attn1.to_v.weight") and len(shape) == 2:
             query = unet.get(key.replace("to_v", "to_q"), shape)
             if len(query) == 2 and query[1] != shape[1]:
-                where = f"through its self-attention layers ({key}), as in SDXS or the x4 upscaler"
-                return f"Text also enters this model {where}"
+                return (
+                    f"Text also enters this model through its self-attention layers ({key}), as in"
+                    " SDXS or the x4 upscaler"
+                )
     return None
 
 
-def shortfall(shapes: Shapes, families: Sequence[Architecture]) -> str | None:
-    """For a file that looks like one of these families and is not: a sentence's beginning that says
-    why.
+def near_miss(shapes: Shapes, families: Sequence[Architecture]) -> str | None:
+    """How a file that looks like one of these families differs from it, as the beginning of a
+    sentence; None when it looks like no family.
     """
-    seen = model_name(shapes)
-    reasons = []
-    for family in reversed(families):  # the plainest of like families stands last
-        if family.entry is not None and family.entry.look_alike == seen:
-            places = (
-                place for place in entry_places(family) if first_key(place[0], place[1]) in shapes
-            )
-            reasons += [
-                entry_difference(shapes, family, place[0], place[2]) or ""
-                for place in list(places)[:1]
-            ]
-    # A family that reads text of another width is not the one that it nearly is.
-    reasons.sort(key=lambda reason: "not outputs x" in reason)
-    return f"This looks like {seen}, but {reasons[0]}" if reasons else None
+    title = model_name(shapes)
+    differences: list[str] = []
+    for family in reversed(families):  # the plainest of similar families comes last
+        if family.entry is not None and family.entry.look_alike == title:
+            layouts = (layout for layout in entry_layouts(family) if layout.first_key in shapes)
+            if layout := next(layouts, None):
+                differences.append(entry_difference(shapes, family, layout) or "")
+    # A family that reads text of another width is a worse match.
+    differences.sort(key=lambda difference: "not outputs x" in difference)
+    return f"This looks like {title}, but {differences[0]}" if differences else None

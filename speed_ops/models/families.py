@@ -1,4 +1,4 @@
-"""The registry of model families: one row for each.
+"""The registry of model families: one entry for each.
 
 Nothing else in the program knows a family by name.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import SettingsError, suggestion
-from .architecture import Architecture, EncoderName, EntryLayer, FamilyEncoder, PooledPath, PushRule
+from .architecture import Architecture, EntryLayer, FamilyEncoder, PooledPath, PushRule
 
 _LONGEST = 512
-"""Rows of a prompt where ComfyUI sets no limit: names in prompts are far shorter."""
+"""Rows of a prompt where ComfyUI has no limit; names in prompts are far shorter."""
 _ONE_LAYER = (
     "In this model all text enters through one layer. The edit is exact there, but it changes keys"
     " as well as values, unlike the paper's edit."
@@ -28,7 +28,6 @@ def _clip_l(hidden: int, final_norm: bool, *prefixes: str) -> FamilyEncoder:
         final_norm=final_norm,
         pad_token=49407,
         prefixes=prefixes,
-        naming="hf",
         folder="text_encoder",
     )
 
@@ -40,7 +39,6 @@ def _clip_g(folder: str, *prefixes: str) -> FamilyEncoder:
         layers=32,
         hidden=-2,
         final_norm=False,
-        pad_token=0,
         prefixes=prefixes,
         naming="open_clip",
         folder=folder,
@@ -56,19 +54,15 @@ def _t5(folder: str, length: int) -> FamilyEncoder:
         layers=24,
         hidden=-1,
         final_norm=True,
-        pad_token=0,
         prefixes=prefixes,
-        naming="hf",
         folder=folder,
         length=length,
-        placed="below",
+        appends="rows",
     )
 
 
-def _t5_masked(name: EncoderName, width: int, length: int) -> FamilyEncoder:
-    """A T5 that is told which tokens are padding: their rows are zeros, or the model is told to
-    look away.
-    """
+def _t5_masked(name: str, width: int, length: int) -> FamilyEncoder:
+    """A T5 with a padding mask: the rows of padding are zeros, or the model masks them."""
     return FamilyEncoder(
         name,
         width,
@@ -76,40 +70,41 @@ def _t5_masked(name: EncoderName, width: int, length: int) -> FamilyEncoder:
         hidden=-1,
         final_norm=True,
         length=length,
-        placed="below",
+        appends="rows",
         padding="masked",
     )
 
 
 def _chat_model(
-    name: EncoderName, width: int, layers: int, hidden: int, *, alone: bool = False
+    name: str, width: int, layers: int, hidden: int, *, batchable: bool = True
 ) -> FamilyEncoder:
-    """A language model. It reads from left to right, whatever template ComfyUI sets around the
-    prompt, unpadded.
-    """
+    """A causal language model, unpadded, whatever template ComfyUI puts around the prompt."""
     return FamilyEncoder(
         *(name, width, layers, hidden),
         final_norm=hidden == -1,
         length=_LONGEST,
-        placed="below",
+        appends="rows",
         padding="none",
-        alone=alone,
+        batchable=batchable,
     )
 
 
 def _in_sd3(encoder: FamilyEncoder) -> FamilyEncoder:
-    """SD3 was trained to do without any of its encoders, and its files spell all of them as
-    transformers does.
+    """SD3 runs without any one of its encoders, and its files spell all of them as transformers
+    does.
     """
     return replace(encoder, optional=True, naming="hf")
 
 
 def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architecture:
-    """Flux.1; `guided`: whether it takes the guidance scale as an input, as the distilled `dev`
-    does.
-    """
+    """Flux.1; `guided`: with the guidance scale as an input, as in the distilled `dev`."""
     guidance = ("guidance_in.in_layer.weight", "time_text_embed.guidance_embedder.linear_1.weight")
-    others = ("txt_norm.", "distilled_guidance_layer.", "double_stream_modulation", "controlnet_")
+    forbidden = (
+        "txt_norm.",
+        "distilled_guidance_layer.",
+        "double_stream_modulation",
+        "controlnet_",
+    )
     ldm = ("double_blocks.0.img_attn.qkv.weight", "img_in.weight")
     diffusers = ("single_transformer_blocks.0.attn.to_q.weight", "x_embedder.weight")
     return Architecture(
@@ -127,9 +122,8 @@ def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architectur
             ldm_needs=(*ldm, *guidance[:1]) if guided else ldm,
             diffusers_needs=(*diffusers, *guidance[1:]) if guided else diffusers,
             look_alike="a Flux model",
-            forbidden=others if guided else (*others, *guidance),
+            forbidden=forbidden if guided else (*forbidden, *guidance),
         ),
-        lora_paths="ldm",
         modelspec=modelspec,
         kohya_version="flux1",
         note=_ONE_LAYER,
@@ -143,7 +137,6 @@ def _lumina(name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYE
         title=title,
         context_width=encoder.width,
         encoders=(encoder,),
-        pooled=None,
         entry=EntryLayer(
             "cap_embedder.1",
             ldm_needs=("cap_embedder.0.weight", "context_refiner.0.attention.qkv.weight"),
@@ -151,7 +144,6 @@ def _lumina(name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYE
             forbidden=("clip_text_pooled_proj.",),  # NewBie reads a second encoder there
         ),
         push=PushRule("rms_norm", ("cap_embedder.0",), eps=1e-5),
-        lora_paths="ldm",
         modelspec=name,
         kohya_version=name,
         on_command_line=False,
@@ -177,7 +169,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         context_width=768,
         encoders=(_clip_l(-1, True, "cond_stage_model.transformer.", _SGM_L),),
         label_widths=(None,),
-        pooled=None,
         lora_paths="diffusers",
         modelspec="stable-diffusion-v1",
         kohya_version="sd_v1",
@@ -193,7 +184,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
                 layers=24,
                 hidden=-2,
                 final_norm=True,
-                pad_token=0,
                 prefixes=("cond_stage_model.model.", "conditioner.embedders.0.model."),
                 naming="open_clip",
                 folder="text_encoder",
@@ -201,7 +191,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         ),
         # with a label embedding: unCLIP, whose cross attention still reads text
         label_widths=(None, 1536, 2048),
-        pooled=None,
         lora_paths="diffusers",
         modelspec="stable-diffusion-v2",
         kohya_version="sd_v2",
@@ -213,7 +202,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         encoders=(_clip_l(-2, False, _SGM_L), _SDXL_G),
         label_widths=(2816,),
         pooled=PooledPath(*_LABEL, width=2816, encoders=(_SDXL_G,)),
-        lora_paths="ldm",
         modelspec="stable-diffusion-xl-v1-base",
         kohya_version="sdxl_base_v1-0",
     ),
@@ -224,7 +212,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         encoders=(_REFINER_G,),
         label_widths=(2560,),
         pooled=PooledPath(*_LABEL, width=2560, encoders=(_REFINER_G,)),
-        lora_paths="ldm",
         modelspec="stable-diffusion-xl-v1-refiner",
         kohya_version="sdxl_refiner_v1-0",
     ),
@@ -246,7 +233,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             look_alike="a Stable Diffusion 3 model",
             forbidden=("context_processor.", "controlnet_"),
         ),
-        lora_paths="ldm",
         modelspec="stable-diffusion-v3-medium",
         kohya_version="sd3",
         note=_ONE_LAYER,
@@ -258,7 +244,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         title="Chroma",
         context_width=4096,
         encoders=(replace(_t5("text_encoder", _LONGEST), padding="none"),),
-        pooled=None,
         entry=EntryLayer(
             "txt_in",
             ldm_needs=(
@@ -267,7 +252,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             ),
             look_alike="a Chroma model",
         ),
-        lora_paths="ldm",
         modelspec="chroma",
         kohya_version="chroma",
         on_command_line=False,
@@ -278,13 +262,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         title="AuraFlow",
         context_width=2048,
         encoders=(_t5_masked("pile_t5xl", 2048, 256),),
-        pooled=None,
         entry=EntryLayer(
             "cond_seq_linear",
             ldm_needs=("double_layers.0.attn.w1q.weight",),
             look_alike="an AuraFlow model",
         ),
-        lora_paths="ldm",
         modelspec="auraflow-v1",
         kohya_version="auraflow",
         on_command_line=False,
@@ -301,8 +283,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         name="qwen-image",
         title="Qwen-Image",
         context_width=3584,
-        encoders=(_chat_model("qwen25_7b", 3584, 28, -1, alone=True),),
-        pooled=None,
+        encoders=(_chat_model("qwen25_7b", 3584, 28, -1, batchable=False),),
         entry=EntryLayer(
             "txt_in",
             ldm_needs=(
@@ -313,7 +294,6 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             look_alike="a Qwen-Image model",
         ),
         push=PushRule("rms_norm", ("txt_norm",), eps=1e-6),
-        lora_paths="ldm",
         modelspec="qwen-image",
         kohya_version="qwen-image",
         on_command_line=False,
@@ -324,16 +304,14 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         title="Wan 2.x",
         context_width=4096,
         encoders=(_t5_masked("umt5xxl", 4096, 512),),
-        pooled=None,
         entry=EntryLayer(
             "blocks.*.cross_attn.v",
             ldm_needs=("head.modulation", "text_embedding.2.weight"),
             look_alike="a Wan model",
-            beside="k",
-            further=("vace_blocks.*.cross_attn.v",),
+            key_name="k",
+            extra_paths=("vace_blocks.*.cross_attn.v",),
         ),
         push=PushRule("mlp", ("text_embedding.0", "text_embedding.2")),
-        lora_paths="ldm",
         modelspec="wan-2_1-text2video",
         kohya_version="wan",
         on_command_line=False,
@@ -343,32 +321,27 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         title="LTX-Video",
         context_width=4096,
         encoders=(_t5_masked("t5xxl", 4096, 128),),
-        pooled=None,
         entry=EntryLayer(
             "transformer_blocks.*.attn2.to_v",
             ldm_needs=("adaln_single.emb.timestep_embedder.linear_1.bias", "patchify_proj.weight"),
             look_alike="an LTX-Video or PixArt model",
             forbidden=("audio_", "pos_embed."),
-            beside="to_k",
+            key_name="to_k",
         ),
         push=PushRule("mlp", ("caption_projection.linear_1", "caption_projection.linear_2")),
-        lora_paths="ldm",
         modelspec="lightricks-ltx-video",
         kohya_version="ltxv",
         on_command_line=False,
     ),
 )
 
-FILE_FAMILIES = tuple(row for row in ARCHITECTURES if row.on_command_line)
-"""Those that the command line edits; the ComfyUI nodes edit all."""
-
 
 def by_name(name: str) -> Architecture:
-    """The row of that name; an unknown name is answered with the nearest known one."""
-    for row in ARCHITECTURES:
-        if row.name == name:
-            return row
-    known = [row.name for row in ARCHITECTURES]
-    raise SettingsError(
-        f"Unknown model family {name!r}{suggestion(name, known)}: choose from {', '.join(known)}."
-    )
+    """The family of that name; the error for an unknown one suggests the nearest."""
+    names = [family.name for family in ARCHITECTURES]
+    if name not in names:
+        raise SettingsError(
+            f"Unknown model family {name!r}{suggestion(name, names)}: choose from"
+            f" {', '.join(names)}."
+        )
+    return ARCHITECTURES[names.index(name)]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .architecture import Architecture, FamilyEncoder
 
@@ -49,29 +49,27 @@ def find_unet(shapes: Shapes) -> tuple[str, dict[str, tuple[int, ...]]] | None:
 
 
 def context_widths(unet: Shapes) -> set[int]:
-    """Widths of text the cross-attention layers read: one for a sound model. Packed (non-matrix)
-    weights count as 0.
+    """Widths of text that the cross-attention layers read: one for a sound model, 0 for packed
+    weights.
     """
-    return {
-        shape[1] if len(shape) == 2 else 0
-        for key, shape in unet.items()
-        if ATTENTION.fullmatch(key)
-    }
+    shapes = (shape for key, shape in unet.items() if ATTENTION.fullmatch(key))
+    return {shape[1] if len(shape) == 2 else 0 for shape in shapes}
+
+
+_SECTIONS = {"input_blocks": 0, "middle_block": 1, "output_blocks": 2}
 
 
 def model_order(path: str) -> tuple[tuple[int, int | str], ...]:
     """Sort key of an ldm path: input, middle, output blocks; numbers by value."""
-    sections = {"input_blocks": 0, "middle_block": 1, "output_blocks": 2}
-    return tuple(
-        (
-            (0, int(part))
-            if part.isdecimal()
-            else (0, sections[part])
-            if part in sections
-            else (1, part)
-        )
-        for part in path.split(".")
-    )
+    order: list[tuple[int, int | str]] = []
+    for name in path.split("."):
+        if name.isdecimal():
+            order.append((0, int(name)))
+        elif name in _SECTIONS:
+            order.append((0, _SECTIONS[name]))
+        else:
+            order.append((1, name))
+    return tuple(order)
 
 
 _LDM_BLOCK = re.compile(r"(input_blocks|output_blocks)\.(\d{1,4})\.(\d{1,4})\.(\w+)")
@@ -82,9 +80,9 @@ _MIDDLE = ("middle_block.1", "mid_block.attentions.0")
 
 
 def attention_paths(keys: Iterable[str]) -> dict[str, str]:
-    """{ldm path: diffusers path} of every place where an attention block can stand.
+    """{ldm path: diffusers path} of every attention block that a U-Net may have.
 
-    `keys`: all keys of one U-Net, relative to it, in either layout; the layout is recognised.
+    `keys`: all keys of one U-Net, relative to it, in either layout.
     """
     keys = list(keys)
     if any(key.startswith(("down_blocks.", "up_blocks.")) for key in keys):
@@ -93,35 +91,35 @@ def attention_paths(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _walk_ldm(keys: list[str]) -> dict[str, str]:
-    """Number the levels of an ldm U-Net: `op` is a downsampler, a bare `conv` after a residual
+    """Numbers the levels of an ldm U-Net: `op` is a downsampler, a bare `conv` after a residual
     block an upsampler.
     """
-    parts: dict[str, dict[int, set[str]]] = {
+    modules: dict[str, dict[int, set[str]]] = {
         "input_blocks": defaultdict(set),
         "output_blocks": defaultdict(set),
     }
     for key in keys:
         if match := _LDM_BLOCK.match(key):
-            parts[match[1]][int(match[2])].add(match[4])
+            modules[match[1]][int(match[2])].add(match[4])
     paths = dict([_MIDDLE])
-    level = place = 0
-    for number, names in sorted(parts["input_blocks"].items()):
+    level = index = 0
+    for number, names in sorted(modules["input_blocks"].items()):
         if "op" in names:
-            level, place = level + 1, 0
+            level, index = level + 1, 0
         elif "in_layers" in names:
-            paths[f"input_blocks.{number}.1"] = f"down_blocks.{level}.attentions.{place}"
-            place += 1
-    level = place = 0
-    for number, names in sorted(parts["output_blocks"].items()):
-        paths[f"output_blocks.{number}.1"] = f"up_blocks.{level}.attentions.{place}"
-        place += 1
+            paths[f"input_blocks.{number}.1"] = f"down_blocks.{level}.attentions.{index}"
+            index += 1
+    level = index = 0
+    for number, names in sorted(modules["output_blocks"].items()):
+        paths[f"output_blocks.{number}.1"] = f"up_blocks.{level}.attentions.{index}"
+        index += 1
         if "conv" in names:
-            level, place = level + 1, 0
+            level, index = level + 1, 0
     return paths
 
 
 def _walk_diffusers(keys: list[str]) -> dict[str, str]:
-    """Number the blocks of a diffusers U-Net as ldm does: a downsampler takes a number, an
+    """Numbers the blocks of a diffusers U-Net as ldm does: a downsampler takes a number, an
     upsampler does not.
     """
     resnets: dict[tuple[str, int], set[int]] = defaultdict(set)
@@ -134,10 +132,10 @@ def _walk_diffusers(keys: list[str]) -> dict[str, str]:
                 downsampled.add(int(match[2]))
     paths = dict([_MIDDLE])
     number = {"down_blocks": 1, "up_blocks": 0}  # input_blocks.0 is the first convolution
-    for (side, level), places in sorted(resnets.items()):
+    for (side, level), indices in sorted(resnets.items()):
         section = "input_blocks" if side == "down_blocks" else "output_blocks"
-        for place in sorted(places):
-            paths[f"{section}.{number[side]}.1"] = f"{side}.{level}.attentions.{place}"
+        for index in sorted(indices):
+            paths[f"{section}.{number[side]}.1"] = f"{side}.{level}.attentions.{index}"
             number[side] += 1
         if side == "down_blocks" and level in downsampled:
             number[side] += 1
@@ -148,78 +146,76 @@ _LDM_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
 _DIFFUSERS_PREFIXES = ("transformer/", "transformer.", "")
 
 
-def find_entry(shapes: Shapes, family: Architecture) -> tuple[str, str] | None:
-    """(prefix, path) of where text enters a model of this family; None when the file holds no such
-    model.
-    """
-    for prefix, path, needs in entry_places(family):
-        if (
-            first_key(prefix, path) in shapes
-            and entry_difference(shapes, family, prefix, needs) is None
-        ):
-            return prefix, path
-    return None
+class EntryLayout(NamedTuple):
+    """One way to spell the keys of a family whose text enters at `EntryLayer`s."""
+
+    prefix: str
+    path: str
+    needs: tuple[tuple[str, int | None], ...]
+    """Keys that must be present, and the width of text that they read, or None."""
+
+    @property
+    def first_key(self) -> str:
+        """The key of the first layer at the path."""
+        return f"{self.prefix}{self.path.replace('*', '0')}.weight"
 
 
-def first_key(prefix: str, path: str) -> str:
-    """The key of the first layer that a path stands for."""
-    return f"{prefix}{path.replace('*', '0')}.weight"
-
-
-def entry_places(
-    family: Architecture,
-) -> Iterator[tuple[str, str, tuple[tuple[str, int | None], ...]]]:
-    """(prefix, path of the layers, keys that must be there and the widths they read) for every
-    layout.
-    """
+def entry_layouts(family: Architecture) -> Iterator[EntryLayout]:
+    """Every layout that files of the family may have."""
     entry, pooled, push = family.entry, family.pooled, family.push
     if entry is None:
         return
-    for prefixes, path, needs, pooled_key in (
-        (_LDM_PREFIXES, entry.ldm_path, entry.ldm_needs, pooled.ldm_key if pooled else ""),
-        (
-            _DIFFUSERS_PREFIXES,
-            entry.diffusers_path,
-            entry.diffusers_needs,
-            pooled.diffusers_key if pooled else "",
-        ),
+    ldm_pooled, diffusers_pooled = (pooled.ldm_key, pooled.diffusers_key) if pooled else ("", "")
+    for prefixes, path, keys, pooled_key in (
+        (_LDM_PREFIXES, entry.ldm_path, entry.ldm_needs, ldm_pooled),
+        (_DIFFUSERS_PREFIXES, entry.diffusers_path, entry.diffusers_needs, diffusers_pooled),
     ):
         if not path:
             continue
-        reads = push.paths[0] if push is not None and push.kind == "mlp" else path
-        widths: list[tuple[str, int | None]] = [(f"{reads}.weight", family.context_width)]
+        needs: list[tuple[str, int | None]] = [(key, None) for key in keys]
+        text_reader = push.paths[0] if push is not None and push.kind == "mlp" else path
+        needs.append((f"{text_reader}.weight", family.context_width))
         if pooled is not None:
-            widths.append((pooled_key, pooled.width))
+            needs.append((pooled_key, pooled.width))
         for prefix in prefixes:
-            yield prefix, path, (*((key, None) for key in needs), *widths)
+            yield EntryLayout(prefix, path, tuple(needs))
+
+
+def find_entry(shapes: Shapes, family: Architecture) -> EntryLayout | None:
+    """The layout of a file of this family; None when the file is of another."""
+    for layout in entry_layouts(family):
+        if layout.first_key in shapes and entry_difference(shapes, family, layout) is None:
+            return layout
+    return None
 
 
 def entry_layers(shapes: Shapes, prefix: str, path: str) -> list[tuple[str, str]]:
-    """(path with its number, key) of every layer that a path stands for."""
+    """(path with its number, key) of every layer at a path."""
     pattern = re.compile(
         re.escape(prefix) + "(" + re.escape(path).replace(r"\*", r"\d{1,4}") + r")\.weight"
     )
-    found = [(match[1], key) for key in shapes if (match := pattern.fullmatch(key))]
-    return sorted(found, key=lambda one: model_order(one[0]))
+    matches = [(match[1], key) for key in shapes if (match := pattern.fullmatch(key))]
+    return sorted(matches, key=lambda path_and_key: model_order(path_and_key[0]))
 
 
-def entry_difference(
-    shapes: Shapes, family: Architecture, prefix: str, needs: tuple[tuple[str, int | None], ...]
-) -> str | None:
-    """What tells a model apart from the family, as the end of a sentence; None: nothing does."""
-    for key, width in needs:
-        shape = shapes.get(prefix + key)
+def entry_difference(shapes: Shapes, family: Architecture, layout: EntryLayout) -> str | None:
+    """How a model differs from the family, as the end of a sentence; None: it does not.
+
+    Args:
+        shapes: The model's keys and shapes.
+        family: A family with an entry layer.
+        layout: One of the family's layouts.
+    """
+    for key, width in layout.needs:
+        shape = shapes.get(layout.prefix + key)
         if shape is None:
             return f"it has no {key}"
         if width is not None and (len(shape) != 2 or shape[1] != width):
             return f"{key} is {' x '.join(map(str, shape))}, not outputs x {width}"
     assert family.entry is not None
-    starts = tuple(prefix + start for start in family.entry.forbidden)
-    extra = next((key for key in shapes if key.startswith(starts)), None)
-    return f"it has {extra[len(prefix) :]}" if extra else None
-
-
-Which = Literal["V", "K", "KV"]
+    forbidden = tuple(layout.prefix + start for start in family.entry.forbidden)
+    extra = next((key for key in shapes if key.startswith(forbidden)), None)
+    return f"it has {extra[len(layout.prefix) :]}" if extra else None
 
 
 def spelling(encoder: FamilyEncoder, names: Iterable[str]) -> Literal["hf", "open_clip"] | None:
@@ -238,20 +234,20 @@ def encoder_keys(
     encoder: FamilyEncoder, keys: Iterable[str]
 ) -> tuple[Literal["hf", "open_clip"], dict[str, str]]:
     """Spelling and {name inside the encoder: file key} of one text encoder; empty when the file
-    does not hold it.
+    does not contain it.
 
     CLIP's names in `hf` spelling always begin with `text_model.` or are `text_projection.weight`,
     also for old files that leave `text_model.` out.
     """
     keys = list(keys)
     for prefix in (*encoder.prefixes, f"{encoder.folder}/"):
-        found = {key[len(prefix) :]: key for key in keys if key.startswith(prefix)}
-        if naming := spelling(encoder, found):
+        names = {key[len(prefix) :]: key for key in keys if key.startswith(prefix)}
+        if naming := spelling(encoder, names):
             if naming == "hf" and encoder.causal:
                 bare = ("embeddings.", "encoder.", "final_layer_norm.")
-                found = {
+                names = {
                     f"text_model.{name}" if name.startswith(bare) else name: key
-                    for name, key in found.items()
+                    for name, key in names.items()
                 }
-            return naming, found
+            return naming, names
     return encoder.naming, {}

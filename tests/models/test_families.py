@@ -1,6 +1,4 @@
-"""Families are recognised by keys and shapes, in every layout; everything else is refused with what
-was seen.
-"""
+"""Families are recognized by keys and shapes, in every layout; other models are refused by name."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from speed_erase.speed_ops.models.families import ARCHITECTURES, by_name
 from speed_erase.speed_ops.models.keys import encoder_keys
 
 LAYERS = {"sd1": 16, "sd2": 16, "sdxl": 70, "sdxl-refiner": 44}
-PLACES = [
+LAYOUTS = [
     ("ldm", "model.diffusion_model."),
     ("ldm", "diffusion_model."),
     ("ldm", ""),
@@ -28,7 +26,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("family", LAYERS)
-@pytest.mark.parametrize(("layout", "prefix"), PLACES)
+@pytest.mark.parametrize(("layout", "prefix"), LAYOUTS)
 @pytest.mark.parametrize("shapes", [pico.FAMILIES, pico.SMALL], ids=["full", "small"])
 def test_every_layout_gives_the_same_layers(
     family: str, layout: str, prefix: str, shapes: dict[str, pico.Shape]
@@ -99,22 +97,13 @@ def test_columns_and_conventions() -> None:
     xl = by_name("sdxl")
     assert (xl.columns("clip_l"), xl.columns("clip_g")) == (slice(0, 768), slice(768, 2048))
     assert xl.pooled is not None and xl.pooled.width == 2816
-    for row in ARCHITECTURES:
-        beside = sum(encoder.width for encoder in row.encoders if encoder.placed == "beside")
-        assert (
-            max(beside, *(row.columns(encoder.name).stop for encoder in row.encoders))
-            == row.context_width
-        )
-    assert [row.encoders[0].blocks_used for row in ARCHITECTURES][:7] == [
-        12,
-        23,
-        11,
-        31,
-        11,
-        24,
-        24,
-    ]
-    with pytest.raises(SettingsError, match="clip_l, clip_g"):
+    for family in ARCHITECTURES:
+        ends = [family.columns(encoder.name).stop for encoder in family.encoders]
+        ends.append(sum(item.width for item in family.encoders if item.appends == "columns"))
+        assert max(ends) == family.context_width
+    blocks = [family.encoders[0].blocks_used for family in ARCHITECTURES[:7]]
+    assert blocks == [12, 23, 11, 31, 11, 24, 24]
+    with pytest.raises(SettingsError):
         xl.columns("t5")
 
 
@@ -141,16 +130,23 @@ def test_old_files_without_text_model_are_read_alike() -> None:
     assert set(found) == {key for key in pico.clip_hf_shapes(768, "")}
 
 
+def refused_for(shapes: dict[str, tuple[int, ...]]) -> str:
+    """Why a model is refused."""
+    with pytest.raises(UnsupportedModelError) as refusal:
+        detect(shapes)
+    return str(refusal.value.data["reason"])
+
+
 def _with(extra: dict[str, tuple[int, ...]], family: str = "sd1") -> dict[str, tuple[int, ...]]:
     return pico.checkpoint_shapes(family) | extra
 
 
-DIT_PLACES = [(prefix, False) for prefix in ("", "model.diffusion_model.", "diffusion_model.")]
-DIT_PLACES += [(prefix, True) for prefix in ("transformer/", "")]
+DIT_LAYOUTS = [(prefix, False) for prefix in ("", "model.diffusion_model.", "diffusion_model.")]
+DIT_LAYOUTS += [(prefix, True) for prefix in ("transformer/", "")]
 
 
 @pytest.mark.parametrize(("family", "path"), [("sd3", "context_embedder"), ("flux-dev", "txt_in")])
-@pytest.mark.parametrize(("prefix", "folder"), DIT_PLACES)
+@pytest.mark.parametrize(("prefix", "folder"), DIT_LAYOUTS)
 def test_models_that_text_enters_at_one_layer(
     family: str, path: str, prefix: str, folder: bool
 ) -> None:
@@ -164,9 +160,8 @@ def test_models_that_text_enters_at_one_layer(
             and layer.shape == keys[layer.file_key]
         )
         assert layer.lora_base == f"lora_unet_{path}"
-    other = "flux-dev" if family == "sd3" else "sd3"
-    with pytest.raises(UnsupportedModelError, match="is not a"):
-        layers(by_name(other), keys)
+    with pytest.raises(UnsupportedModelError):
+        layers(by_name("flux-dev" if family == "sd3" else "sd3"), keys)
 
 
 def test_flux_without_guidance_is_schnell() -> None:
@@ -174,7 +169,7 @@ def test_flux_without_guidance_is_schnell() -> None:
         detect(mini_dit.model_shapes("flux-schnell", "model.diffusion_model.")).name
         == "flux-schnell"
     )
-    names = {row.name: row.modelspec for row in ARCHITECTURES}
+    names = {family.name: family.modelspec for family in ARCHITECTURES}
     assert (names["flux-dev"], names["flux-schnell"]) == ("flux-1-dev", "flux-1-schnell")
 
 
@@ -211,12 +206,9 @@ def test_what_comfyui_detects_is_detected(model: str, prefix: str) -> None:
         )
         assert layer.lora_base == "lora_unet_" + layer.ldm_path.replace(".", "_")
         assert layer.shape == keys[layer.file_key]
-    others = [
-        key
-        for key in keys
-        if key.endswith(("qkv.weight", "attn1.to_v.weight", "self_attn.v.weight", "norm.weight"))
-    ]
-    assert not any(reads_text(f"diffusion_model.{key.removeprefix(prefix)}") for key in others)
+    image_layers = ("qkv.weight", "attn1.to_v.weight", "self_attn.v.weight", "norm.weight")
+    canonical = [f"diffusion_model.{key.removeprefix(prefix)}" for key in keys]
+    assert not any(reads_text(key) for key in canonical if key.endswith(image_layers))
 
 
 def test_keys_and_values_of_every_block_of_a_transformer() -> None:
@@ -232,38 +224,29 @@ def test_keys_and_values_of_every_block_of_a_transformer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "change", "said"),
+    ("model", "change", "reason"),
     [
         (
             "wan",
             {"text_embedding.0.weight": (256, 2048)},
-            r"a Wan model, but text_embedding\.0\.weight is 256 x 2048",
+            "a Wan model, but text_embedding.0.weight is 256 x 2048",
         ),
         (
             "z-image",
             {"clip_text_pooled_proj.0.weight": (1024,)},
-            r"Z-Image model, but it has clip_text_pooled_proj",
+            "Z-Image model, but it has clip_text_pooled_proj",
         ),
         (
             "auraflow",
             {"cond_seq_linear.weight": (3072, 1024)},
-            r"an AuraFlow model, but cond_seq_linear",
+            "an AuraFlow model, but cond_seq_linear",
         ),
     ],
 )
 def test_a_variant_that_reads_other_text_is_refused(
-    model: str, change: dict[str, object], said: str
+    model: str, change: dict[str, object], reason: str
 ) -> None:
-    with pytest.raises(UnsupportedModelError, match=said):
-        detect(RECORDED[model] | change)
-
-
-def test_what_only_the_nodes_edit_is_said_in_every_list() -> None:
-    with pytest.raises(
-        UnsupportedModelError,
-        match=r"Flux\.1 schnell, Chroma \(in ComfyUI\), .*LTX-Video \(in ComfyUI\)\.",
-    ):
-        detect({})
+    assert reason in refused_for(RECORDED[model] | change)
 
 
 FLUX, SD3 = mini_dit.model_shapes("flux-dev"), mini_dit.model_shapes("sd3")
@@ -297,10 +280,9 @@ LOOK_ALIKES = {
 }
 
 
-@pytest.mark.parametrize("seen", LOOK_ALIKES)
-def test_look_alikes_are_refused(seen: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=seen):
-        detect(LOOK_ALIKES[seen])
+@pytest.mark.parametrize("reason", LOOK_ALIKES)
+def test_look_alikes_are_refused(reason: str) -> None:
+    assert reason in refused_for(LOOK_ALIKES[reason])
 
 
 V1 = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0."
@@ -348,23 +330,24 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("seen", REFUSED)
-def test_other_models_are_refused_by_name(seen: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=seen) as caught:
-        detect(REFUSED[seen])
-    assert "Stable Diffusion XL refiner" in str(caught.value)
+@pytest.mark.parametrize("reason", REFUSED)
+def test_other_models_are_refused_by_name(reason: str) -> None:
+    assert reason in refused_for(REFUSED[reason])
 
 
-def test_nothing_at_all_is_refused() -> None:
-    with pytest.raises(UnsupportedModelError, match="No diffusion model"):
+def test_every_refusal_lists_all_families() -> None:
+    with pytest.raises(UnsupportedModelError) as refusal:
         detect({})
+    for family in ARCHITECTURES:
+        title = family.title if family.on_command_line else f"{family.title} (in ComfyUI)"
+        assert title in str(refusal.value)
 
 
 def test_layers_refuse_the_wrong_family() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"not outputs x 768"):
+    with pytest.raises(UnsupportedModelError):
         layers(by_name("sd1"), pico.checkpoint_shapes("sd2"))
-    with pytest.raises(SettingsError, match="V, K or KV"):
-        layers(by_name("sd1"), pico.checkpoint_shapes("sd1"), "Q")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError):
+        layers(by_name("sd1"), pico.checkpoint_shapes("sd1"), "Q")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
