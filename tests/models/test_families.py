@@ -35,20 +35,20 @@ def test_every_layout_gives_the_same_layers(
     keys = pico.unet_shapes(structure, layout, prefix)
     architecture = detect(keys)
     assert architecture.name == family
-    found = layers(architecture, keys, "KV")
+    edited = layers(architecture, keys, "KV")
     truth = {
         ldm: diffusers
         for ldm, diffusers, _ in pico.names(structure)
         if "attn2.to_k" in ldm or "attn2.to_v" in ldm
     }
     assert {
-        f"{layer.ldm_path}.weight": f"{layer.diffusers_path}.weight" for layer in found
+        f"{layer.ldm_path}.weight": f"{layer.diffusers_path}.weight" for layer in edited
     } == truth
-    for layer in found:
+    for layer in edited:
         assert keys[layer.file_key] == layer.shape
         assert layer.canonical == f"diffusion_model.{layer.ldm_path}.weight"
     if shapes is pico.FAMILIES:
-        assert len(found) == 2 * LAYERS[family]
+        assert len(edited) == 2 * LAYERS[family]
 
 
 def test_order_is_the_model_s_and_selection_is_exact() -> None:
@@ -111,13 +111,13 @@ def test_columns_and_conventions() -> None:
 def test_text_encoders_are_found_in_the_file(family: str) -> None:
     keys = pico.checkpoint_shapes(family)
     for encoder in by_name(family).encoders:
-        naming, found = encoder_keys(encoder, keys)
+        naming, names = encoder_keys(encoder, keys)
         embedding = (
             "text_model.embeddings.token_embedding.weight"
             if naming == "hf"
             else "token_embedding.weight"
         )
-        assert keys[found[embedding]][1] == encoder.width
+        assert keys[names[embedding]][1] == encoder.width
         assert encoder_keys(encoder, pico.unet_shapes(pico.SMALL[family])) == (encoder.naming, {})
 
 
@@ -126,8 +126,8 @@ def test_old_files_without_text_model_are_read_alike() -> None:
         key.replace("text_model.", "")
         for key in pico.clip_hf_shapes(768, "cond_stage_model.transformer.")
     ]
-    _, found = encoder_keys(by_name("sd1").encoders[0], keys)
-    assert set(found) == {key for key in pico.clip_hf_shapes(768, "")}
+    _, names = encoder_keys(by_name("sd1").encoders[0], keys)
+    assert set(names) == {key for key in pico.clip_hf_shapes(768, "")}
 
 
 def refused_for(shapes: dict[str, tuple[int, ...]]) -> str:
@@ -198,9 +198,9 @@ def test_what_comfyui_detects_is_detected(model: str, prefix: str) -> None:
     family, paths = TEXT_LAYERS[model]
     keys = {prefix + key: tuple(shape) for key, shape in RECORDED[model].items()}
     assert detect(keys) is by_name(family)
-    found = layers(by_name(family), keys)
-    assert [layer.ldm_path for layer in found] == paths
-    for layer in found:
+    edited = layers(by_name(family), keys)
+    assert [layer.ldm_path for layer in edited] == paths
+    for layer in edited:
         assert layer.canonical == f"diffusion_model.{layer.ldm_path}.weight" and reads_text(
             layer.canonical
         )
@@ -217,9 +217,9 @@ def test_keys_and_values_of_every_block_of_a_transformer() -> None:
         "vace_blocks.0.cross_attn.k.weight": (256, 256),
         "vace_blocks.0.cross_attn.v.weight": (256, 256),
     }
-    found = layers(by_name("wan"), vace, "KV")
-    assert [layer.kind for layer in found] == ["K", "V"] * 3
-    assert found[-1].canonical == "diffusion_model.vace_blocks.0.cross_attn.v.weight"
+    edited = layers(by_name("wan"), vace, "KV")
+    assert [layer.kind for layer in edited] == ["K", "V"] * 3
+    assert edited[-1].canonical == "diffusion_model.vace_blocks.0.cross_attn.v.weight"
     assert {layer.kind for layer in layers(by_name("wan"), vace, "K")} == {"K"}
 
 

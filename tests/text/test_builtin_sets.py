@@ -154,10 +154,10 @@ def test_is_sorted_by_the_folded_line(name: str) -> None:
     assert names == sorted(names, key=lambda line: (fold(line), line))
 
 
-@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(MINIMUM, 2)))
-def test_lists_do_not_overlap(one: str, other: str) -> None:
-    shared = {identity(name) for name in read_names(one)} & {
-        identity(name) for name in read_names(other)
+@pytest.mark.parametrize(("first", "second"), list(itertools.combinations(MINIMUM, 2)))
+def test_lists_do_not_overlap(first: str, second: str) -> None:
+    shared = {identity(name) for name in read_names(first)} & {
+        identity(name) for name in read_names(second)
     }
     assert shared == set()
 

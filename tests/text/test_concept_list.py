@@ -31,15 +31,15 @@ def test_lines_of_every_form() -> None:
         "# painters\nVan Gogh -> art\n\n  Claude   Monet\nPicasso | Pablo Picasso → modern art  #"
         " cubist\nSnoopy ->\n"
     )
-    found = parse_concepts(text, "style")
-    assert pairs(found) == [
+    concepts = parse_concepts(text, "style")
+    assert pairs(concepts) == [
         ("Van Gogh", "art"),
         ("Claude Monet", KINDS["style"].anchor),
         ("Picasso", "modern art"),
         ("Snoopy", ""),
     ]
-    assert found[2].phrases == ("Picasso", "Pablo Picasso")
-    assert [concept.line for concept in found] == [2, 4, 5, 6]
+    assert concepts[2].phrases == ("Picasso", "Pablo Picasso")
+    assert [concept.line for concept in concepts] == [2, 4, 5, 6]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,9 +131,9 @@ def test_what_looks_like_an_arrow_is_answered_with_the_right_one(arrow: str) -> 
         f"Monet\nVan Gogh{arrow}art",
         f"Monet\nVan Gogh | Vincent {arrow} art",
     ):
-        with pytest.raises(InputError, match=r"^Line 2: .* is not an arrow here; write '->'"):
+        with pytest.raises(InputError, match=r"^Line 2: .*->"):
             parse_concepts(text, "style")
-    with pytest.raises(InputError, match=r"^t\.csv, line 2: .*write '->'"):
+    with pytest.raises(InputError, match=r"^t\.csv, line 2: .*->"):
         parse_concept_table(f"name\nVan Gogh {arrow} art", "style", "t.csv")
 
 
@@ -194,12 +194,12 @@ def test_without_comments_a_hash_is_part_of_the_name() -> None:
 
 
 def test_default_anchor_clashes_with_itself() -> None:
-    with pytest.raises(InputError, match=r"Line 1: .*itself"):
+    with pytest.raises(InputError, match=r"^Line 1: "):
         parse_concepts("Art", "style")
 
 
 def test_unknown_kind_is_answered_with_the_nearest() -> None:
-    with pytest.raises(SettingsError, match="did you mean 'style'"):
+    with pytest.raises(SettingsError, match="'style'"):
         parse_concepts("x", "styles")
 
 
@@ -208,13 +208,13 @@ def test_appending_checks_again() -> None:
         parse_concepts("Monet", "style"),
         parse_concepts("Manet\nMonet", "style", "more.txt"),
     )
-    with pytest.raises(InputError, match=r"more\.txt, line 2: 'Monet' is already in line 1"):
+    with pytest.raises(InputError, match=r"^more\.txt, line 2: .*line 1"):
         first + second
     assert len(first + parse_concepts("Manet", "style")) == 2
 
 
 def test_endless_lists_are_refused() -> None:
-    with pytest.raises(InputError, match="10,001 concepts"):
+    with pytest.raises(InputError, match="10,001"):
         parse_concepts("\n".join(f"name {i}" for i in range(10_001)), "style")
 
 
@@ -232,29 +232,29 @@ def test_tables_by_column_name() -> None:
         "\ufeff# our list\nID;Concept;Anchor;Aliases;Kind\n1;Van Gogh;;Vincent|van"
         " Gogh's;\n2;Snoopy;a dog;;character\n"
     )
-    found = parse_concept_table(text, "style", "list.csv")
-    assert pairs(found) == [("Van Gogh", "art"), ("Snoopy", "a dog")]
-    assert found[0].aliases == ("Vincent", "van Gogh's")
-    assert [concept.kind for concept in found] == ["style", "character"]
-    assert found[1].where == "list.csv, line 4"
+    concepts = parse_concept_table(text, "style", "list.csv")
+    assert pairs(concepts) == [("Van Gogh", "art"), ("Snoopy", "a dog")]
+    assert concepts[0].aliases == ("Vincent", "van Gogh's")
+    assert [concept.kind for concept in concepts] == ["style", "character"]
+    assert concepts[1].where == "list.csv, line 4"
 
 
 def test_quoted_cells_hold_commas_and_lines_are_counted() -> None:
     text = 'name,anchor\n"Crosby, Stills",band\n\n"two\nlines",x\n,x\n'
-    with pytest.raises(InputError, match=r"f\.csv, line 6: there is no name"):
+    with pytest.raises(InputError, match=r"^f\.csv, line 6: "):
         parse_concept_table(text, "person", "f.csv")
-    found = parse_concept_table(text.removesuffix(",x\n"), "person", "f.csv")
-    assert pairs(found) == [("Crosby, Stills", "band"), ("two lines", "x")]
+    concepts = parse_concept_table(text.removesuffix(",x\n"), "person", "f.csv")
+    assert pairs(concepts) == [("Crosby, Stills", "band"), ("two lines", "x")]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a,b\n1,2", "no column 'target' or 'concept' or 'name'; its columns are: a, b"),
+        ("a,b\n1,2", "target.*: a, b"),
         ("", "empty"),
         ("# only\n\n", "empty"),
         ("name\na->b", "arrow"),
-        ("name,kind\na,painting", "no kind of concept"),
+        ("name,kind\na,painting", "painting"),
         ('name\n"' + "x" * 200_000, "line"),
     ],
 )
@@ -328,8 +328,8 @@ def test_folding_is_stable(text: str) -> None:
     ],
 )
 def test_a_line_may_have_a_kind_of_its_own(line: str, anchor: str, kind: str) -> None:
-    (found,) = parse_concepts(line, "style")
-    assert (found.anchor, found.kind) == (anchor, kind)
+    (concepts,) = parse_concepts(line, "style")
+    assert (concepts.anchor, concepts.kind) == (anchor, kind)
 
 
 @pytest.mark.parametrize(
@@ -348,4 +348,6 @@ def test_a_list_of_several_kinds_is_written_with_them() -> None:
 
 def test_reading_lines_agrees_with_parsing() -> None:
     text = "Monet\n# note\nGoya | Paco -> art\nJane || person"
-    assert [one.concept for one in read_lines(text, "style")] == list(parse_concepts(text, "style"))
+    assert [line.concept for line in read_lines(text, "style")] == list(
+        parse_concepts(text, "style")
+    )

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speed_erase.speed_ops.errors import FileError, InputError
+from speed_erase.speed_ops.errors import FileError, InputError, NotFoundError
 from speed_erase.speed_ops.job import job_of
 from speed_erase.speed_ops.recipe import Recipe, RecipeConcept, RecipeRetain
 from speed_erase.speed_ops.text.concept_list import (
@@ -112,7 +112,7 @@ def test_folding_twice_changes_nothing(text: str) -> None:
 
 def test_every_way_in_takes_them_out_and_says_so() -> None:
     line = "Van\u200bGogh | Vin\u00adcent -\u200b> a\u2060rt"
-    wanted = ("VanGogh", ("Vincent",), "art")
+    expected = ("VanGogh", ("Vincent",), "art")
     typed = parse_concepts(f"Monet\n{line}", "style")
     table = parse_concept_table(
         "name,aliases,anchor\nMonet,,\nVan\u200bGogh,Vin\u00adcent,a\u2060rt\n", "style", "t.csv"
@@ -124,12 +124,10 @@ def test_every_way_in_takes_them_out_and_says_so() -> None:
         (table[1], table.notes),
         (stored.job.concepts[0], stored.notes),
     ):
-        assert (concept.target, concept.aliases, concept.anchor) == wanted
-        told = [note for note in notes if "nvisible" in note]
-        assert len(told) == 1 and all(
-            name in told[0] for name in ("'VanGogh'", "'Vincent'", "'art'")
-        )
-        assert "Monet" not in told[0]
+        assert (concept.target, concept.aliases, concept.anchor) == expected
+        (note,) = (note for note in notes if "nvisible" in note)
+        assert all(name in note for name in ("'VanGogh'", "'Vincent'", "'art'"))
+        assert "Monet" not in note
     assert typed == parse_concepts("Monet\nVanGogh | Vincent -> art", "style"), (
         "the note is not part of what is erased"
     )
@@ -138,18 +136,18 @@ def test_every_way_in_takes_them_out_and_says_so() -> None:
 
 
 def test_a_name_of_nothing_else_is_empty() -> None:
-    with pytest.raises(InputError, match="Line 2: there is no name to erase"):
+    with pytest.raises(InputError, match=r"^Line 2: "):
         parse_concepts("Monet\n\u200b\u2060 -> art", "style")
-    with pytest.raises(InputError, match="Line 1: an alias is empty"):
+    with pytest.raises(InputError, match=r"^Line 1: "):
         parse_concepts("Monet | \u200b -> art", "style")
-    with pytest.raises(FileError, match="empty target"):
+    with pytest.raises(FileError):
         Recipe.from_json(
             Recipe((RecipeConcept("x", "", "style"),), {}).to_json().replace('"x"', '"\\u200b"')
         )
 
 
 def test_hidden_twins_are_found_before_the_work() -> None:
-    with pytest.raises(InputError, match="already"):
+    with pytest.raises(InputError, match=r"^Line 2: "):
         parse_concepts("Van Gogh\nVan\u200b Gogh", "style")
 
 
@@ -159,9 +157,9 @@ def test_kept_names_lose_them_too_and_are_counted() -> None:
         parse_retain_table("name\nMo\u200bnet\nManet\n\u2060\nDali\u200e\n"),
         parse_retain_json('["Mo\u200bnet", "Manet", "\\u2060", "Dali\\u200e"]'),
     ]
-    for found in sets:
-        assert found.names == ("Monet", "Manet", "Dali") and found.cleaned == 3
-        assert found.notes == ("Invisible characters were removed from 3 names to keep.",)
+    for names in sets:
+        assert names.names == ("Monet", "Manet", "Dali") and names.cleaned == 3
+        assert names.notes == ("Invisible characters were removed from 3 names to keep.",)
     assert union(sets[:2]).cleaned == 6 and union(sets[:2]).limit(1).notes
     assert sets[0] == parse_retain("Monet\nManet\nDali") and not parse_retain("Monet").notes
     stored = job_of(
@@ -202,7 +200,7 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path) -> None:
         writer.join()
     writer = threading.Thread(target=feed, args=(b"x" * (MAX_BYTES + 2**20),))
     writer.start()
-    with pytest.raises(FileError, match="the limit is 16 MB"):
+    with pytest.raises(FileError, match="16 MB"):
         read_retain(pipe)
     writer.join()
 
@@ -212,11 +210,11 @@ def test_process_substitution_and_devices(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"Monet\nManet\n")
     os.close(writing)
-    found = read_retain(f"/dev/fd/{reading}")
+    names = read_retain(f"/dev/fd/{reading}")
     os.close(reading)
-    assert found.names == ("Monet", "Manet") and found.sources[0].label == "a pipe"
+    assert names.names == ("Monet", "Manet") and names.sources[0].label == "a pipe"
     assert len(read_retain("/dev/null")) == 0
-    with pytest.raises(FileError, match="limit is 16 MB"):
+    with pytest.raises(FileError, match="16 MB"):
         read_retain("/dev/zero")
 
 
@@ -224,14 +222,14 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sys, "stdin", io.TextIOWrapper(io.BytesIO("\ufeffDürer\n".encode()), encoding="ascii")
     )
-    found = read_concepts("-", "style")
-    assert found[0].target == "Dürer" and found[0].where == "standard input, line 1"
+    names = read_concepts("-", "style")
+    assert names[0].target == "Dürer" and names[0].where == "standard input, line 1"
     assert list_label(Path("/dev/stdin")) == "standard input"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe")))
-    with pytest.raises(FileError, match="Standard input is not UTF-8"):
+    with pytest.raises(FileError, match="UTF-8"):
         read_retain("-")
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(FileError, match="Standard input cannot be read"):
+    with pytest.raises(FileError, match="Standard input"):
         read_text_file(Path("-"))
 
 
@@ -249,9 +247,9 @@ def test_lists_are_utf8_whatever_the_locale(tmp_path: Path) -> None:
 
 
 def test_folders_and_sockets_are_no_lists(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="is a folder, not a list file"):
+    with pytest.raises(FileError):
         read_concepts(tmp_path, "style")
-    with pytest.raises(FileError, match="no list file"):
+    with pytest.raises(NotFoundError):
         read_retain(tmp_path / "none.txt")
 
 
@@ -260,7 +258,7 @@ def test_files_that_are_no_lists_of_names_are_refused(tmp_path: Path, suffix: st
     file = tmp_path / f"names{suffix}"
     file.write_bytes(b"Monet\n")
     for read in (lambda: read_concepts(file, "style"), lambda: read_retain(file)):
-        with pytest.raises(FileError, match=r"save it as a text file .*\.txt.*\.csv or \.tsv"):
+        with pytest.raises(FileError, match=r"\.txt.*\.csv or \.tsv"):
             read()
 
 
@@ -276,7 +274,7 @@ def test_the_endings_of_lists(tmp_path: Path) -> None:
         assert read_concepts(tmp_path / name, "style")[0].target == "Monet"
     (tmp_path / "a.json").write_text('["Monet"]', "utf-8")
     assert read_retain(tmp_path / "a.json").names == ("Monet",)
-    with pytest.raises(FileError, match="not a list that can be read here"):
+    with pytest.raises(FileError):
         read_concepts(tmp_path / "a.json", "style")
 
 

@@ -1,5 +1,5 @@
-"""The plan: how many prompts an effort makes, who gets which, and that nobody is judged by what
-made the edit.
+"""The plan: how many prompts an effort makes, which names get which, and that nothing is judged by
+what made the edit.
 """
 
 from __future__ import annotations
@@ -15,24 +15,20 @@ from speed_erase.speed_ops.text.plan import EFFORTS, MIN_TEMPLATES, RowPlan, jud
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_edit_choice_and_check_never_share_a_prompt(kind, effort):
     plan = RowPlan.context(effort)
-    made = set(plan.solve_templates(kind))
-    for place in range(50):
-        made |= set(plan.retain_prompts(kind, place))
-    chosen = set(plan.trial_prompts(kind)) | set(plan.witness_prompts(kind))
-    checked = set(plan.unseen_templates(kind)) | set(kind.probe_templates)
-    assert (
-        len(chosen) == TRIAL_TEMPLATES
-        and not made & chosen
-        and not made & checked
-        and not chosen & checked
-    )
+    edit = set(plan.solve_templates(kind))
+    for rank in range(50):
+        edit |= set(plan.retain_prompts(kind, rank))
+    choice = set(plan.trial_prompts(kind)) | set(plan.witness_prompts(kind))
+    check = set(plan.unseen_templates(kind)) | set(kind.probe_templates)
+    assert len(choice) == TRIAL_TEMPLATES
+    assert not edit & choice and not edit & check and not choice & check
 
 
 def test_kept_names_take_turns_through_the_targets_prompts():
     plan, kind = RowPlan.context("normal"), KINDS["style"]
     every = plan.solve_templates(kind)
-    met = [template for place in range(len(every)) for template in plan.retain_prompts(kind, place)]
-    assert all(len(plan.retain_prompts(kind, place)) == 2 for place in range(40))
+    met = [template for rank in range(len(every)) for template in plan.retain_prompts(kind, rank)]
+    assert all(len(plan.retain_prompts(kind, rank)) == 2 for rank in range(40))
     assert {template: met.count(template) for template in every} == dict.fromkeys(every, 2)
 
 
@@ -47,21 +43,20 @@ def test_more_effort_means_more_of_everything():
 
 
 def test_many_concepts_get_fewer_prompts_each():
-    one, many = RowPlan.context("normal", 1), RowPlan.context("normal", 100)
-    assert one.templates == EFFORTS["normal"].templates and many.templates == MIN_TEMPLATES
+    single, many = RowPlan.context("normal", 1), RowPlan.context("normal", 100)
+    assert single.templates == EFFORTS["normal"].templates and many.templates == MIN_TEMPLATES
     assert RowPlan.context("quick", 1000).templates == MIN_TEMPLATES
     assert many.trial_templates >= 1 and many.probe_templates >= 2
 
 
 def test_names_to_judge_by_go_round_all_prompts():
     templates = KINDS["object"].probe_templates
-    met = {template for place in range(5) for template in judging_prompts(templates, place)}
+    met = {template for rank in range(5) for template in judging_prompts(templates, rank)}
     assert met == set(templates)
     assert judging_prompts((), 3) == ()
 
 
-def test_the_defaults_are_the_first_releases():
-    """Its recipes name no later field, and must give the same rows again."""
+def test_without_rotation_every_name_has_the_first_templates():
     plan = RowPlan()
     assert not plan.rotate and not plan.captions and not plan.judges and plan.names == 0
     assert plan.solve_templates(KINDS["style"])[1:] == KINDS["style"].templates[:6]

@@ -74,22 +74,23 @@ def test_rows_of_each_position() -> None:
     assert row_indices(Position.LAST_SUBJECT, span, 77) == (3,)
     assert row_indices(Position.EOS | Position.LAST_PAD, span, 77) == (5, 76)
     assert row_indices(Position.ALL, span, 77) == tuple(range(1, 77))
-    with pytest.raises(SettingsError, match="No token position"):
+    with pytest.raises(SettingsError):
         row_indices(Position(0), span, 77)
 
 
 def test_prompts_at_the_limit() -> None:
     full = TokenSpan(tuple(range(75)), 75)
     assert row_indices(Position.LAST_SUBJECT | Position.EOS, full, 77) == (75, 76)
-    with pytest.raises(InputError, match="no padding row"):
+    with pytest.raises(InputError):
         row_indices(Position.FIRST_PAD, full, 77)
-    with pytest.raises(InputError, match="76 tokens long, but the text encoder takes 75"):
+    with pytest.raises(InputError, match=r"76 .* 75"):
         locate(Prompt.bare("x"), lambda text: list(range(76)), 77)
 
 
 def test_solve_and_probe_templates_are_disjoint_and_varied() -> None:
     for kind in KINDS.values():
-        solve, probe = ({t.text for t in part} for part in (kind.templates, kind.probe_templates))
+        solve = {template.text for template in kind.templates}
+        probe = {template.text for template in kind.probe_templates}
         assert (
             18 <= len(kind.templates) == len(solve) <= 22
             and 4 <= len(kind.probe_templates) == len(probe) <= 6
@@ -170,21 +171,20 @@ def test_a_prompt_and_its_anchor_pair_off_word_by_word():
 def test_every_row_has_its_counterpart(stream, positions):
     target = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3)
     for anchor in (TokenSpan((1, 2, 60, 3, 4), 3, 3), TokenSpan((), 0), TokenSpan((1, 2, 3, 4), 2)):
-        rows, others = stream.paired_rows(positions, target, anchor)
-        assert len(rows) == len(others)
-        assert all(1 <= row < 77 for row in (*rows, *others))
+        rows, anchor_rows = stream.paired_rows(positions, target, anchor)
+        assert len(rows) == len(anchor_rows)
+        assert all(1 <= row < 77 for row in (*rows, *anchor_rows))
 
 
 @given(
     st.lists(st.integers(1, 6), max_size=20), st.lists(st.integers(1, 6), min_size=1, max_size=20)
 )
-def test_counterparts_are_rows_of_the_anchor_in_order(ids, others):
-    found = counterparts(
-        TokenSpan(tuple(ids), len(ids)), TokenSpan(tuple(others), len(others)), True
-    )
-    assert len(found) == len(ids) + 1 and found[-1] == len(others) + 1
-    assert all(1 <= row <= len(others) + 1 for row in found)
-    assert list(found) == sorted(found)
+def test_counterparts_are_rows_of_the_anchor_in_order(ids, anchor_ids):
+    target, anchor = (TokenSpan(tuple(tokens), len(tokens)) for tokens in (ids, anchor_ids))
+    rows = counterparts(target, anchor, 1)
+    assert len(rows) == len(ids) + 1 and rows[-1] == len(anchor_ids) + 1
+    assert all(1 <= row <= len(anchor_ids) + 1 for row in rows)
+    assert list(rows) == sorted(rows)
 
 
 def _words(text: str) -> list[int]:
@@ -215,24 +215,26 @@ def test_pairs_without_padding_stay_inside_both_prompts() -> None:
     target, anchor, empty = (Prompt.bare(name) for name in ("big blue dog", "cat", ""))
     for stream in (TEMPLATE, UNPADDED, MASKED):
         span = stream.locate(target)
-        for other in (anchor, empty):
-            goal = stream.locate(other)
+        for goal_prompt in (anchor, empty):
+            goal = stream.locate(goal_prompt)
             for positions in (
                 Position.INFORMATIVE,
                 Position.ALL,
                 IN_CONTEXT,
                 Position.LAST_SUBJECT,
             ):
-                rows, others = stream.paired_rows(positions, span, goal)
-                assert len(rows) == len(others)
-                assert max(rows) < stream.count(span) and max(others) < stream.count(goal)
+                rows, anchor_rows = stream.paired_rows(positions, span, goal)
+                assert len(rows) == len(anchor_rows)
+                assert max(rows) < stream.count(span) and max(anchor_rows) < stream.count(goal)
     span, goal = TEMPLATE.locate(target), TEMPLATE.locate(empty)
     assert TEMPLATE.paired_rows(Position.LAST_SUBJECT, span, goal) == (
         (5,),
         (3,),
     ), "what closes the empty prompt"
-    rows, others = TEMPLATE.paired_rows(Position.TAIL | Position.EOS, span, TEMPLATE.locate(anchor))
-    assert (rows, others) == ((6, 7, 8, 9, 10), (4, 5, 6, 7, 8))
+    rows, anchor_rows = TEMPLATE.paired_rows(
+        Position.TAIL | Position.EOS, span, TEMPLATE.locate(anchor)
+    )
+    assert (rows, anchor_rows) == ((6, 7, 8, 9, 10), (4, 5, 6, 7, 8))
 
 
 def test_the_whole_empty_prompt_has_one_row_of_silent_padding() -> None:
@@ -243,5 +245,5 @@ def test_the_whole_empty_prompt_has_one_row_of_silent_padding() -> None:
 
 def test_a_template_leaves_less_room() -> None:
     long = Prompt.bare(" ".join(["x"] * 33))
-    with pytest.raises(InputError, match="takes 32"):
+    with pytest.raises(InputError, match="32"):
         TEMPLATE.locate(long)
