@@ -339,8 +339,9 @@ class CachedEncoder:
         """
         wanted: dict[str, set[_Key]] = {}
         for request in requests:
-            keys = ((request.text_input, request.text, row) for row in request.rows)
-            wanted.setdefault(request.text, set()).update(keys)
+            wanted.setdefault(request.text, set()).update(
+                (request.text_input, request.text, row) for row in request.rows
+            )
         rows = self._recall([key for keys in wanted.values() for key in keys])
         missing: dict[str, set[_Key]] = {}
         for text, keys in wanted.items():
