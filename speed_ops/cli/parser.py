@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..errors import UsageError, suggestion
 from ..provenance import package_version
-from . import evaluate_command, job_file, machine_commands, read_commands, write_commands
+from . import evaluate, job_file, machine_commands, read_commands, write_commands
 from .console import visible, write_result
 
 COMMANDS = (
@@ -26,7 +26,7 @@ COMMANDS = (
     read_commands.add_verify,
     read_commands.add_forecast,
     read_commands.add_probe,
-    evaluate_command.add_evaluate,
+    evaluate.add_to,
     machine_commands.add_cache,
     machine_commands.add_bench,
     machine_commands.add_completion,

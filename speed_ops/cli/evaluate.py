@@ -44,13 +44,13 @@ erased.
 _SEEDS = 4
 
 
-def add_evaluate(commands: Any) -> None:
+def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = (
         "Draw the same prompts and seeds with two or more models, judge the pictures, and write a"
         " page about it."
     )
-    parser = command(commands, "evaluate", run_evaluate, help, _EXAMPLES)
+    parser = command(subparsers, "evaluate", run_evaluate, help, _EXAMPLES)
     parser.add_argument(
         "--setups", action="store_true", help="list the paper's setups and do no more"
     )
