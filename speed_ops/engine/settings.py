@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -23,20 +24,35 @@ Effort = Literal["quick", "normal", "thorough"]
 PresetName = Literal["auto", "context", "few", "multi", "implicit"]
 
 
-def _setting(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "low": low, "high": high})
+def _setting(
+    default: Any,
+    help: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    public: bool = False,
+) -> Any:
+    """A field of `EraseSettings`. Hosts give public ones a flag or a widget; the others are reached
+    by assignment (`parse_assignments`).
+    """
+    metadata = {"help": help, "low": low, "high": high, "public": public}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class EraseSettings:
     """What to solve and how. The defaults are the paper's few-concept values (preset `few`)."""
 
-    preset_name: PresetName = _setting("few", "The preset these settings started from.")
+    preset_name: PresetName = _setting(
+        "few", "The preset these settings started from.", public=True
+    )
     method: Method = _setting(
         "speed", "The closed form: speed, or one of the baselines uce, rece, null_space."
     )
     layers: Layers = _setting(
-        "V", "Which cross-attention projections to edit: values (V), keys (K) or both (KV)."
+        "V",
+        "Which cross-attention projections to edit: values (V), keys (K) or both (KV).",
+        public=True,
     )
     threshold: float = _setting(
         0.1,
@@ -69,7 +85,11 @@ class EraseSettings:
     )
     lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", 1e-9, 1e9)
     overshoot: float = _setting(
-        1.0, "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.", 0.1, 5.0
+        1.0,
+        "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.",
+        0.1,
+        5.0,
+        public=True,
     )
     mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", 0.0, 1e9)
     invariants: InvariantMode = _setting(
@@ -101,9 +121,13 @@ class EraseSettings:
         8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024
     )
     held_out: float = _setting(
-        0.0, "Share of the kept names to leave out of the edit, to judge it by.", 0.0, 0.5
+        0.0,
+        "Share of the kept names to leave out of the edit, to judge it by.",
+        0.0,
+        0.5,
+        public=True,
     )
-    seed: int = _setting(0, "Seed for all random choices.", 0, 2**63 - 1)
+    seed: int = _setting(0, "Seed for all random choices.", 0, 2**63 - 1, public=True)
     prior: Prior = _setting(
         "null_space",
         "What protects the kept names. null_space: the edit avoids the directions they use, as in"
@@ -122,16 +146,19 @@ class EraseSettings:
         " (0.45 is 45 %).",
         0.001,
         10.0,
+        public=True,
     )
     effort: Effort = _setting(
         "normal",
         "How many prompts are encoded for the edit and its check: more of them erase better and"
         " take longer.",
+        public=True,
     )
     pooled: bool = _setting(
         True,
         "Also edit the layer that reads the prompt as one pooled embedding, where the model has one"
         " (SDXL, SD3, Flux).",
+        public=True,
     )
 
     def __post_init__(self) -> None:
@@ -211,6 +238,41 @@ def budget_of(text: str) -> float:
             f"A budget of {word} would be {value:.0%}: write {word}%, or {value / 100:g}."
         )
     return value
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
+    """Settings typed as `name=value`, one per text; blank texts are skipped.
+
+    Values are converted to the setting's type. `EraseSettings` checks ranges and choices. The
+    preset cannot be assigned, because it decides the values of the others.
+    """
+    hints = get_type_hints(EraseSettings)
+    del hints["preset_name"]
+    values: dict[str, Any] = {}
+    for text in filter(None, map(str.strip, texts)):
+        name, equals, value = (piece.strip() for piece in text.partition("="))
+        if not equals or not value:
+            raise SettingsError(f"{text[:60]!r} is not a setting: write it as name=value.")
+        if name not in hints:
+            raise SettingsError(f"There is no setting {name[:60]!r}{suggestion(name, hints)}.")
+        if name in values:
+            raise SettingsError(f"The setting {name} is given twice.")
+        values[name] = _parse_value(name, value, hints[name])
+    return values
+
+
+def _parse_value(name: str, text: str, kind: Any) -> Any:
+    if name == "drift_budget":
+        return budget_of(text)
+    if get_args(kind):
+        return text
+    if kind is bool:
+        # a word that is neither is refused by EraseSettings, with the words that it takes
+        return {"true": True, "false": False}.get(text.lower(), text)
+    try:
+        return kind(text)
+    except ValueError:
+        return text
 
 
 _HINTS: dict[str, Any] = {}
