@@ -97,7 +97,7 @@ class OutputError(SpeedError):
     code = "output"
 
 
-_OF_SYSTEM = {
+_ERRNO_CODES = {
     errno.ENOENT: "not-found",
     errno.ENOSPC: "no-space",
     errno.EDQUOT: "no-space",
@@ -105,11 +105,15 @@ _OF_SYSTEM = {
     errno.EPERM: "permission",
     errno.EROFS: "permission",
 }
-_OF_OTHERS: tuple[tuple[type[BaseException], str], ...] = (
+_BUILTIN_CODES: tuple[tuple[type[BaseException], str], ...] = (
     (KeyboardInterrupt, "interrupted"),
     (MemoryError, "memory"),
-    (ImportError, "missing-package"),
 )
+_PACKAGES = frozenset(
+    "numpy platformdirs safetensors torch transformers tokenizers rich jinja2 argcomplete PIL yaml"
+    " instant_clip_tokenizer clip ray fsspec nudenet lpips".split()
+)
+"""The packages that we use and that an install may lack, by the names they are imported with."""
 ERROR_CODES = (
     *(
         "usage",
@@ -143,7 +147,9 @@ def error_code(fault: BaseException) -> str:
         return _code_of_cause(fault)
     if isinstance(fault, SpeedError):
         return fault.code
-    return next((code for kind, code in _OF_OTHERS if isinstance(fault, kind)), SpeedError.code)
+    if _missing_package(fault):
+        return MissingPackageError.code
+    return next((code for kind, code in _BUILTIN_CODES if isinstance(fault, kind)), SpeedError.code)
 
 
 def _code_of_cause(fault: FileError) -> str:
@@ -154,21 +160,31 @@ def _code_of_cause(fault: FileError) -> str:
             return cause.code
         cause = cause.__cause__
     number = cause.errno if isinstance(cause, OSError) else None
-    return _OF_SYSTEM.get(number or 0, FileError.code)
+    return _ERRNO_CODES.get(number or 0, FileError.code)
 
 
-def sentence_of(fault: BaseException) -> str:
+def _missing_package(fault: BaseException) -> str:
+    """The package of ours that is not installed; empty for every other fault. Another import that
+    fails is a fault of the program or of its environment.
+    """
+    if not isinstance(fault, ModuleNotFoundError):
+        return ""
+    package = (fault.name or "").partition(".")[0]
+    return package if package in _PACKAGES else ""
+
+
+def user_message(fault: BaseException) -> str:
     """A fault in one sentence for people, whatever it is."""
-    said = " ".join(str(fault).split())
+    text = " ".join(str(fault).split())
     if isinstance(fault, SpeedError):
-        return said
+        return text
     if isinstance(fault, KeyboardInterrupt):
         return "Interrupted: nothing unfinished was left behind."
     if isinstance(fault, MemoryError):
         return "Out of memory: close other programs, or keep fewer names."
-    if isinstance(fault, ImportError):
-        return f"A package is missing ({said}): install with `pip install 'speed-erase[cli]'`."
-    reason = said[:300] or type(fault).__name__
+    if _missing_package(fault):
+        return f"A package is missing ({text}): install with `pip install 'speed-erase[cli]'`."
+    reason = text[:300] or type(fault).__name__
     return (
         f"Unexpected error ({type(fault).__name__}: {reason}): run again with --debug and report"
         " what it shows."

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from speed_erase.speed_ops.cli.main import build_parser
+from speed_erase.speed_ops.cli.parser import build_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (

@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import FileError, NotFoundError, SpeedError, error_code, sentence_of
+from ..errors import FileError, NotFoundError, SpeedError, error_code, user_message
 from ..files.checkpoint import Checkpoint
 from ..job import StoredJob, recipe_of, same_work
 from ..models.detect import is_lora, model_name, piece_name, unet_conflict
@@ -71,7 +71,7 @@ class Candidate:
     def failed(self, fault: Exception, started: float | None = None) -> Done:
         """What becomes of it after a fault."""
         seconds = 0.0 if started is None else time.perf_counter() - started
-        return Done(self.path, "failed", sentence_of(fault), seconds, error_code(fault))
+        return Done(self.path, "failed", user_message(fault), seconds, error_code(fault))
 
 
 def find_models(

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """`python -m speed_erase.speed_ops.cli`: the same as the console script."""
 
 import sys

@@ -1,21 +1,20 @@
 """What a person or a machine sees: bars on a terminal, plain lines in a pipe, JSON for machines.
 
-Names, headers and paths come from files that anybody may have written. Nothing of them reaches a
-terminal that could act on it or hide in it, and no stream that is closed, full or without our
-characters ends a run with a traceback.
+Names, headers and paths come from files that anyone may have written: characters that a terminal
+acts on, or that hide text, are shown as escapes. A stream that is closed, full or limited to an old
+encoding never ends a run with a traceback.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import sys
 import time
-import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
@@ -24,14 +23,18 @@ from ..progress import TITLES, Stage
 
 
 class Console:
-    """Results go to stdout; progress, notes and errors to stderr.
+    """Writes results to stdout; progress, notes and errors to stderr.
 
-    `machine`: stdout holds one JSON value only. `lines`: it holds one JSON value a line.
+    Args:
+        quiet: Write errors only.
+        machine: Write one JSON value to stdout, and nothing else.
+        lines: Write one JSON value per line to stdout, and nothing else.
     """
 
     def __init__(self, *, quiet: bool = False, machine: bool = False, lines: bool = False) -> None:
         self.quiet, self.machine, self.lines = quiet, machine or lines, lines
-        self._bars = None if quiet or self.machine or not _is_terminal() else _make_bars()
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._bars = _make_bars() if terminal and not quiet and not self.machine else None
         self._tasks: dict[str, Any] = {}
         self._stage: Stage | None = None
         self._started = 0.0
@@ -48,62 +51,67 @@ class Console:
         self.clear()
 
     def say(self, text: str = "") -> None:
-        """A line of the result, for people. Line breaks in it can only come from a file, and are
-        spelled out.
+        """Writes a line of the result, for people. A line break inside it can only come from a file,
+        and is shown as an escape.
         """
         if not self.quiet and not self.machine:
             self.clear()
             write_result(visible(text))
 
     def page(self, text: str) -> None:
-        """Several lines of the result."""
+        """Writes several lines of the result."""
         for line in text.split("\n"):
             self.say(line)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Aligned columns; the first to the left, the others to the right."""
-        shown = [[visible(cell) for cell in line] for line in (header, *rows)]
-        widths = [max(len(line[i]) for line in shown) for i in range(len(header))]
-        for line in shown:
-            cells = [
-                line[0].ljust(widths[0]),
-                *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
-            ]
-            self.say("  ".join(cells).rstrip())
+        """Writes aligned columns: the first to the left, the others to the right."""
+        if self.quiet or self.machine:
+            return
+        from rich.console import Console as Screen
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+        for index, title in enumerate(header):
+            justify: Any = "right" if index else "left"
+            table.add_column(Text(visible(title)), justify=justify, no_wrap=True)
+        for row in rows:
+            table.add_row(*(Text(visible(cell)) for cell in row))
+        drawing = io.StringIO()
+        Screen(file=drawing, width=10_000, color_system=None).print(table)
+        for line in drawing.getvalue().splitlines():
+            self.say(line.rstrip())
 
     def note(self, text: str) -> None:
-        """Something worth knowing beside the result."""
+        """Writes something worth knowing in addition to the result."""
         if not self.quiet:
             self.clear()
             _write_aside(visible(f"Note: {text}"))
 
     def error(self, text: str) -> None:
-        """Said even when quiet."""
+        """Writes an error, even when quiet."""
         self.clear()
-        _write_aside("\n".join(visible(line) for line in f"speed-erase: {text}".split("\n")))
+        _write_aside(visible_lines(f"speed-erase: {text}"))
 
     def fault(self, code: str, text: str) -> None:
-        """Why it failed: a sentence for people, an object for machines."""
+        """Writes why it failed: a sentence for people, an object for machines."""
         self.error(text)
         self.result({"error": {"code": code, "message": text}})
 
     def result(self, value: Any) -> None:
-        """The whole result, for machines; in lines, the last of them."""
+        """Writes the complete result, for machines that read one value or lines."""
         if self.machine:
-            write_result(
-                json.dumps(
-                    value, ensure_ascii=False, indent=None if self.lines else 2, default=str
-                ),
-                _in_json,
-            )
+            # ASCII is the same in every encoding; DEL is the one control character left in it.
+            text = json.dumps(value, indent=None if self.lines else 2, default=str)
+            write_result(text.replace("\x7f", "\\u007f"))
 
     def part(self, value: Any) -> None:
-        """A part of the result, for machines that read lines."""
+        """Writes a part of the result, for machines that read lines."""
         if self.lines:
             self.result(value)
 
     def progress(self, stage: Stage, done: int, total: int) -> None:
-        """Given to everything that takes time."""
+        """Shows how far a stage is; called by everything that takes time."""
         if self.quiet or self.machine:
             return
         title = TITLES[stage]
@@ -112,9 +120,9 @@ class Console:
         elif stage != self._stage:
             self._stage, self._started = stage, time.perf_counter()
         elif done >= total > 0 and self._started:
-            _write_aside(
-                f"{title}: {_amount(stage, total)}, {time.perf_counter() - self._started:.1f} s"
-            )
+            in_bytes = stage in ("hash", "write", "compare", "demo")
+            amount = f"{total / 1e6:.0f} MB" if in_bytes else str(total)
+            _write_aside(f"{title}: {amount}, {time.perf_counter() - self._started:.1f} s")
             self._started = 0.0
 
     def clear(self) -> None:
@@ -132,21 +140,10 @@ class Console:
         self._bars.update(self._tasks[title], completed=done if total else 1, total=max(total, 1))
 
 
-def _amount(stage: Stage, total: int) -> str:
-    return f"{total / 1e6:.0f} MB" if stage in ("hash", "write", "compare", "demo") else str(total)
-
-
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 def _make_bars() -> Any:
-    """Rich's bars on stderr; None where rich is not installed."""
-    try:
-        from rich.console import Console as Screen
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-    except ImportError:
-        return None
+    from rich.console import Console as Screen
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("[progress.description]{task.description}"),
         BarColumn(bar_width=32),
@@ -156,105 +153,53 @@ def _make_bars() -> Any:
     return Progress(*columns, console=Screen(stderr=True))
 
 
-_ODD = re.compile(r"[^\t -~]")
-_ODD_IN_JSON = re.compile(r"[^\n -~]")
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters and marks that show nothing."""
+_CONTROL = re.compile(
+    # control characters but the tab, invisible format characters, and bytes that are not UTF-8
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff0-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    # letters and marks that show nothing
+    "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]"
+)
 
 
 def visible(text: str) -> str:
-    """The line with all that acts on a terminal, or hides in it, spelled out: control and format
-    characters.
-    """
-    return _ODD.sub(lambda found: found[0] if _shows(found[0]) else _spelled(found[0]), text)
+    """A line in which everything that acts on a terminal, or hides in it, is shown as an escape."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-@lru_cache(4096)
-def _shows(char: str) -> bool:
-    """Whether a character is what a reader sees, and no more."""
-    # the latter select variants, and can carry a message
-    if char in _BLANK or "\U000e0100" <= char <= "\U000e01ef":
-        return False
-    return char.isprintable() or unicodedata.category(char) == "Zs"
+def visible_lines(text: str) -> str:
+    """The same for text whose line breaks are meant."""
+    return "\n".join(visible(line) for line in text.split("\n"))
 
 
-def _spelled(char: str) -> str:
-    """As a Python string would spell it; a byte of a name that is no UTF-8 as that byte."""
-    number = ord(char)
-    if 0xDC80 <= number <= 0xDCFF:
-        number -= 0xDC00
-    return (
-        f"\\x{number:02x}"
-        if number < 256
-        else f"\\u{number:04x}"
-        if number < 65536
-        else f"\\U{number:08x}"
-    )
+def time_in_words(seconds: float) -> str:
+    """A duration in the largest unit that leaves two digits."""
+    for unit, length in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 10 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
-_PLAIN = {
-    "→": "->",
-    "—": "-",
-    "–": "-",
-    "…": "...",
-    "“": '"',
-    "”": '"',
-    "‘": "'",
-    "’": "'",
-    "×": "x",
-    "ß": "ss",
-}
-_PLAIN |= {
-    "ø": "o",
-    "Ø": "O",
-    "ł": "l",
-    "Ł": "L",
-    "đ": "d",
-    "Đ": "D",
-    "æ": "ae",
-    "Æ": "AE",
-    "œ": "oe",
-    "Œ": "OE",
-}
+def size_in_words(size: float) -> str:
+    """A size in the unit that suits it."""
+    for least, unit, name in ((1e9, 1e9, "GB"), (1e5, 1e6, "MB")):
+        if size >= least:
+            return f"{size / unit:.1f} {name}"
+    return f"{size / 1e3:.1f} kB"
 
 
-@lru_cache(4096)
-def _in_text(char: str, encoding: str) -> str:
-    """A character, or what comes closest to it in an encoding that lacks it."""
-    bare = "".join(
-        part for part in unicodedata.normalize("NFKD", char) if not unicodedata.combining(part)
-    )
-    return next(
-        (one for one in (char, _PLAIN.get(char), bare) if one and _has(encoding, one)),
-        _spelled(char),
-    )
+def prepare_streams() -> None:
+    """Lets stdout and stderr escape what their encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
-@lru_cache(4096)
-def _in_json(char: str, encoding: str) -> str:
-    """A character of a JSON text, escaped where a terminal could act on it: what is parsed stays
-    the same.
-    """
-    if _shows(char) and _has(encoding, char):
-        return char
-    pair = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{pair[i]:02x}{pair[i + 1]:02x}" for i in range(0, len(pair), 2))
-
-
-def _has(encoding: str, text: str) -> bool:
+def write_result(text: str) -> None:
+    """Writes lines of the result to stdout; one that was closed from the start takes nothing."""
     try:
-        text.encode(encoding)
-    except (UnicodeError, LookupError):
-        return False
-    return True
-
-
-def write_result(text: str, spell: Callable[[str, str], str] = _in_text) -> None:
-    """Lines of the result, in whatever encoding stdout has; one that was closed from the start
-    takes nothing.
-    """
-    try:
-        _write(sys.stdout, text, spell)
+        _write(sys.stdout, text)
     except (OSError, ValueError) as error:
         _silence(sys.stdout)
         reason = getattr(error, "strerror", None) or error
@@ -262,23 +207,21 @@ def write_result(text: str, spell: Callable[[str, str], str] = _in_text) -> None
 
 
 def _write_aside(text: str) -> None:
-    """To stderr. That nobody reads it is no reason to stop."""
+    """Writes to stderr. A reader that has gone is not a reason to stop."""
     try:
-        _write(sys.stderr, text, _in_text)
+        _write(sys.stderr, text)
     except (OSError, ValueError):
         _silence(sys.stderr)
 
 
-def _write(stream: Any, text: str, spell: Callable[[str, str], str]) -> None:
-    if stream is None:
-        return
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(_ODD_IN_JSON.sub(lambda found: spell(found[0], encoding), text) + "\n")
-    stream.flush()
+def _write(stream: Any, text: str) -> None:
+    if stream is not None:
+        stream.write(text + "\n")
+        stream.flush()
 
 
 def _silence(stream: Any) -> None:
-    """What is left in the buffer of a dead stream goes nowhere, or Python would complain of it at
+    """Discards what is left in the buffer of a dead stream, or Python would complain about it at
     the end.
     """
     with suppress(OSError, ValueError, AttributeError):

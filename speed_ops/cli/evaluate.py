@@ -14,7 +14,7 @@ from ..errors import FileError, InputError, UsageError
 from ..text.concept_list import Concept
 from ..text.kinds import KINDS
 from .console import Console
-from .options import Written, command, concepts_from, offer
+from .options import command, concepts_from
 
 if TYPE_CHECKING:
     from ..evaluate.findings import Judges
@@ -55,18 +55,16 @@ def add_to(subparsers: Any) -> None:
         "--setups", action="store_true", help="list the paper's setups and do no more"
     )
     models = parser.add_argument_group("models and where they are drawn")
-    offer(models.add_argument("--original", metavar="MODEL", help="the model before the erasure"))
+    models.add_argument("--original", metavar="MODEL", help="the model before the erasure")
     erased = "an erased model; repeatable, and [LABEL=]MODEL names it in the report"
-    offer(
-        models.add_argument("--erased", action="append", default=[], metavar="MODEL", help=erased)
-    )
+    models.add_argument("--erased", action="append", default=[], metavar="MODEL", help=erased)
     server = (
         "address of a running ComfyUI; repeatable: the work is spread. Without it, the demo's model"
         " is drawn here"
     )
-    offer(models.add_argument("--server", action="append", default=[], metavar="URL", help=server))
+    models.add_argument("--server", action="append", default=[], metavar="URL", help=server)
     waiting = "seconds that a server may take for a picture (default: 600)"
-    offer(models.add_argument("--timeout", type=float, default=600.0, metavar="S", help=waiting))
+    models.add_argument("--timeout", type=float, default=600.0, metavar="S", help=waiting)
     models.add_argument(
         "--out", type=Path, metavar="DIR", help="folder for the page, the JSON and the pictures"
     )
@@ -81,11 +79,7 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "what to draw (default: the concepts in the erased model's header)"
     )
-    offer(
-        group.add_argument(
-            "--setup", metavar="NAME", help="one of the paper's setups: see --setups"
-        )
-    )
+    group.add_argument("--setup", metavar="NAME", help="one of the paper's setups: see --setups")
     lists = (
         "a list that a setup reads from where you have it: captions, names, templates, i2p, mma,"
         " ring-a-bell"
@@ -97,11 +91,7 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--prompts", type=Path, metavar="FILE", help=own)
     concepts = 'what was erased: "name", "name -> anchor" or "name | alias -> anchor"; repeatable'
-    offer(
-        group.add_argument(
-            "--concepts", action="append", default=[], type=Written, metavar="TEXT", help=concepts
-        )
-    )
+    group.add_argument("--concepts", action="append", default=[], metavar="TEXT", help=concepts)
     group.add_argument(
         "--concepts-file", action="append", default=[], type=Path, metavar="FILE", help="txt or csv"
     )
@@ -112,12 +102,10 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
         help="what the concepts are (default: style)",
     )
     keep = "a name that must look as before; repeatable"
-    offer(group.add_argument("--keep", action="append", default=[], metavar="NAME", help=keep))
+    group.add_argument("--keep", action="append", default=[], metavar="NAME", help=keep)
     seeds = "pictures of each prompt (default: 4, or the setup's)"
-    offer(group.add_argument("--seeds", type=int, metavar="N", help=seeds))
-    offer(
-        group.add_argument("--limit", type=int, metavar="N", help="at most N prompts of each group")
-    )
+    group.add_argument("--seeds", type=int, metavar="N", help=seeds)
+    group.add_argument("--limit", type=int, metavar="N", help="at most N prompts of each group")
     group.add_argument(
         "--list-prompts",
         action="store_true",
@@ -130,12 +118,12 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
         "how to draw (default: 512x512, 20 steps of dpmpp_2m / normal, guidance 7.5; without"
         " --server the demo's)"
     )
-    offer(group.add_argument("--size", metavar="WxH", help="pixels"))
-    offer(group.add_argument("--steps", type=int, metavar="N", help="sampling steps"))
-    offer(group.add_argument("--cfg", type=float, metavar="X", help="guidance"))
-    offer(group.add_argument("--sampler", metavar="NAME", help="as ComfyUI calls it"))
-    offer(group.add_argument("--scheduler", metavar="NAME", help="as ComfyUI calls it"))
-    offer(group.add_argument("--negative", metavar="TEXT", help="negative prompt"))
+    group.add_argument("--size", metavar="WxH", help="pixels")
+    group.add_argument("--steps", type=int, metavar="N", help="sampling steps")
+    group.add_argument("--cfg", type=float, metavar="X", help="guidance")
+    group.add_argument("--sampler", metavar="NAME", help="as ComfyUI calls it")
+    group.add_argument("--scheduler", metavar="NAME", help="as ComfyUI calls it")
+    group.add_argument("--negative", metavar="TEXT", help="negative prompt")
 
 
 def _add_judges(parser: argparse.ArgumentParser) -> None:
@@ -144,12 +132,12 @@ def _add_judges(parser: argparse.ArgumentParser) -> None:
         "--clip", type=Path, metavar="DIR", help="CLIP in a folder: scores, drift, recognition"
     )
     vision = "CLIP_VISION file of the first server, for drift; this package must be installed there"
-    offer(group.add_argument("--clip-vision", default="", metavar="NAME", help=vision))
+    group.add_argument("--clip-vision", default="", metavar="NAME", help=vision)
     text = (
         "text encoder file of the first server that belongs to it and has its projection, for"
         " scores and recognition"
     )
-    offer(group.add_argument("--clip-text", default="", metavar="NAME", help=text))
+    group.add_argument("--clip-text", default="", metavar="NAME", help=text)
     classifier = (
         "your function that names what pictures show: package.module:function or file.py:function"
     )
@@ -159,16 +147,10 @@ def _add_judges(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--nudenet", action="store_true", help="count nudity with the package nudenet (AGPL-3.0)"
     )
-    offer(
-        group.add_argument(
-            "--nudenet-threshold", type=float, metavar="X", help="least score (default: 0.6)"
-        )
+    group.add_argument(
+        "--nudenet-threshold", type=float, metavar="X", help="least score (default: 0.6)"
     )
-    offer(
-        group.add_argument(
-            "--nudenet-labels", metavar="LIST", help="labels that count, with commas"
-        )
-    )
+    group.add_argument("--nudenet-labels", metavar="LIST", help="labels that count, with commas")
     group.add_argument(
         "--lpips", action="store_true", help="perceptual distance with the package lpips"
     )

@@ -1,8 +1,8 @@
-"""The entry point: runs one command, stops when asked to, and turns every fault into one sentence
-and an exit code.
+"""The entry point: runs one command, stops on request, and turns every fault into one sentence and
+an exit code.
 
 Only the standard library is imported before `main` runs, so that Ctrl-C during the slow imports is
-answered like any other.
+handled like any other.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from .parser import Parser
 
 OK, REFUSED, BAD_USAGE, BY_SIGNAL = 0, 1, 2, 128
-"""Exit codes; of a run that a signal ended, the last plus the signal's number, as shells say it."""
+"""Exit codes. A run that a signal ended returns the last plus the signal's number, as in shells."""
 _BROKEN_PIPE = BY_SIGNAL + 13
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console script; returns the exit code and lets nothing but that out."""
+    """The console script. Returns the exit code; no exception leaves it."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    _fill_closed_streams()
     with _stoppable():
         try:
             return _run(arguments)
@@ -39,52 +34,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from .console import Console
-    from .parser import complete
+    from .console import Console, prepare_streams
+    from .parser import build_parser, complete
 
+    prepare_streams()
     parser = build_parser()
     complete(parser)
     args = parser.parse_args(arguments)
-    return_large_blocks()
     lines = getattr(args, "json_lines", False)
     with Console(quiet=args.quiet, machine=args.json, lines=lines) as console:
         return int(args.run(args, console))
 
 
 def _answer(fault: BaseException, arguments: Sequence[str]) -> int:
-    """Says what went wrong, to people and to machines; returns the exit code."""
-    from ..errors import OutputError, UsageError, error_code, sentence_of
+    """Reports what went wrong, to people and to machines; returns the exit code."""
+    from ..errors import OutputError, UsageError, error_code, user_message
     from .console import Console
 
-    given = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    gone = isinstance(fault, OutputError)
-    console = Console(
-        machine="--json" in given and not gone, lines="--json-lines" in given and not gone
-    )
-    if gone and isinstance(fault.__cause__, BrokenPipeError):
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    unread = isinstance(fault, OutputError)
+    machine, lines = (flag in flags and not unread for flag in ("--json", "--json-lines"))
+    console = Console(quiet=True, machine=machine, lines=lines)
+    if unread and isinstance(fault.__cause__, BrokenPipeError):
         return _BROKEN_PIPE
-    if "--debug" in given and not isinstance(fault, KeyboardInterrupt):
+    if "--debug" in flags and not isinstance(fault, KeyboardInterrupt):
         import traceback
 
         console.error("".join(traceback.format_exception(fault)).rstrip())
     with suppress(OutputError):
-        console.fault(error_code(fault), sentence_of(fault))
+        console.fault(error_code(fault), user_message(fault))
     if isinstance(fault, KeyboardInterrupt):
         return BY_SIGNAL + int(getattr(fault, "number", signal.SIGINT))
     return BAD_USAGE if isinstance(fault, UsageError) else REFUSED
 
 
-def build_parser() -> Parser:
-    """All subcommands. Neither this nor parsing imports torch: help and bad usage are answered at
-    once.
-    """
-    from .parser import build_parser as build
-
-    return build()
-
-
 class Stopped(KeyboardInterrupt):
-    """A signal asked us to end. Like Ctrl-C, it takes unfinished files with it on its way out."""
+    """A signal asked us to end. Like Ctrl-C, it removes unfinished files on its way out."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -92,7 +77,7 @@ class Stopped(KeyboardInterrupt):
 
 
 _STOPPING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
-"""Each where the system has it: Windows has no SIGHUP, others no SIGBREAK."""
+"""Used where they exist: Windows has no SIGHUP, other systems no SIGBREAK."""
 _PATIENCE = 1.0
 """Seconds in which a second request counts as the first: some programs that start others pass
 Ctrl-C on to them.
@@ -101,20 +86,18 @@ Ctrl-C on to them.
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """The first request to stop raises `Stopped`; a later one ends the process at once, whatever it
-    is busy with.
-    """
+    """The first request to stop raises `Stopped`; a later one ends the process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked: list[float] = []
+    requests: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if not asked:
-            asked.append(time.monotonic())
+        if not requests:
+            requests.append(time.monotonic())
             raise Stopped(number)
-        if time.monotonic() - asked[0] > _PATIENCE:
-            _end(number)
+        if time.monotonic() - requests[0] > _PATIENCE:
+            os._exit(BY_SIGNAL + number)
 
     before = {}
     for number in (getattr(signal, name) for name in _STOPPING if hasattr(signal, name)):
@@ -127,40 +110,3 @@ def _stoppable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end(number: int) -> NoReturn:
-    os._exit(BY_SIGNAL + number)
-
-
-def _fill_closed_streams() -> None:
-    """Keeps the numbers 0 to 2 from the files that are opened next: where one is closed, that file
-    would get its number, and with it whatever a library prints."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            with suppress(OSError):
-                os.open(os.devnull, os.O_RDWR)
-
-
-_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
-_LARGE = 1 << 20
-
-
-def return_large_blocks() -> bool:
-    """Gives every large block of memory pages of its own, which leave with it; False where the
-    system has no such way.
-
-    glibc raises the size from which it does so up to 32 MB as blocks are freed. The layers of a
-    model then come and go on the heap and leave it in pieces: a run over many layers grows although
-    it holds one at a time.
-    """
-    if not sys.platform.startswith("linux"):
-        return False
-    import ctypes
-
-    try:
-        return bool(ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE))
-    except (OSError, AttributeError):  # another C library
-        return False

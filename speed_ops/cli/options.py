@@ -1,7 +1,7 @@
 """What several commands share: the job, the text encoder, the machine and the files to write.
 
-The expert flags are made from the fields of `EraseSettings`. Nothing here imports torch before a
-command runs.
+The flags of settings are made from the fields of `EraseSettings`. Nothing here imports torch before
+a command runs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from ..checkpoints.output_files import PRODUCTS, OutputFiles, parse_products
-from ..engine.settings import BUDGETS, PRESETS, EraseSettings, budget_of
+from ..engine.settings import BUDGETS, PRESETS, EraseSettings, budget_of, parse_assignments
 from ..errors import InputError, SettingsError, UsageError, suggestion
-from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
+from ..job import HELD_OUT_SHARE, Job, StoredJob, check_strength, default_retain, job_of
+from ..provenance import load_recipe
 from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from ..text.kinds import KINDS
 from ..text.retain_set import (
@@ -34,6 +34,7 @@ from .salt import SALT_VARIABLE, add_salt, make_salt, salt_from
 
 if TYPE_CHECKING:
     from ..checkpoints.source import TextSetup
+    from .console import Console
 
 Parser = argparse.ArgumentParser
 Note = Callable[[str], None]
@@ -42,40 +43,41 @@ STDIN = Path("-")
 
 
 @contextmanager
-def of_arguments() -> Iterator[None]:
-    """Around what is read from arguments alone: a bad value there is bad usage."""
+def as_usage_errors() -> Iterator[None]:
+    """Wraps what reads arguments alone: a bad value in them is bad usage."""
     try:
         yield
     except (SettingsError, InputError) as fault:
         raise UsageError(str(fault)) from fault
 
 
-def offer(action: argparse.Action, *words: str) -> None:
-    """Tells shells what an argument may be, or that it is no file; after a comma the words are
-    offered again.
-    """
+def complete_with(action: argparse.Action, *words: str) -> None:
+    """Lets shells complete an argument with these words, again after each comma."""
 
-    def choose(prefix: str, **_: Any) -> list[str]:
+    def complete(prefix: str, **_: Any) -> list[str]:
         start = prefix[: prefix.rfind(",") + 1]
         return [start + word for word in words]
 
-    action.completer = choose  # type: ignore[attr-defined]
+    action.completer = complete  # type: ignore[attr-defined]
 
 
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """One or more concepts as somebody typed them, one a line."""
+def command(
+    subparsers: Any,
+    name: str,
+    run: Callable[[argparse.Namespace, Console], int],
+    help: str,
+    epilog: str = "",
+) -> Parser:
+    """A subcommand with the options that all of them have.
 
-    text: str
-    kind: str = ""
-    """Empty: what `--kind` says."""
-    source: str = ""
-    """Where it was typed, for messages; empty: on the command line."""
-
-
-def command(commands: Any, name: str, run: Any, help: str, epilog: str = "") -> Parser:
-    """A subcommand with the options that all of them have."""
-    parser: Parser = commands.add_parser(
+    Args:
+        subparsers: Where argparse keeps the commands.
+        name: The word that calls it.
+        run: Does the work and returns the exit code.
+        help: One sentence, shown in the list of commands and above its own help.
+        epilog: Examples, shown below its own help.
+    """
+    parser: Parser = subparsers.add_parser(
         name,
         help=help,
         description=help,
@@ -93,20 +95,18 @@ def command(commands: Any, name: str, run: Any, help: str, epilog: str = "") -> 
 
 def add_job(parser: Parser) -> None:
     """What to erase, what to keep, and how."""
-    what = parser.add_argument_group("what to erase and what to keep")
-    concepts = what.add_argument(
+    group = parser.add_argument_group("what to erase and what to keep")
+    group.add_argument(
         "--concepts",
         action="append",
         default=[],
-        type=Written,
         metavar="TEXT",
         help=(
             '"name", "name -> anchor" or "name | alias -> anchor || kind"; repeatable, or one'
             " concept per line"
         ),
     )
-    offer(concepts)
-    what.add_argument(
+    group.add_argument(
         "--concepts-file",
         action="append",
         default=[],
@@ -114,14 +114,14 @@ def add_job(parser: Parser) -> None:
         metavar="FILE",
         help="txt or csv; - reads standard input",
     )
-    what.add_argument(
+    group.add_argument(
         "--kind",
         choices=list(KINDS),
         default="style",
         help="what the concepts are (default: style)",
     )
     lists = builtin_retain_sets()
-    retain = what.add_argument(
+    retain = group.add_argument(
         "--retain",
         action="append",
         default=[],
@@ -131,8 +131,8 @@ def add_job(parser: Parser) -> None:
             " suit the kind)"
         ),
     )
-    offer(retain, *lists, NO_LIST)
-    what.add_argument(
+    complete_with(retain, *lists, NO_LIST)
+    group.add_argument(
         "--retain-file",
         action="append",
         default=[],
@@ -140,64 +140,79 @@ def add_job(parser: Parser) -> None:
         metavar="FILE",
         help="a list of your own: txt, csv, json; - reads standard input",
     )
-    offer(
-        what.add_argument(
-            "--retain-column", default="", metavar="NAME", help="column of a csv list"
-        )
-    )
-    offer(
-        what.add_argument(
-            "--retain-limit", type=int, metavar="N", help="keep at most N names of the lists"
-        )
+    group.add_argument("--retain-column", default="", metavar="NAME", help="column of a csv list")
+    group.add_argument(
+        "--retain-limit", type=int, metavar="N", help="keep at most N names of the lists"
     )
     parser.set_defaults(retain_names=[])
     add_settings(parser)
 
 
 def add_settings(parser: Parser) -> None:
-    """`--preset`, and one flag for every other field of `EraseSettings`."""
-    group = parser.add_argument_group("settings (experts)")
-    hints = get_type_hints(EraseSettings)
-    for item in dataclasses.fields(EraseSettings):
-        help = item.metadata["help"].replace("%", "%%")
-        if item.name == "preset_name":
-            start = "the preset to start from (default: auto)"
-            group.add_argument(
-                "--preset", dest=item.name, choices=list(PRESETS), default="auto", help=start
-            )
-            continue
+    """A flag for every public setting, and `--set` for the others."""
+    group = parser.add_argument_group("settings (defaults are those of the preset auto)")
+    defaults, hints = _settings("auto", {}).to_dict(), get_type_hints(EraseSettings)
+    group.add_argument(
+        "--preset",
+        dest="preset_name",
+        choices=list(PRESETS),
+        default="auto",
+        help="the preset to start from (default: auto)",
+    )
+    for item in _FLAGS:
+        flag, kind, help = (
+            f"--{item.name.replace('_', '-')}",
+            hints[item.name],
+            item.metadata["help"],
+        )
+        options: dict[str, Any] = {}
         if item.name == "drift_budget":
-            words = ", ".join(f"{word} ({share:.0%})" for word, share in BUDGETS.items()).replace(
-                "%", "%%"
-            )
+            words = ", ".join(f"{word} ({share:.0%})" for word, share in BUDGETS.items())
             help = (
-                f"how much other things may change on average: {words}, or a number (default:"
-                " some); auto obeys it"
+                f"How much other things may change on average: {words}, or a number; auto obeys it."
             )
-            offer(
-                group.add_argument(
-                    "--budget", dest=item.name, default=None, metavar="HOW MUCH", help=help
-                ),
-                *BUDGETS,
-            )
-            continue
-        flag, kind = "--" + item.name.replace("_", "-"), hints[item.name]
-        options: dict[str, Any] = {"dest": item.name, "default": None, "help": help}
-        if kind is bool:
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
+            flag, options = "--budget", {"metavar": "HOW MUCH"}
+        elif kind is bool:
+            options = {"action": argparse.BooleanOptionalAction}
         elif choices := get_args(kind):
-            group.add_argument(flag, choices=choices, **options)
+            options = {"choices": choices}
         else:
-            offer(
-                group.add_argument(flag, type=kind, metavar="N" if kind is int else "X", **options)
-            )
+            options = {"type": kind, "metavar": "N" if kind is int else "X"}
+        default = defaults[item.name]
+        shown = ("yes" if default else "no") if kind is bool else default
+        help = f"{help} (default: {shown})".replace("%", "%%")
+        action = group.add_argument(flag, dest=item.name, default=None, help=help, **options)
+        if item.name == "drift_budget":
+            complete_with(action, *BUDGETS)
+    names = [item.name for item in dataclasses.fields(EraseSettings) if not item.metadata["public"]]
+    help = f"any other setting; repeatable: {', '.join(names)}"
+    action = group.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help=help
+    )
+    complete_with(action, *(f"{name}=" for name in names))
+
+
+_FLAGS = tuple(
+    item
+    for item in dataclasses.fields(EraseSettings)
+    if item.metadata["public"] and item.name != "preset_name"
+)
+"""The settings with a flag that changes the preset."""
+
+
+def _settings(preset: str, changes: dict[str, Any]) -> EraseSettings:
+    return EraseSettings.preset(preset, **{"held_out": HELD_OUT_SHARE, **changes})
 
 
 def add_text_setup(parser: Parser) -> None:
     """How text is turned into embeddings."""
     group = parser.add_argument_group("text encoder")
-    clip_skip = "hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)"
-    offer(group.add_argument("--clip-skip", type=int, metavar="N", help=clip_skip))
+    group.add_argument(
+        "--clip-skip",
+        type=int,
+        metavar="N",
+        help="hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)",
+    )
     group.add_argument(
         "--tokenizer",
         type=Path,
@@ -226,30 +241,35 @@ def add_text_setup(parser: Parser) -> None:
 
 def add_machine(parser: Parser) -> None:
     """Where to compute, and with how much of it."""
-    machine = parser.add_argument_group("this machine")
-    device = machine.add_argument(
+    group = parser.add_argument_group("this machine")
+    device = group.add_argument(
         "--device",
         default="auto",
         metavar="NAME",
         help="where to compute: cpu, cuda, cuda:N, or auto (the default), which is cpu",
     )
-    offer(device, "auto", "cpu", "cuda")
-    threads = "processor cores to compute with (default: torch's choice)"
-    offer(machine.add_argument("--threads", type=int, metavar="N", help=threads))
+    complete_with(device, "auto", "cpu", "cuda")
+    group.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="processor cores to compute with (default: torch's choice)",
+    )
 
 
 def settings_from(args: argparse.Namespace) -> EraseSettings:
-    """The preset with the given flags over it."""
-    names = [item.name for item in dataclasses.fields(EraseSettings) if item.name != "preset_name"]
-    given = {name: value for name in names if (value := getattr(args, name)) is not None}
-    with of_arguments():
-        if "drift_budget" in given:
-            given["drift_budget"] = budget_of(given["drift_budget"])
-        return EraseSettings.preset(args.preset_name, **{"held_out": HELD_OUT_SHARE, **given})
+    """The preset, changed by the flags and by `--set`."""
+    flags = {item.name: value for item in _FLAGS if (value := getattr(args, item.name)) is not None}
+    if "drift_budget" in flags:
+        flags["drift_budget"] = budget_of(flags["drift_budget"])
+    assigned = parse_assignments(args.set)
+    for name in flags.keys() & assigned.keys():
+        raise SettingsError(f"The setting {name} is given twice: by its flag and by --set.")
+    return _settings(args.preset_name, flags | assigned)
 
 
 def job_from(args: argparse.Namespace, note: Note) -> Job:
-    """The job that the arguments describe; `note` is told what is worth knowing about its lists."""
+    """The job that the arguments describe; `note` receives remarks about its lists."""
     if [*args.concepts_file, *args.retain_file].count(STDIN) > 1:
         raise UsageError(
             "Standard input can be read only once: give - to one option, and files to the others."
@@ -262,14 +282,9 @@ def job_from(args: argparse.Namespace, note: Note) -> Job:
 
 
 def concepts_from(args: argparse.Namespace) -> ConceptList:
-    """Typed concepts, then those of files; at least one."""
-    total = ConceptList()
-    with of_arguments():
-        for (kind, source), parts in groupby(
-            args.concepts, lambda part: (part.kind or args.kind, part.source)
-        ):
-            text = "\n".join(part.text for part in parts)
-            total = total + parse_concepts(text, kind, source, comments=False)
+    """Concepts on the command line, then those of files; at least one."""
+    with as_usage_errors():
+        total = parse_concepts("\n".join(args.concepts), args.kind, comments=False)
     for file in args.concepts_file:
         total = total + read_concepts(file, args.kind)
     if not total:
@@ -280,49 +295,57 @@ def concepts_from(args: argparse.Namespace) -> ConceptList:
 
 
 def _retain_from(args: argparse.Namespace, concepts: tuple[Concept, ...]) -> RetainSet:
-    named = [name.strip() for text in args.retain for name in text.split(",") if name.strip()]
-    known = builtin_retain_sets()
-    for name in named:
-        if name not in (*known, NO_LIST):
-            choice = f"choose from {', '.join(known)}, or {NO_LIST}"
+    lists = [name.strip() for text in args.retain for name in text.split(",") if name.strip()]
+    available = builtin_retain_sets()
+    for name in lists:
+        if name not in (*available, NO_LIST):
+            choice = f"choose from {', '.join(available)}, or {NO_LIST}"
             raise UsageError(
-                f"There is no built-in list {name!r}{suggestion(name, known)}: {choice}."
+                f"There is no built-in list {name!r}{suggestion(name, available)}: {choice}."
             )
-    sets = [builtin_retain(name) for name in named if name != NO_LIST]
+    sets = [builtin_retain(name) for name in lists if name != NO_LIST]
     sets += [read_retain(file, args.retain_column) for file in args.retain_file]
-    with of_arguments():
+    with as_usage_errors():
         if args.retain_names:
             typed = ((f"Kept name {n}", name) for n, name in enumerate(args.retain_names, 1))
             sets.append(retain_from_texts(typed, "typed"))
-        total = union(sets) if sets or named else default_retain(concepts)
+        total = union(sets) if sets or lists else default_retain(concepts)
         return total if args.retain_limit is None else total.limit(args.retain_limit)
 
 
+def stored_job_from(args: argparse.Namespace, note: Note) -> StoredJob:
+    """The job of `--recipe`, or of the file given as one; passes its notes on."""
+    stored = job_of(load_recipe(args.recipe), str(args.recipe))
+    for sentence in stored.notes:
+        note(sentence)
+    return stored
+
+
 def strength_from(args: argparse.Namespace) -> float:
-    """The strength that was asked for."""
-    with of_arguments():
+    """The requested strength."""
+    with as_usage_errors():
         return check_strength(args.strength)
 
 
 def text_setup_from(
     args: argparse.Namespace, clip_skip: int | None = None, *, here: bool = True
 ) -> TextSetup:
-    """How to read text, on a machine set up as asked; `clip_skip`: a recipe's, used where the
-    arguments give none.
+    """How to read text, on a machine set up as the arguments say.
 
-    `here`: whether this machine is the one that reads it.
+    Args:
+        args: The flags of `add_text_setup`.
+        clip_skip: A recipe's, used where the arguments give none.
+        here: Whether this machine is the one that reads it.
     """
-    given = args.clip_skip
-    if given == 0:
+    if args.clip_skip == 0:
         raise UsageError("The clip skip is 0: 1 is the last layer, 2 the one before.")
     device = _machine_from(args) if here else _device_from(args)
     from ..checkpoints.source import TextSetup
     from ..encoders.cache import EmbeddingCache
 
-    skip = clip_skip if given is None else -abs(given)
+    skip = clip_skip if args.clip_skip is None else -abs(args.clip_skip)
     cache = None if args.no_cache else EmbeddingCache()
-    elsewhere = {} if device == "cpu" else {"device": device}
-    return TextSetup(skip, args.tokenizer, tuple(args.text_encoder), cache, **elsewhere)
+    return TextSetup(skip, args.tokenizer, tuple(args.text_encoder), cache, device=device)
 
 
 def _machine_from(args: argparse.Namespace) -> str:
@@ -343,15 +366,17 @@ def _machine_from(args: argparse.Namespace) -> str:
         return device
     count, number = torch.cuda.device_count(), int(device.partition(":")[2] or 0)
     if number >= count:
-        what = (
-            "no CUDA device" if not count else f"only {count} CUDA device{'s' if count > 1 else ''}"
+        devices = (
+            f"only {count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
         )
-        raise SettingsError(f"--device is {device}, but torch finds {what} here: use --device cpu.")
+        raise SettingsError(
+            f"--device is {device}, but torch finds {devices} here: use --device cpu."
+        )
     return device
 
 
 def _device_from(args: argparse.Namespace) -> str:
-    """The device that was asked for, whether it is there or not."""
+    """The requested device, whether or not this machine has it."""
     if args.device == "mps":
         raise UsageError(
             "The edit is computed in double precision, which mps devices lack: use --device cpu."
@@ -369,11 +394,11 @@ def path_or_url(text: str) -> Path | str:
     return text if "://" in text else Path(text)
 
 
-def add_outputs(parser: Parser, place: Callable[[str], Path | str] = Path) -> None:
-    """Options about the files to write."""
+def add_outputs(parser: Parser, location: Callable[[str], Path | str] = Path) -> None:
+    """Options about the files to write; `location` reads the value of `--out`."""
     group = parser.add_argument_group("files to write")
     group.add_argument(
-        "--out", type=place, required=True, metavar="DIR", help="folder for the results"
+        "--out", type=location, required=True, metavar="DIR", help="folder for the results"
     )
     save = group.add_argument(
         "--save",
@@ -381,7 +406,7 @@ def add_outputs(parser: Parser, place: Callable[[str], Path | str] = Path) -> No
         metavar="LIST",
         help=f"any of {','.join(PRODUCTS)} (default: all)",
     )
-    offer(save, *PRODUCTS)
+    complete_with(save, *PRODUCTS)
     group.add_argument("--force", action="store_true", help="overwrite files that exist")
     group.add_argument(
         "--strict", action="store_true", help="write nothing unless every concept counts as erased"
@@ -394,9 +419,21 @@ def add_outputs(parser: Parser, place: Callable[[str], Path | str] = Path) -> No
 
 
 def add_dry_run(group: Any) -> None:
-    """For commands that write."""
+    """The flag of commands that write."""
     help = "check everything and say what would be done; write nothing"
     group.add_argument("--dry-run", action="store_true", help=help)
+
+
+def add_name(parser: Parser) -> None:
+    """The flag of commands that write the files of one model."""
+    help = "base name of the results (default: the model's name)"
+    parser.add_argument("--name", default="", metavar="NAME", help=help)
+
+
+def add_json_lines(parser: Parser) -> None:
+    """The flag of commands that work on several models."""
+    help = "one JSON object a line: for each model when it is done, then for all"
+    parser.add_argument("--json-lines", action="store_true", help=help)
 
 
 def outputs_from(args: argparse.Namespace, note: Note, name: str = "") -> OutputFiles:
@@ -412,7 +449,7 @@ def outputs_from(args: argparse.Namespace, note: Note, name: str = "") -> Output
     elif args.salt or args.salt_file:
         flag = "--salt" if args.salt else "--salt-file"
         raise UsageError(f"{flag} needs --redact: without it, names are stored as they are.")
-    with of_arguments():
+    with as_usage_errors():
         return OutputFiles(
             args.out, parse_products(args.save.split(",")), name, args.force, args.strict, salt
         )

@@ -1,5 +1,5 @@
-"""The command line's grammar: all commands, the nearest name to one that is unknown, and completion
-in shells.
+"""The command line's grammar: all commands, the nearest match to an unknown name, and completion in
+shells.
 """
 
 from __future__ import annotations
@@ -10,28 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import UsageError, suggestion
 from ..provenance import package_version
-from . import evaluate, job_file, machine_commands, read_commands, write_commands
-from .console import visible, write_result
-
-COMMANDS = (
-    write_commands.add_erase,
-    write_commands.add_apply,
-    write_commands.add_batch,
-    job_file.add_run,
-    read_commands.add_inspect,
-    read_commands.add_verify,
-    read_commands.add_forecast,
-    read_commands.add_probe,
-    evaluate.add_to,
-    machine_commands.add_cache,
-    machine_commands.add_bench,
-    machine_commands.add_completion,
-    write_commands.add_demo,
-)
+from .commands import COMMANDS
+from .console import visible_lines, write_result
+from .options import path_or_url
 
 _EPILOG = """\
 examples:
@@ -41,22 +27,18 @@ examples:
 
 exit codes: 0 done; 1 a check refused it, or it failed; 2 bad usage."""
 _COMPLETING = "_ARGCOMPLETE"
-"""Set by the script of `completion` when a shell asks what could come next."""
+"""Set by argcomplete's script when a shell asks what could come next."""
 _CHOICE = re.compile(
-    r"argument (?P<what>.+?): invalid choice: (?P<value>.+?) \(choose from (?P<known>.+)\)",
+    r"argument (?P<name>.+?): invalid choice: (?P<value>.+?) \(choose from (?P<choices>.+)\)",
     re.DOTALL,
 )
 
 
 class Parser(argparse.ArgumentParser):
-    """Bad usage is an exception like every other fault, and an unknown name is answered with the
-    nearest known one.
-    """
+    """Raises bad usage like every other fault, and answers an unknown name with the nearest one."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses; a wrong flag is named before the required one that it was meant to be is
-        missed.
-        """
+        """Parses. A misspelled flag is reported before argparse misses the required one."""
         words = list(sys.argv[1:] if args is None else args)
         # a line that is wrong somewhere can be completed elsewhere
         if _COMPLETING not in os.environ:
@@ -66,31 +48,29 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Called by argparse with half a sentence."""
         text = message[:1].upper() + message[1:]
-        if found := _CHOICE.fullmatch(message):
-            value, known = _literal(found["value"]), re.findall(r"[\w.-]+", found["known"])
-            text = (
-                f"{found['what']} cannot be {value!r}"
-                if found["what"] != "COMMAND"
-                else f"There is no command {value!r}"
-            )
-            text += f"{suggestion(value, known)}: choose from {', '.join(known)}"
+        if match := _CHOICE.fullmatch(message):
+            value, choices = _literal(match["value"]), re.findall(r"[\w.-]+", match["choices"])
+            text = f"{match['name']} cannot be {value!r}"
+            if match["name"] == "COMMAND":
+                text = f"There is no command {value!r}"
+            text += f"{suggestion(value, choices)}: choose from {', '.join(choices)}"
         raise UsageError(f"{text}. See `{self.prog} --help`.")
 
     def _refuse_unknown_flags(self, words: Sequence[str]) -> None:
-        known = self._option_string_actions
+        flags = self._option_string_actions
         for word in words:
             # What comes after a command is for the command's own parser.
             if word == "--" or (self._subparsers is not None and not word.startswith("-")):
                 return
             name = word.partition("=")[0]
-            if name.startswith("--") and " " not in word and name not in known:
+            if name.startswith("--") and " " not in word and name not in flags:
                 raise UsageError(
-                    f"There is no option {name}{suggestion(name, known)}. See `{self.prog} --help`."
+                    f"There is no option {name}{suggestion(name, flags)}. See `{self.prog} --help`."
                 )
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Help and version, which argparse would let Python fail to write at the very end."""
-        write_result("\n".join(visible(line) for line in message.removesuffix("\n").split("\n")))
+        write_result(visible_lines(message.removesuffix("\n")))
 
 
 def _literal(text: str) -> str:
@@ -117,17 +97,26 @@ def build_parser() -> Parser:
         version=f"speed-erase {package_version() or '(not installed)'}",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in COMMANDS:
-        add(commands)
+    for module in COMMANDS:
+        module.add_to(commands)
     return parser
 
 
 def complete(parser: Parser) -> None:
-    """Answers a shell that asks for completions, and ends; otherwise does nothing."""
+    """Answers a shell that asks for completions, and ends; otherwise does nothing. Arguments that
+    are paths are completed with files.
+    """
     if _COMPLETING not in os.environ:
         return
     try:
         import argcomplete
     except ImportError:
         raise SystemExit(1) from None
-    argcomplete.autocomplete(parser, always_complete_options=False)
+    commands = next(
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    for action in (action for command in commands.choices.values() for action in command._actions):
+        if action.type in (Path, path_or_url):
+            action.completer = argcomplete.FilesCompleter()
+    no_files = argcomplete.SuppressCompleter()
+    argcomplete.autocomplete(parser, always_complete_options=False, default_completer=no_files)

@@ -22,7 +22,7 @@ from typing import Any
 from ..checkpoints.batch import SUFFIXES, Candidate, Done, chosen
 from ..checkpoints.plan import Survey, survey
 from ..checkpoints.source import TextSetup
-from ..errors import FileError, MissingPackageError, NotFoundError, SpeedError, sentence_of
+from ..errors import FileError, MissingPackageError, NotFoundError, SpeedError, user_message
 from ..files.atomic import temporary_folder, write_error
 from ..files.checkpoint import Checkpoint
 from ..files.header import MAX_HEADER_BYTES, PICKLE_SUFFIXES
@@ -330,7 +330,7 @@ class Catalogue:
     def _named(self, done: Done) -> Done:
         path = Path(done.model)
         fault = self._shadow.faults.get(path)
-        detail = sentence_of(fault) if fault else self._shadow.spoken(done.detail)
+        detail = user_message(fault) if fault else self._shadow.spoken(done.detail)
         return replace(done, model=self._shadow.url_of(path), detail=detail)
 
     def failed(self, one: Candidate, fault: Exception) -> Done:

@@ -204,7 +204,7 @@ def test_verify_measures_the_pooled_path(
 def test_kept_names_stay_in_both_streams(home: Path, tmp_path: Path, family: str) -> None:
     names = ["Claude Monet", "Frida Kahlo", "Hokusai", "a red chair"]
     (tmp_path / "keep.txt").write_text("\n".join(names))
-    keep = ["--retain-file", str(tmp_path / "keep.txt"), "--held-out", "0", "--no-ipf"]
+    keep = ["--retain-file", str(tmp_path / "keep.txt"), "--held-out", "0", "--set", "ipf=false"]
     arguments = [
         "erase",
         str(home / f"{family}.safetensors"),
@@ -233,7 +233,7 @@ def test_all_commands_work(
 ) -> None:
     base, text = str(home / f"{family}.safetensors"), given(home, *ENCODERS[family])
     out = tmp_path / "out"
-    rows = ["--rows", "context", "--context-names", "1"] if family == "sd3" else []
+    rows = ["--set", "rows=context", "--set", "context_names=1"] if family == "sd3" else []
     assert erase(home, family, out, *rows) == 0
     for name in ("erased", "eraser-lora"):
         file = str(out / f"{family}-{name}.safetensors")

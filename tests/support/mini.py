@@ -142,7 +142,7 @@ _NURSERY = """
 import json, os, sys
 import transformers
 from speed_erase.speed_ops.cli.main import main
-from speed_erase.speed_ops.checkpoints import clean
+from speed_erase.speed_ops.checkpoints import erase_file
 for line in sys.stdin:
     child = os.fork()
     if child == 0:

@@ -1,5 +1,4 @@
-"""A job file says in YAML or TOML all that `erase` is told by flags. Both become the same
-arguments, and run as one.
+"""`run`: a job file says in YAML all that `erase` is told by flags. Both become the same arguments.
 
 Anybody may have written the file: it is small, plain data, and every key and type in it is known.
 """
@@ -18,18 +17,19 @@ from ..engine.settings import EraseSettings
 from ..errors import FileError, NotFoundError, UsageError, suggestion
 from ..job import StoredJob
 from ..text.names import fold
+from . import erase
+from .batch import clean_many
 from .console import Console
 from .options import (
     STDIN,
-    Written,
     add_dry_run,
+    add_json_lines,
     add_machine,
     command,
     job_from,
     outputs_from,
     strength_from,
 )
-from .write_commands import add_lines, clean_many, run_erase
 
 MOST_BYTES = 500_000
 """Longer lists belong in files of their own; YAML is read at a tenth of a megabyte a second."""
@@ -76,32 +76,32 @@ _CONCEPT = ("name", "anchor", "aliases", "kind", "file")
 _MARKS = re.compile(r"\||->|→")
 
 
-def add_run(commands: Any) -> None:
-    """Declares `run`."""
+def add_to(subparsers: Any) -> None:
+    """Declares the command."""
     help = (
-        "Do what a job file says: one YAML or TOML file with models, concepts, kept names, settings"
-        " and outputs."
+        "Do what a job file says: one YAML file with models, concepts, kept names, settings and"
+        " outputs."
     )
-    parser = command(commands, "run", run_job, help)
+    parser = command(subparsers, "run", run, help)
     parser.add_argument(
         "job",
         type=Path,
         metavar="JOB",
-        help="a .yaml or .toml file; - reads YAML from standard input",
+        help="a .yaml file; - reads YAML from standard input",
     )
     add_dry_run(parser)
-    add_lines(parser)
+    add_json_lines(parser)
     add_machine(parser)
 
 
-def run_job(args: argparse.Namespace, console: Console) -> int:
+def run(args: argparse.Namespace, console: Console) -> int:
     """One model as `erase` does it, several as `batch` does."""
     models, order = read_job(args.job)
     for name in ("device", "threads", "dry_run"):
         setattr(order, name, getattr(args, name))
     if len(models) == 1:
         order.checkpoint = models[0]
-        return run_erase(order, console)
+        return erase.run(order, console)
     stored = StoredJob(job_from(order, console.note), strength_from(order), None, ())
     outputs = outputs_from(order, console.note, order.name)
     from ..checkpoints.batch import Candidate
@@ -128,6 +128,9 @@ def read_job(path: Path) -> tuple[list[Path], argparse.Namespace]:
                 )
     order.save = order.save if isinstance(order.save, str) else ",".join(order.save)
     order.drift_budget = None if order.drift_budget is None else str(order.drift_budget)
+    for item in dataclasses.fields(EraseSettings):
+        if not item.metadata["public"] and hasattr(order, item.name):
+            order.set.append(f"{item.name}={getattr(order, item.name)}")
     order.concepts, order.concepts_file = reader.concepts(content.get("concepts"))
     models = reader.models(content)
     if order.out is None:
@@ -198,7 +201,7 @@ class _Reader:
             raise UsageError(f"{self.where} names no model.")
         return list(found)
 
-    def concepts(self, content: Any) -> tuple[list[Written], list[Path]]:
+    def concepts(self, content: Any) -> tuple[list[str], list[Path]]:
         """Lines, mappings and files, in any order; files come last, as on the command line."""
         typed, files = [], []
         for number, one in enumerate(
@@ -210,10 +213,10 @@ class _Reader:
             elif isinstance(one, Mapping):
                 typed.append(self._concept(dict(self.mapping(one, "concepts", _CONCEPT)), source))
             else:
-                typed.append(Written(self.value("text", one, "concepts"), source=source))
+                typed.append(self.value("text", one, "concepts"))
         return typed, files
 
-    def _concept(self, entry: dict[str, Any], source: str) -> Written:
+    def _concept(self, entry: dict[str, Any], source: str) -> str:
         if "name" not in entry or "file" in entry:
             raise UsageError(f"{source}: give its `name`, or a `file` alone.")
         phrases = [
@@ -228,7 +231,7 @@ class _Reader:
                     " only."
                 )
         line = " | ".join(phrases) + ("" if anchor is None else f" -> {anchor}")
-        return Written(line, self.value("text", entry.get("kind", ""), "kind"), source)
+        return f"{line} || {self.value('text', entry['kind'], 'kind')}" if "kind" in entry else line
 
 
 _TYPES: dict[FromFile, tuple[tuple[type, ...], str]] = {
@@ -245,20 +248,18 @@ _TYPES: dict[FromFile, tuple[tuple[type, ...], str]] = {
 def _load(path: Path, where: str) -> Mapping[str, Any]:
     """The file as plain data, checked for nothing but that."""
     suffix = ".yaml" if path == STDIN else path.suffix.lower()
-    if suffix not in (".yaml", ".yml", ".toml"):
-        raise UsageError(f"{where} is not a job file: its name must end in .yaml, .yml or .toml.")
+    if suffix not in (".yaml", ".yml"):
+        raise UsageError(f"{where} is not a job file: its name must end in .yaml or .yml.")
     try:
         text = _content(path, where).decode("utf-8-sig")
-        found = _from_toml(text) if suffix == ".toml" else _from_yaml(text)
+        found = _from_yaml(text)
     except UnicodeDecodeError as error:
         raise FileError(
             f"{where} is not UTF-8 text (byte {error.start}): save it as UTF-8."
         ) from error
     except (ValueError, RecursionError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200] or "it is nested too deeply"
-        raise UsageError(
-            f"{where} cannot be read as {'TOML' if suffix == '.toml' else 'YAML'}: {reason}."
-        ) from error
+        raise UsageError(f"{where} cannot be read as YAML: {reason}.") from error
     if not isinstance(found, Mapping):
         raise UsageError(
             f"{where} is not a job: it must be a mapping that begins like `model:"
@@ -284,14 +285,6 @@ def _content(path: Path, where: str) -> bytes:
             " those."
         )
     return content
-
-
-def _from_toml(text: str) -> Any:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return tomllib.loads(text)
 
 
 def _from_yaml(text: str) -> Any:
@@ -329,44 +322,3 @@ def _from_yaml(text: str) -> Any:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-
-
-def print_job(args: argparse.Namespace, console: Console) -> int:
-    """The job file that says what these arguments of `erase` say. Paths are relative to the current
-    folder.
-    """
-    if STDIN in (*args.concepts_file, *args.retain_file):
-        raise UsageError(
-            "A job file cannot read standard input: name the file that holds the list."
-        )
-    lines = [line for one in args.concepts for line in one.text.splitlines() if line.strip()]
-    job: dict[str, Any] = {"model": str(args.checkpoint)}
-    job["concepts"] = [*lines, *({"file": str(file)} for file in args.concepts_file)]
-    usual = vars(_defaults())
-    for section, keys in _KEYS.items():
-        said = {
-            key: _plain(kind, getattr(args, dest))
-            for key, (dest, kind) in keys.items()
-            if getattr(args, dest) != usual[dest]
-        }
-        if said:
-            job |= {section: said} if section else said
-    import yaml
-
-    if args.salt:
-        console.note(
-            "a job file holds no salt: use --salt-file, or set the variable when you run it."
-        )
-    console.page(yaml.safe_dump(job, sort_keys=False, allow_unicode=True, width=120).rstrip())
-    console.result(job)
-    return 0
-
-
-def _plain(kind: FromFile, value: Any) -> Any:
-    if kind == "paths":
-        return [str(path) for path in value]
-    if kind == "path":
-        return str(value)
-    if kind == "texts" and isinstance(value, str):
-        return value.split(",")
-    return not value if kind == "no flag" else value

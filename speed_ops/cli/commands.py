@@ -1,0 +1,7 @@
+"""All commands, in the order of `--help`. Each module has `add_to`, which declares the command of its
+name and the function that runs it.
+"""
+
+from . import apply, batch, cache, demo, erase, evaluate, forecast, inspect, probe, run, verify
+
+COMMANDS = (erase, apply, batch, run, inspect, verify, forecast, probe, evaluate, cache, demo)

@@ -1,0 +1,150 @@
+"""`erase`: erases concepts from one model, or says what that would do."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checkpoints.output_files import OutputFiles
+from ..job import Job
+from .console import Console, size_in_words, time_in_words
+from .options import (
+    add_job,
+    add_name,
+    add_outputs,
+    add_text_setup,
+    command,
+    job_from,
+    outputs_from,
+    strength_from,
+    text_setup_from,
+)
+
+if TYPE_CHECKING:
+    from ..checkpoints.plan import Plan
+    from ..checkpoints.source import TextSetup
+    from ..erase import Erasure
+
+_EXAMPLE = """\
+example:
+  speed-erase erase model.safetensors --concepts "Van Gogh -> art" --retain artists --out cleaned"""
+
+
+def add_to(subparsers: Any) -> None:
+    """Declares the command."""
+    help = "Erase concepts from a checkpoint or diffusers folder."
+    parser = command(subparsers, "erase", run, help, _EXAMPLE)
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder"
+    )
+    add_outputs(parser)
+    add_name(parser)
+    parser.add_argument(
+        "--strength", type=float, default=1.0, metavar="X", help="scale of the edit (default: 1)"
+    )
+    add_text_setup(parser)
+    add_job(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Erases and saves."""
+    strength, job = strength_from(args), job_from(args, console.note)
+    outputs = outputs_from(args, console.note, args.name)
+    return erase_model(args, job, strength, text_setup_from(args), outputs, console)
+
+
+def erase_model(
+    args: argparse.Namespace,
+    job: Job,
+    strength: float,
+    text: TextSetup,
+    outputs: OutputFiles,
+    console: Console,
+) -> int:
+    """Erases from one model, or shows the plan where `--dry-run` asks for it.
+
+    Args:
+        args: `checkpoint` and `dry_run` are read.
+        job: What to erase and what to keep.
+        strength: Scale of the edit.
+        text: How to read text.
+        outputs: The files to write.
+        console: Where the result is shown.
+    """
+    if args.dry_run:
+        from ..checkpoints.plan import plan_file
+
+        show_plan(plan_file(args.checkpoint, job, text, outputs, strength), console)
+        return 0
+    from ..checkpoints.erase_file import clean_file
+
+    erasure = clean_file(
+        args.checkpoint,
+        job,
+        text,
+        outputs,
+        strength=strength,
+        note=console.note,
+        progress=console.progress,
+    )
+    show_erasure(erasure, console)
+    return 0
+
+
+def show_erasure(erasure: Erasure, console: Console) -> None:
+    """Prints what was done, for people or for machines."""
+    rows, recipe, certificate = erasure.rows, erasure.recipe, erasure.certificate
+    assert rows is not None and recipe is not None and certificate is not None
+    console.result(
+        {
+            "model": erasure.source,
+            "family": erasure.architecture.name,
+            "files": {product: str(path) for product, path in erasure.files.items()},
+            "base_hash": recipe.base_hash,
+            "lora_error": erasure.lora_error,
+            "rounding": erasure.rounding,
+            "notes": list(erasure.notes),
+            "dropped": list(rows.dropped),
+            "unusable": list(rows.unusable),
+            "encoded": rows.encoded,
+            "reused": rows.reused,
+            "seconds": round(erasure.seconds, 3),
+            "certificate": certificate.to_json(),
+        }
+    )
+    console.page(erasure.text())
+    for product, path in erasure.files.items():
+        size = f"  ({size_in_words(path.stat().st_size)})" if path.is_file() else ""
+        console.say(f"{product:<10}  {path}{size}")
+    if erasure.rounding is not None:
+        console.say(
+            f"Rounding to the file's own precision loses {erasure.rounding:.2%} of the edit."
+        )
+    console.say(f"Done in {erasure.seconds:.1f} s.")
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """Prints what would be done, for people or for machines."""
+    for sentence in plan.notes:
+        console.note(sentence)
+    console.result({"dry_run": True, **plan.to_json()})
+    console.say(f"{plan.model}: a {plan.family} model; {layers_in_words(plan)} would be edited.")
+    for file, size in plan.reads.items():
+        console.say(f"reads       {file}  ({size_in_words(size)})")
+    uncached = (
+        ", which"
+        if plan.cached is None
+        else f", at least {plan.cached} of them from the cache; the rest"
+    )
+    console.say(
+        f"encodes     up to {plan.texts} texts{uncached} takes about {time_in_words(plan.seconds)}"
+    )
+    for product, (path, size) in plan.writes.items():
+        console.say(f"{product:<10}  {path}  (about {size_in_words(size)})")
+    console.say(f"{size_in_words(plan.free)} are free there. Nothing was written.")
+
+
+def layers_in_words(plan: Plan) -> str:
+    """How many layers would be edited."""
+    return f"{plan.layers} layer{'' if plan.layers == 1 else 's'}"

@@ -1,0 +1,50 @@
+"""`forecast`: shows which names an erasure would move if nothing protected them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .console import Console
+from .options import add_job, add_text_setup, command, job_from, text_setup_from
+
+
+def add_to(subparsers: Any) -> None:
+    """Declares the command."""
+    help = (
+        "Show which names an erasure would move if nothing protected them, and how far. Nothing is"
+        " written."
+    )
+    parser = command(subparsers, "forecast", run, help)
+    parser.add_argument(
+        "checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder"
+    )
+    parser.add_argument(
+        "--top", type=int, default=20, metavar="N", help="names to show (default: 20)"
+    )
+    add_text_setup(parser)
+    add_job(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Prints the most endangered names."""
+    job = job_from(args, console.note)
+    from ..checkpoints.erase_file import before_starting, foresee
+    from ..checkpoints.source import ModelSource
+
+    source, text = ModelSource.open(args.checkpoint), text_setup_from(args)
+    for sentence in before_starting(source, job, text):
+        console.note(sentence)
+    ahead = foresee(source, job, text, console.progress)
+    ranked = list(zip(ahead.names, ahead.shifts, strict=True))
+    shown = ranked[: max(args.top, 0)]
+    console.table(("Name", "Predicted shift"), [(name, f"{shift:.1%}") for name, shift in shown])
+    if ranked:
+        middle = ranked[len(ranked) // 2][1]
+        console.say(
+            f"{len(ranked)} names, median shift {middle:.1%}. `erase` protects the names on its"
+            " lists."
+        )
+    console.result({"names": [{"name": name, "shift": shift} for name, shift in ranked]})
+    return 0

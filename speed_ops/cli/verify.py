@@ -1,0 +1,105 @@
+"""`verify`: measures the weights of an erased file again and compares them with its header."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..provenance import load_recipe
+from .console import Console
+from .options import add_text_setup, command, text_setup_from
+from .salt import add_salt, salt_from
+
+if TYPE_CHECKING:
+    from ..checkpoints.verify import Verification
+
+
+def add_to(subparsers: Any) -> None:
+    """Declares the command."""
+    help = (
+        "Recompute a file's certificate from its weights. Exit code 1 if the weights do not match"
+        " the header."
+    )
+    parser = command(subparsers, "verify", run, help)
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="an erased checkpoint, diffusers folder or eraser LoRA",
+    )
+    parser.add_argument(
+        "--base", type=Path, required=True, metavar="BASE", help="the model that it was made from"
+    )
+    parser.add_argument(
+        "--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file"
+    )
+    add_salt(parser, "the salt of a redacted file")
+    add_text_setup(parser)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Measures, compares and says so."""
+    recipe = load_recipe(args.recipe) if args.recipe else None
+    from ..checkpoints.verify import verify_file
+
+    found = verify_file(
+        args.file,
+        args.base,
+        lambda clip_skip: text_setup_from(args, clip_skip),
+        recipe=recipe,
+        salt=salt_from(args),
+        progress=console.progress,
+    )
+    for text in found.notes:
+        console.note(text)
+    _show_verification(found, args.file, console)
+    return 1 if found.faults else 0
+
+
+def _show_verification(found: Verification, file: Path, console: Console) -> None:
+    from ..certificate.certificate import GROUPS, PLACES, pooled_lines, verdict_in_words
+
+    console.result(
+        {
+            "file": str(file),
+            "verified": not found.faults,
+            "faults": list(found.faults),
+            "measured": found.measured.to_json(),
+            "claimed": found.claimed,
+        }
+    )
+    concepts = [one if isinstance(one, dict) else {} for one in found.claimed.get("concepts") or []]
+    rows = []
+    for place, one in enumerate(found.measured.concepts):
+        claim = concepts[place] if place < len(concepts) else {}
+        rows.append(
+            (
+                one.name,
+                verdict_in_words(claim.get("verdict", "?")),
+                verdict_in_words(one.verdict),
+                _share(claim.get("probe_median")),
+                _share(one.probe_median),
+            )
+        )
+    console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
+    for part in found.measured.drift:
+        drift = (
+            f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum"
+            f" {part.maximum:.1%}"
+        )
+        console.say(f"{GROUPS[part.group]} ({PLACES[part.where]}): {drift}.")
+    if found.measured.pooled is not None:
+        for line in pooled_lines(found.measured.pooled):
+            console.say(line)
+    for text in found.faults:
+        console.say(f"Fault: {text}")
+    console.say(
+        f"FAILED: {file} does not do what its header says."
+        if found.faults
+        else f"Verified: {file} does what its header says."
+    )
+
+
+def _share(value: Any) -> str:
+    return f"{value:.1%}" if isinstance(value, (int, float)) else "?"
