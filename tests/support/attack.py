@@ -275,7 +275,7 @@ class Fuzzer:
             self.survives(["erase", self.absent, *option, "--out", self.out])
 
     def broken_job(self, dice: random.Random) -> None:
-        file = self._write(dice.choice(["job.yaml", "job.toml"]), mutated(JOB.encode(), dice))
+        file = self._write("job.yaml", mutated(JOB.encode(), dice))
         self.survives(["run", file, "--dry-run"])
 
     def _write(self, name: str, content: bytes) -> str:
