@@ -55,11 +55,11 @@ def add_to(subparsers: Any) -> None:
         action="store_true",
         help="also the folders below it; the results mirror those folders",
     )
-    for flag, what in (
+    for flag, models in (
         ("--include", "only the models that match"),
         ("--exclude", "not the models that match"),
     ):
-        help = f"{what}: a pattern such as 'sdxl/*', on the path below DIR; repeatable"
+        help = f"{models}: a pattern such as 'sdxl/*', on the path below DIR; repeatable"
         parser.add_argument(flag, action="append", default=[], metavar="GLOB", help=help)
     add_outputs(parser, path_or_url)
     jobs = "models at a time (default: 1; on ray: as many as there is room for)"
@@ -136,11 +136,11 @@ def clean_many(
 
 
 def _teller(total: int, console: Console) -> Callable[[int, Candidate, Done], None]:
-    def told(count: int, one: Candidate, done: Done) -> None:
-        console.say(f"[{count}/{total}] {one.name}: {done.status}. {done.detail}")
+    def report(count: int, model: Candidate, done: Done) -> None:
+        console.say(f"[{count}/{total}] {model.name}: {done.status}. {done.detail}")
         console.part(_plain_done(done))
 
-    return told
+    return report
 
 
 def _sum_up(
@@ -148,8 +148,8 @@ def _sum_up(
 ) -> int:
     console.say()
     rows = [
-        (one.name, done.status, f"{done.seconds:.1f} s")
-        for one, done in zip(models, results, strict=True)
+        (model.name, done.status, f"{done.seconds:.1f} s")
+        for model, done in zip(models, results, strict=True)
     ]
     console.table(("Model", "status", "time"), rows)
     counts = {
@@ -204,32 +204,28 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
 
 
 def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:
-    """In the place of the work: what would be done. The disk must hold the results of all of
-    them.
-    """
+    """Replaces the work by a plan of it. The disk must hold the results of all models."""
     from ..checkpoints.batch import Done, finished
     from ..checkpoints.plan import plan_file, refuse_without_space
 
     plans: list[Plan] = []
 
-    def look(one: Candidate, stopping: threading.Event) -> Done:
-        if one.known is not None:
-            return one.known
+    def plan_one(model: Candidate, stopping: threading.Event) -> Done:
+        if model.known is not None:
+            return model.known
         try:
-            if finished(one, stored, text.clip_skip):
-                return Done(one.path, "skipped", "Already done.")
-            plans.append(plan_file(one.path, stored.job, text, one.outputs, stored.strength))
+            if finished(model, stored, text.clip_skip):
+                return Done(model.path, "skipped", "Already done.")
+            plan = plan_file(model.path, stored.job, text, model.outputs, stored.strength)
+            plans.append(plan)
             refuse_without_space(plans)
         except Exception as fault:
-            return one.failed(fault)
-        plan = plans[-1]
-        what = (
-            f"{plan.family}, {layers_in_words(plan)}; it would write about"
-            f" {size_in_words(plan.size)}."
-        )
-        return Done(one.path, "ready", what, facts=plan.to_json())
+            return model.failed(fault)
+        size = size_in_words(plan.size)
+        detail = f"{plan.family}, {layers_in_words(plan)}; it would write about {size}."
+        return Done(model.path, "ready", detail, facts=plan.to_json())
 
-    return look
+    return plan_one
 
 
 def _plain_done(done: Done) -> dict[str, Any]:

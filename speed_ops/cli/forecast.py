@@ -38,8 +38,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.note(sentence)
     ahead = foresee(source, job, text, console.progress)
     ranked = list(zip(ahead.names, ahead.shifts, strict=True))
-    shown = ranked[: max(args.top, 0)]
-    console.table(("Name", "Predicted shift"), [(name, f"{shift:.1%}") for name, shift in shown])
+    top = [(name, f"{shift:.1%}") for name, shift in ranked[: max(args.top, 0)]]
+    console.table(("Name", "Predicted shift"), top)
     if ranked:
         middle = ranked[len(ranked) // 2][1]
         console.say(

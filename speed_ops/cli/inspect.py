@@ -45,12 +45,16 @@ def run(args: argparse.Namespace, console: Console) -> int:
         f"{args.file}: {facts['what']}, {model.size / 1e6:.1f} MB, {facts['tensors']} tensors"
         f" ({facts['types']})."
     )
-    said = read_provenance(model.metadata, str(args.file))
-    if said is None:
+    provenance = read_provenance(model.metadata, str(args.file))
+    if provenance is None:
         console.say("Its header says nothing about an erasure.")
-    else:
-        _say_provenance(said, console)
-    console.result({"file": str(args.file), **facts, **_provenance(said)})
+        console.result({"file": str(args.file), **facts, "provenance": None})
+        return 0
+    _say_provenance(provenance, console)
+    recipe = _plain_recipe(provenance.recipe) if provenance.recipe else None
+    console.result(
+        {"file": str(args.file), **facts, "provenance": vars(provenance) | {"recipe": recipe}}
+    )
     return 0
 
 
@@ -68,10 +72,8 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
         family = detect(model.shapes)
     except UnsupportedModelError as fault:
         return facts | {"what": "not a model that can be edited", "reason": str(fault)}
-    count, pooled = (
-        len(layers(family, model.shapes, "V")),
-        pooled_layer(family, model.shapes) is not None,
-    )
+    count = len(layers(family, model.shapes, "V"))
+    pooled = pooled_layer(family, model.shapes) is not None
     also = " and one more for pooled text" if pooled else ""
     return facts | {
         "family": family.name,
@@ -83,19 +85,18 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _say_provenance(said: Provenance, console: Console) -> None:
+def _say_provenance(provenance: Provenance, console: Console) -> None:
     from ..certificate.certificate import verdict_in_words
 
-    if said.recipe is not None:
-        _say_recipe(said.recipe, console)
-    claims = said.certificate.get("concepts")
-    for one in claims[:_LISTED] if isinstance(claims, list) else []:
-        if isinstance(one, dict) and isinstance(one.get("probe_median"), (int, float)):
-            left = f"{one['probe_median']:.0%} left in unseen prompts"
-            console.say(
-                f"  {one.get('name')}: certified as {verdict_in_words(one.get('verdict'))}, {left}."
-            )
-    console.say(f"Made from a file whose sha256 is {said.base_hash or '(not stated)'}.")
+    if provenance.recipe is not None:
+        _say_recipe(provenance.recipe, console)
+    claims = provenance.certificate.get("concepts")
+    for claim in claims[:_LISTED] if isinstance(claims, list) else []:
+        if isinstance(claim, dict) and isinstance(claim.get("probe_median"), (int, float)):
+            verdict = verdict_in_words(claim.get("verdict"))
+            left = f"{claim['probe_median']:.0%} left in unseen prompts"
+            console.say(f"  {claim.get('name')}: certified as {verdict}, {left}.")
+    console.say(f"Made from a file whose sha256 is {provenance.base_hash or '(not stated)'}.")
     console.say("This is what the header claims; `speed-erase verify` measures the weights.")
 
 
@@ -103,23 +104,23 @@ def _say_recipe(recipe: Recipe, console: Console) -> None:
     hidden = " (redacted: names are salted hashes)" if recipe.redacted else ""
     count = len(recipe.concepts)
     console.say(f"Erases {count} concept{'s' if count != 1 else ''}{hidden}:")
-    for one in recipe.concepts[:_LISTED]:
-        console.say(
-            f"  {' | '.join((one.target, *one.aliases))} -> {one.anchor or '(nothing)'} "
-            f" [{one.kind}]"
-        )
+    for concept in recipe.concepts[:_LISTED]:
+        names = " | ".join((concept.target, *concept.aliases))
+        console.say(f"  {names} -> {concept.anchor or '(nothing)'}  [{concept.kind}]")
     if len(recipe.concepts) > _LISTED:
         console.say(f"  ... and {len(recipe.concepts) - _LISTED} more")
-    kept = ", ".join(
-        part.label + (f" ({len(part.names)} names)" if part.names else "") for part in recipe.retain
+    lists = ", ".join(
+        source.label + (f" ({len(source.names)} names)" if source.names else "")
+        for source in recipe.retain
     )
-    settings = recipe.settings
-    shown = {"preset_name": "preset", "method": "method", "layers": "layers"}
-    chosen = ", ".join(
-        f"{word} {settings[name]}" for name, word in shown.items() if name in settings
+    labels = {"preset_name": "preset", "method": "method", "layers": "layers"}
+    settings = ", ".join(
+        f"{label} {recipe.settings[name]}"
+        for name, label in labels.items()
+        if name in recipe.settings
     )
     console.say(
-        f"Keeps {kept or 'nothing'}. Settings: {chosen or 'none stated'}; strength"
+        f"Keeps {lists or 'nothing'}. Settings: {settings or 'none stated'}; strength"
         f" {recipe.rows.get('strength', 1.0)}."
     )
     _say_history(recipe, console)
@@ -127,27 +128,21 @@ def _say_recipe(recipe: Recipe, console: Console) -> None:
 
 def _say_history(recipe: Recipe, console: Console) -> None:
     """What had been erased from the model before, the oldest first."""
-    earlier = recipe.history
-    for number, one in enumerate(earlier[:_LISTED], 1):
-        names = ", ".join(concept.target for concept in one.concepts[:_LISTED])
-        more = len(one.concepts) - _LISTED
-        names += f" and {more} more" if more > 0 else ""
-        made_from = one.base_hash or "(not stated)"
+    for number, earlier in enumerate(recipe.history[:_LISTED], 1):
+        names = ", ".join(concept.target for concept in earlier.concepts[:_LISTED])
+        omitted = len(earlier.concepts) - _LISTED
+        names += f" and {omitted} more" if omitted > 0 else ""
+        made_from = earlier.base_hash or "(not stated)"
         console.say(
             f"Erased before this ({number}): {names}, from a file whose sha256 is {made_from}."
         )
-    if len(earlier) > _LISTED:
-        console.say(f"... and {len(earlier) - _LISTED} more erasures")
+    if len(recipe.history) > _LISTED:
+        console.say(f"... and {len(recipe.history) - _LISTED} more erasures")
 
 
 def _plain_recipe(recipe: Recipe) -> dict[str, Any]:
-    plain = vars(recipe) | {"concepts": [vars(one) for one in recipe.concepts]}
-    plain |= {"retain": [vars(part) for part in recipe.retain]}
-    return plain | {"history": [_plain_recipe(one) for one in recipe.history]}
-
-
-def _provenance(said: Provenance | None) -> dict[str, Any]:
-    if said is None:
-        return {"provenance": None}
-    recipe = _plain_recipe(said.recipe) if said.recipe else None
-    return {"provenance": vars(said) | {"recipe": recipe}}
+    return vars(recipe) | {
+        "concepts": [vars(concept) for concept in recipe.concepts],
+        "retain": [vars(source) for source in recipe.retain],
+        "history": [_plain_recipe(earlier) for earlier in recipe.history],
+    }

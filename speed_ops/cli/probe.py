@@ -90,5 +90,5 @@ def _plain_leaks(report: LeakReport) -> dict[str, Any]:
     return {
         "tried": tried,
         "leaking": len(report.leaking),
-        "closed": [one.as_line() for one in report.closed()],
+        "closed": [concept.as_line() for concept in report.closed()],
     }

@@ -69,26 +69,25 @@ def _show_verification(found: Verification, file: Path, console: Console) -> Non
             "claimed": found.claimed,
         }
     )
-    concepts = [one if isinstance(one, dict) else {} for one in found.claimed.get("concepts") or []]
+    claims = found.claimed.get("concepts") or []
     rows = []
-    for place, one in enumerate(found.measured.concepts):
-        claim = concepts[place] if place < len(concepts) else {}
+    for index, concept in enumerate(found.measured.concepts):
+        claim = claims[index] if index < len(claims) and isinstance(claims[index], dict) else {}
         rows.append(
             (
-                one.name,
+                concept.name,
                 verdict_in_words(claim.get("verdict", "?")),
-                verdict_in_words(one.verdict),
+                verdict_in_words(concept.verdict),
                 _share(claim.get("probe_median")),
-                _share(one.probe_median),
+                _share(concept.probe_median),
             )
         )
     console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
-    for part in found.measured.drift:
-        drift = (
-            f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum"
-            f" {part.maximum:.1%}"
+    for drift in found.measured.drift:
+        console.say(
+            f"{GROUPS[drift.group]} ({PLACES[drift.where]}): drift median {drift.median:.1%}, 95th"
+            f" percentile {drift.p95:.1%}, maximum {drift.maximum:.1%}."
         )
-        console.say(f"{GROUPS[part.group]} ({PLACES[part.where]}): {drift}.")
     if found.measured.pooled is not None:
         for line in pooled_lines(found.measured.pooled):
             console.say(line)

@@ -33,20 +33,20 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def erase(model: Path, out: Path, *more: str) -> int:
-    return main(
-        [
-            "erase",
-            str(model),
-            "--concepts",
-            mini.CONCEPTS,
-            *mini.QUICK,
-            "--out",
-            str(out),
-            "--quiet",
-            *more,
-        ]
-    )
+def arguments(model: Path, *flags: str) -> list[str]:
+    return ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, *flags]
+
+
+def erase(model: Path, out: Path, *flags: str) -> int:
+    return main(arguments(model, "--out", str(out), "--quiet", *flags))
+
+
+def verify(file: Path, base: Path) -> int:
+    return main(["verify", str(file), "--base", str(base), "--quiet"])
+
+
+def apply(recipe: Path, model: Path, out: Path) -> int:
+    return main(["apply", str(recipe), str(model), "--out", str(out), "--quiet"])
 
 
 def machine(capsys: pytest.CaptureFixture[str]) -> dict:
@@ -61,7 +61,7 @@ def edited_layers(path: Path) -> list[LayerKey]:
 
 
 def edited_keys(path: Path) -> dict[str, str]:
-    return {one.canonical: one.file_key for one in edited_layers(path)}
+    return {layer.canonical: layer.file_key for layer in edited_layers(path)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -95,63 +95,46 @@ def test_files_verify(
     base = models / f"{family}.safetensors"
     assert erase(base, tmp_path, "--save", "checkpoint,lora") == 0
     for name in ("erased", "eraser-lora"):
-        assert (
-            main(
-                [
-                    "verify",
-                    str(tmp_path / f"{family}-{name}.safetensors"),
-                    "--base",
-                    str(base),
-                    "--json",
-                ]
-            )
-            == 0
-        )
+        file = tmp_path / f"{family}-{name}.safetensors"
+        assert main(["verify", str(file), "--base", str(base), "--json"]) == 0
         assert machine(capsys)["verified"] is True
 
 
-def test_header_says_what_was_done(models: Path, tmp_path: Path) -> None:
+def test_header_records_what_was_done(models: Path, tmp_path: Path) -> None:
     assert erase(models / "sd1.safetensors", tmp_path) == 0
     for name in ("sd1-erased.safetensors", "sd1-eraser-lora.safetensors"):
         with safe_open(tmp_path / name, "pt") as file:
-            said = read_provenance(file.metadata())
-        assert said and said.recipe and said.recipe.concepts[0].target == "Van Gogh"
-        assert said.recipe.concepts[0].aliases == ("Vincent van Gogh",)
-        assert len(said.base_hash) == len(said.encoder_hash) == 64
-        assert said.certificate["concepts"][0]["verdict"] in ("erased", "weakened", "stands")
+            provenance = read_provenance(file.metadata())
+        assert provenance and provenance.recipe
+        assert provenance.recipe.concepts[0].target == "Van Gogh"
+        assert provenance.recipe.concepts[0].aliases == ("Vincent van Gogh",)
+        assert len(provenance.base_hash) == len(provenance.encoder_hash) == 64
+        assert provenance.certificate["concepts"][0]["verdict"] in ("erased", "weakened", "stands")
 
 
 def test_second_run_encodes_nothing(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "erase",
-        str(models / "sd1.safetensors"),
-        "--concepts",
-        "Monet -> art",
-        *mini.QUICK,
-        "--save",
-        "checkpoint,lora,recipe",
-        "--json",
-    ]
-    assert main([*arguments, "--out", str(tmp_path / "a")]) == 0
+    command = ["erase", str(models / "sd1.safetensors"), "--concepts", "Monet -> art", *mini.QUICK]
+    command += ["--save", "checkpoint,lora,recipe", "--json"]
+    assert main([*command, "--out", str(tmp_path / "a")]) == 0
     assert machine(capsys)["encoded"] > 0
-    assert main([*arguments, "--out", str(tmp_path / "b")]) == 0
+    assert main([*command, "--out", str(tmp_path / "b")]) == 0
     again = machine(capsys)
     assert again["encoded"] == 0 and again["reused"] > 0
     # The same files from the cache, and from another process without it; a processor's libraries
     # may round otherwise from run to run, so the tensors are held to the precision they are stored
     # in.
-    assert mini.run(*arguments, "--no-cache", "--out", tmp_path / "c").returncode == 0
+    assert mini.run(*command, "--no-cache", "--out", tmp_path / "c").returncode == 0
     files = ["sd1-erased.safetensors", "sd1-eraser-lora.safetensors", "sd1-recipe.json"]
     assert sorted(file.name for file in (tmp_path / "c").iterdir()) == files
     assert len({(tmp_path / name / "sd1-recipe.json").read_bytes() for name in "abc"}) == 1
     for file in files[:2]:
-        first, *others = (load_file(tmp_path / name / file) for name in "abc")
-        for other in others:
-            assert list(other) == list(first)
+        first, *repeated = (load_file(tmp_path / name / file) for name in "abc")
+        for again in repeated:
+            assert list(again) == list(first)
             assert all(
-                torch.allclose(other[key], first[key], rtol=2e-3, atol=1e-4) for key in first
+                torch.allclose(again[key], first[key], rtol=2e-3, atol=1e-4) for key in first
             ), file
 
 
@@ -162,10 +145,7 @@ def test_recipe_reproduces_the_edit(models: Path, tmp_path: Path) -> None:
         ("sd1-recipe.json", "sd1-erased.safetensors", "sd1-eraser-lora.safetensors")
     ):
         out = tmp_path / f"b{number}"
-        assert (
-            main(["apply", str(tmp_path / "a" / recipe), str(base), "--out", str(out), "--quiet"])
-            == 0
-        )
+        assert apply(tmp_path / "a" / recipe, base, out) == 0
         ours, theirs = (
             load_file(folder / "sd1-erased.safetensors") for folder in (tmp_path / "a", out)
         )
@@ -177,57 +157,22 @@ def test_recipe_reproduces_the_edit(models: Path, tmp_path: Path) -> None:
 
 def test_recipe_carries_over_to_another_model(models: Path, tmp_path: Path) -> None:
     assert erase(models / "sd1.safetensors", tmp_path / "a", "--save", "recipe") == 0
-    recipe = str(tmp_path / "a" / "sd1-recipe.json")
-    assert (
-        main(
-            [
-                "apply",
-                recipe,
-                str(models / "sd2.safetensors"),
-                "--out",
-                str(tmp_path / "b"),
-                "--quiet",
-            ]
-        )
-        == 0
-    )
-    assert (
-        main(
-            [
-                "verify",
-                str(tmp_path / "b" / "sd2-erased.safetensors"),
-                "--base",
-                str(models / "sd2.safetensors"),
-                "--quiet",
-            ]
-        )
-        == 0
-    )
+    model = models / "sd2.safetensors"
+    assert apply(tmp_path / "a" / "sd1-recipe.json", model, tmp_path / "b") == 0
+    assert verify(tmp_path / "b" / "sd2-erased.safetensors", model) == 0
 
 
 def test_half_strength_is_certified_as_such(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = models / "sd1.safetensors"
-    common = [
-        "erase",
-        str(base),
-        "--concepts",
-        mini.CONCEPTS,
-        *mini.QUICK,
-        "--json",
-        "--save",
-        "checkpoint",
-    ]
+    command = arguments(base, "--json", "--save", "checkpoint")
     left = []
     for strength in ("1", "0.5"):
         out = tmp_path / strength
-        assert main([*common, "--out", str(out), "--strength", strength]) == 0
+        assert main([*command, "--out", str(out), "--strength", strength]) == 0
         left.append(machine(capsys)["certificate"]["concepts"][0]["solved_median"])
-        assert (
-            main(["verify", str(out / "sd1-erased.safetensors"), "--base", str(base), "--quiet"])
-            == 0
-        )
+        assert verify(out / "sd1-erased.safetensors", base) == 0
     assert left[1] > left[0] + 0.2
 
 
@@ -237,8 +182,7 @@ def test_diffusers_folder(tmp_path: Path) -> None:
     after = Checkpoint.open(tmp_path / "out" / "model-erased")
     changed = {key for key in before if not torch.equal(before[key], after.read(key))}
     assert changed == {key for key in before if key.endswith("attn2.to_v.weight")}
-    copy = str(tmp_path / "out" / "model-erased")
-    assert main(["verify", copy, "--base", str(tmp_path / "model"), "--quiet"]) == 0
+    assert verify(tmp_path / "out" / "model-erased", tmp_path / "model") == 0
 
 
 def test_folder_and_single_file_give_the_same_edit(models: Path, tmp_path: Path) -> None:
@@ -259,8 +203,7 @@ def test_dtype_stays(tmp_path: Path, dtype: torch.dtype) -> None:
     assert all(
         after[key].dtype == dtype for key in edited_keys(tmp_path / "m.safetensors").values()
     )
-    base, copy = str(tmp_path / "m.safetensors"), str(tmp_path / "out" / "m-erased.safetensors")
-    assert main(["verify", copy, "--base", base, "--quiet"]) == 0
+    assert verify(tmp_path / "out" / "m-erased.safetensors", tmp_path / "m.safetensors") == 0
 
 
 def test_eight_bits_get_a_lora(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,19 +213,8 @@ def test_eight_bits_get_a_lora(tmp_path: Path, capsys: pytest.CaptureFixture[str
         for k, v in content.items()
     }
     save_file(small, tmp_path / "fp8.safetensors")
-    code = main(
-        [
-            "erase",
-            str(tmp_path / "fp8.safetensors"),
-            "--concepts",
-            mini.CONCEPTS,
-            *mini.QUICK,
-            "--out",
-            str(tmp_path / "out"),
-        ]
-    )
-    assert code == 0
-    assert "a LoRA is written instead" in capsys.readouterr().err
+    assert main(arguments(tmp_path / "fp8.safetensors", "--out", str(tmp_path / "out"))) == 0
+    assert "LoRA" in capsys.readouterr().err
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"fp8-eraser-lora.safetensors", "fp8-recipe.json", "fp8-report.html"}
 
@@ -293,51 +225,22 @@ def test_averaged_copy_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture
         torch.ones(8, 768)
     )
     save_file(content, tmp_path / "m.safetensors")
-    code = main(
-        [
-            "erase",
-            str(tmp_path / "m.safetensors"),
-            "--concepts",
-            mini.CONCEPTS,
-            *mini.QUICK,
-            "--out",
-            str(tmp_path / "out"),
-            "--save",
-            "checkpoint",
-        ]
-    )
-    assert code == 0 and "second copy" in capsys.readouterr().err
+    command = arguments(tmp_path / "m.safetensors", "--save", "checkpoint")
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    assert "second copy" in capsys.readouterr().err
     assert not any(
         key.startswith("model_ema.") for key in load_file(tmp_path / "out" / "m-erased.safetensors")
     )
-    base, copy = str(tmp_path / "m.safetensors"), str(tmp_path / "out" / "m-erased.safetensors")
-    assert main(["verify", copy, "--base", base, "--quiet"]) == 0
+    assert verify(tmp_path / "out" / "m-erased.safetensors", tmp_path / "m.safetensors") == 0
 
 
 def test_contexts_are_used_by_default(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "erase",
-        str(models / "sd1.safetensors"),
-        "--concepts",
-        mini.CONCEPTS,
-        "--retain",
-        "artists",
-    ]
-    arguments += [
-        "--retain-limit",
-        "12",
-        "--context-names",
-        "2",
-        "--out",
-        str(tmp_path),
-        "--save",
-        "recipe",
-        "--json",
-    ]
-    assert main(arguments) == 0
-    found = machine(capsys)
-    assert found["certificate"]["settings"]["preset_name"] == "auto"
-    assert found["certificate"]["concepts"][0]["verdict"] != "unproven"
-    assert {part["where"] for part in found["certificate"]["drift"]} >= {"bare", "context"}
+    command = ["erase", str(models / "sd1.safetensors"), "--concepts", mini.CONCEPTS]
+    command += ["--retain", "artists", "--retain-limit", "12", "--set", "context_names=2"]
+    assert main([*command, "--out", str(tmp_path), "--save", "recipe", "--json"]) == 0
+    certificate = machine(capsys)["certificate"]
+    assert certificate["settings"]["preset_name"] == "auto"
+    assert certificate["concepts"][0]["verdict"] != "unproven"
+    assert {group["where"] for group in certificate["drift"]} >= {"bare", "context"}

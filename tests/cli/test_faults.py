@@ -1,5 +1,5 @@
-"""Killed, fed with nonsense, or given a large file: the final name holds the old or the whole new
-file, and no more.
+"""Killed, fed with nonsense, or given a large file: the final name holds the old file or the
+complete new one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from speed_erase.speed_ops.cli import main as main
+from speed_erase.speed_ops.cli.console import Console
+from speed_erase.speed_ops.errors import user_message
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 FUZZ = {
@@ -70,15 +72,14 @@ def test_interrupted_while_writing_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from speed_erase.speed_ops.cli.console import Console
-
     def interrupt(self: Console, stage: str, done: int, total: int) -> None:
         if stage == "write" and done > total // 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Console, "progress", interrupt)
     assert main(workshop.erase("m.safetensors", tmp_path / "deep" / "out")) == 130
-    assert list(tmp_path.iterdir()) == [] and "Interrupted" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert user_message(KeyboardInterrupt()) in capsys.readouterr().err
 
 
 def test_disk_full_leaves_nothing(workshop: attack.Workshop, tmp_path: Path) -> None:
@@ -90,14 +91,15 @@ def test_disk_full_leaves_nothing(workshop: attack.Workshop, tmp_path: Path) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000_000, 20_000_000))
 
     done = subprocess.run(
-        mini.command(*workshop.erase("m.safetensors", tmp_path / "out")),
+        mini.command(*workshop.erase("m.safetensors", tmp_path / "out"), "--json"),
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         preexec_fn=limit,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1 and "Cannot write" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert json.loads(done.stdout)["error"]["code"] == "file"
     assert ".speed-tmp" not in done.stderr and not (tmp_path / "out").exists()
 
 
@@ -154,18 +156,10 @@ sys.exit(code)
 
 
 def _peak_megabytes(model: Path, out: Path, cache: Path) -> float:
-    arguments = [
-        "erase",
-        str(model),
-        "--concepts",
-        mini.CONCEPTS,
-        *mini.QUICK,
-        "--save",
-        "checkpoint,lora",
-        "--quiet",
-    ]
+    arguments = ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, "--quiet"]
+    arguments += ["--save", "checkpoint,lora", "--force", "--out", str(out)]
     done = subprocess.run(
-        [sys.executable, "-c", pico.standalone(_PEAK), *arguments, "--force", "--out", str(out)],
+        [sys.executable, "-c", pico.standalone(_PEAK), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1", "SPEED_ERASE_CACHE": str(cache)},
         capture_output=True,
         text=True,

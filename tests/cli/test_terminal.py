@@ -274,7 +274,9 @@ def test_inspect_shows_what_was_erased_before(
     assert main(["inspect", str(tmp_path / "r.json")]) == 0
     output = capsys.readouterr().out
     assert tame(output)
-    assert output.index("Frida Kahlo") < output.index("sha256 is aa") < output.rindex("Monet\\u202e")
+    assert (
+        output.index("Frida Kahlo") < output.index("sha256 is aa") < output.rindex("Monet\\u202e")
+    )
     assert main(["inspect", str(tmp_path / "r.json"), "--json"]) == 0
     history = json.loads(capsys.readouterr().out)["recipe"]["history"]
     assert [entry["concepts"][0]["target"] for entry in history] == ["Frida Kahlo", HIDDEN]

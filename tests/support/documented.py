@@ -10,6 +10,7 @@ All blocks run in order in one temporary folder, as later ones use files that ea
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import io
 import os
@@ -30,6 +31,7 @@ import torch
 from safetensors.torch import save_file
 
 from speed_erase.speed_ops.cli.main import main as speed_erase
+from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.files.header import read_header
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -56,24 +58,24 @@ class Run:
     """What a command of the page really did."""
 
     command: str
-    said: tuple[str, ...]
+    output: tuple[str, ...]
     """stdout and stderr in the order in which they were written."""
     code: int
 
 
 def blocks(page: str) -> list[Block]:
     """All commands of a page, in order; refuses a block that cannot be read."""
-    found = [
+    commands = [
         Block(match["command"], tuple(match["shown"].splitlines()), int(match["code"] or 0))
         for match in _BLOCK.finditer(page)
     ]
-    if len(found) != page.count(_FENCE) or any(
-        line.startswith("$ ") for block in found for line in block.shown
+    if len(commands) != page.count(_FENCE) or any(
+        line.startswith("$ ") for block in commands for line in block.shown
     ):
         raise ValueError(
             "A console block must hold one command, in its first line, and what the command says."
         )
-    return found
+    return commands
 
 
 def run_blocks(page: str) -> list[Run]:
@@ -92,8 +94,8 @@ def run_blocks(page: str) -> list[Run]:
 def _inside(folder: Path) -> Iterator[None]:
     """In the folder, with a cache of its own and nothing of the user's settings."""
     before, threads = Path.cwd(), torch.get_num_threads()
-    given = {"SPEED_ERASE_CACHE": "cache", "COLUMNS": "80", "NO_COLOR": "1"}
-    with patch.dict(os.environ, given):
+    variables = {"SPEED_ERASE_CACHE": "cache", "COLUMNS": "80", "NO_COLOR": "1"}
+    with patch.dict(os.environ, variables):
         for name in ("SPEED_ERASE_SALT", "COMFYUI_PATH", "FORCE_COLOR", "PYTHON_COLORS"):
             os.environ.pop(name, None)
         os.chdir(folder)
@@ -136,10 +138,10 @@ def _touch_a_tensor() -> None:
     shutil.copyfile("cleaned/demo-model-erased.safetensors", "touched.safetensors")
     header = read_header(Path("touched.safetensors"))
     with open("touched.safetensors", "r+b") as file:
-        place = header.data_start + header.entries["model.diffusion_model.out.2.weight"].begin
-        file.seek(place)
+        position = header.data_start + header.entries["model.diffusion_model.out.2.weight"].begin
+        file.seek(position)
         byte = file.read(1)[0]
-        file.seek(place)
+        file.seek(position)
         file.write(bytes([byte ^ 1]))
 
 
@@ -209,8 +211,6 @@ VARIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     # The names that moved most, or would; how many are listed does not vary.
     (r"(?<=moved most: ).+(?=\.$)", _listed),
     (r"^\S+(?: \S+)* {2,}<share>$", "<name> <share>"),
-    (r"(?<= of )\d+(?= processors)", "<count>"),
-    (r"(?<=torch )\d[^,]*", "<version>"),
     # The width of columns.
     (r"(?<=\S) {2,}", " "),
 )
@@ -228,8 +228,8 @@ def shape(lines: Sequence[str]) -> list[str]:
     plain = [_shape_of(line) for line in lines]
     out: list[str] = []
     for ranked, group in groupby(plain, lambda line: line.startswith(("LEAKS ", "ok "))):
-        found = list(group)
-        out += sorted(found) if ranked else found
+        lines_of_kind = list(group)
+        out += sorted(lines_of_kind) if ranked else lines_of_kind
     return out
 
 
@@ -246,7 +246,7 @@ def compare(block: Block, run: Run) -> list[str]:
     """Where the page shows something else than the command said; empty: nowhere."""
     lines = list(
         difflib.unified_diff(
-            shape(block.shown), shape(run.said), "page", "program", lineterm="", n=0
+            shape(block.shown), shape(run.output), "page", "program", lineterm="", n=0
         )
     )
     return lines if block.code == run.code else [*lines, _wrong_code(block, run)]
@@ -257,15 +257,15 @@ def differences(page: str, runs: Sequence[Run]) -> list[str]:
     shown = blocks(page)
     if [block.command for block in shown] != [run.command for run in runs]:
         return ["The commands of the page are not those that were run."]
-    found = []
+    report = []
     for block, run in zip(shown, runs, strict=True):
         if lines := compare(block, run):
-            found += [f"$ {block.command}", *lines]
-    return found
+            report += [f"$ {block.command}", *lines]
+    return report
 
 
 def _wrong_code(block: Block, run: Run) -> str:
-    last = run.said[-1] if run.said else "nothing"
+    last = run.output[-1] if run.output else "nothing"
     return (
         f"`{block.command}` ends with exit code {run.code}, the page says {block.code}. Its last"
         f" words: {last}"
@@ -282,11 +282,27 @@ def rewritten(page: str, runs: Sequence[Run]) -> str:
     waiting = iter(runs)
 
     def with_output(match: re.Match[str]) -> str:
-        whole, start = match[0], match.start()
-        lines = "".join(f"{line}\n" for line in next(waiting).said)
-        return whole[: match.start("shown") - start] + lines + whole[match.end("shown") - start :]
+        block, start = match[0], match.start()
+        lines = "".join(f"{line}\n" for line in next(waiting).output)
+        return block[: match.start("shown") - start] + lines + block[match.end("shown") - start :]
 
     return _BLOCK.sub(with_output, page)
+
+
+_SETTINGS = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- end of settings -->)", re.DOTALL)
+
+
+def with_settings(page: str) -> str:
+    """The page with a table of the settings that have no flag."""
+    defaults = EraseSettings.preset("auto").to_dict()
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for item in dataclasses.fields(EraseSettings):
+        if not item.metadata["public"]:
+            default = str(defaults[item.name])
+            shown = default.lower() if default in ("True", "False") else default
+            lines.append(f"| `{item.name}` | {shown} | {item.metadata['help']} |")
+    table = "\n".join(lines) + "\n"
+    return _SETTINGS.sub(lambda _: table, page)
 
 
 def main() -> int:
@@ -296,11 +312,11 @@ def main() -> int:
     write = parser.parse_args().write
     page = PAGE.read_text(encoding="utf-8")
     runs = run_blocks(page)
-    found = differences(page, runs)
-    print("\n".join(found) or "The page shows what the program says.")
+    report = differences(page, runs)
+    print("\n".join(report) or "The page shows what the program says.")
     if write:
-        PAGE.write_text(rewritten(page, runs), encoding="utf-8")
-    return 0 if write or not found else 1
+        PAGE.write_text(with_settings(rewritten(page, runs)), encoding="utf-8")
+    return 0 if write or not report else 1
 
 
 if __name__ == "__main__":
