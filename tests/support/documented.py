@@ -300,7 +300,8 @@ def with_settings(page: str) -> str:
         if not item.metadata["public"]:
             default = str(defaults[item.name])
             shown = default.lower() if default in ("True", "False") else default
-            lines.append(f"| `{item.name}` | {shown} | {item.metadata['help']} |")
+            meaning = item.metadata["help"].replace("|", r"\|")
+            lines.append(f"| `{item.name}` | {shown} | {meaning} |")
     table = "\n".join(lines) + "\n"
     return _SETTINGS.sub(lambda _: table, page)
 
