@@ -1,5 +1,5 @@
-"""All commands, in the order of `--help`. Each module has `add_to`, which declares the command of its
-name and the function that runs it.
+"""All commands, in the order of `--help`. Each module has `add_to`, which declares the command of
+its name and the function that runs it.
 """
 
 from . import apply, batch, cache, demo, erase, evaluate, forecast, inspect, probe, run, verify

@@ -51,8 +51,8 @@ class Console:
         self.clear()
 
     def say(self, text: str = "") -> None:
-        """Writes a line of the result, for people. A line break inside it can only come from a file,
-        and is shown as an escape.
+        """Writes a line of the result, for people. A line break inside it comes from a file, and is
+        shown as an escape.
         """
         if not self.quiet and not self.machine:
             self.clear()

@@ -160,12 +160,9 @@ def add_settings(parser: Parser) -> None:
         help="the preset to start from (default: auto)",
     )
     for item in _FLAGS:
-        flag, kind, help = (
-            f"--{item.name.replace('_', '-')}",
-            hints[item.name],
-            item.metadata["help"],
-        )
-        options: dict[str, Any] = {}
+        flag, help = f"--{item.name.replace('_', '-')}", item.metadata["help"]
+        kind, default = hints[item.name], defaults[item.name]
+        options: dict[str, Any]
         if item.name == "drift_budget":
             words = ", ".join(f"{word} ({share:.0%})" for word, share in BUDGETS.items())
             help = (
@@ -173,14 +170,15 @@ def add_settings(parser: Parser) -> None:
             )
             flag, options = "--budget", {"metavar": "HOW MUCH"}
         elif kind is bool:
-            options = {"action": argparse.BooleanOptionalAction}
+            options, default = (
+                {"action": argparse.BooleanOptionalAction},
+                "yes" if default else "no",
+            )
         elif choices := get_args(kind):
             options = {"choices": choices}
         else:
             options = {"type": kind, "metavar": "N" if kind is int else "X"}
-        default = defaults[item.name]
-        shown = ("yes" if default else "no") if kind is bool else default
-        help = f"{help} (default: {shown})".replace("%", "%%")
+        help = f"{help} (default: {default})".replace("%", "%%")
         action = group.add_argument(flag, dest=item.name, default=None, help=help, **options)
         if item.name == "drift_budget":
             complete_with(action, *BUDGETS)
