@@ -210,7 +210,7 @@ def test_what_would_be_refused_is_refused(
         ("not-found", ["erase", missing, *concepts, "--out", out]),
         ("input", ["erase", model, *long_name, "--out", out]),
         ("file", ["erase", model, *concepts, "--out", out, "--tokenizer", str(tmp_path)]),
-        ("input", ["erase", model, *concepts, "--out", out, "--clip-skip", "40"]),
+        ("settings", ["erase", model, *concepts, "--out", out, "--clip-skip", "40"]),
     )
     for code, arguments in refused:
         before = tree(tmp_path)
