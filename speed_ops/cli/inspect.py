@@ -51,10 +51,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.result({"file": str(args.file), **facts, "provenance": None})
         return 0
     _say_provenance(provenance, console)
-    recipe = _plain_recipe(provenance.recipe) if provenance.recipe else None
-    console.result(
-        {"file": str(args.file), **facts, "provenance": vars(provenance) | {"recipe": recipe}}
-    )
+    plain = vars(provenance) | {
+        "recipe": _plain_recipe(provenance.recipe) if provenance.recipe else None
+    }
+    console.result({"file": str(args.file), **facts, "provenance": plain})
     return 0
 
 
