@@ -110,8 +110,25 @@ _BUILTIN_CODES: tuple[tuple[type[BaseException], str], ...] = (
     (MemoryError, "memory"),
 )
 _PACKAGES = frozenset(
-    "numpy platformdirs safetensors torch transformers tokenizers rich jinja2 argcomplete PIL yaml"
-    " instant_clip_tokenizer clip ray fsspec nudenet lpips".split()
+    [
+        "numpy",
+        "platformdirs",
+        "safetensors",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "rich",
+        "jinja2",
+        "argcomplete",
+        "PIL",
+        "yaml",
+        "instant_clip_tokenizer",
+        "clip",
+        "ray",
+        "fsspec",
+        "nudenet",
+        "lpips",
+    ]
 )
 """The packages that we use and that an install may lack, by the names they are imported with."""
 ERROR_CODES = (

@@ -94,7 +94,7 @@ def erase_model(
 
 def show_erasure(erasure: Erasure, console: Console) -> None:
     """Prints what was done, for people or for machines."""
-    rows, recipe, certificate = erasure.rows, erasure.recipe, erasure.certificate
+    rows, recipe, certificate = erasure.text_report, erasure.recipe, erasure.certificate
     assert rows is not None and recipe is not None and certificate is not None
     console.result(
         {

@@ -12,7 +12,7 @@ from .options import add_text_setup, command, text_setup_from
 from .salt import add_salt, salt_from
 
 if TYPE_CHECKING:
-    from ..certificate.leak_probe import LeakReport
+    from ..leak_probe import LeakReport
 
 
 def add_to(subparsers: Any) -> None:
@@ -46,9 +46,9 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Climbs the ladder of every concept of the file's recipe."""
     recipe = load_recipe(args.recipe) if args.recipe else None
-    from ..certificate.leak_probe import TEMPLATES, probe_leaks
     from ..checkpoints.erase_file import missing_encoders
     from ..checkpoints.verify import open_erased
+    from ..leak_probe import TEMPLATES, probe_leaks
 
     erased = open_erased(
         args.file, args.base, recipe=recipe, salt=salt_from(args), progress=console.progress
