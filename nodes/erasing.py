@@ -14,13 +14,13 @@ from typing import Any
 from ..speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from ..speed_ops.engine.rows import Rows
 from ..speed_ops.engine.settings import EraseSettings
-from ..speed_ops.erase import at_strength
 from ..speed_ops.erase import erase as erase_job
 from ..speed_ops.erasure import Erasure
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.inputs import TOKENS
 from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
 from ..speed_ops.model import EditableModel
+from ..speed_ops.strength import at_strength
 from ..speed_ops.text.concept_list import Concept
 from .host.patching import rounding_note, with_edits
 from .host.progress import HostProgress, outside_inference_mode, stoppable

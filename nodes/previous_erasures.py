@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..speed_ops.embed import embed_targets
+from ..speed_ops.embedder import embed_targets
 from ..speed_ops.encoders.cache import CachedEncoder
 from ..speed_ops.engine.rows import Rows, join
 from ..speed_ops.erasure import Erasure

@@ -7,12 +7,12 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.erase import at_strength
 from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import read_lora
 from ..speed_ops.job import check_strength
 from ..speed_ops.provenance import read_provenance
+from ..speed_ops.strength import at_strength
 from .erasing import apply
 from .host.paths import NONE, lora_names, model_file, state_of
 from .host.progress import HostProgress, outside_inference_mode

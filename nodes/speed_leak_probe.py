@@ -7,10 +7,10 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.leak_probe import TEMPLATES, LeakReport, probe_leaks
 from ..speed_ops.engine.settings import EraseSettings
 from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import InputError
+from ..speed_ops.leak_probe import TEMPLATES, LeakReport, probe_leaks
 from ..speed_ops.text.concept_list import Concept
 from .erasing import wire
 from .host.progress import outside_inference_mode

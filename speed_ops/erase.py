@@ -12,27 +12,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from .certificate.certificate import Certificate
 from .certificate.forecast import Forecast, forecast
-from .certificate.measure import certificate_at
-from .embed import embed, embed_bare, ensure_cached
-from .encoders.cache import CachedEncoder
-from .encoders.encoder import TextEncoder
-from .engine.edits import LayerEdit
+from .embed import embed, embed_bare
+from .embedder import AnyEncoder, ensure_cached
 from .engine.rows import Rows
 from .erasure import Erasure
 from .errors import NoRoomError
-from .inputs import POOLED, TOKENS
+from .inputs import TOKENS
 from .job import Job
 from .model import EditableModel, padded
 from .progress import Announce, Progress
 from .solver import solve
+from .strength import at_strength, joined_certificate
 
 
 def erase(
     job: Job,
     model: EditableModel,
-    encoder: TextEncoder | CachedEncoder,
+    encoder: AnyEncoder,
     *,
     strength: float = 1.0,
     hold: Mapping[str, Rows] | None = None,
@@ -93,43 +90,10 @@ NO_POOLED_ROOM = (
 )
 
 
-def at_strength(
-    erasure: Erasure, strength: float, model: EditableModel, progress: Progress | None = None
-) -> Erasure:
-    """The erasure for an edit that is applied with another strength, its certificate measured at
-    that strength.
-
-    Args:
-        erasure: What `erase` returned, or edits from a file.
-        strength: What the edits are to be multiplied by.
-        model: The layers before the edit.
-        progress: May raise to interrupt.
-    """
-    full, settings = erasure.full_certificate, erasure.settings
-    if full is None or settings is None or not erasure.rows:
-        return replace(erasure, strength=strength)
-    if strength == 1:
-        return replace(erasure, strength=strength, certificate=full)
-    certificates: dict[str, Certificate | None] = {}
-    for name, rows in erasure.rows.items():
-        weights = model.inputs[name]
-        edits = {
-            key: LayerEdit(erasure[key].up, erasure[key].down[:, : rows.width])
-            for key in weights
-            if key in erasure
-        }
-        part = full if name == TOKENS else full.pooled
-        if part is not None:
-            certificates[name] = certificate_at(
-                strength, part, weights, edits, rows, settings, progress
-            )
-    return replace(erasure, strength=strength, certificate=joined_certificate(certificates))
-
-
 def predict(
     job: Job,
     model: EditableModel,
-    encoder: TextEncoder | CachedEncoder,
+    encoder: AnyEncoder,
     progress: Progress | None = None,
 ) -> Forecast:
     """What a job endangers: its kept names, bare, by how far an unprotected edit would move them.
@@ -143,9 +107,7 @@ def predict(
     return forecast(model.weights, embed_bare(job, encoder, progress), job.settings)
 
 
-def edited_inputs(
-    job: Job, model: EditableModel, encoder: TextEncoder | CachedEncoder
-) -> tuple[str, ...]:
+def edited_inputs(job: Job, model: EditableModel, encoder: AnyEncoder) -> tuple[str, ...]:
     """The text inputs that a job edits: those the settings ask for, the model has and the encoder
     can encode.
     """
@@ -156,12 +118,6 @@ def edited_inputs(
         if name == TOKENS
         or (job.settings.pooled and len(weights) > 0 and reader.width_of(name) > 0)
     )
-
-
-def joined_certificate(certificates: Mapping[str, Certificate | None]) -> Certificate | None:
-    """One certificate for all text inputs."""
-    first = certificates[TOKENS]
-    return first and replace(first, pooled=certificates.get(POOLED))
 
 
 def _as_last(progress: Progress, *_: object) -> None:

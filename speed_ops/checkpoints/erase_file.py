@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..certificate.forecast import Forecast
-from ..erase import at_strength, erase, predict
+from ..erase import erase, predict
 from ..erasure import Erasure
 from ..errors import SpeedError
 from ..files.checkpoint import Checkpoint
@@ -20,6 +20,7 @@ from ..job import Job, check_storable, recipe_of, same_work
 from ..progress import Announce, Progress
 from ..provenance import history_of, read_provenance
 from ..recipe import Recipe
+from ..strength import at_strength
 from ..text.retain_set import drop_targets
 from .output_files import OutputFiles, Product, parse_products
 from .save import check_paths, output_folder, refuse_unless_erased, save

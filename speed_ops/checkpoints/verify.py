@@ -20,7 +20,7 @@ from ..embed import embed
 from ..engine.auto import settle_rows
 from ..engine.edits import LayerEdit
 from ..engine.prepare import prepare
-from ..erase import edited_inputs, joined_certificate
+from ..erase import edited_inputs
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
@@ -33,6 +33,7 @@ from ..models.detect import is_lora
 from ..progress import Progress
 from ..provenance import Provenance, history_of, read_provenance
 from ..recipe import Recipe
+from ..strength import joined_certificate
 from .claims import broken_claims, claimed_part, not_measured
 from .erase_file import missing_encoders
 from .source import ModelSource, TextSetup
