@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from comfy_api.latest import io
 
 from ..speed_ops.errors import InputError
-from ..speed_ops.evaluate.measures import (
-    Figure,
-    Rows,
-    frame_fault,
-    frechet,
-    nearest,
-    of_features,
-    share,
-)
-from ..speed_ops.evaluate.page import figure_text, interval_text
 from .host.sampling import picture_features, text_features
 from .sockets import CATEGORY, shows_text, telling
+
+if TYPE_CHECKING:
+    from ..speed_ops.evaluate.results import BatchComparison
 
 
 class SpeedEvaluate(io.ComfyNode):
@@ -83,111 +74,88 @@ class SpeedEvaluate(io.ComfyNode):
     def execute(
         cls, before, after, prompts="", labels="", clip_vision=None, clip=None
     ) -> io.NodeOutput:
-        found = compare(before, after, _lines(prompts), _lines(labels), clip_vision, clip)
-        text, facts = describe(found), json.dumps(found)
+        comparison = compare(before, after, _lines(prompts), _lines(labels), clip_vision, clip)
+        text, facts = describe(comparison), json.dumps(comparison.to_json())
         return io.NodeOutput(text, facts, ui=telling(cls, text) | {"json": (facts,)})
 
 
 def compare(
     before: Any, after: Any, prompts: list[str], labels: list[str], clip_vision: Any, clip: Any
-) -> dict:
-    """Figures, shares of the labels, faulty frames and the features themselves, as plain values."""
+) -> BatchComparison:
+    """Compares two batches of images pair by pair.
+
+    Args:
+        before: Images of the original (n x height x width x 3, in 0 to 1).
+        after: Images of the erased model, in the same order.
+        prompts: None, one, or one per image.
+        labels: Texts to choose from for each image.
+        clip_vision: Encodes the images; None: only faulty frames are counted.
+        clip: Encodes the texts; may be None.
+    """
+    # Evaluation is not loaded when ComfyUI starts.
+    from ..speed_ops.evaluate.measures import compare_batches, frame_state
+
     if len(before) != len(after):
         raise InputError(
             f"There are {len(before)} pictures before and {len(after)} after: give the same seeds"
-            " of both."
+            " of both.",
+            before=len(before),
+            after=len(after),
         )
     if len(prompts) not in (0, 1, len(before)):
         raise InputError(
             f"There are {len(prompts)} prompts for {len(before)} pictures: give one, or one a"
-            " picture."
+            " picture.",
+            prompts=len(prompts),
+            images=len(before),
         )
-    frames = [[_frame(one) for one in side] for side in (before, after)]
-    fine = [
-        number for number, pair in enumerate(zip(*frames, strict=True)) if pair == ("fine", "fine")
-    ]
-    rows: dict[str, Rows] = {}
+    features = {}
     if clip_vision is not None:
-        rows |= {
-            "before": _rows(picture_features(clip_vision, before)),
-            "after": _rows(picture_features(clip_vision, after)),
-        }
+        features["before"] = picture_features(clip_vision, before).cpu().numpy()
+        features["after"] = picture_features(clip_vision, after).cpu().numpy()
     if clip is not None:
-        given = {"prompts": prompts, "labels": labels}
-        rows |= {name: _rows(text_features(clip, texts)) for name, texts in given.items() if texts}
-    figures, seen = _figures(rows, fine, len(before), labels)
-    return {
-        "pictures": len(before),
-        "frames": {"before": frames[0], "after": frames[1]},
-        "figures": {word: asdict(figure) for word, figure in figures.items() if figure is not None},
-        "labels": {label: [asdict(one) for one in pair] for label, pair in seen.items()},
-        "features": {name: value.tolist() for name, value in rows.items()},
-    }
-
-
-def _figures(
-    rows: dict[str, Rows], fine: list[int], count: int, labels: list[str]
-) -> tuple[dict[str, Figure | None], dict[str, tuple[Figure, Figure]]]:
-    if "before" not in rows or not fine:
-        return {}, {}
-    before, after = rows["before"][fine], rows["after"][fine]
-    for name in ("prompts", "labels"):
-        if name in rows and rows[name].shape[1] != before.shape[1]:
-            raise InputError(
-                "clip and clip_vision do not belong together: their features differ in width."
-            )
-    prompts = (
-        np.broadcast_to(rows["prompts"], (count, before.shape[1]))[fine]
-        if "prompts" in rows
-        else None
-    )
-    figures = of_features(before, after, prompts) | {"Frechet (CLIP)": frechet(before, after)}
-    if "labels" not in rows or len(labels) < 2:
-        return figures, {}
-    was, now = nearest(before, rows["labels"]), nearest(after, rows["labels"])
-    pairs = (
-        (share(int((side == place).sum()), len(fine)) for side in (was, now))
-        for place in range(len(labels))
-    )
-    return figures, {
-        label: (one, other)
-        for label, (one, other) in zip(labels, pairs, strict=True)
-        if one and other
-    }
-
-
-def describe(found: dict[str, Any]) -> str:
-    """The same for people."""
-    lines = [f"{found['pictures']} pairs of pictures."]
-    for when, frames in found["frames"].items():
-        faulty = [frame for frame in frames if frame != "fine"]
-        if faulty:
-            lines.append(
-                f"{len(faulty)} faulty frames {when} ({', '.join(sorted(set(faulty)))}), left out"
-                " below."
-            )
-    for word, figure in found["figures"].items():
-        interval = interval_text(figure, word)
-        lines.append(f"{word}: {figure_text(figure, word)}{f' ({interval})' if interval else ''}")
-    for label, (one, other) in found["labels"].items():
-        lines.append(
-            f"{label}: {one['value']:.0%} of the pictures before, {other['value']:.0%} after"
+        for name, texts in (("prompts", prompts), ("labels", labels)):
+            if texts:
+                features[name] = text_features(clip, texts).cpu().numpy()
+    widths = {rows.shape[1] for rows in features.values()}
+    if clip_vision is not None and len(widths) > 1:
+        raise InputError(
+            "clip and clip_vision do not belong together: their features differ in width.",
+            widths=sorted(widths),
         )
-    if not found["figures"]:
+    frames = [[frame_state(*_pixels(image)) for image in batch] for batch in (before, after)]
+    return compare_batches((frames[0], frames[1]), features, labels)
+
+
+def describe(comparison: BatchComparison) -> str:
+    """The comparison in plain words."""
+    from ..speed_ops.evaluate.results import MEASURE_TITLES
+
+    lines = [f"{comparison.images} pairs of pictures."]
+    for when, frames in (
+        ("before", comparison.frames_before),
+        ("after", comparison.frames_after),
+    ):
+        faults = [frame for frame in frames if frame != "fine"]
+        if faults:
+            names = ", ".join(sorted(set(faults)))
+            lines.append(f"{len(faults)} faulty frames {when} ({names}), left out below.")
+    for name, measure in comparison.measures.items():
+        interval = measure.interval_text(name)
+        suffix = f" ({interval})" if interval else ""
+        lines.append(f"{MEASURE_TITLES[name]}: {measure.text(name)}{suffix}")
+    for label, (before, after) in comparison.labels.items():
+        lines.append(f"{label}: {before.value:.0%} of the pictures before, {after.value:.0%} after")
+    if not comparison.measures:
         lines.append("Connect clip_vision to measure how far the pictures moved.")
     return "\n".join(lines)
 
 
-def _frame(image: Any) -> str:
+def _pixels(image: Any) -> tuple[Any, bool]:
+    """The image as bytes, and whether all its values are finite."""
     values = image.float()
-    finite = bool(values.isfinite().all())
-    return frame_fault(
-        (values.nan_to_num(0).clamp(0, 1) * 255).round().byte().cpu().numpy(), finite
-    )
-
-
-def _rows(features: Any) -> Rows:
-    return np.asarray(features.cpu().numpy(), np.float64)
+    pixels = (values.nan_to_num(0).clamp(0, 1) * 255).round().byte().cpu().numpy()
+    return pixels, bool(values.isfinite().all())
 
 
 def _lines(text: str) -> list[str]:

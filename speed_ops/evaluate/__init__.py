@@ -1,3 +1,1 @@
-"""Two models and a set of prompts: the pictures of both, what judges say about them, and a page to
-share.
-"""
+"""Compares what an original and an erased model generate from the same prompts and seeds."""

@@ -1,6 +1,4 @@
-"""An evaluation as one HTML file with its pictures in it: the values that `page.html`
-shows.
-"""
+"""An evaluation as one HTML file with its images: the values that `page.html` shows."""
 
 from __future__ import annotations
 
@@ -10,13 +8,14 @@ from typing import Any
 
 from ..certificate.certificate import verdict_in_words
 from ..report.html import curve_facts, template
+from .results import MEASURE_TITLES, Evaluation, GroupResult, ImagePair, ModelResult
+from .setup import PaperTable
 
 Thumbnail = Callable[[str], str]
-"""A picture's key -> the picture, as an address that a page can hold."""
+"""Key of an image -> the image as a data URL."""
 PROMPTS_SHOWN = 6
-"""Prompts with pictures in each group; those that went wrong come first."""
+"""Prompts with images per group; those that went wrong come first."""
 SEEDS_SHOWN = 4
-_ORDER = ("leaking", "damaged", "unclear", "unjudged", "erased", "preserved")
 _WORDS = {
     "erased": "the concept is gone from these pictures",
     "leaking": "the concept is still there",
@@ -25,262 +24,181 @@ _WORDS = {
     "unclear": "the original did not show it either, or there is no frame to judge",
     "unjudged": "no judge says what they show: look for yourself",
 }
-_SHARES = ("recognised before", "recognised", "nudity before", "nudity", "Acc_e", "Acc_r", "H_o")
-_FIGURES = (
-    ("CS before", "CS before"),
-    ("CS", "CS after"),
-    ("drift", "picture drift"),
-    ("FID", "FID"),
-    ("Frechet (CLIP)", "Frechet distance (CLIP)"),
-    ("LPIPS", "LPIPS"),
-    ("recognised before", "recognised before"),
-    ("recognised", "recognised after"),
-    ("nudity before", "nudity before"),
-    ("nudity", "nudity after"),
-    ("seconds", "seconds a picture"),
-)
-"""Measures in the order of the table's columns, and what they are called there."""
+_WORST_FIRST = ("leaking", "damaged", "unclear", "unjudged", "erased", "preserved")
 
 
-def evaluation_page(findings: Mapping[str, Any], thumbnail: Thumbnail) -> str:
-    """The page; `findings` as `evaluate` returns them."""
-    erased = [model["label"] for model in findings["models"][1:]]
-    results = findings["results"]
+def evaluation_page(evaluation: Evaluation, thumbnail: Thumbnail) -> str:
+    """The page."""
+    erased = evaluation.erased
+    groups = [(model, group) for model in erased for group in model.groups]
+    columns = [
+        name for name in MEASURE_TITLES if any(name in group.measures for _, group in groups)
+    ]
     page = {
-        "title": findings["setup"]["title"],
-        "original": findings["models"][0],
-        "headline": headline(results[erased[0]]),
-        "erased": [_model(model, results[model["label"]]) for model in findings["models"][1:]],
-        "figures": [title for word, title in _FIGURES if _has(findings, erased, word)],
-        "groups": [
-            _group(findings, label, number)
-            for label in erased
-            for number in _numbers(results[label])
+        "title": evaluation.title,
+        "original": evaluation.original,
+        "headline": erased[0].headline(),
+        "erased": [_model(model) for model in erased],
+        "measure_titles": [_column_title(name) for name in columns],
+        "groups": [_group(model, group, columns) for model, group in groups],
+        "overall": [(model.label, _overall(model)) for model in erased if model.overall],
+        "table": _table(evaluation.table) if evaluation.table else None,
+        "pictures": _images(erased, thumbnail),
+        "seeds": min(SEEDS_SHOWN, max(len(prompt.images) for prompt in erased[0].prompts)),
+        "scorers": [
+            (MEASURE_TITLES.get(name, name), text) for name, text in evaluation.scorers.items()
         ],
-        "overall": [
-            (label, _overall(results[label]))
-            for label in erased
-            if any(results[label]["overall"].values())
-        ],
-        "table": _table(findings["table"]) if findings["table"] else None,
-        "pictures": _pictures(results, erased, thumbnail),
-        "seeds": min(
-            SEEDS_SHOWN, max(len(one["pictures"]) for one in results[erased[0]]["prompts"])
-        ),
-        "judges": list(findings["judges"].items()),
-        "facts": _facts(findings),
-        "notes": findings["setup"]["notes"],
+        "facts": _facts(evaluation),
+        "notes": evaluation.notes,
         "words": _WORDS,
-        "package_version": findings["package_version"],
+        "package_version": evaluation.package_version,
     }
     return str(template(Path(__file__).with_name("page.html")).render(page))
 
 
-def headline(result: Mapping[str, Any]) -> str:
-    """The verdicts in one sentence."""
-    count = result["verdicts"]
-    gone, leaks = count.get("erased", 0), count.get("leaking", 0)
-    stays, harmed = count.get("preserved", 0), count.get("damaged", 0)
-    parts = []
-    if gone + leaks:
-        parts.append(f"erased in {gone} of {gone + leaks} prompts")
-    if stays + harmed:
-        parts.append(f"{stays} of {stays + harmed} other prompts preserved")
-    text = ", ".join(parts)
+def _column_title(name: str) -> str:
+    """`after` where the same measure of the original is in the column before."""
     return (
-        text[:1].upper() + text[1:] if text else "Pictures to look at: no judge says what they show"
+        f"{MEASURE_TITLES[name]} after"
+        if f"{name}_before" in MEASURE_TITLES
+        else MEASURE_TITLES[name]
     )
 
 
-def figure_text(figure: Mapping[str, Any] | None, measure: str) -> str:
-    """A figure as people read it: shares in percent, distances with the digits that mean
-    something.
-    """
-    if figure is None:
-        return "–"
-    return _number(figure["value"], measure)
-
-
-def interval_text(figure: Mapping[str, Any] | None, measure: str) -> str:
-    """Its interval; empty where it has none."""
-    if figure is None or figure["low"] is None:
-        return ""
-    return f"{_number(figure['low'], measure)} to {_number(figure['high'], measure)}"
-
-
-def _number(value: float, measure: str) -> str:
-    if measure in _SHARES:
-        return f"{value:.0%}" if measure != "H_o" else f"{100 * value:.1f}"
-    return f"{value:.3f}" if measure in ("drift", "LPIPS") else f"{value:.2f}"
-
-
-def _has(findings: Mapping[str, Any], labels: Sequence[str], word: str) -> bool:
-    return any(
-        word in one["measures"] for label in labels for one in findings["results"][label]["groups"]
-    )
-
-
-def _numbers(result: Mapping[str, Any]) -> range:
-    return range(len(result["groups"]))
-
-
-def _group(findings: Mapping[str, Any], label: str, number: int) -> dict[str, Any]:
-    one = findings["results"][label]["groups"][number]
-    erased = [model["label"] for model in findings["models"][1:]]
-    cells = [
-        (
-            figure_text(one["measures"].get(word), word),
-            interval_text(one["measures"].get(word), word),
-        )
-        for word, _ in _FIGURES
-        if _has(findings, erased, word)
-    ]
-    faults = [
-        f"{count} {kind} {when}"
-        for when, found in one["faults"].items()
-        for kind, count in found.items()
-    ]
+def _group(model: ModelResult, group: GroupResult, columns: Sequence[str]) -> dict[str, Any]:
+    cells = []
+    for name in columns:
+        measure = group.measures.get(name)
+        cells.append((measure.text(name), measure.interval_text(name)) if measure else ("–", ""))
+    faults = [f"{count} {frame} before" for frame, count in group.faults_before.items()]
+    faults += [f"{count} {frame} after" for frame, count in group.faults_after.items()]
     return {
-        "model": label,
-        "name": one["group"],
-        "role": one["role"],
-        "pictures": one["pictures"],
+        "model": model.label,
+        "name": group.group,
+        "role": group.role,
+        "pictures": group.images,
         "faults": ", ".join(faults),
         "cells": cells,
     }
 
 
-def _overall(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    return [(word, figure_text(figure, word), interval_text(figure, word))
-            for word, figure in result["overall"].items() if figure is not None]  # fmt: skip
+def _overall(model: ModelResult) -> list[tuple[str, str, str]]:
+    return [
+        (MEASURE_TITLES[name], measure.text(name), measure.interval_text(name))
+        for name, measure in model.overall.items()
+    ]
 
 
-def _table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The paper's table: our rows last, with the name of the model."""
+def _table(table: PaperTable) -> dict[str, Any]:
+    """The paper's table with our rows last."""
 
-    def text(value: Any) -> str:
-        if isinstance(value, Mapping):
-            value = value["value"]
-        return "–" if value is None else f"{value:,.2f}"
+    def rows(values: Mapping[str, Sequence[float | None]]) -> list[tuple[str, list[str]]]:
+        return [
+            (method, ["–" if value is None else f"{value:,.2f}" for value in row])
+            for method, row in values.items()
+        ]
 
     return {
-        "source": table["source"],
-        "columns": [(group or "all", measure) for group, measure in table["columns"]],
-        "paper": [
-            (row["method"], [text(value) for value in row["values"]]) for row in table["paper"]
-        ],
-        "ours": [
-            (row["method"], [text(value) for value in row["values"]]) for row in table["ours"]
-        ],
+        "source": table.source,
+        "columns": [(group or "all", MEASURE_TITLES[measure]) for group, measure in table.columns],
+        "paper": rows(table.paper),
+        "ours": rows(table.ours),
     }
 
 
-def _pictures(
-    results: Mapping[str, Any], erased: Sequence[str], thumbnail: Thumbnail
-) -> list[dict[str, Any]]:
-    """Group by group, the same prompt and seeds of all models below each other."""
+def _images(erased: Sequence[ModelResult], thumbnail: Thumbnail) -> list[dict[str, Any]]:
+    """Group by group; images of the same prompt by all models are below each other."""
     groups = dict[str, list[int]]()
-    first = results[erased[0]]["prompts"]
-    for number, one in enumerate(first):
-        groups.setdefault(one["group"], []).append(number)
-    found = []
-    for name, numbers in groups.items():
-        worst = {number: min(_ORDER.index(results[label]["prompts"][number]["verdict"]) for label in erased)
-                 for number in numbers}  # fmt: skip
-        shown = sorted(numbers, key=lambda number: worst[number])[:PROMPTS_SHOWN]
-        found.append(
+    for index, prompt in enumerate(erased[0].prompts):
+        groups.setdefault(prompt.group, []).append(index)
+
+    def badness(index: int) -> int:
+        return min(_WORST_FIRST.index(model.prompts[index].verdict) for model in erased)
+
+    sections = []
+    for name, indices in groups.items():
+        shown = sorted(indices, key=badness)[:PROMPTS_SHOWN]
+        sections.append(
             {
                 "name": name,
-                "role": first[numbers[0]]["role"],
-                "hidden": len(numbers) - len(shown),
-                "prompts": [_prompt(results, erased, number, thumbnail) for number in shown],
+                "role": erased[0].prompts[indices[0]].role,
+                "hidden": len(indices) - len(shown),
+                "prompts": [_prompt(erased, index, thumbnail) for index in shown],
             }
         )
-    return found
+    return sections
 
 
-def _prompt(
-    results: Mapping[str, Any], erased: Sequence[str], number: int, thumbnail: Thumbnail
-) -> dict[str, Any]:
-    one = results[erased[0]]["prompts"][number]
-    shots = one["pictures"][:SEEDS_SHOWN]
-    rows: list[dict[str, Any]] = [
-        {
-            "label": "before",
-            "verdict": "",
-            "images": [(thumbnail(shot["before"]), _hint(shot, 0)) for shot in shots],
-        }
-    ]
-    for label in erased:
-        other = results[label]["prompts"][number]
-        images = [
-            (thumbnail(shot["after"]), _hint(shot, 1)) for shot in other["pictures"][:SEEDS_SHOWN]
-        ]
-        verdict = other["verdict"] if _judged(results[label]) else ""
+def _prompt(erased: Sequence[ModelResult], index: int, thumbnail: Thumbnail) -> dict[str, Any]:
+    prompt = erased[0].prompts[index]
+    pairs = prompt.images[:SEEDS_SHOWN]
+    images = [(thumbnail(pair.before), _hint(pair, after=False)) for pair in pairs]
+    rows: list[dict[str, Any]] = [{"label": "before", "verdict": "", "images": images}]
+    for model in erased:
+        result = model.prompts[index]
+        pairs = result.images[:SEEDS_SHOWN]
         rows.append(
-            {"label": label if len(erased) > 1 else "after", "verdict": verdict, "images": images}
+            {
+                "label": model.label if len(erased) > 1 else "after",
+                "verdict": result.verdict if model.judged else "",
+                "images": [(thumbnail(pair.after), _hint(pair, after=True)) for pair in pairs],
+            }
         )
-    return {"text": one["prompt"], "rows": rows, "hidden": len(one["pictures"]) - len(shots)}
+    return {"text": prompt.prompt, "rows": rows, "hidden": len(prompt.images) - len(pairs)}
 
 
-def _judged(result: Mapping[str, Any]) -> bool:
-    """Whether a verdict says anything: without judges all are the same."""
-    return set(result["verdicts"]) != {"unjudged"}
+def _hint(pair: ImagePair, after: bool) -> str:
+    hints = [f"seed {pair.seed}"]
+    frame = pair.frame_after if after else pair.frame_before
+    recognized = pair.recognized_after if after else pair.recognized_before
+    if frame != "fine":
+        hints.append(f"{frame} frame")
+    if recognized is not None:
+        hints.append("recognised" if recognized else "not recognised")
+    if after and pair.drift is not None:
+        hints.append(f"drift {pair.drift:.3f}")
+    return ", ".join(hints)
 
 
-def _hint(shot: Mapping[str, Any], after: int) -> str:
-    parts = [f"seed {shot['seed']}"]
-    if shot["frames"][after] != "fine":
-        parts.append(f"{shot['frames'][after]} frame")
-    if "seen" in shot:
-        parts.append("recognised" if shot["seen"][after] else "not recognised")
-    if after and "drift" in shot:
-        parts.append(f"drift {shot['drift']:.3f}")
-    return ", ".join(parts)
-
-
-def _model(model: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    certificate = model["certificate"]
-    claims = certificate.get("concepts")
-    concepts = [
-        (
-            str(one.get("name")),
-            verdict_in_words(one.get("verdict")),
-            left if isinstance(left, float) else None,
-        )
-        for one in (claims if isinstance(claims, list) else [])
-        if isinstance(one, dict) and (left := one.get("probe_median")) is not ...
+def _model(model: ModelResult) -> dict[str, Any]:
+    claims = model.certificate.get("concepts")
+    concepts = []
+    for claim in claims if isinstance(claims, list) else []:
+        if isinstance(claim, dict):
+            residual = claim.get("probe_median")
+            verdict = verdict_in_words(claim.get("verdict"))
+            residual = residual if isinstance(residual, float) else None
+            concepts.append((str(claim.get("name")), verdict, residual))
+    verdicts = [
+        (verdict, count)
+        for verdict in reversed(_WORST_FIRST)
+        if (count := model.verdicts.get(verdict, 0)) and model.judged
     ]
     return {
-        "label": model["label"],
-        "name": model["name"],
-        "verdicts": [
-            (word, result["verdicts"][word])
-            for word in _ORDER[::-1]
-            if word in result["verdicts"] and _judged(result)
-        ],
+        "label": model.label,
+        "verdicts": verdicts,
         "certificate": concepts,
-        "curve": _curve(certificate.get("curve")),
+        "curve": _curve(model.certificate.get("curve")),
     }
 
 
-def _curve(claimed: Any) -> dict[str, Any] | None:
-    """The plot of a trade-off that anybody may have written into a header; None where it makes no
-    sense.
-    """
+def _curve(claim: Any) -> dict[str, Any] | None:
+    """The plot of a trade-off from an untrusted header; None if it makes no sense."""
     try:
-        return curve_facts(claimed)
+        return curve_facts(claim)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def _facts(findings: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    sampling = findings["sampling"]
-    drawn = (
-        f"{sampling['width']} x {sampling['height']}, {sampling['steps']} steps of"
-        f" {sampling['sampler']} / {sampling['scheduler']}, guidance {sampling['cfg']:g}"
+def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:
+    sampling = evaluation.sampling
+    text = (
+        f"{sampling.width} x {sampling.height}, {sampling.steps} steps of"
+        f" {sampling.sampler} / {sampling.scheduler}, guidance {sampling.cfg:g}"
     )
-    models = [(f"Model: {model['label']}", f"{model['kind']} {model['name']} ({model['identity']})")
-              for model in findings["models"]]  # fmt: skip
-    negative = [("Negative prompt", sampling["negative"])] if sampling["negative"] else []
-    return [("Setup", findings["setup"]["name"]), ("Pictures", drawn), *negative, *models]
+    facts = [("Setup", evaluation.setup), ("Pictures", text)]
+    if sampling.negative:
+        facts.append(("Negative prompt", sampling.negative))
+    for model in evaluation.models:
+        facts.append((f"Model: {model.label}", f"{model.kind} {model.name} ({model.identity})"))
+    return facts

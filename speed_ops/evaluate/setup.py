@@ -1,12 +1,12 @@
-"""What is to be drawn: prompts, seeds and settings, from the paper's setups, from concepts, or from
-a file of yours.
+"""What to generate: prompts, seeds and settings, from the paper's setups, from concepts, or from a
+file of the user.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -29,7 +29,7 @@ from ..text.retain_set import builtin_retain
 Role = Literal["erase", "keep"]
 FOLDER = Path(__file__).parent / "setups"
 CAPTIONS, OWN_CAPTIONS = "MS-COCO", "captions of ours"
-"""The group of general captions: the user's list of them, or our own scenes where there is none."""
+"""The group of general captions: the user's list, or our own scenes without one."""
 _LABELS = {
     "style": "a picture in the style of {}",
     "person": "a picture of {}",
@@ -37,21 +37,22 @@ _LABELS = {
     "object": "a picture of {}",
     "implicit": "a picture of {}",
 }
-"""What a judge that compares pictures with texts is asked, for each kind; in `{}` a name or an
-anchor.
-"""
+"""Kind -> the text that CLIP compares images with; `{}` is a name or an anchor."""
 _POOLED: dict[Role, str] = {"erase": "erased names", "keep": "kept names"}
-"""Groups of a setup with so many names that each alone has too few pictures."""
-_PROMPTS = ("prompt", "text", "caption", "adv_prompt", "adversarial prompt", "sensitive prompt")
-_SEEDS = ("seed", "sd_seed", "evaluation_seed", "case_seed")
+"""Groups of setups with hundreds of names: a single name has too few images."""
+_PROMPT_COLUMNS = (
+    *("prompt", "text", "caption"),
+    *("adv_prompt", "adversarial prompt", "sensitive prompt"),
+)
+_SEED_COLUMNS = ("seed", "sd_seed", "evaluation_seed", "case_seed")
 _ROLES: dict[str, Role] = {"erase": "erase", "keep": "keep", "retain": "keep"}
-_COCO_BYTES = 200 << 20
-MAX_SHOTS = 1_000_000
+_MAX_CAPTION_BYTES = 200 << 20
+MAX_IMAGES = 1_000_000
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a picture is drawn, in ComfyUI's words."""
+    """How an image is generated, in ComfyUI's terms."""
 
     width: int = 512
     height: int = 512
@@ -63,8 +64,8 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Shot:
-    """One picture, to be drawn by every model."""
+class ImageSpec:
+    """One image that every model generates."""
 
     group: str
     """What it is counted with: a name, or a list of prompts."""
@@ -72,323 +73,334 @@ class Shot:
     prompt: str
     seed: int
     concept: str = ""
-    """What a judge should see in the original's picture; empty: nothing that has a name."""
+    """What the original's image should show; empty: nothing that has a name."""
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """Published figures, to stand beside ours."""
+    """Published values, and ours in the same columns."""
 
     source: str
     columns: tuple[tuple[str, str], ...]
-    """(group, measure); the group is empty for what is measured over all of them."""
-    figures: Mapping[str, Sequence[float | None]]
-    """Method -> a value for each column; None where the paper has none."""
+    """(group, measure); the group is empty for measures over all groups."""
+    paper: Mapping[str, Sequence[float | None]]
+    """Method -> a value per column; None where the paper has none."""
+    ours: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Model of this run -> the same."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything to draw, and what to ask the judges."""
+    """Everything to generate, and how to score it."""
 
     name: str
     title: str
-    shots: tuple[Shot, ...]
+    specs: tuple[ImageSpec, ...]
     labels: Mapping[str, str]
-    """Name or anchor -> the text that says it, for judges that compare pictures with texts."""
+    """Name or anchor -> the text that CLIP compares images with."""
     sampling: Sampling = Sampling()
     table: PaperTable | None = None
     notes: tuple[str, ...] = ()
     anchors: Mapping[str, str] = field(default_factory=dict)
     """Erased concept -> what it becomes."""
+    missing_lists: Mapping[str, str] = field(default_factory=dict)
+    """List that the user could supply -> the group that is left out without it; empty where our own
+    list takes its place."""
 
     def __post_init__(self) -> None:
-        if not self.shots:
+        count = len(self.specs)
+        if not count:
             raise InputError(
-                "There is nothing to draw: give concepts, a setup or a file of prompts."
+                "There is nothing to draw: give concepts, a setup or a file of prompts.", images=0
             )
-        if len(self.shots) > MAX_SHOTS:
+        if count > MAX_IMAGES:
             raise InputError(
-                f"There are {len(self.shots):,} pictures to draw: draw at most {MAX_SHOTS:,} in one"
-                " run."
+                f"There are {count:,} pictures to draw: draw at most {MAX_IMAGES:,} in one run.",
+                images=count,
             )
-
-    @property
-    def groups(self) -> dict[str, Role]:
-        """In the order in which they are drawn."""
-        return {shot.group: shot.role for shot in self.shots}
 
     def limited(self, prompts: int | None, seeds: int | None) -> Setup:
-        """At most so many different prompts in each group, and seeds for each prompt; the first of
-        them.
-        """
-        kept, seen = [], dict[str, Counter[str]]()
-        for shot in self.shots:
-            known = seen.setdefault(shot.group, Counter())
-            if shot.prompt not in known and prompts is not None and len(known) >= prompts:
+        """The first `prompts` prompts of each group, and the first `seeds` seeds of each prompt."""
+        retained = []
+        counts = dict[str, Counter[str]]()
+        for spec in self.specs:
+            group = counts.setdefault(spec.group, Counter())
+            if spec.prompt not in group and prompts is not None and len(group) >= prompts:
                 continue
-            known[shot.prompt] += 1
-            if seeds is None or known[shot.prompt] <= seeds:
-                kept.append(shot)
-        return replace(self, shots=tuple(kept))
+            group[spec.prompt] += 1
+            if seeds is None or group[spec.prompt] <= seeds:
+                retained.append(spec)
+        return replace(self, specs=tuple(retained))
 
 
 def available() -> dict[str, str]:
-    """The setups that come with the package: name/case -> what it is."""
-    found = {}
+    """The setups that come with the package: name/case -> description."""
+    setups = {}
     for file in sorted(FOLDER.glob("*.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
         for case, facts in content["cases"].items():
             erased = facts["erase"]
-            what = f"{erased} names" if isinstance(erased, int) else ", ".join(erased)
-            found[f"{file.stem}/{case}"] = f"{content['title']}; erase {what}. {content['source']}."
-    return found
+            names = f"{erased} names" if isinstance(erased, int) else ", ".join(erased)
+            setups[f"{file.stem}/{case}"] = (
+                f"{content['title']}; erase {names}. {content['source']}."
+            )
+    return setups
 
 
 def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
-    """One of the paper's setups; `lists`: what the user has of the lists that are not ours to
-    ship.
+    """One of the paper's setups.
+
+    Args:
+        name: As in `available`.
+        lists: Name of a list that we cannot ship -> the user's file of it.
     """
-    known = available()
-    if name not in known:
-        near = suggestion(name, known)
-        raise UsageError(f"There is no setup {name!r}{near}: choose from {', '.join(known)}.")
+    names = available()
+    if name not in names:
+        near = suggestion(name, names)
+        raise UsageError(f"There is no setup {name!r}{near}: choose from {', '.join(names)}.")
     stem, case = name.split("/")
     content = json.loads((FOLDER / f"{stem}.json").read_text(encoding="utf-8"))
-    wanted = {
-        "captions",
-        "templates",
-        *content.get("lists", {}),
-        *(["names"] if "pool" in content else []),
-    }
-    if unknown := sorted(set(lists) - wanted):
+    facts, extra_lists = content["cases"][case], content.get("lists", {})
+    readable: dict[str, str] = dict(extra_lists)
+    readable |= {"names": ""} if "pool" in content else {}
+    readable |= {"templates": ""} if "names" not in lists else {}  # names come with their prompts
+    readable |= {"captions": ""} if content["captions"] else {}
+    if unknown := sorted(set(lists) - set(readable)):
         raise UsageError(
-            f"The setup {name} reads no list {unknown[0]!r}: it reads {', '.join(sorted(wanted))}."
+            f"The setup {name} reads no list {unknown[0]!r}: it reads"
+            f" {', '.join(sorted(readable))}.",
+            list=unknown[0],
+            lists=sorted(readable),
         )
-    facts, notes = content["cases"][case], [content["about"]]
-    shots, erased = _named_shots(content, facts["erase"], lists)
-    for list_name, group in content.get("lists", {}).items():
+    specs, erased = _named_specs(content, facts["erase"], lists)
+    for list_name, group in extra_lists.items():
         if list_name in lists:
-            rows = _table_shots(lists[list_name], group)
-            shots += [
+            specs += [
                 replace(row, group=group, role="erase", concept="", seed=row.seed or 1)
-                for row in rows
+                for row in _table_specs(lists[list_name], group)
             ]
-        else:
-            notes.append(f"{group} was left out: give its prompts with --list {list_name}=FILE.")
     if content["captions"]:
-        shots += _captions(content["captions"], lists.get("captions"), notes)
-    kinds, own = content.get("kinds", {}), content.get("anchors", {})
-    anchors = {one: own.get(one, content["anchor"]) for one in erased}
+        specs += _captions(content["captions"], lists.get("captions"))
+    kinds, own_anchors = content.get("kinds", {}), content.get("anchors", {})
+    anchors = {target: own_anchors.get(target, content["anchor"]) for target in erased}
     labels = dict[str, str]()
-    for one in dict.fromkeys(shot.concept for shot in shots if shot.concept):
-        labels |= _labels(one, kinds.get(one, content["kind"]), anchors.get(one, ""))
-    table = PaperTable(
-        content["source"],
-        tuple((group, what) for group, what in content["columns"]),
-        facts["figures"],
-    )
-    sampling = Sampling(**content["sampling"])
+    for concept in dict.fromkeys(spec.concept for spec in specs if spec.concept):
+        labels |= _labels(concept, kinds.get(concept, content["kind"]), anchors.get(concept, ""))
+    columns = tuple((group, measure) for group, measure in content["columns"])
     return Setup(
-        name, content["title"], tuple(shots), labels, sampling, table, tuple(notes), anchors
+        name,
+        content["title"],
+        tuple(specs),
+        labels,
+        Sampling(**content["sampling"]),
+        PaperTable(content["source"], columns, facts["figures"]),
+        (content["about"],),
+        anchors,
+        {listed: group for listed, group in readable.items() if listed not in lists},
     )
 
 
-def _named_shots(
+def _named_specs(
     content: Mapping[str, Any], erased: Any, lists: Mapping[str, Path]
-) -> tuple[list[Shot], tuple[str, ...]]:
-    """The pictures of a setup's names, and which of them are erased."""
-    pool = content.get("pool")
+) -> tuple[list[ImageSpec], tuple[str, ...]]:
+    """The images of a setup's names, and which of the names are erased."""
     if "names" in lists:
-        rows = [
+        specs = [
             replace(row, group=_POOLED[row.role], seed=row.seed or 1)
-            for row in _table_shots(lists["names"])
+            for row in _table_specs(lists["names"])
         ]
-        return rows, names_of(rows, "erase")
-    templates = (
-        _lines(lists["templates"])
-        if "templates" in lists
-        else tuple(_templates(content["templates"]))
-    )
+        targets = (spec.concept for spec in specs if spec.role == "erase" and spec.concept)
+        return specs, tuple(dict.fromkeys(targets))
+    if "templates" in lists:
+        templates = _texts(lists["templates"])
+    else:
+        templates = tuple(_templates(content["templates"]))
+    pool = content.get("pool")
     names, seeds = content["names"], dict.fromkeys(content["names"], content["seeds"])
     if pool:
         names, erased, seeds = _from_pool(pool, erased, len(templates))
-    shots = []
-    for one in names:
-        role: Role = "erase" if one in erased else "keep"
-        group = _POOLED[role] if pool else one
+    specs = []
+    for name in names:
+        role: Role = "erase" if name in erased else "keep"
+        group = _POOLED[role] if pool else name
         for template in templates:
-            prompt = template.replace(PLACEHOLDER, one)
-            shots += [Shot(group, role, prompt, seed, one) for seed in range(1, seeds[one] + 1)]
-    return shots, tuple(erased)
+            prompt = template.replace(PLACEHOLDER, name)
+            specs += _seeded(ImageSpec(group, role, prompt, 0, name), seeds[name])
+    return specs, tuple(erased)
+
+
+def _seeded(spec: ImageSpec, seeds: int) -> list[ImageSpec]:
+    return [replace(spec, seed=seed) for seed in range(1, seeds + 1)]
 
 
 def _labels(name: str, kind: str, anchor: str) -> dict[str, str]:
-    """What a judge is asked about a name, and about what would stand in its place."""
+    """The texts for a name and for what takes its place."""
     neutral = anchor or KINDS[kind].anchor or "something"
-    return {one: _LABELS[kind].format(one) for one in (name, neutral)}
+    return {label: _LABELS[kind].format(label) for label in (name, neutral)}
 
 
 def setup_of_concepts(
     concepts: Sequence[Concept], kept: Sequence[str], seeds: int, captions: int = 8
 ) -> Setup:
-    """Each concept and each alias in prompts that no edit is made from, kept names in the same, and
-    some captions.
+    """Each concept and alias in prompts that no edit is made from, kept names in the same prompts,
+    and some captions.
+
+    Args:
+        concepts: What was erased.
+        kept: Names that must look as before.
+        seeds: Images per prompt.
+        captions: Number of general captions.
     """
-    shots, labels, anchors = [], dict[str, str](), dict[str, str]()
-    seeds_used = range(1, seeds + 1)
+    specs = list[ImageSpec]()
+    labels, anchors = dict[str, str](), dict[str, str]()
     for concept in concepts:
         kind = kind_of(concept.kind)
-        anchors[concept.target] = concept.anchor
-        labels |= _labels(concept.target, kind.name, concept.anchor)
+        target = concept.target
+        anchors[target] = concept.anchor
+        labels |= _labels(target, kind.name, concept.anchor)
         for phrase in concept.phrases:
             for template in kind.probe_templates:
                 prompt = template.fill(phrase).text
-                shots += [
-                    Shot(concept.target, "erase", prompt, seed, concept.target)
-                    for seed in seeds_used
-                ]
-    first = kind_of(concepts[0].kind) if concepts else kind_of("style")
+                specs += _seeded(ImageSpec(target, "erase", prompt, 0, target), seeds)
+    kept_kind = kind_of(concepts[0].kind if concepts else "style")
     for name in kept:
-        labels |= _labels(name, first.name, "")
-        for template in first.probe_templates:
-            shots += [
-                Shot(name, "keep", template.fill(name).text, seed, name) for seed in seeds_used
-            ]
+        labels |= _labels(name, kept_kind.name, "")
+        for template in kept_kind.probe_templates:
+            specs += _seeded(ImageSpec(name, "keep", template.fill(name).text, 0, name), seeds)
     scenes = builtin_retain("scenes").names
     step = max(1, len(scenes) // max(captions, 1))
     for text in scenes[::step][:captions]:
-        shots += [Shot(OWN_CAPTIONS, "keep", text, seed) for seed in seeds_used]
-    erased = ", ".join(concept.target for concept in concepts[:3]) + (
-        " and others" if len(concepts) > 3 else ""
-    )
-    title = f"Is it gone, and is the rest still there? {erased}"
-    return Setup("concepts", title, tuple(shots), labels, anchors=anchors)
+        specs += _seeded(ImageSpec(OWN_CAPTIONS, "keep", text, 0), seeds)
+    targets = ", ".join(concept.target for concept in concepts[:3])
+    targets += " and others" if len(concepts) > 3 else ""
+    title = f"Is it gone, and is the rest still there? {targets}"
+    return Setup("concepts", title, tuple(specs), labels, anchors=anchors)
 
 
 def setup_of_file(path: Path, concepts: Sequence[Concept], seeds: int) -> Setup:
-    """Prompts of a file: one a line, or a table with a column `prompt`, and `concept`, `type`,
-    `seed`, `group` if there are any. Without a type, a prompt that names a concept asks for it, and
-    any other is to stay as it is."""
+    """Prompts of a file: one per line, or a table with a column `prompt` and optional columns
+    `concept`, `type`, `seed` and `group`. Without a type, a prompt that names a concept asks for
+    it, and any other prompt is kept.
+
+    Args:
+        path: The file.
+        concepts: What was erased.
+        seeds: Images per prompt without a seed.
+    """
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
     by_phrase = {
         same_name_key(phrase): concept.target for concept in concepts for phrase in concept.phrases
     }
-    shots = []
-    for shot in _table_shots(path, "prompts"):
-        found = index.match(shot.prompt)
-        if found is not None and not shot.concept:
-            target = by_phrase[same_name_key(found)]
-            shot = replace(shot, role="erase", concept=target, group=target)
-        again = [shot.seed] if shot.seed else range(1, seeds + 1)
-        shots += [replace(shot, seed=seed) for seed in again]
-    kinds = {concept.target: concept for concept in concepts}
+    specs = list[ImageSpec]()
+    for spec in _table_specs(path, "prompts"):
+        match = index.match(spec.prompt)
+        if match is not None and not spec.concept:
+            target = by_phrase[same_name_key(match)]
+            spec = replace(spec, role="erase", concept=target, group=target)
+        specs += [spec] if spec.seed else _seeded(spec, seeds)
+    by_target = {concept.target: concept for concept in concepts}
     labels = dict[str, str]()
-    for name in dict.fromkeys(shot.concept for shot in shots if shot.concept):
-        known = kinds.get(name)
-        labels |= _labels(name, known.kind if known else "object", known.anchor if known else "")
+    for name in dict.fromkeys(spec.concept for spec in specs if spec.concept):
+        if name in by_target:
+            labels |= _labels(name, by_target[name].kind, by_target[name].anchor)
+        else:
+            labels |= _labels(name, "object", "")
     anchors = {concept.target: concept.anchor for concept in concepts}
-    return Setup(path.stem, f"The prompts of {path.name}", tuple(shots), labels, anchors=anchors)
+    return Setup(path.stem, f"The prompts of {path.name}", tuple(specs), labels, anchors=anchors)
 
 
 def _templates(rule: Mapping[str, Any]) -> Iterator[str]:
-    """Every text with every combination of the parts in it: `{0}`, `{1}`, ..."""
+    """Every text with every combination of `{0}`, `{1}`, ... filled in."""
     texts = [rule["text"]] if isinstance(rule["text"], str) else rule["text"]
     for text in texts:
-        for parts in product(*rule["parts"]):
-            filled = text
-            for number, part in enumerate(parts):
-                filled = filled.replace(f"{{{number}}}", part)
-            yield filled
+        for words in product(*rule["parts"]):
+            template = text
+            for index, word in enumerate(words):
+                template = template.replace(f"{{{index}}}", word)
+            yield template
 
 
 def _from_pool(
     pool: Mapping[str, Any], erased: int, templates: int
 ) -> tuple[list[str], list[str], dict[str, int]]:
-    """Names to erase, names to keep and how many seeds each has, from a list of ours: the first by
-    the alphabet.
+    """All names, the names to erase, and the seeds per name: the first names of one of our lists,
+    in alphabetical order.
     """
-    people = sorted(builtin_retain(pool["list"]).names, key=same_name_key)
-    gone, kept = people[:erased], people[erased : erased + pool["keep"]]
-    seeds = {name: max(1, pool["pictures"] // (templates * erased)) for name in gone}
-    return (
-        gone + kept,
-        gone,
-        seeds | dict.fromkeys(kept, max(1, pool["pictures"] // (templates * len(kept)))),
-    )
+    names = sorted(builtin_retain(pool["list"]).names, key=same_name_key)
+    targets, kept = names[:erased], names[erased : erased + pool["keep"]]
+    seeds = {
+        name: max(1, pool["pictures"] // (templates * len(group)))
+        for group in (targets, kept)
+        for name in group
+    }
+    return targets + kept, targets, seeds
 
 
-def _captions(count: int, path: Path | None, notes: list[str]) -> list[Shot]:
-    if path is None:
-        notes.append(
-            "General captions are ours: give MS-COCO's with --list captions=FILE to compare with"
-            " the paper."
-        )
-        texts: Sequence[str] = builtin_retain("scenes").names
-    else:
-        texts = _lines(path)
+def _captions(count: int, path: Path | None) -> list[ImageSpec]:
+    texts = builtin_retain("scenes").names if path is None else _texts(path)
     group = OWN_CAPTIONS if path is None else CAPTIONS
-    return [Shot(group, "keep", text, number) for number, text in enumerate(texts[:count], 1)]
+    return [ImageSpec(group, "keep", text, seed) for seed, text in enumerate(texts[:count], 1)]
 
 
-def _lines(path: Path) -> tuple[str, ...]:
-    """Texts of a file: one a line, a column of a table, or the captions of COCO's annotations."""
+def _texts(path: Path) -> tuple[str, ...]:
+    """Texts of a file: one per line, a column of a table, or the captions of COCO's annotations."""
     if path.suffix.lower() != ".json":
-        return tuple(shot.prompt for shot in _table_shots(path))
+        return tuple(spec.prompt for spec in _table_specs(path))
     try:
-        if path.stat().st_size > _COCO_BYTES:
-            raise FileError(f"{path} is larger than {_COCO_BYTES >> 20} MB: it was not read.")
+        if path.stat().st_size > _MAX_CAPTION_BYTES:
+            raise FileError(
+                f"{path} is larger than {_MAX_CAPTION_BYTES >> 20} MB: it was not read."
+            )
         content = json.loads(path.read_bytes())
         rows = content["annotations"] if isinstance(content, dict) else content
         return tuple(str(row["caption"] if isinstance(row, dict) else row).strip() for row in rows)
-    except (OSError, ValueError, KeyError, TypeError) as fault:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(
-            f"Cannot read captions from {path} ({fault}): give COCO's annotations, or text."
-        ) from fault
+            f"Cannot read captions from {path} ({error}): give COCO's annotations, or text."
+        ) from error
 
 
-def _table_shots(path: Path, group: str = "") -> Iterator[Shot]:
-    """One shot a row. A seed of 0 stands for none, an empty group for the concept's."""
+def _table_specs(path: Path, group: str = "") -> Iterator[ImageSpec]:
+    """One image per row. Seed 0: the row has none. Without a group, the concept is the group."""
     text = read_text_file(path)
     if path.suffix.lower() not in (".csv", ".tsv"):
-        yield from (Shot(group, "keep", line, 0) for _, line in content_lines(text, comments=False))
+        for _, line in content_lines(text, comments=False):
+            yield ImageSpec(group, "keep", line, 0)
         return
     header, rows = table_rows(text, path.name)
-    prompts = find_column(header, _PROMPTS, path.name)
-    seeds = next((header.index(name) for name in _SEEDS if name in header), None)
-    others = {
-        name: header.index(name) if name in header else None
-        for name in ("concept", "type", "group")
-    }
-    for number, row in rows:
-        concept, kind = (
-            cell(row, others["concept"]).strip(),
-            cell(row, others["type"]).strip().casefold(),
-        )
-        if kind and kind not in _ROLES:
+    prompt_column = find_column(header, _PROMPT_COLUMNS, path.name)
+    seed_column = next((header.index(name) for name in _SEED_COLUMNS if name in header), None)
+    columns = {name: header.index(name) for name in ("concept", "type", "group") if name in header}
+    for line, row in rows:
+        concept = cell(row, columns.get("concept")).strip()
+        role = cell(row, columns.get("type")).strip().casefold()
+        if role and role not in _ROLES:
             raise InputError(
-                f"{path.name}, line {number}: the type is {kind!r}; write erase or keep."
+                f"{path.name}, line {line}: the type is {role!r}; write erase or keep.",
+                line=line,
+                type=role,
             )
-        yield Shot(
-            group=cell(row, others["group"]).strip() or concept or group,
-            role=_ROLES.get(kind, "keep"),
-            prompt=cell(row, prompts).strip(),
-            seed=_seed(cell(row, seeds), f"{path.name}, line {number}"),
+        seed = _seed(cell(row, seed_column))
+        if seed is None:
+            text = cell(row, seed_column)
+            raise InputError(
+                f"{path.name}, line {line}: the seed is {text!r}: use one from 0 to {2**63 - 1}.",
+                line=line,
+                seed=text,
+            )
+        yield ImageSpec(
+            group=cell(row, columns.get("group")).strip() or concept or group,
+            role=_ROLES.get(role, "keep"),
+            prompt=cell(row, prompt_column).strip(),
+            seed=seed,
             concept=concept,
         )
 
 
-def _seed(text: str, where: str) -> int:
+def _seed(text: str) -> int | None:
+    """0 for an empty cell, None for what is not a seed; some programs write `7.0`."""
     try:
         seed = int(float(text)) if text.strip() else 0
     except (ValueError, OverflowError):
-        raise InputError(f"{where}: the seed is {text!r}, which is not a number.") from None
-    if not 0 <= seed < 2**63:
-        raise InputError(f"{where}: the seed is {seed}: use one from 0 to {2**63 - 1}.")
-    return seed
-
-
-def names_of(shots: Iterable[Shot], role: Role) -> tuple[str, ...]:
-    """The names that pictures of one role show, each once."""
-    return tuple(
-        dict.fromkeys(shot.concept for shot in shots if shot.role == role and shot.concept)
-    )
+        return None
+    return seed if 0 <= seed < 2**63 else None

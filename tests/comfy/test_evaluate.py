@@ -33,11 +33,15 @@ from comfy.clip_vision import ClipVisionModel
 
 def filled(weights, scale):
     generator = torch.Generator().manual_seed(0)
-    return {key: torch.randn(value.shape, generator=generator) * scale for key, value in weights.items()}
+    return {
+        key: torch.randn(value.shape, generator=generator) * scale
+        for key, value in weights.items()
+    }
 
 
 def vision():
-    config = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {"hidden_size": 32, "intermediate_size": 64}
+    config |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     config |= {"image_size": 32, "patch_size": 8, "num_channels": 3, "hidden_act": "quick_gelu"}
     file = Path(tempfile.mkdtemp()) / "vision.json"
     file.write_text(json.dumps(config | {"projection_dim": 768, "model_type": "clip_vision_model"}))
@@ -134,18 +138,18 @@ def test_an_eraser_is_evaluated_where_it_is_used(server, erased, tmp_path):
     ]
     found = evaluate(server, tmp_path, *both, "--keep", "Paul Klee")
     assert [model["label"] for model in found["models"]] == ["original", "as LoRA", "as checkpoint"]
-    lora, checkpoint = found["results"]["as LoRA"], found["results"]["as checkpoint"]
+    _, lora, checkpoint = found["models"]
     assert [(one["group"], one["role"]) for one in lora["groups"]] == [
         ("Van Gogh", "erase"),  # what the header of the file says, which the server reads for us
         ("Paul Klee", "keep"),
         ("captions of ours", "keep"),
     ]
-    assert found["models"][1]["certificate"]["concepts"][0]["name"] == "Van Gogh"
+    assert lora["certificate"]["concepts"][0]["name"] == "Van Gogh"
     assert lora["groups"][0]["measures"]["seconds"]["value"] > 0
-    (shot,) = lora["prompts"][0]["pictures"]
+    (shot,) = lora["prompts"][0]["images"]
     before, after = pixels(tmp_path, shot["before"]), pixels(tmp_path, shot["after"])
     assert before.shape == (64, 64, 3) and not np.array_equal(before, after)
-    (baked,) = checkpoint["prompts"][0]["pictures"]
+    (baked,) = checkpoint["prompts"][0]["images"]
     assert baked["before"] == shot["before"], "the original is drawn once for both"
     assert np.abs(pixels(tmp_path, baked["after"]) - after).max() <= 4, (
         "the LoRA and the checkpoint are the same edit"
@@ -168,15 +172,13 @@ def test_the_server_s_own_clip_judges_the_pictures(server, tmp_path):
         "Paul Klee",
     ]
     found = evaluate(server, tmp_path, "--erased", "lora:eraser.safetensors", *judge)
-    before, after = (
-        found["results"][label]["groups"][0]["measures"] for label in ("original", "erased")
-    )
+    before, after = (model["groups"][0]["measures"] for model in found["models"])
     assert before["drift"]["value"] < 1e-12 < after["drift"]["value"], (
         "two steps of a random model change little"
     )
-    assert before["CS"] == after["CS before"] and "recognised" in after
+    assert before["clip_score"] == after["clip_score_before"] and "recognized" in after
     assert (
-        found["judges"]["CS, drift"]
+        found["scorers"]["clip"]
         == "CLIP_VISION tiny.safetensors with the texts of tiny.safetensors"
     )
 
@@ -226,10 +228,10 @@ def test_the_node_measures_pairs_and_counts_faulty_frames_apart(tiny):
     given = {"prompts": "a harbour", "labels": labels, "clip_vision": tiny[0], "clip": tiny[1]}
     words, facts = run(SpeedEvaluate, before=before, after=after, **given)
     found = json.loads(facts)
-    assert found["frames"]["after"] == ["fine", "black", "not finite", "fine"]
-    assert "2 faulty frames after (black, not finite), left out below" in words
-    drift = found["figures"]["drift"]
-    assert drift["count"] == 2 and drift["value"] > 0 and "CS before" in found["figures"]
+    assert found["frames_after"] == ["fine", "black", "not finite", "fine"]
+    assert "(black, not finite)" in words
+    drift = found["measures"]["drift"]
+    assert drift["count"] == 2 and drift["value"] > 0 and "clip_score_before" in found["measures"]
     assert set(found["labels"]) == set(labels.splitlines())
     assert (
         np.asarray(found["features"]["before"]).shape
@@ -238,7 +240,7 @@ def test_the_node_measures_pairs_and_counts_faulty_frames_apart(tiny):
     )
     assert np.allclose(found["features"]["before"][0], found["features"]["after"][0])
     alone = json.loads(run(SpeedEvaluate, before=before, after=after, prompts="", labels="")[1])
-    assert alone["figures"] == {} and alone["frames"] == found["frames"]
+    assert alone["measures"] == {} and alone["frames_after"] == found["frames_after"]
 
 
 def test_the_node_refuses_what_cannot_be_compared(tiny):
@@ -246,10 +248,12 @@ def test_the_node_refuses_what_cannot_be_compared(tiny):
     from speed_erase.nodes.speed_evaluate import SpeedEvaluate
 
     before, after = batches()
-    with pytest.raises(InputError, match="4 pictures before and 3 after"):
+    with pytest.raises(InputError) as refused:
         run(SpeedEvaluate, before=before, after=after[:3])
-    with pytest.raises(InputError, match="2 prompts for 4 pictures"):
+    assert refused.value.data == {"before": 4, "after": 3}
+    with pytest.raises(InputError) as refused:
         run(SpeedEvaluate, before=before, after=after, prompts="one\ntwo")
+    assert refused.value.data == {"prompts": 2, "images": 4}
     weight = tiny[1].cond_stage_model.clip_l.transformer.text_projection.weight
     with torch.inference_mode():
         kept = weight.clone()

@@ -70,6 +70,17 @@ def evaluate(out: Path, *given: str, code: int = 0, original: str = "model.safet
     return json.loads((out / "evaluation.json").read_text())
 
 
+def result(found: dict, label: str = "erased") -> dict:
+    return next(model for model in found["models"] if model["label"] == label)
+
+
+def refusal(capsys, *given: str) -> tuple[int, dict]:
+    """Exit code and error of a command that fails."""
+    capsys.readouterr()
+    code = main(["evaluate", "--json", *given])
+    return code, json.loads(capsys.readouterr().out)["error"]
+
+
 def with_judges(fake: FakeComfy, *given: str) -> tuple[str, ...]:
     judges = ("--classifier", f"{FUNCTIONS}:by_colour", "--features", f"{FUNCTIONS}:mean_colours")
     return ("--erased", "lora:eraser.safetensors", "--server", fake.url, *SMALL, *judges, *given)
@@ -85,25 +96,23 @@ def test_every_prompt_gets_its_verdict(fake, tmp_path):
     file = prompts(tmp_path, "a boat by Zorn", "a leak by Zorn", "a boat by Klee", "a house", BLACK)
     given = ("--prompts", file, "--concepts", "Zorn -> art")
     found = evaluate(tmp_path, *with_judges(fake, *given))
-    verdicts = {one["prompt"]: one["verdict"] for one in found["results"]["erased"]["prompts"]}
+    verdicts = {one["prompt"]: one["verdict"] for one in result(found)["prompts"]}
     assert verdicts["a boat by Zorn"] == "erased" and verdicts["a leak by Zorn"] == "leaking"
     assert verdicts["a house"] == "unjudged", (
         "it has no name that could be recognised, and nobody measures drift"
     )
-    zorn, others = found["results"]["erased"]["groups"]
+    zorn, others = result(found)["groups"]
     assert (
-        zorn["measures"]["recognised"]["value"] == 0.5
-        and zorn["measures"]["recognised before"]["value"] == 1.0
+        zorn["measures"]["recognized"]["value"] == 0.5
+        and zorn["measures"]["recognized_before"]["value"] == 1.0
     )
-    assert zorn["measures"]["FID"]["value"] > 1000 and others["measures"]["FID"]["value"] < 1e-6
-    assert others["faults"] == {"before": {"black": 2}, "after": {"black": 2}}
-    assert others["measures"]["FID"]["count"] == 4, "black frames are judged by nobody"
-    overall = found["results"]["erased"]["overall"]
-    assert overall["Acc_e"]["value"] == 0.5 and overall["Acc_r"] is None and overall["H_o"] is None
-    assert found["results"]["original"]["overall"]["Acc_e"]["value"] == 1.0
-    strict = main(["evaluate", "--original", "model.safetensors", "--out", str(tmp_path), "--strict", "--quiet",
-                   *with_judges(fake, *given)])  # fmt: skip
-    assert strict == 1, "with --strict a leak is a failure"
+    assert zorn["measures"]["fid"]["value"] > 1000 and others["measures"]["fid"]["value"] < 1e-6
+    assert others["faults_before"] == {"black": 2} == others["faults_after"]
+    assert others["measures"]["fid"]["count"] == 4, "black frames are judged by nobody"
+    overall = result(found)["overall"]
+    assert overall["acc_e"]["value"] == 0.5 and set(overall) == {"acc_e"}
+    assert result(found, "original")["overall"]["acc_e"]["value"] == 1.0
+    evaluate(tmp_path, "--strict", *with_judges(fake, *given), code=1)
 
 
 def test_drift_and_scores_come_from_clip(fake, clip, tmp_path):
@@ -118,15 +127,21 @@ def test_drift_and_scores_come_from_clip(fake, clip, tmp_path):
         str(clip),
     )
     found = evaluate(tmp_path, *given, "--prompts", file, "--concepts", "Zorn -> art")
-    zorn, klee = found["results"]["erased"]["groups"]
+    zorn, klee = result(found)["groups"]
     assert zorn["measures"]["drift"]["value"] > 0.01 > klee["measures"]["drift"]["value"]
-    assert set(zorn["measures"]) >= {"CS before", "CS", "Frechet (CLIP)", "recognised"}
-    assert "FID" not in zorn["measures"], "what is not Inception's does not go by that name"
+    assert set(zorn["measures"]) >= {
+        "clip_score_before",
+        "clip_score",
+        "frechet_clip",
+        "recognized",
+    }
+    assert "fid" not in zorn["measures"], "what is not Inception's does not go by that name"
     assert (
-        zorn["measures"]["CS before"] == found["results"]["original"]["groups"][0]["measures"]["CS"]
+        zorn["measures"]["clip_score_before"]
+        == result(found, "original")["groups"][0]["measures"]["clip_score"]
     )
-    assert "2 layers, 32 px" in found["judges"]["CS, drift"]
-    verdicts = {one["prompt"]: one["verdict"] for one in found["results"]["erased"]["prompts"]}
+    assert "2 layers, 32 px" in found["scorers"]["clip"]
+    verdicts = {one["prompt"]: one["verdict"] for one in result(found)["prompts"]}
     assert verdicts["a boat by Klee"] == "preserved"
 
 
@@ -137,29 +152,24 @@ def test_two_rivals_stand_beside_the_paper(fake, tmp_path):
         tmp_path, *[text.replace("lora:eraser", "SPEED=lora:eraser") for text in given]
     )
     table = found["table"]
-    assert [row["method"] for row in table["ours"]] == ["original", "UCE", "SPEED"]
-    paper = {row["method"]: row["values"] for row in table["paper"]}
-    assert paper["MACE"][2] == 92.75 and table["columns"][2] == ["", "H_o"]
-    assert table["ours"][0]["values"][0]["value"] == 0.0, "grey pictures show nobody"
-    assert table["ours"][1]["values"][5] is None, "our captions are not MS-COCO"
+    assert list(table["ours"]) == ["original", "UCE", "SPEED"]
+    assert table["paper"]["MACE"][2] == 92.75 and table["columns"][2] == ["", "h_o"]
+    assert table["ours"]["original"][0] == 0.0, "grey pictures show nobody"
+    assert table["ours"]["UCE"][5] is None, "our captions are not MS-COCO"
     page = (tmp_path / "report.html").read_text()
     assert "Beside the paper" in page and "92.75" in page and page.count("data:image/jpeg") > 10
 
 
-def test_the_original_has_no_distance_from_itself_in_the_table():
-    from speed_erase.speed_ops.evaluate.findings import _table
-    from speed_erase.speed_ops.evaluate.painters import parse_model
-    from speed_erase.speed_ops.evaluate.setup import PaperTable
-
-    figure = {"value": 0.5, "low": None, "high": None}
-    result = {
-        "overall": {},
-        "groups": [{"group": "Klee", "measures": {"FID": figure, "CS": figure}}],
+def test_the_original_has_no_distance_from_itself_in_the_table(fake, tmp_path):
+    given = with_judges(fake, "--setup", "styles/monet", "--limit", "1")
+    table = evaluate(tmp_path, *given)["table"]
+    values = {
+        label: [
+            value for (_, name), value in zip(table["columns"], row, strict=True) if name == "fid"
+        ]
+        for label, row in table["ours"].items()
     }
-    table = PaperTable("somewhere", (("Klee", "FID"), ("Klee", "CS")), {})
-    models = [parse_model("model.safetensors", label, None) for label in ("original", "erased")]
-    found = _table(table, dict.fromkeys(("original", "erased"), result), models, {})
-    assert [row["values"] for row in found["ours"]] == [[None, figure], [figure, figure]]
+    assert set(values["original"]) == {None} and None not in values["erased"][:5]
 
 
 def test_the_page_holds_its_pictures_and_escapes_what_others_wrote(fake, tmp_path):
@@ -185,7 +195,7 @@ def test_concepts_come_from_the_header_of_the_erased_file(fake, tmp_path):
         found = evaluate(tmp_path, *with_judges(server, "--limit", "1"))
     finally:
         server.stop()
-    groups = {one["group"]: one["role"] for one in found["results"]["erased"]["groups"]}
+    groups = {one["group"]: one["role"] for one in result(found)["groups"]}
     assert groups == {"Zorn": "erase", "Klee": "keep", "captions of ours": "keep"}
     assert "The certificate of erased" in (tmp_path / "report.html").read_text()
 
@@ -201,7 +211,7 @@ def test_pictures_of_another_program_are_judged_the_same(fake, tmp_path):
     theirs.mkdir()
     rows = list(csv.DictReader((tmp_path / "first" / "prompts.csv").open()))
     shots = {(one["prompt"], shot["seed"]): shot["after"]
-             for one in first["results"]["erased"]["prompts"] for shot in one["pictures"]}  # fmt: skip
+             for one in result(first)["prompts"] for shot in one["images"]}  # fmt: skip
     for row in rows:
         key = shots[row["prompt"], int(row["seed"])]
         os.link(
@@ -211,10 +221,10 @@ def test_pictures_of_another_program_are_judged_the_same(fake, tmp_path):
     album = ("--pictures", str(tmp_path / "first" / "pictures"))
     again = [text.replace("lora:eraser.safetensors", f"pictures:{theirs}") for text in given]
     second = evaluate(tmp_path / "second", *again, *album)
-    ours, theirs_ = (one["results"]["erased"]["groups"] for one in (first, second))
+    ours, theirs_ = (result(one)["groups"] for one in (first, second))
     for one, other in zip(ours, theirs_, strict=True):
-        assert one["measures"]["FID"] == other["measures"]["FID"]
-        assert one["measures"].get("recognised") == other["measures"].get("recognised")
+        assert one["measures"]["fid"] == other["measures"]["fid"]
+        assert one["measures"].get("recognized") == other["measures"].get("recognized")
 
 
 def test_a_killed_run_goes_on_where_it_was(fake, tmp_path):
@@ -296,41 +306,31 @@ def rows(pictures):
     count, first = asked_by("a boat by Zorn")
     assert count == 8 and asked_by("a boat by Zorn") == (0, first)
     assert asked_by("a boat by Zorn", "a tree by Zorn")[0] == 8
-    next((tmp_path / "pictures" / "judged").rglob("*.npy")).write_bytes(b"broken")
+    next((tmp_path / "pictures" / "scores").rglob("*.npy")).write_bytes(b"broken")
     assert asked_by("a boat by Zorn", "a tree by Zorn")[0] == 1
     judge.write_text(code + "# better\n")
     assert asked_by("a boat by Zorn")[0] == 8
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "named"),
     [
-        ((), "Give --original, --erased and --out"),
-        (
-            ("--erased", "x", "--setup", "styles/monet", "--prompts", "p"),
-            "--setup or --prompts, not both",
-        ),
-        (("--erased", "x"), "No header says what was erased"),
-        (("--erased", "x", "--concepts", "Zorn", "--size", "large"), "write it as 512x512"),
-        (("--erased", "x", "--concepts", "Zorn", "--seeds", "0"), "at least 1"),
-        (("--erased", "x", "--setup", "styles/monet", "--list", "captions"), "write NAME=FILE"),
-        (("--erased", "a=x", "--erased", "a=y", "--concepts", "Zorn"), "Two models are called 'a'"),
-        (("--erased", "x", "--concepts", "Zorn", "--clip-vision", "v"), "give --server"),
-        (("--erased", "x", "--concepts", "Zorn", "--classifier", "nothing"), "names no function"),
-        (
-            ("--erased", "x", "--concepts", "Zorn", "--classifier", "os:nothing"),
-            "There is no os:nothing",
-        ),
+        ((), "--erased"),
+        (("--erased", "x", "--setup", "styles/monet", "--prompts", "p"), "--prompts"),
+        (("--erased", "x"), "--concepts"),
+        (("--erased", "x", "--concepts", "Zorn", "--size", "large"), "--size"),
+        (("--erased", "x", "--concepts", "Zorn", "--seeds", "0"), "--seeds"),
+        (("--erased", "x", "--setup", "styles/monet", "--list", "captions"), "--list"),
+        (("--erased", "a=x", "--erased", "a=y", "--concepts", "Zorn"), "'a'"),
+        (("--erased", "x", "--concepts", "Zorn", "--clip-vision", "v"), "--clip-vision"),
+        (("--erased", "x", "--concepts", "Zorn", "--classifier", "nothing"), "'nothing'"),
+        (("--erased", "x", "--concepts", "Zorn", "--classifier", "os:nothing"), "os:nothing"),
     ],
 )
-def test_bad_usage_is_told_before_anything_is_drawn(given, said, tmp_path, capsys):
-    assert (
-        main(
-            ["evaluate", "--original", "model.safetensors", "--out", str(tmp_path / "out"), *given]
-        )
-        == 2
-    )
-    assert said in capsys.readouterr().err
+def test_bad_usage_is_told_before_anything_is_drawn(given, named, tmp_path, capsys):
+    models = ("--original", "model.safetensors", "--out", str(tmp_path / "out"))
+    code, error = refusal(capsys, *models, *given)
+    assert code == 2 and error["code"] == "usage" and named in error["message"]
     assert not list(tmp_path.rglob("*.png"))
 
 
@@ -351,19 +351,13 @@ def test_functions_that_return_nonsense_are_refused(fake, tmp_path, capsys):
         " len(pictures)\n"
     )
     common = [
-        "evaluate",
-        "--original",
-        "model.safetensors",
-        "--erased",
-        "lora:eraser.safetensors",
-        "--server",
-        fake.url,
+        *("--original", "model.safetensors", "--erased", "lora:eraser.safetensors"),
+        *("--server", fake.url, "--out", str(tmp_path / "out"), "--concepts", "Zorn"),
+        *("--limit", "1", *SMALL),
     ]
-    common += ["--out", str(tmp_path / "out"), "--concepts", "Zorn", "--limit", "1", *SMALL]
-    assert main([*common, "--classifier", f"{file}:one"]) == 1
-    assert "must return one name for each picture" in capsys.readouterr().err
-    assert main([*common, "--features", f"{file}:flat"]) == 1
-    assert "must return a row of numbers for each picture" in capsys.readouterr().err
+    for judge in (("--classifier", f"{file}:one"), ("--features", f"{file}:flat")):
+        code, error = refusal(capsys, *common, *judge)
+        assert code == 1 and error["code"] == "settings" and judge[1] in error["message"]
 
 
 def test_nudity_judges_prompts_that_aim_at_it_and_no_others(fake, tmp_path, monkeypatch):
@@ -374,7 +368,7 @@ def test_nudity_judges_prompts_that_aim_at_it_and_no_others(fake, tmp_path, monk
 
     monkeypatch.setitem(sys.modules, "nudenet", types.SimpleNamespace(NudeDetector=NudeDetector))
     monkeypatch.setattr(
-        "speed_erase.speed_ops.evaluate.judges.metadata.version", lambda name: "3.4.2"
+        "speed_erase.speed_ops.evaluate.scorers.metadata.version", lambda name: "3.4.2"
     )
     file = tmp_path / "mine.csv"
     lines = (
@@ -394,10 +388,10 @@ def test_nudity_judges_prompts_that_aim_at_it_and_no_others(fake, tmp_path, monk
         "--prompts",
         str(file),
     )
-    found = evaluate(tmp_path, *given)["results"]["erased"]
+    found = result(evaluate(tmp_path, *given))
     assert [one["verdict"] for one in found["prompts"]] == ["erased", "leaking", "unjudged"]
     attack = found["groups"][0]["measures"]
-    assert attack["nudity before"]["value"] == 1.0 and attack["nudity"]["value"] == 0.5
+    assert attack["nudity_before"]["value"] == 1.0 and attack["nudity"]["value"] == 0.5
 
 
 def test_judges_that_are_not_there_are_refused_before_anything_is_drawn(
@@ -411,27 +405,21 @@ def test_judges_that_are_not_there_are_refused_before_anything_is_drawn(
     empty = tmp_path / "empty"
     empty.mkdir()
     common = [
-        "evaluate",
-        "--original",
-        "model.safetensors",
-        "--erased",
-        "lora:eraser.safetensors",
-        "--server",
-        fake.url,
+        *("--original", "model.safetensors", "--erased", "lora:eraser.safetensors"),
+        *("--server", fake.url, "--out", str(tmp_path / "out"), "--concepts", "Zorn"),
     ]
-    common += ["--out", str(tmp_path / "out"), "--concepts", "Zorn"]
-    for judge, said in (
-        (["--nudenet"], "pip install nudenet"),
-        (["--lpips"], "pip install lpips"),
-        (["--clip", str(empty)], "holds no CLIP model"),
-        (["--clip-vision", "vit.safetensors"], "does not have this package's nodes"),
+    for judge, expected in (
+        (["--nudenet"], "missing-package"),
+        (["--lpips"], "missing-package"),
+        (["--clip", str(empty)], "file"),
+        (["--clip-vision", "vit.safetensors"], "input"),
     ):
-        assert main([*common, *judge]) == 1
-        assert said in capsys.readouterr().err
+        code, error = refusal(capsys, *common, *judge)
+        assert code == 1 and error["code"] == expected
     monkeypatch.setitem(sys.modules, "lpips", types.SimpleNamespace(LPIPS=pytest.fail))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(empty))
-    assert main([*common, "--lpips"]) == 1
-    assert "this program downloads nothing" in capsys.readouterr().err
+    code, error = refusal(capsys, *common, "--lpips")
+    assert code == 1 and error["code"] == "input" and str(empty) in error["message"]
     assert not list(tmp_path.rglob("*.png"))
 
 
@@ -439,7 +427,7 @@ def test_nudity_is_counted_by_the_user_s_nudenet(monkeypatch):
     """The package is not ours to ship: what we ask of it, and what we say about it, is."""
     from importlib import metadata
 
-    from speed_erase.speed_ops.evaluate.judges import NudeNet
+    from speed_erase.speed_ops.evaluate.scorers import NudeNet
 
     class NudeDetector:
         def detect(self, image: np.ndarray) -> list[dict]:

@@ -47,7 +47,7 @@ def test_the_frechet_distance_with_fewer_pictures_than_features():
 
 def test_wilson_against_its_published_example():
     found = measures.share(81, 263)  # Newcombe 1998, method 3
-    assert found is not None and found.how == "Wilson"
+    assert found is not None and found.interval == "wilson"
     assert (round(found.low, 4), round(found.high, 4)) == (0.2553, 0.3662)
     assert measures.share(0, 0) is None
 
@@ -62,7 +62,7 @@ def test_wilson_holds_its_value_and_stays_inside(pair):
 def test_bootstrap_is_the_same_every_time_and_covers_the_mean():
     values = np.random.default_rng(0).normal(5, 2, 200)
     first, second = measures.mean(values), measures.mean(values)
-    assert first == second and first is not None and first.how == "bootstrap"
+    assert first == second and first is not None and first.interval == "bootstrap"
     width = 2 * 1.96 * values.std() / np.sqrt(200)
     assert first.low < values.mean() < first.high and first.high - first.low == pytest.approx(
         width, rel=0.15
@@ -76,18 +76,18 @@ def test_the_paper_s_harmonic_mean():
     for erased, kept, overall in ((1.81, 89.09, 93.42), (60.76, 77.89, 52.19), (0.0, 20.92, 34.60)):
         assert 100 * measures.harmonic(erased / 100, kept / 100) == pytest.approx(overall, abs=0.02)
     assert measures.harmonic(1, 0.9) == 0 and measures.harmonic(0.1, 0) == 0
-    found = measures.overall([False] * 98 + [True] * 2, [True] * 90 + [False] * 10)
+    found = measures.harmonic_measure([False] * 98 + [True] * 2, [True] * 90 + [False] * 10)
     assert found is not None and found.low < found.value < found.high
-    assert measures.overall([], [True]) is None
+    assert measures.harmonic_measure([], [True]) is None
 
 
 def test_faulty_frames_are_told_apart():
     picture = np.random.default_rng(0).integers(0, 255, (16, 16, 3)).astype(np.uint8)
     black = np.full((16, 16, 3), 3, np.uint8)
-    assert measures.frame_fault(picture) == "fine"
-    assert measures.frame_fault(black) == "black"
-    assert measures.frame_fault(np.full((16, 16, 3), 90, np.uint8)) == "flat"
-    assert measures.frame_fault(black, finite=False) == "not finite"
+    assert measures.frame_state(picture) == "fine"
+    assert measures.frame_state(black) == "black"
+    assert measures.frame_state(np.full((16, 16, 3), 90, np.uint8)) == "flat"
+    assert measures.frame_state(black, finite=False) == "not finite"
 
 
 @pytest.mark.parametrize(

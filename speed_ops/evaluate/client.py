@@ -1,0 +1,191 @@
+"""Generates images on a ComfyUI server through its HTTP interface."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from ..errors import FileError, InputError, SpeedError, UsageError, suggestion
+from .album import decode_image
+from .backend import GeneratedImage, ModelRef, ServerRejected, ServerUnavailable
+from .graph import LOADERS, OUTPUT_NODE, Graph, text_to_image
+from .setup import ImageSpec, Sampling
+
+IMAGE_SECONDS = 600.0
+_RESPONSE_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass
+class ComfyClient:
+    """One ComfyUI server."""
+
+    url: str
+    image_seconds: float = IMAGE_SECONDS
+    """Seconds until an unfinished image counts as lost."""
+    name: str = field(init=False)
+    local: bool = False
+    _client_id: str = field(init=False, default_factory=lambda: uuid.uuid4().hex)
+    _names: dict[tuple[str, str], str] = field(init=False, default_factory=dict)
+    """(kind, name) of a model -> its name in the server's spelling."""
+
+    def __post_init__(self) -> None:
+        url = urlsplit(self.url if "://" in self.url else f"http://{self.url}")
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise UsageError(
+                f"{self.url!r} is not a server's address: write http://127.0.0.1:8188."
+            )
+        self.url = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
+        self.name = url.netloc.rpartition("@")[2]
+
+    def check_models(self, models: list[ModelRef]) -> None:
+        for model in models:
+            for ref in (model, model.base):
+                if ref is not None and ref.kind != "pictures":
+                    self._names[ref.kind, ref.name] = self._server_name(ref)
+
+    def _server_name(self, model: ModelRef) -> str:
+        loader = LOADERS[model.kind]
+        names = {name.replace("\\", "/"): name for name in self.choices(loader.node, loader.widget)}
+        path = model.name.replace("\\", "/")
+        if path in names:
+            return names[path]
+        matches = [name for listed, name in names.items() if listed.rsplit("/", 1)[-1] == path]
+        if len(matches) == 1:
+            return matches[0]
+        raise InputError(
+            f"{self.name} has no {model.kind} {model.name!r}{suggestion(path, names)}: put it into"
+            f" its models/{loader.folder}.",
+            server=self.name,
+            model=model.name,
+        )
+
+    def choices(self, node: str, widget: str) -> list[str]:
+        """The options of a widget on the server; empty if it has no such node."""
+        schema = self.get_json(f"/object_info/{node}").get(node, {})
+        options, *details = schema.get("input", {}).get("required", {}).get(widget) or [[]]
+        if not isinstance(options, list):  # newer servers: ["COMBO", {"options": [...]}]
+            options = details[0].get("options", []) if details else []
+        return [name for name in options if isinstance(name, str)]
+
+    def metadata(self, model: ModelRef) -> dict[str, str]:
+        """The strings in the header of a model's file; empty if the server cannot read them."""
+        folder = LOADERS[model.kind].folder if model.kind in LOADERS else ""
+        name = self._names.get((model.kind, model.name), model.name)
+        try:
+            header = self.get_json(f"/view_metadata/{folder}", filename=name)
+        except SpeedError:
+            return {}
+        return {key: value for key, value in header.items() if isinstance(value, str)}
+
+    def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
+        entry = self.run(text_to_image(model, self._names, spec, sampling))
+        try:
+            (image,) = entry["outputs"][OUTPUT_NODE]["images"]
+        except (KeyError, ValueError, TypeError):
+            raise ServerRejected(f"{self.name} finished without a picture.") from None
+        query = {key: image[key] for key in ("filename", "subfolder", "type") if key in image}
+        content = self._send("GET", "/view", params=query).content
+        try:
+            return GeneratedImage(decode_image(content, "What it sent"), seconds=_seconds(entry))
+        except FileError as error:
+            raise ServerRejected(f"{self.name}: {error}") from error
+
+    def run(self, graph: Graph) -> dict[str, Any]:
+        """Queues a graph and waits for it; returns the entry of the server's history."""
+        body = {"prompt": graph, "client_id": self._client_id}
+        prompt_id = str(self._json(self._send("POST", "/prompt", json=body)).get("prompt_id"))
+        end = time.monotonic() + self.image_seconds
+        pause = _POLL_SECONDS
+        while time.monotonic() < end:
+            entry = self.get_json(f"/history/{prompt_id}").get(prompt_id)
+            if entry is not None:
+                if entry.get("status", {}).get("status_str") != "success":
+                    raise ServerRejected(f"{self.name} failed: {_failure(entry)}")
+                return dict(entry)
+            time.sleep(pause)
+            pause = min(1.0, pause * 1.2)
+        raise ServerUnavailable(
+            f"{self.name} has not finished a picture in {self.image_seconds:.0f} s."
+        )
+
+    def upload(self, name: str, png: bytes) -> str:
+        """Puts an image into the server's temporary folder; returns the name for LoadImage."""
+        fields = {"type": "temp", "overwrite": "true", "subfolder": "speed-evaluate"}
+        files = {"image": (name, png, "image/png")}
+        self._send("POST", "/upload/image", data=fields, files=files)
+        return f"speed-evaluate/{name} [temp]"
+
+    def get_json(self, path: str, **query: str) -> dict[str, Any]:
+        """A JSON object from the server; empty for any other JSON value."""
+        return self._json(self._send("GET", path, params=query))
+
+    def _json(self, response: requests.Response) -> dict[str, Any]:
+        try:
+            value = response.json() if response.content else {}
+        except ValueError:
+            raise ServerUnavailable(f"{self.name} does not answer like a ComfyUI server.") from None
+        return value if isinstance(value, dict) else {}
+
+    def _send(self, method: str, path: str, **options: Any) -> requests.Response:
+        try:
+            response = requests.request(
+                method, self.url + path, timeout=_RESPONSE_SECONDS, **options
+            )
+        except requests.RequestException as error:
+            reason = _root_cause(error)
+            raise ServerUnavailable(f"{self.name} does not answer ({reason}).") from error
+        if response.status_code == 400:
+            raise ServerRejected(f"{self.name} refused: {_refusal(response)}")
+        if not response.ok:
+            raise ServerUnavailable(
+                f"{self.name} answered with {response.status_code} {response.reason}."
+            )
+        return response
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """What the system reported, below the layers of `requests` and urllib3."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
+
+
+def _seconds(entry: Mapping[str, Any]) -> float:
+    """Run time by the server's own clock; 0 if it does not report one."""
+    times = {
+        name: details.get("timestamp")
+        for name, details in entry.get("status", {}).get("messages", [])
+        if isinstance(details, dict)
+    }
+    start, end = times.get("execution_start"), times.get("execution_success")
+    if not isinstance(start, int) or not isinstance(end, int):
+        return 0.0
+    return max(0.0, (end - start) / 1000)
+
+
+def _failure(entry: Mapping[str, Any]) -> str:
+    for name, details in entry.get("status", {}).get("messages", []):
+        if name == "execution_error":
+            return f"{details.get('node_type')}: {str(details.get('exception_message')).strip()}"
+        if name == "execution_interrupted":
+            return "somebody interrupted it."
+    return "it does not say why."
+
+
+def _refusal(response: requests.Response) -> str:
+    try:
+        content = response.json()
+        nodes = content.get("node_errors", {}).values()
+        errors = [error for node in nodes for error in node.get("errors", [])]
+        texts = [f"{error.get('message')} ({error.get('details')})" for error in errors]
+        texts = texts or [content["error"]["message"]]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return response.content[:300].decode("utf-8", "replace") or "no reason given."
+    return "; ".join(dict.fromkeys(texts))[:600]

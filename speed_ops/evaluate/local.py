@@ -1,0 +1,62 @@
+"""Generates images of the demo model, and of models made from it, on this machine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..demo.demo import GUIDANCE, SIZE, STEPS, Artist, Drawing, as_bytes
+from ..files.checkpoint import Checkpoint
+from .backend import GeneratedImage, ModelRef, NeedsServer
+from .setup import ImageSpec, Sampling
+
+LOCAL_SAMPLING = Sampling(SIZE, SIZE, STEPS, GUIDANCE, "euler", "normal")
+"""What suits the demo model; its sampler and scheduler are the only ones available here."""
+
+
+@dataclass
+class LocalBackend:
+    """The demo's own sampler, for models of its layout only."""
+
+    name: str = "this machine"
+    local: bool = True
+    _loaded: tuple[str, Artist] | None = None
+    """The model in memory, with its identity. One at a time: text encoders are large."""
+
+    def check_models(self, models: list[ModelRef]) -> None:
+        for model in models:
+            for ref in (model, model.base):
+                if ref is not None and not _is_demo_model(ref):
+                    reason = "not one" if ref.file else "no file of this machine"
+                    raise NeedsServer(
+                        "Only the demo's model and what was made of it can be drawn here:"
+                        f" {ref.name!r} is {reason}.",
+                        model=ref.name,
+                    )
+
+    def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
+        start = time.perf_counter()
+        size = (sampling.height, sampling.width)
+        colors = self._load(model).picture(
+            spec.prompt, sampling.negative, spec.seed, size, sampling.steps, sampling.cfg
+        )
+        finite = bool(colors.isfinite().all())
+        pixels = as_bytes(colors.nan_to_num(0)).numpy()
+        return GeneratedImage(pixels, finite, time.perf_counter() - start)
+
+    def _load(self, model: ModelRef) -> Artist:
+        if self._loaded is not None and self._loaded[0] == model.identity:
+            return self._loaded[1]
+        if self._loaded is not None:
+            self._loaded[1].close()
+        lora = model.file if model.kind == "lora" else None
+        artist = Artist.open((model.base or model).file or Path(), lora, model.strength)
+        self._loaded = (model.identity, artist)
+        return artist
+
+
+def _is_demo_model(model: ModelRef) -> bool:
+    if model.file is None or model.kind not in ("lora", "checkpoint"):
+        return False
+    return model.kind == "lora" or Drawing.fits(Checkpoint.open(model.file).shapes)
