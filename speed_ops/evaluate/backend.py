@@ -77,7 +77,8 @@ def parse_model(
             raise NotFoundError(
                 f"There is no folder {name}: give the folder of the pictures that were drawn."
             )
-        return ModelRef(label, kind, name, _folder_identity(path), file=path)
+        identity = f"pictures {hashlib.sha256(files_state(path).encode()).hexdigest()}"
+        return ModelRef(label, kind, name, identity, file=path)
     file = path if path.exists() else None
     identity = f"name {kind or 'checkpoint'} {name}"
     if file is not None:
@@ -99,13 +100,8 @@ def parse_model(
     return ModelRef(label, kind, name, identity, strength, base, file)
 
 
-def _folder_identity(folder: Path) -> str:
-    """Changes when an image in the folder does."""
-    return f"pictures {hashlib.sha256(files_state(folder).encode()).hexdigest()}"
-
-
 def files_state(folder: Path) -> str:
-    """Names, sizes and times of the entries of a folder."""
+    """Names, sizes and times of the entries of a folder: changes when one of them does."""
     stats = ((file.name, file.stat()) for file in sorted(folder.iterdir()))
     return "\n".join(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)
 

@@ -64,11 +64,11 @@ class ServerClip:
             for index, pixels in enumerate(images[start : start + BATCH_SIZE]):
                 png = encode_png(pixels)
                 name = self.server.upload(f"{hashlib.sha256(png).hexdigest()[:32]}.png", png)
-                image: list[str | int] = [f"image {index}", 0]
-                graph[f"image {index}"] = node("LoadImage", image=name)
+                image: list[str | int] = [f"image{index}", 0]
+                graph[f"image{index}"] = node("LoadImage", image=name)
                 if batch:
-                    graph[f"batch {index}"] = node("ImageBatch", image1=batch, image2=image)
-                    image = [f"batch {index}", 0]
+                    graph[f"batch{index}"] = node("ImageBatch", image1=batch, image2=image)
+                    image = [f"batch{index}", 0]
                 batch = image
             inputs = {"clip_vision": ["clip", 0], "prompts": "", "labels": ""}
             graph["features"] = node(_FEATURE_NODE, before=batch, after=batch, **inputs)

@@ -371,21 +371,21 @@ def _table_specs(path: Path, group: str = "") -> Iterator[ImageSpec]:
     prompt_column = find_column(header, _PROMPT_COLUMNS, path.name)
     seed_column = next((header.index(name) for name in _SEED_COLUMNS if name in header), None)
     columns = {name: header.index(name) for name in ("concept", "type", "group") if name in header}
-    for line, row in rows:
+    for number, row in rows:
         concept = cell(row, columns.get("concept")).strip()
         role = cell(row, columns.get("type")).strip().casefold()
         if role and role not in _ROLES:
             raise InputError(
-                f"{path.name}, line {line}: the type is {role!r}; write erase or keep.",
-                line=line,
+                f"{path.name}, line {number}: the type is {role!r}; write erase or keep.",
+                line=number,
                 type=role,
             )
         seed = _seed(cell(row, seed_column))
         if seed is None:
             text = cell(row, seed_column)
             raise InputError(
-                f"{path.name}, line {line}: the seed is {text!r}: use one from 0 to {2**63 - 1}.",
-                line=line,
+                f"{path.name}, line {number}: the seed is {text!r}: use one from 0 to {2**63 - 1}.",
+                line=number,
                 seed=text,
             )
         yield ImageSpec(
