@@ -127,6 +127,7 @@ _PACKAGES = frozenset(
         "ray",
         "fsspec",
         "nudenet",
+        "requests",
         "lpips",
     ]
 )
