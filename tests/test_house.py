@@ -1,150 +1,251 @@
-"""The house: few rooms and modules, imports that go one way, and only the adapter knows the
-host.
-"""
+"""The house: imports go one way, rooms keep to themselves, and only hosts speak of flags and nodes."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-HOST = {"comfy", "comfy_extras", "folder_paths", "nodes", "server", "execution"}
-# From the ground up: a room may use those before it, never those after it.
+LIBRARY = ROOT / "speed_ops"
+COMFYUI = {"comfy", "comfy_extras", "folder_paths", "nodes", "server", "execution"}
+
+# From the ground up: a room or module may use those before it, never those after it.
 ORDER = (
-    *("errors", "progress"),
-    *("text", "models", "engine", "files", "recipe", "provenance", "encoders", "certificate"),
-    *("solver", "job", "pooled", "embed", "erase", "report", "checkpoints"),
+    *("errors", "progress", "inputs"),
+    *("text", "models", "engine", "files", "encoders", "certificate"),
+    *("job", "recipe", "provenance", "erasure", "model", "solver"),
+    *("embedder", "embed", "strength", "erase", "leak_probe"),
+    *("report", "checkpoints"),
     *("demo", "evaluate", "fleet", "cli"),
 )
-ALONE = {
-    "text": {"errors"},
-    "models": {"errors"},
-    "engine": {"errors", "progress"},
-    "encoders": {"errors", "progress", "text", "models", "files"},
-}
-"""Rooms that could be taken out of the house with these alone: the mathematics knows no text, text
-no mathematics.
-"""
+NEIGHBORS = {"demo", "evaluate", "fleet", "cli"}
+"""Rooms that use the library and that the library does without."""
+MAX_IMPORTS = 12
 
 
-def files(folder: str) -> list[Path]:
+def python_files(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def tree(path: Path) -> ast.Module:
+MODULES = [path for path in python_files("speed_ops") if path != LIBRARY / "__init__.py"]
+
+
+def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(path: Path) -> set[str]:
-    """Top-level names of the absolute imports anywhere in a file."""
-    found: set[str] = set()
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.add(node.module.split(".")[0])
-    return found
-
-
-def relative_levels(path: Path) -> set[int]:
-    return {node.level for node in ast.walk(tree(path)) if isinstance(node, ast.ImportFrom)}
-
-
 def room(path: Path) -> str:
-    """The room of a module of `speed_ops`, or the module itself where it stands in none."""
-    return path.relative_to(ROOT / "speed_ops").parts[0].removesuffix(".py")
+    """The room of a module of `speed_ops`, or the module itself where it is in none."""
+    return path.relative_to(LIBRARY).parts[0].removesuffix(".py")
+
+
+def our_imports(path: Path) -> Iterator[tuple[tuple[str, ...], int]]:
+    """(path below the repository, line) of every module of ours that a module imports."""
+    package = path.relative_to(ROOT).parts[:-1]
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - (node.level - 1)]
+            target = (*base, *(node.module.split(".") if node.module else ()))
+            if node.module:
+                yield target, node.lineno
+            else:
+                yield from (((*target, alias.name), node.lineno) for alias in node.names)
+
+
+def foreign_imports(path: Path) -> set[str]:
+    """Top-level names of the absolute imports anywhere in a file."""
+    names: set[str] = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names.add(node.module.split(".")[0])
+    return names
 
 
 def rooms_used(path: Path) -> Iterator[tuple[str, int]]:
-    """(room, line) of every relative import of a module of `speed_ops`, imports for type checkers
-    included.
-    """
-    package = path.relative_to(ROOT / "speed_ops").parts[:-1]
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - (node.level - 1)]
-            whole = (*base, *(node.module.split(".") if node.module else ()))
-            targets = [whole] if whole else [(alias.name,) for alias in node.names]
-            yield from ((target[0], node.lineno) for target in targets)
+    for target, line in our_imports(path):
+        if target[0] == "speed_ops" and len(target) > 1:
+            yield target[1], line
 
 
-MODULES = [path for path in files("speed_ops") if path != ROOT / "speed_ops" / "__init__.py"]
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize(
-    "path", files("speed_ops"), ids=lambda path: path.relative_to(ROOT).as_posix()
-)
-def test_the_engine_knows_no_host_and_looks_nowhere_up(path):
-    assert not imported(path) & (HOST | {"comfy_api", "speed_erase", "pickle"})
-    depth = len(path.relative_to(ROOT / "speed_ops").parts)
-    assert max(relative_levels(path), default=0) <= depth, "an import reaches out of speed_ops"
+@pytest.mark.parametrize("path", python_files("speed_ops"), ids=relative)
+def test_the_library_knows_no_host(path):
+    assert not foreign_imports(path) & (COMFYUI | {"comfy_api", "speed_erase", "pickle"})
+    assert all(target[0] == "speed_ops" for target, _ in our_imports(path))
 
 
-@pytest.mark.parametrize("path", files("nodes"), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_of_the_nodes_only_the_adapter_knows_the_host(path):
-    allowed = HOST - {"nodes"} if "host" in path.relative_to(ROOT).parts else set()
-    assert not imported(path) & (HOST - allowed)
+@pytest.mark.parametrize("path", python_files("nodes"), ids=relative)
+def test_only_the_adapter_knows_comfyui(path):
+    allowed = COMFYUI - {"nodes"} if "host" in path.relative_to(ROOT).parts else set()
+    assert not foreign_imports(path) & (COMFYUI - allowed)
 
 
 def test_the_adapter_does_know_it():
     """The negative control: the scan sees imports."""
-    assert any("comfy" in imported(path) for path in files("nodes"))
+    assert any("comfy" in foreign_imports(path) for path in python_files("nodes"))
 
 
-def test_dependence_goes_one_way():
-    rank = {name: place for place, name in enumerate(ORDER)}
+def test_imports_go_one_way():
+    rank = {name: index for index, name in enumerate(ORDER)}
+    assert {room(path) for path in MODULES} == set(ORDER), "the order lists every room"
     wrong = [
-        f"{path.relative_to(ROOT)}:{line} uses {used}"
+        f"{relative(path)}:{line} uses {used}"
         for path in MODULES
         for used, line in rooms_used(path)
-        if used != room(path)
-        and (rank[used] > rank[room(path)] or used not in ALONE.get(room(path), rank))
+        if rank[used] > rank[room(path)]
     ]
     assert not wrong
 
 
 def test_the_direction_is_really_looked_at():
     """The negative control: the scan finds the imports that there are."""
-    used = {used for used, _ in rooms_used(ROOT / "speed_ops" / "erase.py")}
-    assert used >= {"certificate", "engine", "embed", "job", "progress", "solver"}
+    used = {used for used, _ in rooms_used(LIBRARY / "erase.py")}
+    assert used >= {"embed", "solver", "erasure", "job"}
 
 
-def test_no_import_hides_inside_a_function():
-    """A cycle could be dodged so. The command line alone imports late, so that `--help` does not
-    wait for torch.
-    """
-    hidden = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in (*MODULES, *files("nodes"))
-        if "cli" not in path.relative_to(ROOT).parts
-        for function in ast.walk(tree(path))
+def test_the_library_does_without_its_neighbors():
+    wrong = [
+        f"{relative(path)}:{line} uses {used}"
+        for path in MODULES
+        if room(path) not in NEIGHBORS
+        for used, line in rooms_used(path)
+        if used in NEIGHBORS
+    ]
+    assert not wrong
+
+
+LOADED = """
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location(
+    "speed_erase", {root!r} + "/__init__.py", submodule_search_locations=[{root!r}]
+)
+sys.modules["speed_erase"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["speed_erase"])
+for name in {modules!r}:
+    importlib.import_module("speed_erase." + name)
+print(json.dumps([name for name in sys.modules if name.startswith("speed_erase.")]))
+"""
+
+
+def loaded_by(*modules: str) -> set[str]:
+    """Rooms and modules of `speed_ops` that a fresh interpreter loads with these modules."""
+    code = LOADED.format(root=str(ROOT), modules=list(modules))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = [name.split(".")[2:] for name in eval(done.stdout, {"__builtins__": {}})]
+    return {name[0] for name in names if name}
+
+
+def test_the_engine_and_the_certificate_load_nothing_else():
+    engine = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for name in ("engine", "certificate")
+        for path in (LIBRARY / name).glob("[a-z]*.py")
+    ]
+    assert len(engine) > 12
+    rooms = loaded_by("speed_ops.solver", *engine)
+    assert rooms == {"engine", "certificate", "errors", "progress", "inputs", "erasure", "solver"}
+    assert "text" in loaded_by("speed_ops.erase"), "negative control"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *python_files("nodes")], ids=relative)
+def test_no_module_needs_the_whole_house(path):
+    """More than a dozen imports of ours: the module does two things."""
+    targets = {target for target, _ in our_imports(path)}
+    if path.name == "__init__.py" and path.parent.name == "nodes":
+        targets = {target for target in targets if target[0] != "nodes"}  # it registers every node
+    assert len(targets) <= MAX_IMPORTS, sorted("/".join(target) for target in targets)
+
+
+def test_only_hosts_import_late():
+    """A cycle could be dodged this way. Hosts import late so that help and startup are fast."""
+    late = [
+        f"{relative(path)}:{node.lineno}"
+        for path in MODULES
+        if room(path) != "cli"
+        for function in ast.walk(parsed(path))
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
-    assert not hidden
+    assert not late
+
+
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+NODE = re.compile(r"\b(SPEED [A-Z]\w+|Concept List|Retain Set Loader|Save Erased Model)\b")
+
+
+def sentences(path: Path) -> Iterator[tuple[str, int]]:
+    """Every string of a module that is not documentation."""
+    tree = parsed(path)
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in documentation:
+                yield node.value, node.lineno
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if room(path) != "cli"], ids=relative)
+def test_the_library_names_no_flag_and_no_node(path):
+    named = [
+        f"line {line}: {match.group()}"
+        for text, line in sentences(path)
+        for match in (*FLAG.finditer(text), *NODE.finditer(text))
+    ]
+    assert not named
+
+
+def test_flags_and_nodes_are_found_where_they_are():
+    """The negative control."""
+    flags = [text for path in python_files("speed_ops/cli") for text, _ in sentences(path)]
+    nodes = [text for path in python_files("nodes") for text, _ in sentences(path)]
+    assert any(FLAG.search(text) for text in flags) and any(NODE.search(text) for text in nodes)
+
+
+def test_one_file_per_node():
+    for path in (ROOT / "nodes").glob("*.py"):
+        classes = [
+            node.name
+            for node in ast.walk(parsed(path))
+            if isinstance(node, ast.ClassDef)
+            and any(ast.unparse(base).endswith("ComfyNode") for base in node.bases)
+        ]
+        names = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in classes}
+        assert len(classes) <= 1 and names <= {path.stem}, path.name
+
+
+def test_one_file_per_command():
+    commands = importlib.import_module("speed_erase.speed_ops.cli.parser").COMMANDS
+    for module in commands:
+        assert (LIBRARY / "cli" / f"{module.__name__.rpartition('.')[2]}.py").is_file()
+    assert len(commands) == len(set(commands)) > 8
 
 
 def test_every_room_has_its_tests():
-    rooms = {
-        path.name for path in (ROOT / "speed_ops").iterdir() if (path / "__init__.py").is_file()
-    }
-    assert rooms | {"nodes", "comfy", "browser"} <= {
-        path.name for path in (ROOT / "tests").iterdir() if path.is_dir()
-    }
+    rooms = {path.name for path in LIBRARY.iterdir() if (path / "__init__.py").is_file()}
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    assert rooms | {"nodes", "comfy", "browser"} <= folders
 
 
 def test_the_map_in_contributing_leads_somewhere():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = [row.split("|")[2] for row in page.splitlines() if row.startswith("| ") and "`" in row]
-    places = [place for row in rows for place in re.findall(r"`([\w/*.]+\.\w+)`", row)]
-    assert len(places) > 30
-    for place in places:
-        base = ROOT if place.startswith(("nodes/", "web/", "tests/")) else ROOT / "speed_ops"
-        assert list(base.glob(place)), place
+    paths = [path for row in rows for path in re.findall(r"`([\w/*.<> ]+\.\w+)`", row)]
+    assert len(paths) > 30
+    for path in paths:
+        top = path.split("/")[0]
+        base = ROOT if top in ("nodes", "web", "tests", "benchmarks", "locales") else LIBRARY
+        assert "<" in path or list(base.glob(path)), path
     for name in ORDER:
         assert name in page
