@@ -1,38 +1,36 @@
-"""Write files whole or not at all.
+"""Writes files completely or not at all.
 
-Everything goes to a temporary name in the target's own folder, is flushed to the disk and then
-renamed, so that the final name holds the old content or the new one at every moment. A process that
-is killed can leave what it was writing (never a half file under the final name): such a name says
-whose it is, and the next write in that folder sweeps it away once its owner is gone.
+Everything goes to a temporary folder next to the target, is flushed to the disk and then renamed,
+so that the final name holds the old content or the new one at every moment. A process that is
+killed can leave its temporary folder behind, never a half-written file under the final name. While
+it lives it holds a lock inside that folder; the next write nearby removes folders whose lock is
+free.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import hashlib
 import os
-import platform
-import re
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import BinaryIO
+
+from filelock import FileLock, Timeout
 
 from ..errors import ExistsError, FileError
 
 _SUFFIX = ".speed-tmp"
-_OWNED = re.compile(r"\.([0-9a-f]{8})-(\d{1,10})\.[0-9a-f]{12}" + re.escape(_SUFFIX))
-_STALE_SECONDS = 24 * 3600.0
-"""From this age on a leftover goes whoever owns it: another machine's process cannot be asked
-whether it lives.
-"""
+_LOCK = ".speed-lock"
 _ASIDE = "aside"
 """Inside a temporary folder: what had to leave its name for a moment."""
+_STALE_SECONDS = 24 * 3600.0
+"""From this age on a temporary folder is removed even if its lock cannot be tested."""
+_SETTLING_SECONDS = 5.0
+"""A younger folder is left alone: its writer may not have taken the lock yet."""
 
 _SENTENCES: dict[int, str] = {
     errno.ENOSPC: "the disk is full; free some space or choose another folder",
@@ -78,30 +76,23 @@ def write_error(target: Path, error: OSError) -> FileError:
 def atomic_write(
     path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = ()
 ) -> Iterator[BinaryIO]:
-    """Open `path` for writing; it appears, complete, when the block ends without an exception.
+    """Opens `path` for writing; it appears, complete, when the block ends without an exception.
 
-    `force` allows an existing file to be replaced. `sources` are files being read meanwhile: none
-    may be the target, whatever `force` says.
+    Args:
+        path: The final name.
+        force: Replace an existing file.
+        sources: Files being read meanwhile; none may be the target, even with `force`.
     """
     target = check_target(path, force=force, sources=sources)
-    sweep(target.parent)
-    temporary = temporary_name(target)
-    try:
-        handle = temporary.open("xb")
-    except (OSError, ValueError) as error:
-        raise _as_file_error(target, error) from error
-    try:
-        with handle:
+    with temporary_folder(target) as temporary:
+        new = temporary / "new"
+        with new.open("xb") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
         check_target(target, force=force, sources=sources)
-        os.replace(temporary, target)
+        os.replace(new, target)
         sync_folder(target.parent)
-    except OSError as error:
-        raise write_error(target, error) from error
-    finally:
-        remove(temporary)
 
 
 def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> None:
@@ -121,30 +112,42 @@ def atomic_folder(
         new.mkdir()
         yield new
         check_target(target, force=force, sources=sources, folder=True)
-        move_in(new, target, temporary)
+        swap_into_place(new, target, temporary)
         sync_folder(target.parent)
 
 
 @contextmanager
 def temporary_folder(target: Path) -> Iterator[Path]:
-    """A folder of ours beside `target`, gone at the end with all that is still in it."""
+    """A folder next to `target`, removed at the end with everything that is still in it."""
+    if "\0" in str(target):
+        raise FileError(f"Cannot write {str(target)!r}: no file name contains a NUL character.")
     sweep(target.parent)
-    temporary = temporary_name(target)
+    temporary = target.with_name(f".{target.name[:20]}.{secrets.token_hex(6)}{_SUFFIX}")
+    lock = FileLock(temporary / _LOCK)
     try:
         temporary.mkdir()
+        lock.acquire(timeout=_SETTLING_SECONDS)
         yield temporary
     except OSError as error:
         raise write_error(target, error) from error
     finally:
+        run_uninterrupted(lock.release)
         _remove_folder(temporary)
 
 
-def move_in(new: Path, target: Path, temporary: Path) -> tuple[bool, Path | None]:
-    """Gives `new` its final name; returns whether something had that name, and where in `temporary`
-    it is kept.
+def swap_into_place(new: Path, target: Path, temporary: Path) -> tuple[bool, Path | None]:
+    """Gives `new` its final name.
 
     A file is replaced in one step. A folder has to leave its name first, which no portable call can
-    avoid; if that is where we are killed, the next sweep puts it back.
+    avoid; if we are killed at that point, the next sweep puts it back.
+
+    Args:
+        new: The complete file or folder.
+        target: Its final name.
+        temporary: Where what had that name is moved.
+
+    Returns:
+        Whether something had that name, and where it is now.
     """
     if not os.path.lexists(target):
         new.rename(target)
@@ -172,8 +175,13 @@ def check_target(
     sources: Iterable[Path | str] = (),
     folder: bool = False,
 ) -> Path:
-    """Refuse a target that exists (unless `force`), is a source, or is of the wrong kind; callable
-    before long work.
+    """Refuses a target that cannot be written; callable before long work.
+
+    Args:
+        path: The final name.
+        force: Whether it may exist.
+        sources: Files that must not be the target.
+        folder: Whether the target is a folder.
     """
     target = Path(path)
     try:
@@ -193,28 +201,13 @@ def check_target(
             )
         if exists and not force:
             raise ExistsError(
-                f"{target} already exists: choose another name, or allow overwriting (--force on"
-                " the command line, overwrite in the node)."
+                f"{target} already exists: choose another name.", advice="allow-overwriting"
             )
-    except (OSError, ValueError) as error:
-        raise _as_file_error(target, error) from error
+    except OSError as error:
+        raise write_error(target, error) from error
+    except ValueError as error:  # a path with a NUL character, which no file can have
+        raise FileError(f"Cannot write {str(target)!r}: {error}.") from error
     return target
-
-
-def _as_file_error(target: Path, error: OSError | ValueError) -> FileError:
-    """ValueError: a path with a NUL character, which no file can have."""
-    return (
-        write_error(target, error)
-        if isinstance(error, OSError)
-        else FileError(f"Cannot write {str(target)!r}: {error}.")
-    )
-
-
-def temporary_name(target: Path) -> Path:
-    """A fresh hidden name beside the target that says whose it is."""
-    return target.with_name(
-        f".{target.name[:20]}.{_place()}-{os.getpid()}.{secrets.token_hex(6)}{_SUFFIX}"
-    )
 
 
 def sweep(folder: Path) -> None:
@@ -224,60 +217,29 @@ def sweep(folder: Path) -> None:
     try:
         entries = [entry for entry in os.scandir(folder) if entry.name.endswith(_SUFFIX)]
     except (OSError, ValueError):
-        return  # the write itself will say what is wrong with the folder
+        return  # the write itself will report what is wrong with the folder
     for entry in entries:
-        try:
-            if not _abandoned(entry):
+        with suppress(OSError):  # another writer was faster
+            path, age = Path(entry.path), time.time() - entry.stat(follow_symlinks=False).st_mtime
+            if age < _SETTLING_SECONDS or not (age > _STALE_SECONDS or _lock_is_free(path)):
                 continue
-        except OSError:
-            continue  # another writer was faster; nothing depends on it
-        path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
-            _put_back(path, folder)
-            _remove_folder(path)
-        else:
-            remove(path)
+            if entry.is_dir(follow_symlinks=False):
+                _put_back(path, folder)
+                _remove_folder(path)
+            else:
+                path.unlink()
 
 
-def _abandoned(entry: os.DirEntry[str]) -> bool:
-    owner = _OWNED.search(entry.name)
-    if owner and owner[1] == _place():
-        return not _alive(int(owner[2]))
-    return time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_SECONDS
-
-
-@cache
-def _place() -> str:
-    """Where process numbers mean the same processes: this machine, and on Linux this container."""
-    try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return hashlib.sha256(f"{platform.node()} {space}".encode()).hexdigest()[:8]
-
-
-def _alive(process: int) -> bool:
-    if os.name == "nt":
-        return _alive_on_windows(process)
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
+def _lock_is_free(temporary: Path) -> bool:
+    """Whether the writer of a temporary folder is gone; False where that cannot be known."""
+    path = temporary / _LOCK
+    if not path.is_file():
         return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _alive_on_windows(process: int) -> bool:
-    """There `os.kill` would end the process instead of asking for it."""
-    synchronize, timed_out = 0x0010_0000, 0x102
-    kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
-    handle = kernel.OpenProcess(synchronize, False, process)
-    if not handle:
-        return bool(kernel.GetLastError() == 5)  # access denied: it lives, and is somebody else's
-    alive = kernel.WaitForSingleObject(handle, 0) == timed_out
-    kernel.CloseHandle(handle)
-    return bool(alive)
+    try:
+        with FileLock(path, timeout=0):
+            return True
+    except (Timeout, OSError, NotImplementedError):
+        return False
 
 
 def _put_back(temporary: Path, folder: Path) -> None:
@@ -287,25 +249,13 @@ def _put_back(temporary: Path, folder: Path) -> None:
                 old.rename(folder / old.name)
 
 
-def remove(path: Path) -> None:
-    """A file of ours, if it is still there; one that Windows holds open is left to the next
-    sweep.
-    """
-
-    def unlink() -> None:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-
-    to_the_end(unlink)
-
-
 def _remove_folder(path: Path) -> None:
-    to_the_end(lambda: shutil.rmtree(path, ignore_errors=True))
+    run_uninterrupted(lambda: shutil.rmtree(path, ignore_errors=True))
 
 
-def to_the_end(tidy: Callable[[], object]) -> None:
-    """Tidies up even if we are asked to stop just then, and stops afterwards. What was done once
-    may be done again.
+def run_uninterrupted(tidy: Callable[[], object]) -> None:
+    """Cleans up even if we are asked to stop just then, and stops afterwards. `tidy` may run
+    twice.
     """
     try:
         tidy()

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..errors import FileError, suggestion
 from ..progress import Progress
 from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header, stamp_of
+from .schema import load_json
 from .tensors import EDITABLE, from_bytes
-from .untrusted import load_json
 
 COMPONENTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3")
 """Components whose keys are read: what tells families apart, and the text encoders."""
@@ -107,12 +107,12 @@ def _sharded(index: Path, prefix: str) -> list[WeightFile]:
         WeightFile(index.parent / name, prefix, read_header(index.parent / name), index)
         for name in files
     ]
-    for part in parts:
-        listed = {key for key, name in weight_map.items() if name == part.file.name}
-        if listed != set(part.header.entries):
+    for shard in parts:
+        listed = {key for key, name in weight_map.items() if name == shard.file.name}
+        if listed != set(shard.header.entries):
             raise FileError(
-                f"{index} and {part.file.name} disagree about which tensors it holds: download them"
-                " again."
+                f"{index} and {shard.file.name} disagree about which tensors it holds: download"
+                " them again."
             )
     return parts
 
@@ -140,13 +140,13 @@ class Checkpoint:
             folder_parts(path) if os.path.isdir(path) else [WeightFile(path, "", read_header(path))]
         )
         entries: dict[str, TensorEntry] = {}
-        for part in parts:
-            for key, entry in part.header.entries.items():
-                if part.prefix + key in entries:
+        for shard in parts:
+            for key, entry in shard.header.entries.items():
+                if shard.prefix + key in entries:
                     raise FileError(
-                        f"{path} holds the tensor {part.prefix + key} twice: download it again."
+                        f"{path} holds the tensor {shard.prefix + key} twice: download it again."
                     )
-                entries[part.prefix + key] = entry
+                entries[shard.prefix + key] = entry
         shapes = {key: entry.shape for key, entry in entries.items()}
         dtypes = {key: entry.dtype for key, entry in entries.items()}
         return cls(path, tuple(parts), shapes, dtypes, dict(parts[0].header.metadata))
@@ -158,7 +158,7 @@ class Checkpoint:
     @property
     def size(self) -> int:
         """Bytes of all weight files together."""
-        return sum(part.header.data_start + part.header.data_size for part in self.parts)
+        return sum(shard.header.data_start + shard.header.data_size for shard in self.parts)
 
     def keys(self) -> Iterable[str]:
         return self.shapes.keys()
@@ -168,39 +168,39 @@ class Checkpoint:
 
     def read(self, key: str) -> Tensor:
         """One tensor in its stored dtype, in memory of its own."""
-        part = self.part_of(key)
-        entry = part.header.entries[key[len(part.prefix) :]]
+        shard = self.part_of(key)
+        entry = shard.header.entries[key[len(shard.prefix) :]]
         content = bytearray(entry.end - entry.begin)
         try:
-            with part.file.open("rb") as handle:
-                handle.seek(part.header.data_start + entry.begin)
+            with shard.file.open("rb") as handle:
+                handle.seek(shard.header.data_start + entry.begin)
                 count = handle.readinto(content)
         except OSError as error:
-            raise FileError(f"Cannot read {part.file}: {error.strerror or error}.") from error
+            raise FileError(f"Cannot read {shard.file}: {error.strerror or error}.") from error
         if count != len(content):
-            raise FileError(f"{part.file} became shorter while it was read.")
+            raise FileError(f"{shard.file} became shorter while it was read.")
         return from_bytes(content, entry.dtype, entry.shape, key)
 
     def refuse_changed(self) -> None:
         """Raises where a file is no longer the one whose header was read: what was made of it is
         worth nothing.
         """
-        for part in self.parts:
+        for shard in self.parts:
             try:
-                same = stamp_of(part.file.stat()) == part.header.stamp
+                same = stamp_of(shard.file.stat()) == shard.header.stamp
             except OSError:
                 same = False
             if not same:
                 raise FileError(
-                    f"{part.file} was changed or replaced while it was read, so nothing was"
+                    f"{shard.file} was changed or replaced while it was read, so nothing was"
                     " written: run again when nothing else writes to it."
                 )
 
     def part_of(self, key: str) -> WeightFile:
         """The file that holds `key`."""
-        for part in self.parts:
-            if key.startswith(part.prefix) and key[len(part.prefix) :] in part.header.entries:
-                return part
+        for shard in self.parts:
+            if key.startswith(shard.prefix) and key[len(shard.prefix) :] in shard.header.entries:
+                return shard
         raise FileError(f"{self.path} has no tensor {key!r}{suggestion(key, self.shapes)}.")
 
     def low_precision_keys(self, keys: Iterable[str]) -> list[str]:
@@ -241,7 +241,7 @@ def checkpoint_hash(checkpoint: Checkpoint, progress: Progress | None = None) ->
     if not checkpoint.is_folder:
         return file_hash(checkpoint.path, progress)
     lines = [
-        f"{part.file.relative_to(checkpoint.path).as_posix()} {file_hash(part.file, progress)}"
-        for part in checkpoint.parts
+        f"{shard.file.relative_to(checkpoint.path).as_posix()} {file_hash(shard.file, progress)}"
+        for shard in checkpoint.parts
     ]
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -2,8 +2,7 @@
 
 Layout: 8 bytes little-endian length n, n bytes of JSON (padded with spaces), then the tensors'
 bytes without gaps. The JSON is one object: `__metadata__` holds strings, every other entry
-`{"dtype", "shape", "data_offsets"}`. It is walked entry by entry and not parsed as a whole, so that
-a hostile header costs memory in proportion to its length.
+`{"dtype", "shape", "data_offsets"}`.
 """
 
 from __future__ import annotations
@@ -11,19 +10,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import FileError, NotFoundError
+from .schema import load_json
 
 MAX_TENSORS = 200_000
 _MAX_RANK = 16
-_MAX_ENTRY_CHARACTERS = 2_000
-_SPACE = re.compile(r"[ \t\r\n]*")
-_DECODER = json.JSONDecoder()
-_PAIRS_DECODER = json.JSONDecoder(object_pairs_hook=list)
 
 DTYPE_BITS: dict[str, int] = {
     **dict.fromkeys(("F4",), 4),
@@ -39,7 +34,7 @@ DTYPE_BITS: dict[str, int] = {
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor's place: `begin` and `end` count from the first byte after the header."""
+    """One tensor's bytes: `begin` and `end` count from the first byte after the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -47,111 +42,15 @@ class TensorEntry:
     end: int
 
 
-def walk_header(text: str) -> tuple[dict[str, TensorEntry], dict[str, str]]:
-    """(tensors in the order of the text, metadata). ValueError, ending a sentence, on anything
-    unexpected.
+def _entry(name: str, value: object) -> TensorEntry:
+    """Checks one description: exactly three fields, a known type, and as many bytes as the shape
+    needs. A ValueError ends the sentence.
     """
-    return _Walker(text).header()
-
-
-class _Walker:
-    """A cursor over the header's text. Every refusal is a ValueError whose text ends a sentence."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-
-    def header(self) -> tuple[dict[str, TensorEntry], dict[str, str]]:
-        entries: dict[str, TensorEntry] = {}
-        metadata: dict[str, str] | None = None
-        self.expect("{")
-        more = not self.accept("}")
-        while more:
-            name = self.name()
-            if name == "__metadata__" and metadata is None:
-                metadata = self.metadata()
-            elif name == "__metadata__" or name in entries:
-                raise ValueError(f"{name[:100]!r} occurs twice")
-            elif len(entries) == MAX_TENSORS:
-                raise ValueError(f"more than {MAX_TENSORS} tensors")
-            else:
-                entries[name] = self.entry(name)
-            more = self.more()
-        self.skip()
-        if self.at != len(self.text):
-            raise ValueError("there is extra text after its end")
-        return entries, metadata or {}
-
-    def metadata(self) -> dict[str, str]:
-        result: dict[str, str] = {}
-        self.expect("{")
-        more = not self.accept("}")
-        while more:
-            name = self.name()
-            if name in result:
-                raise ValueError(f"metadata {name[:100]!r} occurs twice")
-            result[name] = self.string(f"metadata {name[:100]!r}")
-            if len(result) > MAX_TENSORS:
-                raise ValueError("too many metadata entries")
-            more = self.more()
-        return result
-
-    def entry(self, name: str) -> TensorEntry:
-        self.skip()
-        end = self.text.find("}", self.at, self.at + _MAX_ENTRY_CHARACTERS)
-        if self.text[self.at : self.at + 1] != "{" or end < 0:
-            raise ValueError(f"tensor {name[:100]!r} has no description")
-        description = self.text[self.at : end + 1]
-        if description.count("[") > 2 or description.count("{") > 1:
-            raise ValueError(f"tensor {name[:100]!r} has a nested description")
-        pairs = _PAIRS_DECODER.decode(description)
-        self.at = end + 1
-        return _checked_entry(name[:100], pairs)
-
-    def name(self) -> str:
-        name = self.string("a name")
-        self.expect(":")
-        return name
-
-    def string(self, what: str) -> str:
-        self.skip()
-        if self.text[self.at : self.at + 1] != '"':
-            raise ValueError(f"{what} is not a string")
-        value, self.at = _DECODER.raw_decode(self.text, self.at)
-        value.encode("utf-8")  # half a surrogate pair is a ValueError: no reader accepts it
-        return str(value)
-
-    def more(self) -> bool:
-        if self.accept("}"):
-            return False
-        self.expect(",")
-        return True
-
-    def accept(self, character: str) -> bool:
-        self.skip()
-        found = self.text[self.at : self.at + 1] == character
-        self.at += found
-        return found
-
-    def expect(self, character: str) -> None:
-        if not self.accept(character):
-            raise ValueError(f"{character!r} is missing at character {self.at}")
-
-    def skip(self) -> None:
-        match = _SPACE.match(self.text, self.at)
-        self.at = match.end() if match else self.at
-
-
-def _checked_entry(name: str, pairs: list[tuple[str, object]]) -> TensorEntry:
-    """Check one description: exactly three fields, a known type, and as many bytes as the shape
-    needs.
-    """
-    if sorted(key for key, _ in pairs) != ["data_offsets", "dtype", "shape"]:
+    if not isinstance(value, dict) or value.keys() != {"data_offsets", "dtype", "shape"}:
         raise ValueError(
             f"tensor {name!r} must have dtype, shape and data_offsets, and nothing else"
         )
-    fields = dict(pairs)
-    dtype, shape, offsets = fields["dtype"], _sizes(fields["shape"]), _sizes(fields["data_offsets"])
+    dtype, shape, offsets = value["dtype"], _sizes(value["shape"]), _sizes(value["data_offsets"])
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
         raise ValueError(f"tensor {name!r} has the unknown type {str(dtype)[:40]!r}")
     if shape is None or len(shape) > _MAX_RANK:
@@ -162,6 +61,14 @@ def _checked_entry(name: str, pairs: list[tuple[str, object]]) -> TensorEntry:
     if size * 8 != math.prod(shape) * DTYPE_BITS[dtype]:
         raise ValueError(f"tensor {name!r} has {size} bytes, which do not fit its shape and type")
     return TensorEntry(dtype, shape, *offsets)
+
+
+def _metadata(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("its metadata are not strings")
+    for name, text in value.items():
+        (name + text).encode()  # half a surrogate pair is a ValueError: no reader accepts it
+    return value
 
 
 def _sizes(value: object) -> tuple[int, ...] | None:
@@ -280,14 +187,25 @@ def stamp_of(status: os.stat_result) -> tuple[int, ...]:
 
 
 def parse_header(raw: bytes, data_size: int, path: Path) -> Header:
-    """Check `raw` (the JSON alone) for a file that holds `data_size` bytes after it; `path` is for
-    messages.
+    """Checks a header.
+
+    Args:
+        raw: The JSON alone.
+        data_size: Bytes of the file after the header.
+        path: The file, for messages.
     """
+    if raw[:1] != b"{":
+        raise _broken(path, "its header is malformed: '{' is missing")
+    values = load_json(
+        raw, f"{path} cannot be used: its header", MAX_HEADER_BYTES, 3 * MAX_TENSORS + 10
+    )
     try:
-        entries, metadata = walk_header(raw.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise _broken(path, "its header is not text") from None
-    except (ValueError, IndexError) as error:
+        metadata = _metadata(values.pop("__metadata__", {}))
+        if len(values) > MAX_TENSORS:
+            raise ValueError(f"more than {MAX_TENSORS} tensors")
+        "".join(values).encode()
+        entries = {name: _entry(name[:100], value) for name, value in values.items()}
+    except ValueError as error:
         raise _broken(path, f"its header is malformed: {error}") from None
     header = Header(entries, metadata, 8 + len(raw))
     position = 0

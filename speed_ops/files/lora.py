@@ -104,12 +104,12 @@ def _stored_factors(
             f"The edit of {layer.canonical} has factors of shape {shapes}, but the layer is"
             f" {layer.shape}."
         )
-    what = f"The edit of {layer.canonical}"
-    wide = LayerEdit(narrow(edit.up, torch.float64, what), narrow(edit.down, torch.float64, what))
+    title = f"The edit of {layer.canonical}"
+    wide = LayerEdit(narrow(edit.up, torch.float64, title), narrow(edit.down, torch.float64, title))
     balanced = wide.balanced(rank)[0]
     return (
-        narrow(balanced.up, dtype, what).contiguous(),
-        narrow(balanced.down, dtype, what).contiguous(),
+        narrow(balanced.up, dtype, title).contiguous(),
+        narrow(balanced.down, dtype, title).contiguous(),
     )
 
 
@@ -145,9 +145,9 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
         else:
             unmatched.append(base)
     if not edits:
-        others = " and others" if len(unmatched) > 1 else ""
+        suffix = " and others" if len(unmatched) > 1 else ""
         raise FileError(
-            f"{path} edits none of this model's text layers (it edits {unmatched[0]!r}{others})."
+            f"{path} edits none of this model's text layers (it edits {unmatched[0]!r}{suffix})."
         )
     return LoraFile(edits, tuple(unmatched), file.metadata)
 

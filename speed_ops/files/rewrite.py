@@ -25,19 +25,6 @@ from .header import TensorEntry, encode_header
 from .tensors import EDITABLE, TORCH_DTYPES, from_bytes, narrow, placed, to_bytes
 
 
-@dataclass(frozen=True)
-class Rewritten:
-    """What `write_edited` did."""
-
-    path: Path
-    rounding: dict[str, float]
-    """Key -> Frobenius norm of (stored - wanted): what the file's own dtype cost each edited
-    tensor.
-    """
-    left_out: tuple[Path, ...]
-    """Files of a folder not copied because they hold the unedited weights a second time."""
-
-
 def write_edited(
     source: Checkpoint,
     target: Path | str,
@@ -45,41 +32,59 @@ def write_edited(
     metadata: Mapping[str, str] | None = None,
     *,
     drop: Collection[str] = (),
+    drop_metadata: Callable[[str, str], bool] = lambda name, value: False,
     force: bool = False,
     progress: Progress | None = None,
-) -> Rewritten:
-    """Copy `source` to `target` with some tensors replaced (same shape, in their own dtype) and
-    `metadata` merged in.
+) -> tuple[dict[str, float], list[Path]]:
+    """Copies a model with some tensors replaced; a folder is copied as a folder.
 
-    `drop` leaves tensors out, such as `source.ema_keys()`. `progress("write", bytes done, bytes in
-    all)` may raise to stop. A folder is copied as a folder.
+    Args:
+        source: The model.
+        target: Where the copy goes.
+        replacements: Key -> new value, of the same shape; it is stored in the tensor's own dtype.
+        metadata: Added to the header.
+        drop: Tensors to leave out, such as `source.ema_keys()`.
+        drop_metadata: Whether to leave out an entry of the source's metadata.
+        force: Replace a target that exists.
+        progress: Called with ("write", bytes done, all bytes); it may raise to stop.
+
+    Returns:
+        Key -> Frobenius norm of (stored - exact), what the file's own dtype cost each edited
+        tensor; and the files of a folder that were not copied.
     """
     target = Path(target)
     job = Rewriting(
-        replacements, dict(metadata or {}), frozenset(drop), progress, total=source.size
+        replacements,
+        dict(metadata or {}),
+        frozenset(drop),
+        drop_metadata,
+        progress,
+        total=source.size,
     )
     job.check(source)
     check_target(target, force=force, sources=[source.path], folder=source.is_folder)
     check_space(target, source.size)
+    left_out: list[Path] = []
     if source.is_folder:
         left_out = copy_folder(source, target, job, force)
     else:
-        left_out = []
         with atomic_write(target, force=force, sources=[source.path]) as handle:
             job.rewrite(source.parts[0], handle)
             source.refuse_changed()
     if progress:
         progress("write", source.size, source.size)
-    return Rewritten(target, job.rounding, tuple(left_out))
+    return job.rounding, left_out
 
 
 def check_space(target: Path, needed: int) -> None:
     """Fail before the work, and before the first byte, where the disk cannot hold what is to be
     written.
     """
-    there = next((folder for folder in target.absolute().parents if folder.exists()), target.parent)
+    existing = next(
+        (folder for folder in target.absolute().parents if folder.exists()), target.parent
+    )
     try:
-        free = shutil.disk_usage(there).free
+        free = shutil.disk_usage(existing).free
     except OSError:
         return  # the write itself will say what is wrong with the folder
     if free < needed:
@@ -105,6 +110,7 @@ class Rewriting:
     replacements: Mapping[str, Replacement]
     metadata: dict[str, str]
     drop: frozenset[str]
+    drop_metadata: Callable[[str, str], bool]
     progress: Progress | None
     total: int
     done: int = 0
@@ -132,42 +138,49 @@ class Rewriting:
                     " instead."
                 )
 
-    def touches(self, part: WeightFile) -> bool:
-        keys = {part.prefix + key for key in part.header.entries}
-        return not keys.isdisjoint(self.replacements) or not keys.isdisjoint(self.drop)
+    def touches(self, shard: WeightFile) -> bool:
+        """Whether a file changes; the others are copied byte for byte."""
+        keys = {shard.prefix + key for key in shard.header.entries}
+        return (
+            not keys.isdisjoint(self.replacements)
+            or not keys.isdisjoint(self.drop)
+            or any(self.drop_metadata(*entry) for entry in shard.header.metadata.items())
+        )
 
-    def rewrite(self, part: WeightFile, out: BinaryIO) -> None:
+    def rewrite(self, shard: WeightFile, out: BinaryIO) -> None:
         """Header with the kept tensors at their new offsets, then their bytes in the old order."""
-        kept = [
+        retained = [
             (key, entry)
-            for key, entry in part.header.by_offset()
-            if part.prefix + key not in self.drop
+            for key, entry in shard.header.by_offset()
+            if shard.prefix + key not in self.drop
         ]
-        entries = placed({key: (entry.dtype, entry.shape) for key, entry in kept})
-        old = {
-            key: value for key, value in part.header.metadata.items() if key not in _STALE_METADATA
+        entries = placed({key: (entry.dtype, entry.shape) for key, entry in retained})
+        inherited = {
+            name: value
+            for name, value in shard.header.metadata.items()
+            if name not in _STALE_METADATA and not self.drop_metadata(name, value)
         }
-        ordered = {key: entries[key] for key in part.header.entries if key in entries}
-        out.write(encode_header(ordered, {**old, **self.metadata}))
+        ordered = {key: entries[key] for key in shard.header.entries if key in entries}
+        out.write(encode_header(ordered, {**inherited, **self.metadata}))
         try:
-            source = part.file.open("rb")
+            source = shard.file.open("rb")
         except OSError as error:
-            raise FileError(f"Cannot read {part.file}: {error.strerror or error}.") from error
+            raise FileError(f"Cannot read {shard.file}: {error.strerror or error}.") from error
         with source:
-            for key, entry in kept:
-                source.seek(part.header.data_start + entry.begin)
-                if part.prefix + key in self.replacements:
-                    out.write(self._replaced(part, key, entry, source))
+            for key, entry in retained:
+                source.seek(shard.header.data_start + entry.begin)
+                if shard.prefix + key in self.replacements:
+                    out.write(self._replaced(shard, key, entry, source))
                 else:
-                    for chunk in _chunks(source, entry.end - entry.begin, part.file):
+                    for chunk in _chunks(source, entry.end - entry.begin, shard.file):
                         out.write(chunk)
                         self._advance(len(chunk))
 
-    def _replaced(self, part: WeightFile, key: str, entry: TensorEntry, source: BinaryIO) -> bytes:
-        name = part.prefix + key
+    def _replaced(self, shard: WeightFile, key: str, entry: TensorEntry, source: BinaryIO) -> bytes:
+        name = shard.prefix + key
         value = self.replacements[name]
         if callable(value) and not isinstance(value, Tensor):
-            stored = bytearray(b"".join(_chunks(source, entry.end - entry.begin, part.file)))
+            stored = bytearray(b"".join(_chunks(source, entry.end - entry.begin, shard.file)))
             value = value(from_bytes(stored, entry.dtype, entry.shape, name))
         if tuple(value.shape) != entry.shape:
             raise FileError(
@@ -225,16 +238,16 @@ _USUAL_WEIGHTS = re.compile(r"(diffusion_pytorch_model|model|pytorch_model)\b[\w
 def copy_folder(source: Checkpoint, target: Path, job: Rewriting, force: bool) -> list[Path]:
     """Write the folder; returns the files that were left out, relative to it."""
     check_folder(source.path, target)
-    chosen, left_out = folder_files(source)
-    parts = {part.file.relative_to(source.path): part for part in source.parts}
+    selected, left_out = folder_files(source)
+    parts = {shard.file.relative_to(source.path): shard for shard in source.parts}
     with atomic_folder(target, force=force, sources=[source.path]) as temporary:
-        for relative in chosen:
-            part = parts.get(relative)
+        for relative in selected:
+            shard = parts.get(relative)
             copy = temporary / relative
             copy.parent.mkdir(parents=True, exist_ok=True)
             with copy.open("xb") as handle:
-                if part and job.touches(part):
-                    job.rewrite(part, handle)
+                if shard and job.touches(shard):
+                    job.rewrite(shard, handle)
                 else:
                     job.copy(source.path / relative, handle)
                 handle.flush()
@@ -250,58 +263,64 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
     that were read: variants (`.fp16`), pickles, whole checkpoints beside the components and further
     U-Nets would still know what was erased. Hidden files (caches) are not looked at.
     """
-    read = {part.file.relative_to(source.path) for part in source.parts}
-    read |= {part.index.relative_to(source.path) for part in source.parts if part.index}
-    chosen, left_out = [], []
+    read = {shard.file.relative_to(source.path) for shard in source.parts}
+    read |= {shard.index.relative_to(source.path) for shard in source.parts if shard.index}
+    selected, left_out = [], []
     for relative in _visible_files(source.path):
         weights = relative.name.lower().endswith(_WEIGHTS) and relative not in read
         component = relative.parts[0] if len(relative.parts) > 1 else ""
         usual = component in _WITH_WEIGHTS and _USUAL_WEIGHTS.fullmatch(relative.name)
-        known = len(relative.parts) == 1 or (component in _COMPONENTS and len(relative.parts) == 2)
-        if known and (not weights or usual):
+        is_known = len(relative.parts) == 1 or (
+            component in _COMPONENTS and len(relative.parts) == 2
+        )
+        if is_known and (not weights or usual):
             _refuse_leaving(source.path, relative)
-            chosen.append(relative)
+            selected.append(relative)
         else:
             left_out.append(relative)
-    return chosen, left_out
+    return selected, left_out
 
 
-def strange_files(source: Checkpoint, copy: Path) -> list[str]:
+def unexpected_files(source: Checkpoint, copy: Path) -> list[str]:
     """One sentence for each kind of file in a copied folder that copying would not have put there
     as it is.
     """
     if not source.is_folder or not copy.is_dir():
         return []
-    chosen, _ = folder_files(source)
-    read = {part.file.relative_to(source.path) for part in source.parts}
-    there = list(_visible_files(copy, all_of_it=True))
-    extra = [file.as_posix() for file in there if file not in chosen]
+    selected, _ = folder_files(source)
+    read = {shard.file.relative_to(source.path) for shard in source.parts}
+    existing = list(_visible_files(copy, all_of_it=True))
+    extra = [file.as_posix() for file in existing if file not in selected]
     changed = [
         file.as_posix()
-        for file in there
-        if file in chosen
+        for file in existing
+        if file in selected
         and file not in read
         and not filecmp.cmp(source.path / file, copy / file, shallow=False)
     ]
-    found = (
+    differences = (
         ("is no part of the model it was made from", extra),
         ("differs from the base", changed),
     )
-    return [f"The file {', '.join(files[:5])} {what}." for what, files in found if files]
+    return [
+        f"The file {', '.join(files[:5])} {description}."
+        for description, files in differences
+        if files
+    ]
 
 
 def _refuse_leaving(folder: Path, relative: Path) -> None:
     """A link leads to a file beside it, or to the blobs of the hub cache around the folder: else it
     is refused.
     """
-    place, root = (folder / relative).resolve(), folder.resolve()
-    if place.parent == (root / relative).parent:
+    resolved, root = (folder / relative).resolve(), folder.resolve()
+    if resolved.parent == (root / relative).parent:
         return
     snapshots = next((parent for parent in root.parents if parent.name == "snapshots"), None)
-    if snapshots is None or place.parent != snapshots.parent / "blobs":
+    if snapshots is None or resolved.parent != snapshots.parent / "blobs":
         raise FileError(
-            f"{folder / relative} is a link to {place}, which is no part of this component and is"
-            " not copied: put the file itself there, or remove the link."
+            f"{folder / relative} is a link to {resolved}, which is no part of this component and"
+            " is not copied: put the file itself there, or remove the link."
         )
 
 

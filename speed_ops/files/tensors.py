@@ -56,16 +56,16 @@ def to_bytes(value: Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
-def narrow(value: Tensor, dtype: torch.dtype, what: str) -> Tensor:
+def narrow(value: Tensor, dtype: torch.dtype, title: str) -> Tensor:
     """`value` rounded to nearest in `dtype`; refused where it is not finite, before or after."""
     value = value.detach().cpu()
     if not torch.isfinite(value).all():
-        raise FileError(f"{what} contains NaN or infinite values and was not written.")
+        raise FileError(f"{title} contains NaN or infinite values and was not written.")
     narrowed = value.to(dtype)
     if not torch.isfinite(narrowed).all():
         name = str(dtype).removeprefix("torch.")
         raise FileError(
-            f"{what} is too large for {name} (values up to {value.abs().max():.3g}): save it in"
+            f"{title} is too large for {name} (values up to {value.abs().max():.3g}): save it in"
             " float32."
         )
     return narrowed
@@ -96,12 +96,12 @@ def read_scaled(
     value, start = read(key), key.removesuffix("weight")
     if value.element_size() > 1 and value.dtype.is_floating_point:
         return value, False
-    beside = [start + name for name in (*_SCALES, *_SHIFTS, _NOTE) if start + name in present]
-    scale = beside[0] if beside and beside[0].endswith(_SCALES) else None
+    companions = [start + name for name in (*_SCALES, *_SHIFTS, _NOTE) if start + name in present]
+    scale = companions[0] if companions and companions[0].endswith(_SCALES) else None
     if not value.dtype.is_floating_point:
         _refuse_packed(value, key, scale is not None)
-        if any(name.endswith(_SHIFTS) for name in beside) or not _is_plain(
-            read, start + _NOTE, beside
+        if any(name.endswith(_SHIFTS) for name in companions) or not _is_plain(
+            read, start + _NOTE, companions
         ):
             raise FileError(
                 f"Tensor {key} holds integers that are not only scaled, but changed otherwise:"
@@ -128,13 +128,13 @@ def _is_plain(read: Callable[[str], Tensor], note: str, present: Container[str])
     if note not in present:
         return True
     try:
-        said = json.loads(bytes(read(note).reshape(-1)[:_LONGEST_NOTE].tolist()))
+        fields = json.loads(bytes(read(note).reshape(-1)[:_LONGEST_NOTE].tolist()))
     except (ValueError, TypeError, RecursionError):
         return False
     return (
-        isinstance(said, dict)
-        and str(said.get("format")).startswith("int8")
-        and said.keys() <= _PLAIN_NOTE
+        isinstance(fields, dict)
+        and str(fields.get("format")).startswith("int8")
+        and fields.keys() <= _PLAIN_NOTE
     )
 
 

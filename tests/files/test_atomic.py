@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import subprocess
 import sys
 import time
@@ -14,10 +13,10 @@ import pico
 import pytest
 
 from speed_erase.speed_ops.errors import FileError
+from speed_erase.speed_ops.files import atomic
 from speed_erase.speed_ops.files.atomic import (
     atomic_folder,
     atomic_write,
-    temporary_name,
     write_bytes,
 )
 
@@ -131,23 +130,25 @@ def test_new_files_obey_the_umask(tmp_path: Path) -> None:
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_leftovers_of_killed_writers_are_swept(tmp_path: Path) -> None:
-    """Whatever they were writing; a living writer's files stay, and another machine's for a day."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    here = temporary_name(tmp_path / "other.bin").name
-    kept = [here, re.sub(r"\.\w{8}-", ".00000000-", here), ".no.owner.speed-tmp"]
-    swept = [
-        here.replace(f"-{os.getpid()}.", f"-{gone.pid}."),
-        re.sub(r"\.\w{8}-", ".11111111-", here),
-        ".old.speed-tmp",
-    ]
-    for leftover in (*kept, *swept):
-        (tmp_path / leftover).write_bytes(b"half")
-    for leftover in swept[1:]:
-        os.utime(tmp_path / leftover, (time.time() - 25 * 3600,) * 2)
-    write_bytes(tmp_path / "a.bin", b"x")
-    assert names(tmp_path) == sorted([*kept, "a.bin"])
+def test_leftovers_of_killed_writers_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A living writer's folder stays, and one without a lock stays for a day."""
+    killed, unknown, old = (tmp_path / f".{name}.speed-tmp" for name in ("killed", "odd", "old"))
+    for leftover in (killed, unknown, old):
+        leftover.mkdir()
+        (leftover / "new").write_bytes(b"half")
+    (killed / ".speed-lock").touch()
+    os.utime(old, (time.time() - 25 * 3600,) * 2)
+    with atomic_write(tmp_path / "slow.bin") as handle:
+        (living,) = tmp_path.glob(".slow.bin.*")
+        write_bytes(tmp_path / "a.bin", b"x")
+        assert names(tmp_path) == sorted([killed.name, unknown.name, living.name, "a.bin"])
+        monkeypatch.setattr(atomic, "_SETTLING_SECONDS", 0.0)
+        write_bytes(tmp_path / "b.bin", b"x")
+        assert names(tmp_path) == sorted([unknown.name, living.name, "a.bin", "b.bin"])
+        handle.write(b"whole")
+    assert (tmp_path / "slow.bin").read_bytes() == b"whole"
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
-from speed_erase.speed_ops.files.rewrite import strange_files, write_edited
+from speed_erase.speed_ops.files.rewrite import unexpected_files, write_edited
 from speed_erase.speed_ops.models.detect import detect
 
 
@@ -37,14 +37,14 @@ def test_folders_are_copied_with_only_the_unet_edited(
     source = Checkpoint.open(tmp_path / "model")
     assert source.is_folder and detect(source.shapes).name == family
     new = pico.random_edits(source.shapes)
-    done = write_edited(source, tmp_path / "clean", new, {"speed.note": "x"})
+    _, left_out = write_edited(source, tmp_path / "clean", new, {"speed.note": "x"})
     copy = Checkpoint.open(tmp_path / "clean")
     assert {
         key: value.shape for key, value in original.items() if not key.startswith("vae/")
     } == copy.shapes
     for key in copy.shapes:
         assert torch.equal(copy.read(key), new[key].half() if key in new else original[key])
-    assert sorted(map(str, done.left_out)) == [
+    assert sorted(map(str, left_out)) == [
         "unet/diffusion_pytorch_model.bin",
         "unet/diffusion_pytorch_model.fp16.safetensors",
         "v1.safetensors",
@@ -59,7 +59,7 @@ def test_folders_are_copied_with_only_the_unet_edited(
         for file in (tmp_path / "model").rglob("*")
         if file.is_file()
     }
-    assert files == before - set(done.left_out) - {Path(".cache/blob")}
+    assert files == before - set(left_out) - {Path(".cache/blob")}
     for file in files:
         if not (file.parent.name == "unet" and file.suffix == ".safetensors"):
             assert (tmp_path / "clean" / file).read_bytes() == (
@@ -152,7 +152,7 @@ def test_only_what_belongs_to_the_model_is_copied(tmp_path: Path) -> None:
         if path.is_file() and path.read_bytes() == unet
     ]
     assert copies == [] and (tmp_path / "clean/README.md").read_text() == "about"
-    assert strange_files(source, tmp_path / "clean") == []
+    assert unexpected_files(source, tmp_path / "clean") == []
 
 
 @pico.posix
@@ -223,9 +223,9 @@ def test_what_was_added_to_a_copy_is_found(tmp_path: Path, name: str) -> None:
     write_edited(source, tmp_path / "clean", {})
     (tmp_path / "clean" / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "clean" / name).write_bytes(b"knows everything")
-    (fault,) = strange_files(source, tmp_path / "clean")
+    (fault,) = unexpected_files(source, tmp_path / "clean")
     assert name in fault
     (tmp_path / "clean" / name).unlink()
     (tmp_path / "clean/model_index.json").write_text("{}")
-    (fault,) = strange_files(source, tmp_path / "clean")
+    (fault,) = unexpected_files(source, tmp_path / "clean")
     assert "model_index.json differs" in fault

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from speed_erase.speed_ops.errors import FileError
+from speed_erase.speed_ops.files import atomic
 from speed_erase.speed_ops.files import results as results_module
-from speed_erase.speed_ops.files.results import all_or_none, one_at_a_time
+from speed_erase.speed_ops.files.results import all_or_none, output_lock
 
 
 def names(folder: Path) -> list[str]:
@@ -55,14 +56,14 @@ def test_what_was_replaced_comes_back_when_a_later_one_fails(
     targets = [tmp_path / "a", tmp_path / "b-folder", tmp_path / "c"]
     for target in targets[:2]:
         write(target, b"old")
-    move = results_module.move_in
+    move = results_module.swap_into_place
 
     def fail_at_the_last(new: Path, target: Path, temporary: Path):
         if target.name == "c":
             raise OSError(28, "No space left on device")
         return move(new, target, temporary)
 
-    monkeypatch.setattr(results_module, "move_in", fail_at_the_last)
+    monkeypatch.setattr(results_module, "swap_into_place", fail_at_the_last)
     with (
         pytest.raises(FileError, match="disk is full"),
         all_or_none(targets, replace=lambda path: True) as place,
@@ -84,15 +85,15 @@ def test_messages_name_the_final_place(tmp_path: Path) -> None:
 
 
 def test_a_second_run_under_the_same_name_is_refused(tmp_path: Path) -> None:
-    with one_at_a_time(tmp_path, "model"):
+    with output_lock(tmp_path, "model"):
         with (
             pytest.raises(FileError, match="Another run is writing MODEL"),
-            one_at_a_time(tmp_path, "MODEL"),
+            output_lock(tmp_path, "MODEL"),
         ):
             pass
-        with one_at_a_time(tmp_path, "other"):
+        with output_lock(tmp_path, "other"):
             pass
-    with one_at_a_time(tmp_path, "model"):
+    with output_lock(tmp_path, "model"):
         pass
     assert names(tmp_path) == []
 
@@ -100,10 +101,10 @@ def test_a_second_run_under_the_same_name_is_refused(tmp_path: Path) -> None:
 HOLDER = """
 import time
 from pathlib import Path
-from speed_erase.speed_ops.files.results import all_or_none, one_at_a_time
+from speed_erase.speed_ops.files.results import all_or_none, output_lock
 folder = Path({folder!r})
 targets = [folder / "a-folder", folder / "b"]
-with one_at_a_time(folder, "model"), all_or_none(targets, replace=lambda path: True) as place:
+with output_lock(folder, "model"), all_or_none(targets, replace=lambda path: True) as place:
     place(folder / "b").write_bytes(b"half")
     if {moved!r}:
         aside = place(folder / "aside")
@@ -115,22 +116,25 @@ with one_at_a_time(folder, "model"), all_or_none(targets, replace=lambda path: T
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_killed_run_locks_nobody_out_and_is_swept(tmp_path: Path, moved: bool) -> None:
+def test_a_killed_run_locks_nobody_out_and_is_swept(
+    tmp_path: Path, moved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where it is killed in the moment in which an old folder had left its name: the folder
     comes back.
     """
+    monkeypatch.setattr(atomic, "_SETTLING_SECONDS", 0.0)
     write(tmp_path / "a-folder", b"old")
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER.format(folder=str(tmp_path), moved=moved)],
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-    with pytest.raises(FileError, match="Another run"), one_at_a_time(tmp_path, "model"):
+    with pytest.raises(FileError, match="Another run"), output_lock(tmp_path, "model"):
         pass
     process.kill()
     process.wait()
     process.stdout.close()
-    with one_at_a_time(tmp_path, "another"), all_or_none([tmp_path / "c"]) as place:
+    with output_lock(tmp_path, "another"), all_or_none([tmp_path / "c"]) as place:
         write(place(tmp_path / "c"), b"new")
     assert names(tmp_path) == ["a-folder", "c"]
     assert (tmp_path / "a-folder" / "inside").read_bytes() == b"old"
