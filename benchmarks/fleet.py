@@ -33,8 +33,8 @@ from speed_erase.speed_ops.files.header import TensorEntry, encode_header, read_
 from speed_erase.speed_ops.fleet.catalogue import Catalogue, Shadow
 from speed_erase.speed_ops.fleet.scheduler import Cluster, connected
 from speed_erase.speed_ops.fleet.worker import Order, SharedRows, Work, work_on
-from speed_erase.speed_ops.job import Job, StoredJob
-from speed_erase.speed_ops.provenance import package_version
+from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.recipe import StoredJob, package_version
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import builtin_retain
 

@@ -18,8 +18,9 @@ from ..speed_ops.erase import erase as erase_job
 from ..speed_ops.erasure import Erasure
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.inputs import TOKENS
-from ..speed_ops.job import Job, check_storable, check_strength, recipe_of
+from ..speed_ops.job import Job, check_strength
 from ..speed_ops.model import EditableModel
+from ..speed_ops.recipe import recipe_of
 from ..speed_ops.strength import at_strength
 from ..speed_ops.text.concept_list import Concept
 from .host.patching import rounding_note, with_edits
@@ -84,7 +85,8 @@ def erase(
 ) -> tuple[Any, Erasure]:
     """The erased clone and what is known about it, at the strength that is used."""
     strength = check_strength(strength)
-    check_storable(job)
+    recipe = recipe_of(job, strength=strength, clip_skip=clip.layer_idx)
+    recipe.check_size()
     with wire(model, clip, job.settings, job.concepts, hidden) as wired:
         held = held_rows(model, job.concepts, wired.reader, wired.model, wired.progress)
         base = _base_hash(wired.model, job.settings.pooled)
@@ -99,10 +101,8 @@ def erase(
         notes.append("The pooled path stays unedited: no CLIP that makes pooled text is wired in.")
     notes += [rounding_note(model, outcome.edits), *wired.encoder.notes, wired.cache.problem]
     notes += [wired.model.architecture.note]
-    recipe = recipe_of(
-        job,
-        strength=strength,
-        clip_skip=clip.layer_idx,
+    recipe = replace(
+        recipe,
         family=wired.model.architecture.name,
         base_hash=f"layers:{base}",
         encoder_hash=wired.encoder.fingerprint,

@@ -14,10 +14,10 @@ from ..speed_ops.engine.rows import Rows, join
 from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import SpeedError
 from ..speed_ops.inputs import TOKENS
-from ..speed_ops.job import Job, job_of
+from ..speed_ops.job import Job
 from ..speed_ops.model import EditableModel
 from ..speed_ops.progress import Progress
-from ..speed_ops.recipe import Recipe
+from ..speed_ops.recipe import Recipe, job_of
 from ..speed_ops.text.concept_list import Concept
 from .host.patching import edits_on, only_text_layers
 
@@ -50,7 +50,7 @@ def job_in(recipe: Recipe | None) -> Job | None:
     """The job of a recipe in a file; None where it keeps its names to itself or cannot be
     understood.
     """
-    if recipe is None or recipe.redacted:
+    if recipe is None or not recipe.has_names:
         return None
     try:
         return job_of(recipe).job

@@ -13,6 +13,7 @@ from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.files.lora import write_lora
 from ..speed_ops.provenance import build_metadata
+from .advice import advised
 from .host.paths import check_prefix, output_file
 from .host.progress import HostProgress, outside_inference_mode
 from .host.saving import DTYPES, SOURCE, check_type, workflow_metadata, write_model
@@ -123,9 +124,11 @@ class SaveErasedModel(io.ComfyNode):
         workflow = (
             workflow_metadata(cls.hidden.prompt, cls.hidden.extra_pnginfo) if cls.hidden else {}
         )
-        text = "\n".join(
-            save_erasure(erasure, choice, **wired, workflow=workflow, hidden=cls.hidden)
-        )
+        try:
+            lines = save_erasure(erasure, choice, **wired, workflow=workflow, hidden=cls.hidden)
+        except SpeedError as fault:
+            raise advised(fault) from fault
+        text = "\n".join(lines)
         return io.NodeOutput(text, ui=telling(cls, text))
 
 

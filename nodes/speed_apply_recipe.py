@@ -5,8 +5,8 @@ from __future__ import annotations
 from comfy_api.latest import io
 
 from ..speed_ops.errors import SpeedError
-from ..speed_ops.job import StoredJob, check_strength, job_of
-from ..speed_ops.recipe import Recipe
+from ..speed_ops.job import check_strength
+from ..speed_ops.recipe import Recipe, StoredJob, job_of
 from .host.paths import recipe_file, recipe_names, state_of
 from .sockets import CATEGORY, found_by, shows_text, strength_input
 from .speed_erase import erased, erasing_outputs

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from comfy_api.latest import io
@@ -69,21 +68,11 @@ def erased(
     return io.NodeOutput(patched, lora, outcome, report, erasure_chart(outcome), ui=told)
 
 
-@dataclass(frozen=True)
-class _Wired:
-    """What a page says of a model that came through a wire."""
-
-    path: Path
-    size: int
-
-
 def _page(outcome: Erasure, model: Any) -> dict[str, str]:
     """Writes the report as a page that the screen can open; where ComfyUI's `/view` finds it until
     it restarts.
     """
-    page = report_page(outcome, _Wired(Path("the model in the graph"), model.model_size())).encode(
-        "utf-8"
-    )
+    page = report_page(outcome, "the model in the graph", model.model_size()).encode("utf-8")
     path, place = temporary_file(f"speed_report_{hashlib.sha256(page).hexdigest()[:16]}.html")
     write_bytes(path, page, force=True)
     return place

@@ -50,7 +50,7 @@ def describe(found: Provenance | None, name: str) -> str:
         return f"{name} says nothing about erased concepts: it was not written by this package."
     lines = [f"{name}, written by this package (format {found.version})."]
     if found.recipe is not None:
-        kind = " (redacted)" if found.recipe.redacted else ""
+        kind = "" if found.recipe.has_names else " (without names)"
         lines.append(f"{len(found.recipe.concepts)} concepts erased{kind}:")
         lines += [f"  {one.target} -> {one.anchor or '(nothing)'}" for one in found.recipe.concepts]
         kept = ", ".join(part.label for part in found.recipe.retain) or "none"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -97,10 +96,7 @@ class Erasure(Mapping[str, LayerEdit]):
     text_report: TextReport | None = None
     notes: tuple[str, ...] = ()
     source: str = ""
-    files: Mapping[str, Path] = field(default_factory=dict)
-    lora_error: float | None = None
-    rounding: float | None = None
-    seconds: float = 0.0
+    """The file it was read from, if it was."""
 
     def __getitem__(self, key: str) -> LayerEdit:
         return self.edits[key]

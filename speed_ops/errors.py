@@ -21,6 +21,17 @@ class SpeedError(Exception):
         """Details for programs and hosts; `advice` is a key that a host turns into its own hint."""
 
 
+class Notice(str):
+    """A sentence for the user, with details for hosts as `SpeedError` has them."""
+
+    data: dict[str, object]
+
+    def __new__(cls, text: str, **data: object) -> Notice:
+        notice = super().__new__(cls, text)
+        notice.data = data
+        return notice
+
+
 class SettingsError(SpeedError, ValueError):
     """A setting is out of its range, or two settings contradict each other."""
 

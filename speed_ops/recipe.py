@@ -1,33 +1,74 @@
-"""The recipe: everything needed to repeat an erasure on another checkpoint, and nothing
-model-sized.
+"""A recipe: the stored form of a job, and nothing model-sized. It repeats an erasure on another
+model.
 
-With a salt, names become hashes: such a recipe documents an erasure without saying what was erased.
+A recipe is JSON or YAML. An erase writes one in full; a person may write one by hand, where
+everything but `concepts` has a default. For `speed-erase run`, it may also name the model and where
+the results go (see `RunFields`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .errors import FileError
+from .engine.settings import EraseSettings, budget_of
+from .errors import FileError, SettingsError, suggestion
 from .files.atomic import write_bytes
-from .files.redaction import Redactor, is_hash, refuse_leaks
-from .files.untrusted import Fields, check_version, dump_json, load_json
-from .text.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAMES, fold
+from .files.header import MAX_HEADER_BYTES
+from .files.schema import Fields, check_version, dump_json, load_json, load_yaml
+from .job import HELD_OUT_SHARE, Job, check_strength, default_lists
+from .text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
+from .text.kinds import kind_of
+from .text.names import (
+    MAX_ALIASES,
+    MAX_CONCEPTS,
+    MAX_LISTS,
+    MAX_NAMES,
+    clean_name,
+    fold,
+    has_invisible,
+    invisible_note,
+    quoted,
+)
+from .text.plan import RowPlan
+from .text.retain_set import (
+    RetainSet,
+    builtin_retain,
+    builtin_retain_sets,
+    read_retain,
+    retain_from_names,
+    retain_from_texts,
+    union,
+)
+from .text.tokens import Position
 
 SCHEMA = "speed.recipe"
 VERSION = "1.0"
 MAX_BYTES = 16_000_000
-_MAX_CONTEXTS = 1_000
-"""Templates; a job has a few dozen."""
 MAX_HISTORY = 50
 """Most earlier recipes that a recipe remembers."""
-
-_PLAIN = ("settings", "contexts", "rows", "family", "package_version", "base_hash", "encoder_hash")
-_KNOWN = ("schema", "version", "concepts", "retain", "seed", "redacted", "history", *_PLAIN)
+_MAX_CONTEXTS = 1_000
+_MAX_PATHS = 10_000
+_OWN_HEADER = 1_000_000
+"""Bytes of a header that are left to a model whose own header is not known."""
+_POSITIONS = ("positions", "retain_positions")
+_TEXTS = ("family", "package_version", "base_hash", "encoder_hash")
+_STORED = (
+    *("schema", "version", "concepts", "retain", "settings", "contexts", "rows", "strength"),
+    *("clip_skip", "names", "history", *_TEXTS),
+)
+_WRITTEN_BY_HAND = ("kind", "retain_limit")
+_RUN = (
+    *("model", "output", "save", "name", "force", "strict", "no_names"),
+    *("text_encoders", "tokenizer", "cache"),
+)
+_CONCEPT = ("target", "anchor", "kind", "aliases")
+_RETAIN = ("label", "sha256", "kind", "names")
 
 
 @dataclass(frozen=True)
@@ -47,11 +88,29 @@ class RecipeRetain:
     label: str
     """Name of a built-in list, or what the user's list was called."""
     sha256: str
-    """Of its names: tells whether the list is still the one that was used."""
+    """Of its names, to detect that a list has changed."""
     kind: str = ""
     names: tuple[str, ...] | None = None
-    """The names themselves for a user's list, which nobody else has; None for a built-in one.
-    Earlier recipes have no names here: the hash tells which list it was."""
+    """The names of a user's list; None for a built-in one. In a history, empty: the hash identifies
+    the list."""
+
+
+@dataclass(frozen=True)
+class RunFields:
+    """What `speed-erase run` also reads from a recipe. Never stored in a file that we write."""
+
+    models: tuple[Path, ...] = ()
+    output: Path | None = None
+    """Folder for the results."""
+    save: tuple[str, ...] = ()
+    """Products to write; empty means all."""
+    name: str = ""
+    force: bool = False
+    strict: bool = False
+    no_names: bool = False
+    text_encoders: tuple[Path, ...] = ()
+    tokenizer: Path | None = None
+    cache: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,181 +120,536 @@ class Recipe:
     concepts: tuple[RecipeConcept, ...]
     settings: dict[str, Any]
     """Plain values of the solver's settings."""
-    seed: int = 0
     contexts: tuple[str, ...] = ()
     """Templates the rows were taken from, with `{name}` for the name."""
     rows: dict[str, Any] = field(default_factory=dict)
     """Plain values of the choice of token rows."""
     retain: tuple[RecipeRetain, ...] = ()
+    strength: float = 1.0
+    clip_skip: int | None = None
     family: str = ""
     package_version: str = ""
     base_hash: str = ""
     encoder_hash: str = ""
-    redacted: bool = False
-    """True when names are salted hashes: the recipe documents an erasure and cannot repeat it."""
+    has_names: bool = True
+    """False for a recipe made by `without_names`: it documents an erasure and cannot repeat it."""
     history: tuple[Recipe, ...] = ()
     """What had been erased from the model before, the oldest first: see `as_earlier`."""
+    retain_limit: int | None = None
+    """Most names to keep; only in recipes written by hand."""
+    run: RunFields = RunFields()
     unknown: tuple[str, ...] = field(default=(), compare=False)
     """Fields of a newer version that were not understood; a caller should mention them."""
+    newer: bool = field(default=False, compare=False)
+    """Whether a newer version of this program wrote it."""
 
     def to_json(self) -> str:
         """One line of ASCII with sorted keys: equal recipes give equal text. What could not be read
         back is refused.
         """
-        text = dump_json(
-            self._content() | {"schema": SCHEMA, "version": VERSION}, "The recipe", MAX_BYTES
-        )
-        Recipe.from_json(text)
+        content = self._content() | {"schema": SCHEMA, "version": VERSION}
+        text = dump_json(content, "The recipe", MAX_BYTES)
+        Recipe._from_fields(Fields(content, "The recipe"))
         return text
 
     def _content(self) -> dict[str, Any]:
-        content: dict[str, Any] = {"redacted": self.redacted, "seed": self.seed}
+        content: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
+        content |= {"settings": self.settings, "contexts": self.contexts, "rows": self.rows}
+        content |= {"strength": self.strength, "clip_skip": self.clip_skip}
         content["concepts"] = [vars(concept) for concept in self.concepts]
         content["retain"] = [
-            {name: value for name, value in vars(part).items() if value is not None}
-            for part in self.retain
+            {name: value for name, value in vars(entry).items() if value is not None}
+            for entry in self.retain
         ]
+        if not self.has_names:
+            content["names"] = False
         if self.history:
             content["history"] = [earlier._content() for earlier in self.history]
-        return content | {name: getattr(self, name) for name in _PLAIN}
-
-    @classmethod
-    def from_json(cls, content: str | bytes, what: str = "The recipe") -> Recipe:
-        """Read a recipe that anybody may have written; newer minor versions and unknown fields are
-        accepted.
-        """
-        fields = Fields.of(load_json(content, what, MAX_BYTES), what)
-        if fields.values.get("schema") != SCHEMA:
-            raise FileError(f"{what} is not a recipe: its `schema` is not {SCHEMA!r}.")
-        check_version(fields.values.get("version"), VERSION, what)
-        history = tuple(cls._of(item) for item in fields.objects("history", MAX_HISTORY))
-        return replace(cls._of(fields), history=history, unknown=fields.unknown(_KNOWN))
-
-    @classmethod
-    def _of(cls, fields: Fields) -> Recipe:
-        """One recipe, later or earlier, without its history."""
-        concepts = tuple(_concept(item) for item in fields.objects("concepts", MAX_CONCEPTS))
-        if not concepts:
-            raise FileError(f"{fields.what} names no concept to erase.")
-        return cls(
-            concepts=concepts,
-            settings=fields.plain("settings"),
-            seed=fields.number("seed"),
-            contexts=fields.texts("contexts", _MAX_CONTEXTS),
-            rows=fields.plain("rows"),
-            retain=tuple(_retain(item) for item in fields.objects("retain", MAX_LISTS)),
-            family=fields.text("family", ""),
-            package_version=fields.text("package_version", ""),
-            base_hash=fields.text("base_hash", ""),
-            encoder_hash=fields.text("encoder_hash", ""),
-            redacted=fields.flag("redacted"),
-        )
+        return content
 
     @classmethod
     def read(cls, path: Path | str) -> Recipe:
-        """Read a recipe file."""
+        """Reads a recipe file: YAML by its suffix, else JSON. Paths in it are relative to it."""
+        path = Path(path)
         try:
-            with Path(path).open("rb") as handle:
+            with path.open("rb") as handle:
                 content = handle.read(MAX_BYTES + 1)
         except (OSError, ValueError) as error:
             raise FileError(
                 f"Cannot read {path}: {getattr(error, 'strerror', None) or error}."
             ) from error
-        return cls.from_json(content, str(path))
+        if path.suffix.lower() in (".yaml", ".yml"):
+            return cls.from_yaml(content, str(path), path.parent)
+        return cls.from_json(content, str(path), path.parent)
+
+    @classmethod
+    def from_yaml(cls, content: str | bytes, title: str, folder: Path) -> Recipe:
+        """Reads a recipe in YAML.
+
+        Args:
+            content: The text.
+            what: What it is called in messages.
+            folder: Where its relative paths start.
+        """
+        return cls._from_fields(Fields.of(load_yaml(content, title), title), folder)
+
+    @classmethod
+    def from_json(
+        cls, content: str | bytes, title: str = "The recipe", folder: Path | None = None
+    ) -> Recipe:
+        """Reads a recipe in JSON.
+
+        Args:
+            content: The text.
+            what: What it is called in messages.
+            folder: Where its relative paths start; without it, the recipe may name no files.
+        """
+        return cls._from_fields(Fields.of(load_json(content, title, MAX_BYTES), title), folder)
+
+    @classmethod
+    def _from_fields(cls, fields: Fields, folder: Path | None = None) -> Recipe:
+        if fields.values.get("schema", SCHEMA) != SCHEMA:
+            raise FileError(f"{fields.title} is not a recipe: its `schema` is not {SCHEMA!r}.")
+        newer = check_version(fields.values.get("version", VERSION), VERSION, fields.title)
+        expected = (*_STORED, *_WRITTEN_BY_HAND, *(_RUN if folder is not None else ()))
+        if not newer:
+            fields.refuse_unknown(expected)
+        history = tuple(
+            cls._of(item, None, newer) for item in fields.objects("history", MAX_HISTORY)
+        )
+        return replace(
+            cls._of(fields, folder, newer),
+            history=history,
+            run=RunFields() if folder is None else _run_fields(fields, folder),
+            unknown=fields.unknown(expected),
+            newer=newer,
+        )
+
+    @classmethod
+    def _of(cls, fields: Fields, folder: Path | None, newer: bool) -> Recipe:
+        """One recipe, later or earlier, without its history."""
+        kind = fields.text("kind", "style")
+        concepts = tuple(
+            concept
+            for number, item in enumerate(fields.items("concepts", MAX_CONCEPTS), 1)
+            for concept in _read_concept(
+                item, f"{fields.title}, concept {number}", kind, folder, newer
+            )
+        )
+        if not concepts:
+            raise FileError(f"{fields.title} names no concept to erase.")
+        if "retain" in fields.values:
+            retain = tuple(
+                _read_retain(item, f"{fields.title}, retain {number}", folder, newer)
+                for number, item in enumerate(fields.items("retain", MAX_LISTS), 1)
+            )
+        else:
+            retain = tuple(
+                RecipeRetain(label, "") for label in default_lists(item.kind for item in concepts)
+            )
+        return cls(
+            concepts=concepts,
+            settings=fields.plain("settings"),
+            contexts=fields.texts("contexts", _MAX_CONTEXTS),
+            rows=fields.plain("rows"),
+            retain=retain,
+            strength=fields.number("strength", 1.0),
+            clip_skip=fields.whole("clip_skip", -100, 100),
+            has_names=fields.flag("names", True),
+            retain_limit=fields.whole("retain_limit", 0, MAX_NAMES),
+            family=fields.text("family", ""),
+            package_version=fields.text("package_version", ""),
+            base_hash=fields.text("base_hash", ""),
+            encoder_hash=fields.text("encoder_hash", ""),
+        )
 
     def write(self, path: Path | str, *, force: bool = False) -> None:
-        """Write a recipe file, atomically."""
+        """Writes a recipe file, atomically."""
         write_bytes(path, self.to_json().encode(), force=force)
+
+    def check_size(self, source_header: int = _OWN_HEADER) -> None:
+        """Refuses, before the work, lists so long that no header could hold the recipe and the
+        certificate.
+        """
+        stored = len(json.dumps(self.to_json()))
+        targets = sum(len(json.dumps(json.dumps(item.target))) for item in self.concepts)
+        certificate = 2 * (targets + 500 * len(self.concepts)) + 500_000
+        if stored + certificate > MAX_HEADER_BYTES - source_header:
+            raise FileError(
+                f"With these lists the recipe and the certificate are {stored / 1e6:.1f} MB, too"
+                " long for a file header: shorten them."
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name that a redacted file must not show: targets, aliases, anchors, and users' own
-        kept names.
+        """Every name that a file without names must not contain: targets, aliases, anchors, and
+        the user's own kept names.
         """
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for recipe in (self, *self.history):
-            for one in recipe.concepts:
-                found.update(dict.fromkeys((one.target, one.anchor, *one.aliases)))
-            for part in recipe.retain:
-                found.update(dict.fromkeys(part.names or ()))
-        return tuple(name for name in found if name and not is_hash(name))
+            if recipe.has_names:
+                for concept in recipe.concepts:
+                    names.update(dict.fromkeys((concept.target, concept.anchor, *concept.aliases)))
+                for entry in recipe.retain:
+                    names.update(dict.fromkeys(entry.names or ()))
+        return tuple(filter(None, names))
 
     def as_earlier(self) -> Recipe:
-        """This recipe in a later one's history: without the names of users' lists, which their
-        hashes stand for.
+        """This recipe in a later one's history, without the names of users' lists; their hashes
+        identify them.
         """
         retain = tuple(
-            part if part.names is None else replace(part, names=()) for part in self.retain
+            entry if entry.names is None else replace(entry, names=()) for entry in self.retain
         )
-        return replace(self, retain=retain, contexts=(), history=(), unknown=())
+        return replace(self, retain=retain, contexts=(), history=(), run=RunFields(), unknown=())
 
-    def redacted_with(self, salt: bytes | str) -> Recipe:
-        """The recipe with salted hashes for names. The salt is not stored: who has it can check a
-        name, nobody else.
-        """
-        redact = Redactor(salt)
-        hidden = replace(
-            self._redacted(redact), history=tuple(one._redacted(redact) for one in self.history)
-        )
-        refuse_leaks(hidden.to_json(), self.names, "The redacted recipe", self._without_names())
-        return hidden
-
-    def _redacted(self, redact: Redactor) -> Recipe:
+    def without_names(self) -> Recipe:
+        """The recipe with numbers instead of names."""
+        history = tuple(earlier.without_names() for earlier in self.history)
+        if not self.has_names:
+            return replace(self, history=history)
         concepts = tuple(
             RecipeConcept(
-                redact(one.target), redact(one.anchor), one.kind, tuple(map(redact, one.aliases))
+                f"concept {number}",
+                f"anchor {number}" if concept.anchor else "",
+                concept.kind,
+                tuple(f"concept {number}, alias {i}" for i in range(1, len(concept.aliases) + 1)),
             )
-            for one in self.concepts
+            for number, concept in enumerate(self.concepts, 1)
         )
-        retain = tuple(
-            (
-                part
-                if part.names is None
-                else replace(
-                    part,
-                    label=redact(part.label),
-                    sha256=redact(part.sha256),
-                    names=tuple(map(redact, part.names)),
-                )
-            )
-            for part in self.retain
+        retain, count = [], 0
+        for number, entry in enumerate(self.retain, 1):
+            if entry.names is not None:
+                names = tuple(f"name {count + i}" for i in range(1, len(entry.names) + 1))
+                entry = RecipeRetain(f"list {number}", "", entry.kind, names)
+                count += len(names)
+            retain.append(entry)
+        return replace(
+            self, concepts=concepts, retain=tuple(retain), history=history, has_names=False
         )
-        return replace(self, concepts=concepts, retain=retain, redacted=True)
 
-    def _without_names(self) -> str:
-        """The words of ours that stand in the recipe's text: kinds, settings, templates, built-in
-        lists.
-        """
-        plain = [
-            replace(
-                recipe,
-                concepts=tuple(RecipeConcept("", "", one.kind) for one in recipe.concepts),
-                retain=tuple(
-                    p if p.names is None else RecipeRetain("", "", p.kind, ())
-                    for p in recipe.retain
-                ),
-                history=(),
-            )._content()
-            for recipe in (self, *self.history)
+
+def _read_concept(
+    item: object, title: str, kind: str, folder: Path | None, newer: bool
+) -> list[RecipeConcept]:
+    """The concepts of one entry: a typed line, an object, or a file of them."""
+    if isinstance(item, (int, float)):
+        raise FileError(f"{title} must be text: put it in quotes.")
+    if isinstance(item, str):
+        return [_stored_concept(concept) for concept in parse_concepts(item, kind, title)]
+    fields = Fields.of(item, title)
+    if "file" in fields.values and folder is not None:
+        fields.refuse_unknown(("file",))
+        return [
+            _stored_concept(concept)
+            for concept in read_concepts(_path(fields.text("file"), folder), kind)
         ]
-        return json.dumps({"schema": SCHEMA, "version": VERSION, "history": plain})
-
-
-def _concept(fields: Fields) -> RecipeConcept:
+    if not newer:
+        fields.refuse_unknown(_CONCEPT)
     target = fields.text("target")
     if not fold(target):
-        raise FileError(f"{fields.what} has an empty target.")
-    return RecipeConcept(
-        target,
-        fields.text("anchor", ""),
-        fields.text("kind", ""),
-        fields.texts("aliases", MAX_ALIASES),
-    )
+        raise FileError(f"{title} has an empty target.")
+    kind = fields.text("kind", kind)
+    anchor = fields.text("anchor") if "anchor" in fields.values else kind_of(kind).anchor
+    return [RecipeConcept(target, anchor, kind, fields.texts("aliases", MAX_ALIASES))]
 
 
-def _retain(fields: Fields) -> RecipeRetain:
-    values: Mapping[str, Any] = fields.values
-    names = fields.texts("names", MAX_NAMES) if values.get("names") is not None else None
+def _read_retain(item: object, title: str, folder: Path | None, newer: bool) -> RecipeRetain:
+    """One entry: the name of a built-in list, an object, or a file."""
+    if isinstance(item, str):
+        labels = builtin_retain_sets()
+        if item not in labels:
+            raise FileError(
+                f"{title}: there is no built-in list {item[:100]!r}{suggestion(item, labels)}:"
+                f" choose from {', '.join(labels)}."
+            )
+        return RecipeRetain(item, "")
+    fields = Fields.of(item, title)
+    if "file" in fields.values and folder is not None:
+        fields.refuse_unknown(("file", "column", "kind"))
+        names = read_retain(_path(fields.text("file"), folder), fields.text("column", ""))
+        source = names.sources[0]
+        return RecipeRetain(source.label, source.sha256, fields.text("kind", ""), names.names)
+    if not newer:
+        fields.refuse_unknown(_RETAIN)
+    stored = fields.values.get("names") is not None
     return RecipeRetain(
-        fields.text("label"), fields.text("sha256", ""), fields.text("kind", ""), names
+        fields.text("label", "typed" if stored else None),
+        fields.text("sha256", ""),
+        fields.text("kind", ""),
+        fields.texts("names", MAX_NAMES) if stored else None,
     )
+
+
+def _run_fields(fields: Fields, folder: Path) -> RunFields:
+    paths = {
+        name: tuple(_path(text, folder) for text in fields.texts(name, _MAX_PATHS))
+        for name in ("model", "text_encoders")
+    }
+    output, tokenizer = (
+        _path(fields.text(name), folder) if name in fields.values else None
+        for name in ("output", "tokenizer")
+    )
+    return RunFields(
+        models=paths["model"],
+        output=output,
+        save=fields.texts("save", 10),
+        name=fields.text("name", ""),
+        force=fields.flag("force"),
+        strict=fields.flag("strict"),
+        no_names=fields.flag("no_names"),
+        text_encoders=paths["text_encoders"],
+        tokenizer=tokenizer,
+        cache=fields.flag("cache", True),
+    )
+
+
+def _path(text: str, folder: Path) -> Path:
+    return folder / Path(text).expanduser()
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job, and what a recipe adds about carrying it out."""
+
+    job: Job
+    strength: float = 1.0
+    clip_skip: int | None = None
+    notes: tuple[str, ...] = ()
+    """What differs from the day the recipe was written, one sentence each."""
+
+
+def recipe_of(
+    job: Job,
+    *,
+    strength: float = 1.0,
+    clip_skip: int | None = None,
+    family: str = "",
+    base_hash: str = "",
+    encoder_hash: str = "",
+    history: Sequence[Recipe] = (),
+) -> Recipe:
+    """Everything that determines the edit, and which model it was made for.
+
+    Args:
+        job: What was asked for.
+        strength: What the edit is applied with.
+        clip_skip: Hidden layer of the text encoder; None for the model's default.
+        family: Name of the model's architecture.
+        base_hash: Hash of the model.
+        encoder_hash: Hash of its text encoders.
+        history: Recipes of what was erased from the model before.
+    """
+    return Recipe(
+        concepts=tuple(map(_stored_concept, job.concepts)),
+        settings=job.settings.to_dict(),
+        contexts=_contexts(job),
+        rows=_plan_values(job.plan),
+        retain=_stored_retain(job.retain),
+        strength=float(strength),
+        clip_skip=clip_skip,
+        family=family,
+        package_version=package_version(),
+        base_hash=base_hash,
+        encoder_hash=encoder_hash,
+        history=tuple(history),
+    )
+
+
+def job_of(recipe: Recipe, title: str = "The recipe") -> StoredJob:
+    """The job that a recipe describes. Every value is checked before any work."""
+    if not recipe.has_names:
+        raise FileError(
+            f"{title} was written without names, so it cannot be repeated: use the recipe that has"
+            " them."
+        )
+    notes = [f"{title} has an unknown field {name!r}, which is ignored." for name in recipe.unknown]
+    notes += _history_notes(recipe, title)
+    concepts = ConceptList(
+        tuple(_concept(item, number, title) for number, item in enumerate(recipe.concepts, 1))
+    )
+    settings = _settings(recipe, title, notes)
+    retain = _retain(recipe.retain, title, notes)
+    if recipe.retain_limit is not None:
+        retain = retain.limit(recipe.retain_limit)
+    cleaned = [name for concept in concepts for name in concept.cleaned]
+    notes += [*([invisible_note(cleaned)] if cleaned else ()), *retain.notes]
+    job = Job.of(tuple(concepts), retain, settings)
+    job = replace(job, plan=_plan(recipe.rows, job.plan, title))
+    if recipe.contexts and recipe.contexts != _contexts(job):
+        notes.append(
+            f"{title} was written with other prompt templates: the result will differ a little."
+        )
+    try:
+        strength = check_strength(recipe.strength)
+    except SettingsError as fault:
+        raise SettingsError(f"{title}: {fault}") from fault
+    clip_skip = recipe.clip_skip
+    if clip_skip == 0:
+        raise SettingsError(f"{title}: clip_skip is 0: 1 is the last layer, 2 the one before.")
+    return StoredJob(job, strength, clip_skip and -abs(clip_skip), tuple(notes))
+
+
+def same_work(first: Recipe, second: Recipe) -> bool:
+    """Whether two recipes ask for the same edit, on whatever model. Without names that cannot be
+    known, so it is False.
+    """
+    return first.has_names and second.has_names and same_form(first, second)
+
+
+def same_form(first: Recipe, second: Recipe) -> bool:
+    """Whether two recipes are equal up to the model and the program version."""
+    contents = []
+    for recipe in (first, second):
+        content = replace(recipe, history=())._content()
+        contents.append({name: content[name] for name in content if name not in _TEXTS})
+    return contents[0] == contents[1]
+
+
+def package_version() -> str:
+    """The installed version; empty where the package runs from a plain folder."""
+    try:
+        return metadata.version("speed-erase")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _history_notes(recipe: Recipe, title: str) -> list[str]:
+    count = sum(len(earlier.concepts) for earlier in recipe.history)
+    if not count:
+        return []
+    concepts_text = "another concept" if count == 1 else f"{count:,} other concepts"
+    recipes_text = (
+        "that recipe" if len(recipe.history) == 1 else f"those {len(recipe.history)} recipes"
+    )
+    return [
+        f"{title} was made on a model from which {concepts_text} had been erased before: for the"
+        f" same result, apply {recipes_text} first."
+    ]
+
+
+def _contexts(job: Job) -> tuple[str, ...]:
+    kinds = dict.fromkeys(concept.kind for concept in job.concepts)
+    return tuple(
+        dict.fromkeys(
+            template.text for kind in kinds for template in job.plan.solve_templates(kind_of(kind))
+        )
+    )
+
+
+def _stored_concept(concept: Concept) -> RecipeConcept:
+    return RecipeConcept(concept.target, concept.anchor, concept.kind, concept.aliases)
+
+
+def _concept(stored: RecipeConcept, number: int, title: str) -> Concept:
+    where = f"{title}, concept {number}"
+    kind_of(stored.kind)
+    written = (stored.target, stored.anchor, *stored.aliases)
+    target, anchor, *aliases = [clean_name(name, where) for name in written]
+    cleaned = tuple(fold(name) for name in written if has_invisible(name))
+    return Concept(
+        target, anchor, stored.kind, tuple(filter(None, aliases)), number, title, cleaned
+    )
+
+
+def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:
+    """The stored settings over those of their preset."""
+    values = dict(recipe.settings)
+    preset = values.pop("preset", values.pop("preset_name", "auto"))
+    budget = values.pop("budget", values.get("drift_budget"))
+    if budget is not None:
+        values["drift_budget"] = budget_of(budget) if isinstance(budget, str) else budget
+    if recipe.newer:
+        expected = {item.name for item in dataclasses.fields(EraseSettings)}
+        for name in sorted(values.keys() - expected):
+            notes.append(f"{title} has an unknown setting {name!r}, which is ignored.")
+            del values[name]
+    try:
+        return EraseSettings.preset(str(preset), **{"held_out": HELD_OUT_SHARE} | values)
+    except SettingsError as fault:
+        raise SettingsError(f"{title}: {fault}") from fault
+
+
+def _stored_retain(retain: RetainSet) -> tuple[RecipeRetain, ...]:
+    """Built-in lists by name where that gives the same set again; users' lists, and shortened ones,
+    in full.
+    """
+    builtin = builtin_retain_sets()
+    by_name = tuple(
+        _stored_source(retain, index, in_full=source.label not in builtin)
+        for index, source in enumerate(retain.sources)
+    )
+    notes: list[str] = []
+    if _retain(by_name, "", notes).names == retain.names and not notes:
+        return by_name
+    return tuple(
+        _stored_source(retain, index, in_full=True) for index in range(len(retain.sources))
+    )
+
+
+def _stored_source(retain: RetainSet, index: int, *, in_full: bool) -> RecipeRetain:
+    source = retain.sources[index]
+    if not in_full:
+        return RecipeRetain(source.label, source.sha256, source.kind)
+    names = [
+        name for name, origin in zip(retain.names, retain.origins, strict=True) if origin == index
+    ]
+    subset = retain_from_names(names, source.label, source.kind)
+    return RecipeRetain(source.label, subset.sources[0].sha256, source.kind, subset.names)
+
+
+def _retain(stored: tuple[RecipeRetain, ...], title: str, notes: list[str]) -> RetainSet:
+    sets = []
+    for entry in stored:
+        if entry.names is not None:
+            where = f"{title}, retain list {quoted(entry.label)}"
+            sets.append(
+                retain_from_texts(((where, name) for name in entry.names), entry.label, entry.kind)
+            )
+            continue
+        sets.append(builtin_retain(entry.label))
+        if entry.sha256 and sets[-1].sources[0].sha256 != entry.sha256:
+            notes.append(
+                f"The built-in list {quoted(entry.label)} has changed since {title} was written."
+            )
+    return union(sets)
+
+
+def _plan_values(plan: RowPlan) -> dict[str, Any]:
+    values = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan)}
+    for name in _POSITIONS:
+        values[name] = [position.name for position in Position if position in values[name]]
+    return values
+
+
+def _plan(values: Mapping[str, Any], base: RowPlan, title: str) -> RowPlan:
+    """The stored choice of rows over that of the settings."""
+    changes: dict[str, Any] = {}
+    for item in dataclasses.fields(base):
+        if item.name not in values:
+            continue
+        value = values[item.name]
+        if item.name in _POSITIONS:
+            value = _positions(value, title)
+        if type(value) is not type(getattr(base, item.name)):
+            raise SettingsError(
+                f"{title}: {item.name!r} is {str(value)[:40]!r}, which is the wrong type of value."
+            )
+        changes[item.name] = value
+    try:
+        return replace(base, **changes)
+    except SettingsError as fault:
+        raise SettingsError(f"{title}: {fault}") from fault
+
+
+def _positions(value: Any, title: str) -> Position:
+    expected = {position.name: position for position in Position}
+    total = Position(0)
+    for name in value if isinstance(value, list) else [value]:
+        if not isinstance(name, str) or name not in expected:
+            raise SettingsError(
+                f"{title}: {str(name)[:40]!r} is not a token position: choose from"
+                f" {', '.join(map(str, expected))}."
+            )
+        total |= expected[name]
+    return total

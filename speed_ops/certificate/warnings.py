@@ -11,7 +11,6 @@ from ..engine.curve import Curve
 from ..engine.rows import RowSet
 from ..engine.settings import EraseSettings
 from .certificate import (
-    VERDICT_WORDS,
     ConceptResult,
     Drift,
     LayerFacts,
@@ -165,10 +164,3 @@ def rivals(rows: RowSet) -> list[tuple[str, str]]:
             group = rows.retain.groups[start + retained]
             pairs.add((names[group], target_names[rows.targets.groups[target]]))
     return sorted(pairs)
-
-
-def fixed_text() -> str:
-    """Words of the sentences above; goes with the redaction scanner."""
-    functions = (all_warnings, _budget_warnings, concept_warnings)
-    parts = [part for function in functions for part in function.__code__.co_consts]
-    return " ".join([*(part for part in parts if isinstance(part, str)), *VERDICT_WORDS.values()])

@@ -18,12 +18,11 @@ from typing import Any, Literal
 
 from ..errors import FileError, NotFoundError, SpeedError, error_code, user_message
 from ..files.checkpoint import Checkpoint
-from ..job import StoredJob, recipe_of, same_work
 from ..models.detect import is_lora, model_name, piece_name, unet_conflict
 from ..models.keys import Shapes, find_unet
 from ..progress import Stage
 from ..provenance import read_provenance
-from ..recipe import Recipe
+from ..recipe import Recipe, StoredJob, recipe_of, same_work
 from .erase_file import Note, clean_file, made_by, possible_outputs
 from .output_files import PRODUCTS, OutputFiles, Product
 from .source import ModelSource, TextSetup
@@ -156,8 +155,6 @@ def sort_out(
     """
     made = {_identity(path): one for one in candidates for path in one.paths(PRODUCTS).values()}
     recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=clip_skip)
-    if salt := next((one.outputs.salt for one in candidates), None):
-        recipe = recipe.redacted_with(salt)
     sorted_out = [_looked_at(one, made.get(_identity(one.path)), recipe) for one in candidates]
     _refuse_collisions([one for one in sorted_out if one.known is None])
     return sorted_out
@@ -262,14 +259,15 @@ def clean_one(
         )
     except Exception as fault:  # one bad file must not stop the rest
         return one.failed(fault, started)
-    concepts = outcome.certificate.concepts if outcome.certificate is not None else ()
+    erasure = outcome.erasure
+    concepts = erasure.certificate.concepts if erasure.certificate is not None else ()
     erased = sum(concept.verdict == "erased" for concept in concepts)
     what = f"{erased} of {len(concepts)} concept{'' if len(concepts) == 1 else 's'} erased"
     facts = {
         "files": {product: str(path) for product, path in outcome.files.items()},
         "erased": erased,
     }
-    if (report := outcome.text_report) is not None:
+    if (report := erasure.text_report) is not None:
         facts |= {"encoded": report.encoded, "reused": report.reused}
     return Done(
         one.path, "cleaned", f"{what}, {outcome.seconds:.1f} s.", outcome.seconds, facts=facts
@@ -287,7 +285,7 @@ def finished(one: Candidate, stored: StoredJob, clip_skip: int | None) -> dict[P
         return {}
     recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=clip_skip)
     speaking = {path for product, path in paths.items() if product != "report"}
-    return paths if speaking and made_by(recipe, source, speaking, outputs.salt) == speaking else {}
+    return paths if speaking and made_by(recipe, source, speaking) == speaking else {}
 
 
 def for_each(

@@ -15,7 +15,7 @@ from ..certificate.certificate import (
     verdict,
     verdict_in_words,
 )
-from ..provenance import Provenance
+from ..files.schema import finite
 from ..recipe import Recipe
 from ..text.names import quoted, same_name_key
 
@@ -29,28 +29,29 @@ _VERDICTS = ("erased", "weakened", "stands", "unproven")
 """The best first. Unproven is not better than any."""
 
 
-def broken_claims(said: Provenance, measured: Certificate) -> list[str]:
-    """Where the measurement is worse than the claim, or claim and recipe are not about the same,
-    one sentence each.
+def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
+    """Where the measurement is worse than the claim, or claim and recipe disagree, one sentence
+    each.
 
-    Concepts go by their order, as names may be hashes.
+    Args:
+        claimed: The header's certificate.
+        recipe: The header's recipe. Concepts are compared by their order, as it may have no names.
+        measured: The certificate as measured here.
     """
-    assert said.recipe is not None
-    faults = _part_faults(said.certificate, said.recipe, measured)
+    faults = _section_faults(claimed, recipe, measured)
     if measured.pooled is not None:
-        claimed = claimed_part(said, "pooled")
-        if claimed:
+        pooled = claimed_section(claimed, "pooled")
+        if pooled:
             faults += [
-                f"Pooled path: {text}"
-                for text in _part_faults(claimed, said.recipe, measured.pooled)
+                f"Pooled path: {text}" for text in _section_faults(pooled, recipe, measured.pooled)
             ]
         else:
             faults.append("The pooled path is edited, and the certificate says nothing about it.")
-    return faults + list(_setting_faults(said.certificate, said.recipe))
+    return faults + list(_setting_faults(claimed, recipe))
 
 
-def _part_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
-    """Of the rows, or of the pooled path."""
+def _section_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
+    """The faults of the token rows, or of the pooled path."""
     faults = _concept_faults(_list(claimed, "concepts"), recipe, measured)
     faults += _drift_faults(_list(claimed, "drift"), measured.drift)
     empty = {
@@ -58,7 +59,7 @@ def _part_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certificate)
         "null_text_drift": max(measured.null_text_drift, default=0.0),
     }
     for name, found in empty.items():
-        if found > (bound := _number(claimed.get(name))) + DRIFT_TOLERANCE:
+        if found > (bound := finite(claimed.get(name))) + DRIFT_TOLERANCE:
             faults.append(
                 f"The empty prompt moves by {found:.1%}; the certificate says {bound:.1%}."
             )
@@ -106,16 +107,10 @@ _SHARES = {
 }
 
 
-_NEWER = ("probe_to_go",)
-"""What files of earlier releases do not say."""
-
-
 def _number_faults(claim: dict[str, Any], found: ConceptResult) -> Iterator[str]:
     """Where more is left of a concept than the certificate says."""
     for field, words in _SHARES.items():
-        if field not in claim and field in _NEWER:
-            continue
-        share, said = getattr(found, field), _number(claim.get(field), -math.inf)
+        share, said = getattr(found, field), finite(claim.get(field), -math.inf)
         if share is not None and share > said + LEFT_TOLERANCE:
             shown = "does not say" if said == -math.inf else f"says {said:.0%}"
             yield f"{quoted(found.name)}: {share:.0%} {words}; the certificate {shown}."
@@ -128,9 +123,9 @@ def _best_verdict(claim: dict[str, Any], found: ConceptResult) -> str:
     Bars are those of the kind that the recipe gives.
     """
     solved, probed = (
-        _number(claim.get(name), math.inf) for name in ("solved_median", "probe_median")
+        finite(claim.get(name), math.inf) for name in ("solved_median", "probe_median")
     )
-    to_go = _number(claim.get("probe_to_go"), math.inf)
+    to_go = finite(claim.get("probe_to_go"), math.inf)
     own = verdict(solved, None if claim.get("probe_median") is None else probed, found.kind, to_go)
     measured = [
         None if one is None else one - LEFT_TOLERANCE
@@ -163,17 +158,17 @@ def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> 
         if not said:
             faults.append(f"The certificate says nothing about {names}.")
             continue
-        if any(_number(one.get("names"), math.inf) > part.names for one in said):
+        if any(finite(one.get("names"), math.inf) > part.names for one in said):
             faults.append(f"The certificate speaks of more names than there are among {names}.")
         for field, words in _SIZES.items():
-            bound, found = max(_number(one.get(field)) for one in said), getattr(part, field)
+            bound, found = max(finite(one.get(field)) for one in said), getattr(part, field)
             if found > bound + DRIFT_TOLERANCE:
                 faults.append(
                     f"The {words} drift of {names} is {found:.1%}; the certificate says"
                     f" {bound:.1%}."
                 )
         listed = max(
-            (_number(pair[1]) for one in said for pair in _pairs(one.get("worst"))), default=0.0
+            (finite(pair[1]) for one in said for pair in _pairs(one.get("worst"))), default=0.0
         )
         if part.worst and part.worst[0][1] > listed + DRIFT_TOLERANCE:
             faults.append(
@@ -226,17 +221,11 @@ def _pairs(listed: Any) -> list[list[Any]]:
 
 
 def _list(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    found = values.get(name)
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    items = values.get(name)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-def _number(value: Any, default: float = 0.0) -> float:
-    """A finite number, or the default for anything else."""
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if ok else default
-
-
-def claimed_part(said: Provenance, part: str) -> dict[str, Any]:
-    """A part of the header's certificate."""
-    found = said.certificate.get(part)
-    return found if isinstance(found, dict) else {}
+def claimed_section(claimed: dict[str, Any], name: str) -> dict[str, Any]:
+    """A section of the header's certificate; empty where it has none."""
+    section = claimed.get(name)
+    return section if isinstance(section, dict) else {}

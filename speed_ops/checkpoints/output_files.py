@@ -31,8 +31,8 @@ class OutputFiles:
     force: bool = False
     strict: bool = False
     """Nothing is written unless every concept counts as erased."""
-    salt: str | None = None
-    """Given: hashes stand in the place of names."""
+    no_names: bool = False
+    """Numbers instead of names in every file."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -58,9 +58,9 @@ def parse_products(names: Sequence[str]) -> tuple[Product, ...]:
     names = [name.strip() for name in names if name.strip()]
     for name in names:
         if name not in PRODUCTS:
-            known = ", ".join(PRODUCTS)
+            choices = ", ".join(PRODUCTS)
             raise SettingsError(
-                f"Cannot save {name!r}{suggestion(name, PRODUCTS)}: choose from {known}."
+                f"Cannot save {name!r}{suggestion(name, PRODUCTS)}: choose from {choices}."
             )
     if not names:
         raise SettingsError(f"There is nothing to save: choose from {', '.join(PRODUCTS)}.")

@@ -23,12 +23,12 @@ from ..encoders.encoder import (
 )
 from ..encoders.tower import RESIDENT_BYTES
 from ..errors import FileError, NoSpaceError
-from ..job import Job, recipe_of
+from ..job import Job
 from ..models.architecture import LayerKey
 from ..text.requests import RowRequest, all_pairs, usable_names
 from ..text.retain_set import drop_targets
 from ..text.tokens import Stream, StreamKey
-from .erase_file import checked
+from .erase_file import preflight
 from .output_files import OutputFiles, Product
 from .source import EncoderFiles, ModelSource, TextSetup
 
@@ -50,15 +50,13 @@ class Plan:
     reads: dict[str, int]
     """{file or folder: bytes}"""
     texts: int
-    """At most so many are needed."""
+    """Upper bound on texts to encode."""
     cached: int | None
-    """At least so many of them are in the cache; None: not looked, as that would take long."""
+    """Lower bound on those in the cache; None where looking would take long."""
     seconds: float
-    """About so long takes the encoding of the others, or of all where the cache was not looked
-    at.
-    """
+    """Estimated seconds to encode what is not cached."""
     writes: dict[Product, tuple[Path, int]]
-    """Where each result goes, and about its size in bytes."""
+    """Where each result goes, and its approximate size in bytes."""
     free: int
     """Bytes free on the disk that they go to."""
     notes: tuple[str, ...]
@@ -82,7 +80,7 @@ def plan_file(
 ) -> Plan:
     """What `clean_file` would do with the same arguments; refuses what it would refuse."""
     notes: list[str] = []
-    source, paths, _ = checked(path, job, text, outputs, strength, notes.append)
+    source, recipe, paths, _ = preflight(path, job, text, outputs, strength, notes.append)
     encoder, files = text.encoder(source), source.encoder_files(text.text_encoders)
     needed = _Texts.of(encoder.encoder.streams, encoder.encoder.context_length, job)
     quick = sum(math.prod(shape) for shape in files.shapes.values()) <= QUICK_PARAMETERS
@@ -97,7 +95,7 @@ def plan_file(
         "lora": _lora_bytes(
             layers, min(needed.target_rows, job.settings.rows_per_concept * len(job.concepts))
         ),
-        "recipe": len(recipe_of(job, strength=strength, clip_skip=text.clip_skip).to_json()),
+        "recipe": len(recipe.to_json()),
         "report": _REPORT_BYTES,
     }
     plan = Plan(
@@ -132,20 +130,20 @@ def refuse_without_space(plans: Iterable[Plan]) -> None:
 
 def free_space(folder: Path) -> int:
     """Bytes free where a folder is, or would be made; refuses a place that cannot be written to."""
-    there = _existing(folder)
-    if not there.is_dir():
+    existing = _existing(folder)
+    if not existing.is_dir():
         raise FileError(
-            f"Cannot write to {folder}: {there} is a file, not a folder; choose another path."
+            f"Cannot write to {folder}: {existing} is a file, not a folder; choose another path."
         )
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise FileError(
             f"Cannot write to {folder}: you do not have permission; choose another folder."
         )
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(existing).free
 
 
 def _existing(folder: Path) -> Path:
-    return next((place for place in (folder, *folder.absolute().parents) if place.exists()), Path())
+    return next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path())
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ class _Texts:
     names: int
     """How many of those are kept names alone."""
     prompts: int
-    """At most so many prompts around kept names: which, the weights decide."""
+    """Upper bound on prompts around kept names; the weights decide which."""
     target_rows: int
 
     @classmethod
@@ -201,29 +199,27 @@ def _cached(encoder: CachedEncoder, requests: Sequence[RowRequest], quick: bool)
     rows: dict[str, set[int]] = {}
     for request in requests:
         rows.setdefault(request.text, set()).update(request.rows)
-    wanted = [(text, row) for text in rows for row in rows[text]]
-    known = encoder.cache.read(encoder.encoder.fingerprint, encoder.encoder.width, wanted)
-    return sum(all((text, row) in known for row in rows[text]) for text in rows)
+    keys = [(text, row) for text in rows for row in rows[text]]
+    cached = encoder.cache.read(encoder.encoder.fingerprint, encoder.encoder.width, keys)
+    return sum(all((text, row) in cached for row in rows[text]) for text in rows)
 
 
 def _seconds(encoder: TextEncoder, needed: _Texts, cached: int) -> float:
-    each = _seconds_a_prompt(encoder)
+    each = _seconds_per_prompt(encoder)
     encoder.close()
     missing = (needed.count - cached) / needed.count
     return each * missing * equivalent_prompts(encoder, needed.count - needed.names, needed.names)
 
 
-def _seconds_a_prompt(encoder: TextEncoder) -> float:
-    """About how long a whole prompt takes, from one block of each encoder: the whole of T5-XXL
-    takes a minute.
-    """
+def _seconds_per_prompt(encoder: TextEncoder) -> float:
+    """Estimated seconds per prompt, from one block of each encoder (all of T5-XXL is slow)."""
     if isinstance(encoder, JoinedTextEncoder | PairedTextEncoder):
-        return sum(map(_seconds_a_prompt, encoder.parts))
+        return sum(map(_seconds_per_prompt, encoder.parts))
     return encoder.trial() if isinstance(encoder, TowerEncoder) else 0.0
 
 
 def _lora_bytes(layers: Sequence[LayerKey], rank: int) -> int:
-    """Two factors a layer in half precision, at most."""
+    """Upper bound: two factors per layer in half precision."""
     return sum(2 * min(rank, *layer.shape) * sum(layer.shape) for layer in layers)
 
 
@@ -233,7 +229,7 @@ def _reads(source: ModelSource, files: EncoderFiles) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Survey:
-    """What is known of one model before any work."""
+    """What the headers of one model tell before any work."""
 
     memory: int
     """Bytes that a worker needs for it."""
@@ -273,7 +269,7 @@ def memory_for(files: EncoderFiles) -> int:
     for little.
     """
     total = BASE_MEMORY
-    for row in files.found:
+    for row in files.available:
         inside = [
             shape for name, shape in files.shapes.items() if name.startswith(f"{row.folder}/")
         ]
@@ -284,8 +280,8 @@ def memory_for(files: EncoderFiles) -> int:
 
 SAMPLES = 6
 SAMPLE_BYTES = 4096
-"""Of so many of an encoder's matrices the first bytes are compared: whoever trains or merges one
-changes them all.
+"""How many of an encoder's matrices are sampled, and how many bytes of each: training or merging
+changes all of them.
 """
 
 
@@ -296,7 +292,7 @@ def sample_of(files: EncoderFiles, read: ReadBytes) -> str:
         total.update(f"{name} {files.shapes[name]}\n".encode())
     names = sorted(name for name, shape in files.shapes.items() if len(shape) == 2)
     for name in names[:: max(1, len(names) // SAMPLES)]:
-        holder, key = files.places[name]
+        holder, key = files.locations[name]
         part = holder.part_of(key)
         entry = part.header.entries[key[len(part.prefix) :]]
         start = part.header.data_start + entry.begin

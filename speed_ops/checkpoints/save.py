@@ -1,5 +1,5 @@
-"""Where the result of cleaning a model file goes: edited copy, LoRA, recipe and report, each whole
-or not at all.
+"""Writes the results of one model file (edited copy, LoRA, recipe and report), each complete or not
+at all.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,20 +24,44 @@ from ..files.rewrite import check_folder, check_space, folder_files, write_edite
 from ..progress import Progress
 from ..provenance import build_metadata
 from ..report.html import report_page
+from .no_names import mentions_name, without_names
 from .output_files import Product
 from .source import ModelSource
 
 LORA_SPACE = 100_000_000
-"""Room asked for besides a checkpoint; LoRAs of a hundred concepts are smaller."""
+"""Disk space required in addition to a checkpoint; LoRAs of a hundred concepts are smaller."""
+_NAME_BYTES = 255
+"""Longest file name on every file system in use."""
+
+
+@dataclass(frozen=True)
+class CleanedFile:
+    """An erasure from a model file, and what was written."""
+
+    erasure: Erasure
+    source: Path
+    files: Mapping[str, Path]
+    """By product."""
+    lora_error: float | None = None
+    """Relative error of the stored LoRA against the exact edit."""
+    rounding: float | None = None
+    """Norm of what the copy's own precision lost of the edit, relative to the edit."""
+    notes: tuple[str, ...] = ()
+    """What happened while saving, one sentence each."""
+    seconds: float = 0.0
 
 
 def check_paths(
     paths: Mapping[Product, Path],
     source: Checkpoint,
-    replace: Callable[[Path], bool] = lambda path: False,
+    may_replace: Callable[[Path], bool] = lambda path: False,
 ) -> None:
-    """Refuses before any work what would be refused after it. `replace`: whether a file may exist
-    already.
+    """Refuses before any work what would be refused after it.
+
+    Args:
+        paths: Where the products go.
+        source: The model.
+        may_replace: Whether a file may exist already.
     """
     for product, path in paths.items():
         folder = source.is_folder and product == "checkpoint"
@@ -46,7 +70,7 @@ def check_paths(
                 f"Cannot write {path}: the name is too long for this file system; choose a shorter"
                 " one."
             )
-        check_target(path, force=replace(path), sources=[source.path], folder=folder)
+        check_target(path, force=may_replace(path), sources=[source.path], folder=folder)
         if folder:
             check_folder(source.path, path)
             folder_files(source)
@@ -54,14 +78,10 @@ def check_paths(
             check_space(path, source.size + LORA_SPACE)
 
 
-_NAME_BYTES = 255
-"""Longest name on every file system in use."""
-
-
 @contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """The folder, made if need be; one that was made and stays empty is removed again."""
-    made = [part for part in (folder, *folder.parents) if not part.exists()]
+    """Makes the folder if needed; removes it again if it stays empty."""
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -69,96 +89,111 @@ def output_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        for part in made:
+        for path in created:
             try:
-                part.rmdir()
+                path.rmdir()
             except OSError:
                 break  # it holds the results
 
 
 def save(
-    outcome: Erasure,
+    erasure: Erasure,
     source: ModelSource,
     paths: Mapping[Product, Path],
     *,
     may_replace: Callable[[Path], bool] = lambda path: False,
-    salt: str | None = None,
+    no_names: bool = False,
     progress: Progress | None = None,
-) -> Erasure:
-    """Writes the products, the largest first; they get their names together at the end, or none
+) -> CleanedFile:
+    """Writes the products, the largest first. They get their names together at the end, or none
     does.
+
+    Args:
+        erasure: What to write; it has a recipe and a certificate.
+        source: The model it was made for.
+        paths: Where the products go.
+        may_replace: Whether a file may exist already.
+        no_names: Write numbers instead of names.
+        progress: Called while the checkpoint is written.
     """
-    outcome = replace(outcome, files={str(product): path for product, path in paths.items()})
+    result = CleanedFile(erasure, source.checkpoint.path, {str(key): paths[key] for key in paths})
+    assert erasure.recipe is not None
+    hides = mentions_name(erasure.recipe) if no_names else _hides_nothing
+    written = without_names(erasure) if no_names else erasure
     with all_or_none(
         list(paths.values()), replace=may_replace, sources=[source.checkpoint.path]
-    ) as place:
-        outcome = _save(
-            outcome,
-            source,
-            {product: place(path) for product, path in paths.items()},
-            salt,
-            progress,
-        )
+    ) as temporary:
+        if "checkpoint" in paths:
+            result = _save_checkpoint(
+                result, written, source, temporary(paths["checkpoint"]), hides, progress
+            )
+        if "lora" in paths:
+            lora_error = write_lora(
+                temporary(paths["lora"]),
+                written.applied,
+                written.layers,
+                written.architecture,
+                metadata=_metadata(written, source, "lora", hides),
+            )
+            result = replace(result, lora_error=lora_error)
+        if "recipe" in paths and written.recipe is not None:
+            written.recipe.write(temporary(paths["recipe"]))
+        if "report" in paths:
+            model_name = source.checkpoint.path.name or str(source.checkpoint.path)
+            names = {product: path.name for product, path in result.files.items()}
+            page = report_page(
+                written,
+                "a model" if hides(model_name) else model_name,
+                source.checkpoint.size,
+                {product: name for product, name in names.items() if not hides(name)},
+            )
+            # file names are not always valid text
+            write_bytes(temporary(paths["report"]), page.encode("utf-8", "replace"))
         source.checkpoint.refuse_changed()
-    return outcome
+    return result
 
 
-def _save(
-    outcome: Erasure,
-    source: ModelSource,
-    paths: Mapping[Product, Path],
-    salt: str | None,
-    progress: Progress | None,
-) -> Erasure:
-    if "checkpoint" in paths:
-        outcome = _save_checkpoint(outcome, source, paths["checkpoint"], salt, progress)
-    if "lora" in paths:
-        metadata = _metadata(outcome, source, "lora", salt)
-        error = write_lora(
-            paths["lora"], outcome.applied, outcome.layers, outcome.architecture, metadata=metadata
-        )
-        outcome = replace(outcome, lora_error=error)
-    if "recipe" in paths and outcome.recipe is not None:
-        recipe = outcome.recipe.redacted_with(salt) if salt else outcome.recipe
-        recipe.write(paths["recipe"])
-    if "report" in paths:
-        page = report_page(outcome, source.checkpoint, salt)
-        write_bytes(paths["report"], page.encode("utf-8", "replace"))  # paths need not be text
-    return outcome
+def _hides_nothing(text: str) -> bool:
+    return False
 
 
 def _save_checkpoint(
-    outcome: Erasure, source: ModelSource, path: Path, salt: str | None, progress: Progress | None
-) -> Erasure:
-    keys = {layer.canonical: layer.file_key for layer in outcome.layers}
-    replacements = {keys[key]: _adder(edit) for key, edit in outcome.applied.items()}
+    result: CleanedFile,
+    written: Erasure,
+    source: ModelSource,
+    path: Path,
+    hides: Callable[[str], bool],
+    progress: Progress | None,
+) -> CleanedFile:
+    keys = {layer.canonical: layer.file_key for layer in written.layers}
     averaged = source.checkpoint.ema_keys()
-    metadata = _metadata(
-        outcome, source, "checkpoint" if source.has_encoders else "diffusion_model", salt
+    content: Literal["checkpoint", "diffusion_model"] = (
+        "checkpoint" if source.has_encoders else "diffusion_model"
     )
-    written = write_edited(
+    rounding, left_out = write_edited(
         source.checkpoint,
         path,
-        replacements,
-        metadata,
+        {keys[key]: _adder(edit) for key, edit in written.applied.items()},
+        _metadata(written, source, content, hides),
         drop=averaged,
+        drop_metadata=lambda name, value: hides(name) or hides(value),
         progress=progress,
     )
-    notes = list(outcome.notes)
+    notes = []
     if averaged:
         notes.append(
             f"{len(averaged)} tensors of an averaged second copy of the model (EMA) were left out,"
             " because that copy is not edited."
         )
-    if written.left_out:
-        count = len(written.left_out)
-        were = "file in the folder was" if count == 1 else "files in the folder were"
+    if left_out:
+        were = "file in the folder was" if len(left_out) == 1 else "files in the folder were"
         notes.append(
-            f"{count} {were} left out: only the parts of the model that are known here are copied."
+            f"{len(left_out)} {were} left out: only the parts of the model that are known here are"
+            " copied."
         )
-    lost = sum(value**2 for value in written.rounding.values()) ** 0.5
-    size = sum(float(edit.norm()) ** 2 for edit in outcome.applied.values()) ** 0.5
-    return replace(outcome, notes=tuple(notes), rounding=lost / size if size else 0.0)
+    lost = sum(value**2 for value in rounding.values()) ** 0.5
+    size = sum(float(edit.norm()) ** 2 for edit in written.applied.values()) ** 0.5
+    return replace(result, notes=tuple(notes), rounding=lost / size if size else 0.0)
 
 
 def _adder(edit: LayerEdit) -> Callable[[Tensor], Tensor]:
@@ -166,44 +201,39 @@ def _adder(edit: LayerEdit) -> Callable[[Tensor], Tensor]:
 
 
 def _metadata(
-    outcome: Erasure,
+    erasure: Erasure,
     source: ModelSource,
     content: Literal["checkpoint", "diffusion_model", "lora"],
-    salt: str | None,
+    hides: Callable[[str], bool],
 ) -> dict[str, str]:
-    assert outcome.recipe is not None and outcome.certificate is not None
-    own = source.checkpoint.metadata
-    title = own.get("modelspec.title") or _as_text(source.checkpoint.path.stem)
-    certificate = outcome.certificate.short()
+    assert erasure.recipe is not None and erasure.certificate is not None
+    existing = source.checkpoint.metadata
+    # a header holds text only, and file names are not always valid text
+    stem = os.fsencode(source.checkpoint.path.stem).decode("utf-8", "replace")
+    title = existing.get("modelspec.title") or stem
+    title = "a model" if hides(title) else title
+    certificate = erasure.certificate.short()
     certificate.pop("seconds")  # the same run gives the same bytes
     return build_metadata(
-        outcome.architecture,
+        erasure.architecture,
         content,
-        outcome.recipe,
+        erasure.recipe,
         certificate,
         title=f"{title} (erased)" if content != "lora" else f"Eraser for {title}",
-        existing={} if content == "lora" else own,
-        others=(
-            []
+        existing=(
+            {}
             if content == "lora"
-            else [part.header.metadata for part in source.checkpoint.parts[1:]]
+            else {name: value for name, value in existing.items() if not hides(value)}
         ),
-        salt=salt,
     )
 
 
-def _as_text(name: str) -> str:
-    """A file's name for a header, which holds nothing but text; names on a disk need not be
-    text.
-    """
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
-def refuse_unless_erased(outcome: Erasure) -> None:
+def refuse_unless_erased(erasure: Erasure) -> None:
     """For callers who want nothing written unless every concept counts as erased."""
-    concepts = outcome.certificate.concepts if outcome.certificate is not None else ()
-    left = [concept.name for concept in concepts if concept.verdict != "erased"]
-    if left:
+    concepts = erasure.certificate.concepts if erasure.certificate is not None else ()
+    remaining = [concept.name for concept in concepts if concept.verdict != "erased"]
+    if remaining:
         raise FileError(
-            f"Nothing was written: the certificate does not count {', '.join(left[:5])} as erased."
+            f"Nothing was written: the certificate does not count {', '.join(remaining[:5])} as"
+            " erased."
         )

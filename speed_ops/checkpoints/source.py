@@ -8,7 +8,7 @@ embeddings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -39,71 +39,71 @@ class EncoderFiles:
     asked for.
     """
 
-    found: tuple[FamilyEncoder, ...]
+    available: tuple[FamilyEncoder, ...]
     missing: tuple[FamilyEncoder, ...]
     """Encoders that the family does without."""
     holders: tuple[Checkpoint, ...]
     """The files, each once."""
-    places: dict[str, tuple[Checkpoint, str]]
+    locations: dict[str, tuple[Checkpoint, str]]
     pooled: tuple[FamilyEncoder, ...] = ()
     """Those that feed the pooled path, some of them that alone."""
 
     def keys(self) -> Iterable[str]:
-        return self.places.keys()
+        return self.locations.keys()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: holder.shapes[key] for name, (holder, key) in self.places.items()}
+        return {name: holder.shapes[key] for name, (holder, key) in self.locations.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        holder, key = self.places[name]
+        holder, key = self.locations[name]
         return holder.read(key)
 
 
 def gather_encoders(
-    family: Architecture, model: Checkpoint, given: Sequence[Path | str] = ()
+    family: Architecture, model: Checkpoint, paths: Sequence[Path | str] = ()
 ) -> EncoderFiles:
     """The encoders in the files given, in any order, and for the rest in the model's own file.
 
     Refused are a file that holds nothing the family reads, two files that hold the same encoder,
     and a family left without an encoder that it needs.
     """
-    files = [Checkpoint.open(path) for path in given]
-    chosen: dict[str, tuple[Checkpoint, dict[str, str]]] = {}
+    files = [Checkpoint.open(path) for path in paths]
+    selected: dict[str, tuple[Checkpoint, dict[str, str]]] = {}
     for file in files:
         names = [row for row in family.every_encoder if _inside(row, file)]
         if not names:
-            wanted = " and ".join(row.title for row in family.every_encoder)
+            titles = " and ".join(row.title for row in family.every_encoder)
             raise FileError(
                 f"{file.path} contains no text encoder that {family.title} uses here: it uses"
-                f" {wanted}."
+                f" {titles}."
             )
         for row in names:
-            if row.name in chosen:
+            if row.name in selected:
                 raise FileError(
-                    f"{chosen[row.name][0].path} and {file.path} both contain {row.title}: give"
+                    f"{selected[row.name][0].path} and {file.path} both contain {row.title}: give"
                     " only one of them."
                 )
-            chosen[row.name] = file, _inside(row, file)
+            selected[row.name] = file, _inside(row, file)
     for row in family.every_encoder:
-        if row.name not in chosen and (keys := encoder_keys(row, model.keys())[1]):
-            chosen[row.name] = model, keys
-    missing = tuple(row for row in family.encoders if row.name not in chosen)
+        if row.name not in selected and (keys := encoder_keys(row, model.keys())[1]):
+            selected[row.name] = model, keys
+    missing = tuple(row for row in family.encoders if row.name not in selected)
     _refuse_missing(family, model, missing)
     return EncoderFiles(
-        tuple(row for row in family.encoders if row.name in chosen),
+        tuple(row for row in family.encoders if row.name in selected),
         missing,
-        tuple({holder.path: holder for holder, _ in chosen.values()}.values()),
+        tuple({holder.path: holder for holder, _ in selected.values()}.values()),
         {
-            f"{row.folder}/{name}": (chosen[row.name][0], key)
+            f"{row.folder}/{name}": (selected[row.name][0], key)
             for row in family.every_encoder
-            if row.name in chosen
-            for name, key in chosen[row.name][1].items()
+            if row.name in selected
+            for name, key in selected[row.name][1].items()
         },
         (
             ()
             if family.pooled is None
-            else tuple(row for row in family.pooled.encoders if row.name in chosen)
+            else tuple(row for row in family.pooled.encoders if row.name in selected)
         ),
     )
 
@@ -123,16 +123,9 @@ def _refuse_missing(
             if needed[0].optional
             else f"which {family.title} needs"
         )
-        which = (
-            "those that you use"
-            if needed[0].optional
-            else "each of them"
-            if len(needed) > 1
-            else "it"
-        )
         raise FileError(
-            f"{model.path} contains no text encoder {titles}, {needs}: give {which} with"
-            " --text-encoder PATH (a safetensors file or folder)."
+            f"{model.path} contains no text encoder {titles}, {needs}.",
+            advice="give-text-encoder",
         )
 
 
@@ -140,8 +133,8 @@ def _inside(row: FamilyEncoder, file: Checkpoint) -> dict[str, str]:
     """{name inside the encoder: key} of one encoder in a file of its own, a checkpoint or a
     diffusers folder.
     """
-    if found := encoder_keys(row, file.keys())[1]:
-        return found
+    if available := encoder_keys(row, file.keys())[1]:
+        return available
     return dict(zip(file.shapes, file.shapes, strict=True)) if _is_alone(row, file.shapes) else {}
 
 
@@ -164,9 +157,9 @@ def _width(tables: Sequence[str], shapes: Shapes) -> int | None:
 class LayerWeights(Mapping[str, Tensor]):
     """{canonical key: `o x d`}, each read from the file when asked for and not held."""
 
-    def __init__(self, checkpoint: Checkpoint, chosen: list[LayerKey]) -> None:
+    def __init__(self, checkpoint: Checkpoint, selected: list[LayerKey]) -> None:
         self._checkpoint = checkpoint
-        self._keys = {layer.canonical: layer.file_key for layer in chosen}
+        self._keys = {layer.canonical: layer.file_key for layer in selected}
 
     def __getitem__(self, key: str) -> Tensor:
         return read_scaled(self._checkpoint.read, self._checkpoint.shapes, self._keys[key])[0]
@@ -184,6 +177,9 @@ class ModelSource:
 
     checkpoint: Checkpoint
     architecture: Architecture
+    _encoders: dict[tuple[Path, ...], EncoderFiles] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @classmethod
     def open(cls, path: Path | str) -> ModelSource:
@@ -192,8 +188,8 @@ class ModelSource:
         family = detect(checkpoint.shapes)
         if not family.on_command_line:
             raise UnsupportedModelError(
-                f"{path} is a {family.title} model, which only the ComfyUI nodes edit: open it"
-                " there with SPEED Erase."
+                f"{path} is a {family.title} model, which is edited in ComfyUI only.",
+                advice="use-comfyui",
             )
         return cls(checkpoint, family)
 
@@ -208,8 +204,10 @@ class ModelSource:
 
     def model(self, which: str) -> EditableModel:
         """What an erasure sees of it; weights are read when they are asked for."""
-        found = self.every_layer(which)
-        return EditableModel(self.architecture, tuple(found), LayerWeights(self.checkpoint, found))
+        available = self.every_layer(which)
+        return EditableModel(
+            self.architecture, tuple(available), LayerWeights(self.checkpoint, available)
+        )
 
     def takes_edits(self, which: str) -> bool:
         """Whether an edit can be baked in: not into weights of 8 bits, where it would drown in
@@ -219,9 +217,11 @@ class ModelSource:
             layer.file_key for layer in self.every_layer(which)
         )
 
-    def encoder_files(self, given: Sequence[Path | str] = ()) -> EncoderFiles:
-        """The family's text encoders in the file itself, or in the files given."""
-        return gather_encoders(self.architecture, self.checkpoint, given)
+    def encoder_files(self, files: tuple[Path, ...] = ()) -> EncoderFiles:
+        """The family's text encoders in these files, and otherwise in the model's own."""
+        if files not in self._encoders:
+            self._encoders[files] = gather_encoders(self.architecture, self.checkpoint, files)
+        return self._encoders[files]
 
     def base_hash(self, progress: Progress | None = None) -> str:
         """sha256 of the file."""
@@ -249,7 +249,7 @@ class TextSetup:
     device: str = "cpu"
     """Where text is encoded and the edit is computed, as torch calls it."""
 
-    def elsewhere(self) -> TextSetup:
+    def portable(self) -> TextSetup:
         """The same for another machine: one with the same files, in another folder, and with a
         cache of its own.
         """
@@ -272,17 +272,17 @@ class TextSetup:
 
     def _plain(self, family: Architecture, files: EncoderFiles) -> TextEncoder:
         parts: list[EncoderPart] = []
-        beside = [row for row in files.found if row.appends == "columns"]
-        if beside:
+        clips = [row for row in files.available if row.appends == "columns"]
+        if clips:
             words = clip_tokenizer(self.tokenizer, files.holders)
-            clip = ClipTextEncoder(files, beside, words, self.clip_skip, self.device, files.pooled)
+            clip = ClipTextEncoder(files, clips, words, self.clip_skip, self.device, files.pooled)
             pooled = (
                 family.pooled.first_column(files.pooled[0].name)
                 if family.pooled and files.pooled
                 else 0
             )
-            parts.append(EncoderPart(clip, family.columns(beside[0].name).start, pooled))
-        for row in files.found:
+            parts.append(EncoderPart(clip, family.columns(clips[0].name).start, pooled))
+        for row in files.available:
             if row.appends == "rows":
                 t5 = T5TextEncoder(
                     files,
@@ -294,7 +294,7 @@ class TextSetup:
                 parts.append(EncoderPart(t5))
         if family.entry is None:
             return parts[0].encoder
-        if family.encoders == files.found[:1]:
+        if family.encoders == files.available[:1]:
             return self._with_pooled(parts[0].encoder, files)
         return JoinedTextEncoder(
             parts, family.context_width, family.pooled.text_width if family.pooled else 0

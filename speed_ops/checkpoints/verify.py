@@ -7,8 +7,8 @@ against the header's certificate; every tensor that was not to be edited is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,19 @@ from ..engine.auto import settle_rows
 from ..engine.edits import LayerEdit
 from ..engine.prepare import prepare
 from ..erase import edited_inputs
-from ..errors import FileError, UnsupportedModelError
+from ..errors import FileError, Notice, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
-from ..files.rewrite import strange_files
+from ..files.rewrite import unexpected_files
 from ..files.tensors import read_scaled
 from ..inputs import TOKENS
-from ..job import StoredJob, job_of, same_work
 from ..model import EditableModel
 from ..models.detect import is_lora
 from ..progress import Progress
 from ..provenance import Provenance, history_of, read_provenance
-from ..recipe import Recipe
+from ..recipe import Recipe, StoredJob, job_of, same_form
 from ..strength import joined_certificate
-from .claims import broken_claims, claimed_part, not_measured
+from .claims import broken_claims, claimed_section, not_measured
 from .erase_file import missing_encoders
 from .source import ModelSource, TextSetup
 
@@ -53,75 +52,82 @@ class Verification:
 
 @dataclass(frozen=True)
 class ErasedFile:
-    """A file of ours beside the model it was made from, and the difference between the two."""
+    """A file of ours compared with the model it was made from."""
 
-    said: Provenance
+    provenance: Provenance
+    recipe: Recipe
+    """The header's."""
     stored: StoredJob
     source: ModelSource
     edits: dict[str, LayerEdit]
     """By canonical key; only layers that differ."""
     faults: tuple[str, ...]
-    """Differences that are no edit of ours."""
+    """Differences that are not an edit of ours."""
 
 
 def open_erased(
-    file: Path,
-    base: Path,
-    *,
-    recipe: Recipe | None = None,
-    salt: str | None = None,
-    progress: Progress | None = None,
+    file: Path, base: Path, *, recipe: Recipe | None = None, progress: Progress | None = None
 ) -> ErasedFile:
-    """Reads what was added to the base. `recipe` and `salt`: for a redacted file."""
+    """Reads what was added to the base.
+
+    Args:
+        file: An edited checkpoint, folder or LoRA.
+        base: The model it was made from.
+        recipe: The recipe with names, for a file that was written without them.
+        progress: Called while files are read.
+    """
     published = Checkpoint.open(file)
-    said = _provenance(published)
-    stored = _stored_job(said, recipe, salt, file)
+    provenance = read_provenance(published.metadata, str(published.path))
+    if provenance is None:
+        raise FileError(
+            f"{published.path} says nothing about an erasure in its header: there is nothing to"
+            " verify."
+        )
+    header = provenance.recipe
+    if header is None:
+        raise FileError(
+            f"{published.path} has no recipe in its header: what it erases is not known."
+        )
+    stored = _stored_job(header, recipe, file)
     source = ModelSource.open(base)
-    if said.base_hash and source.base_hash(progress) != said.base_hash:
+    if provenance.base_hash and source.base_hash(progress) != provenance.base_hash:
         raise FileError(f"{base} is not the file that {file} was made from: their hashes differ.")
     if is_lora(published.shapes):
         edits, faults = _lora_edits(published, source)
     else:
         edited = {layer.file_key for layer in source.every_layer("KV")}
         faults = compare_tensors(source.checkpoint, published, edited, progress)
-        faults += strange_files(source.checkpoint, file)
+        faults += unexpected_files(source.checkpoint, file)
         edits = _differences(source, published, faults)
-    faults += _origin_faults(said, source, recipe, salt)
+    faults += _origin_faults(provenance, header, source)
     settings = stored.job.settings
     reached = (
         source.every_layer(settings.layers) if settings.pooled else source.layers(settings.layers)
     )
     ours = {layer.canonical for layer in reached}
-    faults += _beside_text(source, edits)
+    faults += _foreign_columns(source, edits)
     faults += [
         f"The layer {key} is edited, but the recipe leaves it alone."
         for key in edits
         if key not in ours
     ][:5]
-    return ErasedFile(
-        said, stored, source, {key: edits[key] for key in edits if key in ours}, tuple(faults)
-    )
+    ours_edited = {key: edit for key, edit in edits.items() if key in ours}
+    return ErasedFile(provenance, header, stored, source, ours_edited, tuple(faults))
 
 
 def verify_file(
-    file: Path,
-    base: Path,
-    setup_of: Callable[[int | None], TextSetup],
-    *,
-    recipe: Recipe | None = None,
-    salt: str | None = None,
-    progress: Progress | None = None,
+    erased: ErasedFile, text: TextSetup, progress: Progress | None = None
 ) -> Verification:
-    """Measures the difference between `file` (checkpoint, folder or LoRA) and its base on the
-    recipe's own prompts.
+    """Measures the difference between a file and its base on the recipe's own prompts.
 
-    `setup_of`: how text is read, given the recipe's clip skip.
+    Args:
+        erased: The file, as `open_erased` reads it.
+        text: How text becomes embeddings; its clip skip is the recipe's, `erased.stored.clip_skip`.
+        progress: Called as the work advances.
     """
-    erased = open_erased(file, base, recipe=recipe, salt=salt, progress=progress)
     stored, source = erased.stored, erased.source
     settings = settle_rows(stored.job.settings, len(stored.job.concepts))
-    model, text = source.model(settings.layers), setup_of(stored.clip_skip)
-    encoder = text.encoder(source)
+    model, encoder = source.model(settings.layers), text.encoder(source)
     text_inputs = edited_inputs(stored.job, model, encoder)
     rows, _ = embed(stored.job, model.weights, encoder, text_inputs, progress)
     certificates: dict[str, Certificate | None] = {}
@@ -133,39 +139,26 @@ def verify_file(
             certificates[name] = measure_edits(weights, edits, prepared, settings, progress)
     measured = joined_certificate(certificates)
     assert measured is not None
+    claimed = erased.provenance.certificate
     faults = (
         *erased.faults,
-        *broken_claims(erased.said, measured),
+        *broken_claims(claimed, erased.recipe, measured),
         *_unmeasured(erased, model, certificates),
     )
-    notes = (*stored.notes, *missing_encoders(source, text), *not_measured(erased.said.certificate))
-    return Verification(erased.said.certificate, measured, faults, notes)
+    notes = (*stored.notes, *missing_encoders(source, text), *not_measured(claimed))
+    return Verification(claimed, measured, faults, notes)
 
 
-def _provenance(published: Checkpoint) -> Provenance:
-    said = read_provenance(published.metadata, str(published.path))
-    if said is None:
+def _stored_job(header: Recipe, recipe: Recipe | None, file: Path) -> StoredJob:
+    if header.has_names:
+        return job_of(header, f"The recipe of {file.name}")
+    if recipe is None:
         raise FileError(
-            f"{published.path} says nothing about an erasure in its header: there is nothing to"
-            " verify."
+            f"{file} was written without names, so it cannot be verified by itself.",
+            advice="give-named-recipe",
         )
-    if said.recipe is None:
-        raise FileError(
-            f"{published.path} has no recipe in its header: what it erases is not known."
-        )
-    return said
-
-
-def _stored_job(said: Provenance, recipe: Recipe | None, salt: str | None, file: Path) -> StoredJob:
-    assert said.recipe is not None
-    if not said.recipe.redacted:
-        return job_of(said.recipe, f"The recipe of {file.name}")
-    if recipe is None or not salt:
-        raise FileError(
-            f"{file} is redacted: to verify it, give the unredacted recipe and the salt."
-        )
-    if not same_work(recipe.redacted_with(salt), said.recipe):
-        raise FileError(f"The recipe and salt given are not those that {file} was made with.")
+    if not same_form(recipe.without_names(), header):
+        raise FileError(f"The recipe given is not the one that {file} was made with.")
     return job_of(recipe, "The recipe given")
 
 
@@ -173,11 +166,11 @@ def _lora_edits(
     published: Checkpoint, source: ModelSource
 ) -> tuple[dict[str, LayerEdit], list[str]]:
     try:
-        found = read_lora(published.path, source.every_layer("KV"))
+        lora = read_lora(published.path, source.every_layer("KV"))
     except UnsupportedModelError as fault:
         raise FileError(str(fault)) from fault
-    return found.edits, [
-        f"The LoRA also edits {name}, which our erasures never do." for name in found.unmatched[:5]
+    return lora.edits, [
+        f"The LoRA also edits {name}, which our erasures never do." for name in lora.unmatched[:5]
     ]
 
 
@@ -219,51 +212,49 @@ def _of_width(edit: LayerEdit | None, shape: torch.Size) -> LayerEdit:
     )
 
 
-def _beside_text(source: ModelSource, edits: Mapping[str, LayerEdit]) -> list[str]:
+def _foreign_columns(source: ModelSource, edits: Mapping[str, LayerEdit]) -> list[str]:
     """Layers that were changed in columns that read no text (SDXL's sizes)."""
     faults = []
     for layer in source.every_layer("V"):
         count = source.architecture.text_columns(layer.text_input)
-        if count is not None and layer.canonical in edits:
-            if bool((edits[layer.canonical].delta()[:, count:] != 0).any()):
-                faults.append(f"{layer.file_key} is changed in columns that read no text.")
+        if count is None or layer.canonical not in edits:
+            continue
+        if bool((edits[layer.canonical].delta()[:, count:] != 0).any()):
+            faults.append(f"{layer.file_key} is changed in columns that read no text.")
     return faults
 
 
 def _edits_input(erased: ErasedFile, weights: Mapping[str, torch.Tensor], name: str) -> bool:
     """Whether the file edits a text input, or claims that it does."""
-    return bool(claimed_part(erased.said, name) or erased.edits.keys() & weights.keys())
+    claimed = claimed_section(erased.provenance.certificate, name)
+    return bool(claimed or erased.edits.keys() & weights.keys())
 
 
 def _unmeasured(
     erased: ErasedFile, model: EditableModel, certificates: Mapping[str, object]
 ) -> list[str]:
     """Text inputs that the file edits, or claims to, and that cannot be measured here."""
-    missing = [
-        name
+    return [
+        Notice(
+            f"The {name} path is edited, but not all of its text encoders are here to measure it.",
+            advice="give-text-encoder",
+        )
         for name, weights in model.inputs.items()
         if name not in certificates and _edits_input(erased, weights, name)
     ]
-    return [
-        f"The {name} path is edited, but not all of its text encoders are here to measure it: give"
-        " --text-encoder."
-        for name in missing
-    ]
 
 
-def _origin_faults(
-    said: Provenance, source: ModelSource, recipe: Recipe | None, salt: str | None
-) -> list[str]:
+def _origin_faults(provenance: Provenance, header: Recipe, source: ModelSource) -> list[str]:
     """Where the header contradicts itself, or the base, about what the file was made from."""
-    stored = said.recipe
-    assert stored is not None
-    faults = [] if said.base_hash else ["The header does not say which file it was made from."]
-    if (said.base_hash, said.encoder_hash) != (stored.base_hash, stored.encoder_hash):
+    faults = []
+    if not provenance.base_hash:
+        faults.append("The header does not say which file it was made from.")
+    if (provenance.base_hash, provenance.encoder_hash) != (header.base_hash, header.encoder_hash):
         faults.append("The header and the recipe in it name different files that it was made from.")
     history = history_of(source.checkpoint.metadata)
-    if stored.history and recipe is not None and salt:
-        history = replace(recipe, history=history).redacted_with(salt).history
-    if stored.history and stored.history != history:
+    if not header.has_names:
+        history = tuple(earlier.without_names() for earlier in history)
+    if header.history and header.history != history:
         faults.append("The header names earlier erasures that are not those of the base.")
     return faults
 
@@ -295,12 +286,12 @@ def compare_tensors(
         if key not in edited and key not in reshaped:
             if not _equal(source, copy, key):
                 changed.append(key)
-            done += _place(source, key)[1]
+            done += _span(source, key)[1]
             if progress:
                 progress("compare", min(done, total), total)
     if progress:
         progress("compare", total, total)
-    found = (
+    differences = (
         ("is missing", "are missing", missing),
         ("is new", "are new", extra),
         ("has a different shape or type", "have a different shape or type", reshaped),
@@ -310,17 +301,19 @@ def compare_tensors(
             changed,
         ),
     )
-    return [_sentence(one, many, keys) for one, many, keys in found if keys]
+    return [_sentence(single, many, keys) for single, many, keys in differences if keys]
 
 
-def _sentence(one: str, many: str, keys: list[str]) -> str:
+def _sentence(single: str, many: str, keys: list[str]) -> str:
     shown = ", ".join(keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
     return (
-        f"1 tensor {one}: {shown}." if len(keys) == 1 else f"{len(keys)} tensors {many}: {shown}."
+        f"1 tensor {single}: {shown}."
+        if len(keys) == 1
+        else f"{len(keys)} tensors {many}: {shown}."
     )
 
 
-def _place(model: Checkpoint, key: str) -> tuple[int, int]:
+def _span(model: Checkpoint, key: str) -> tuple[int, int]:
     """Where a tensor begins in its file, and its size in bytes."""
     part = model.part_of(key)
     entry = part.header.entries[key[len(part.prefix) :]]
@@ -328,8 +321,8 @@ def _place(model: Checkpoint, key: str) -> tuple[int, int]:
 
 
 def _equal(source: Checkpoint, copy: Checkpoint, key: str) -> bool:
-    ours, size = _place(source, key)
-    theirs, _ = _place(copy, key)
+    ours, size = _span(source, key)
+    theirs, _ = _span(copy, key)
     try:
         with (
             source.part_of(key).file.open("rb") as first,

@@ -40,6 +40,5 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Reads the recipe, then does what `erase` does."""
     stored = stored_job_from(args, console.note)
-    outputs = outputs_from(args, console.note, args.name)
-    text = text_setup_from(args, stored.clip_skip)
-    return erase_model(args, stored.job, stored.strength, text, outputs, console)
+    outputs, text = outputs_from(args, args.name), text_setup_from(args, stored.clip_skip)
+    return erase_model(args.checkpoint, stored, text, outputs, console, args.dry_run)

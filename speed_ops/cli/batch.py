@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..job import StoredJob
+from ..recipe import StoredJob
 from .console import Console, size_in_words
 from .erase import layers_in_words
 from .options import (
@@ -103,26 +103,36 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if isinstance(args.folder, str) or isinstance(args.out, str):
         raise UsageError("URLs need --on ray; without it, give folders.")
     stored = stored_job_from(args, console.note)
-    outputs = outputs_from(args, console.note)
+    outputs = outputs_from(args)
     from ..checkpoints.batch import find_models
 
     found = find_models(
         args.folder, outputs, recursive=args.recursive, include=args.include, exclude=args.exclude
     )
-    return clean_many(args, found, stored, console, args.jobs or 1)
+    text = text_setup_from(args, stored.clip_skip)
+    return clean_many(found, stored, text, console, args.dry_run, args.jobs or 1)
 
 
 def clean_many(
-    args: argparse.Namespace,
     found: Sequence[Candidate],
     stored: StoredJob,
+    text: TextSetup,
     console: Console,
+    dry_run: bool,
     jobs: int = 1,
 ) -> int:
-    """One job on many models, or what would be done to them."""
+    """One job on many models.
+
+    Args:
+        found: What may be models.
+        stored: What to erase and what to keep, and how strongly.
+        text: How to read text.
+        console: Where the results are shown.
+        dry_run: Show what would be done and write nothing.
+        jobs: Models at a time.
+    """
     from ..checkpoints.batch import clean_one, for_each, sort_out
 
-    text = text_setup_from(args, stored.clip_skip)
     models = sort_out(found, stored, text.clip_skip)
 
     def clean(one: Candidate, stopping: threading.Event) -> Done:
@@ -130,9 +140,9 @@ def clean_many(
             one, stored, text, lambda sentence: console.note(f"{one.name}: {sentence}"), stopping
         )
 
-    work = _planner(stored, text) if args.dry_run else clean
-    results = for_each(models, work, _teller(len(models), console), 1 if args.dry_run else jobs)
-    return _sum_up(args, models, results, console)
+    work = _planner(stored, text) if dry_run else clean
+    results = for_each(models, work, _teller(len(models), console), 1 if dry_run else jobs)
+    return _sum_up(dry_run, models, results, console)
 
 
 def _teller(total: int, console: Console) -> Callable[[int, Candidate, Done], None]:
@@ -144,7 +154,7 @@ def _teller(total: int, console: Console) -> Callable[[int, Candidate, Done], No
 
 
 def _sum_up(
-    args: argparse.Namespace, models: Sequence[Candidate], results: Sequence[Done], console: Console
+    dry_run: bool, models: Sequence[Candidate], results: Sequence[Done], console: Console
 ) -> int:
     console.say()
     rows = [
@@ -154,7 +164,7 @@ def _sum_up(
     console.table(("Model", "status", "time"), rows)
     counts = {
         status: sum(done.status == status for done in results)
-        for status in ("ready" if args.dry_run else "cleaned", "skipped", "failed")
+        for status in ("ready" if dry_run else "cleaned", "skipped", "failed")
     }
     console.say(", ".join(f"{count} {status}" for status, count in counts.items()) + ".")
     console.result(
@@ -175,15 +185,15 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"--threads is {args.threads}: choose 1 or more.")
     stored = stored_job_from(args, console.note)
-    outputs = outputs_from(args, console.note)
+    outputs = outputs_from(args)
     from ..checkpoints.batch import find_models, sort_out
     from ..fleet.catalogue import Catalogue, Shadow, scratch_folder
     from ..fleet.ledger import open_ledger, read_ledger
     from ..fleet.scheduler import Cluster, Fleet
     from ..fleet.worker import Work
-    from ..provenance import package_version
+    from ..recipe import package_version
 
-    text = text_setup_from(args, stored.clip_skip, here=False).elsewhere()
+    text = text_setup_from(args, stored.clip_skip, here=False).portable()
     work = Work(stored, text, args.threads or 1, args.scratch, not args.no_cache, package_version())
     which = {"recursive": args.recursive, "include": args.include, "exclude": args.exclude}
     with scratch_folder() as base:
@@ -200,7 +210,7 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
             with open_ledger(path) as ledger:
                 fleet = Fleet(catalogue, work, ledger, told, console.note)
                 results = fleet.run(Cluster(args.address, args.jobs))
-    return _sum_up(args, models, results, console)
+    return _sum_up(args.dry_run, models, results, console)
 
 
 def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..errors import OutputError
 from ..progress import TITLES, Stage
+from .advice import advised
 
 
 class Console:
@@ -86,7 +87,7 @@ class Console:
         """Writes something worth knowing in addition to the result."""
         if not self.quiet:
             self.clear()
-            _write_aside(visible(f"Note: {text}"))
+            _write_aside(visible(f"Note: {advised(text)}"))
 
     def error(self, text: str) -> None:
         """Writes an error, even when quiet."""

@@ -44,19 +44,19 @@ def run(args: argparse.Namespace, console: Console) -> int:
         )
         return 0
     with output_folder(args.out):
-        erasure, drawn = demo.run_demo(args.out, note=console.note, progress=console.progress)
+        cleaned, drawn = demo.run_demo(args.out, note=console.note, progress=console.progress)
     base = args.out / demo.MODEL
     console.say()
-    show_erasure(erasure, console)
+    show_erasure(cleaned, console)
     for line in (
         "",
         f"Erased from {base}, a small model that draws:",
         f"  the painter {demo.PAINTER} (also called {demo.ALIAS}), and the subject {demo.SUBJECT}.",
         f"{len(drawn)} prompts were drawn before and after, with the same seeds: look at",
-        f"  {erasure.files['pictures']}",
-        f"  {erasure.files['report']}  (in a browser)",
+        f"  {cleaned.files['pictures']}",
+        f"  {cleaned.files['report']}  (in a browser)",
         "Then try:",
-        f"  speed-erase verify {erasure.files['checkpoint']} --base {base}",
+        f"  speed-erase verify {cleaned.files['checkpoint']} --base {base}",
         "  speed-erase demo --comfyui DIR    to draw with it in ComfyUI",
     ):
         console.say(line)

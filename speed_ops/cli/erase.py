@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.output_files import OutputFiles
-from ..job import Job
+from ..recipe import StoredJob
 from .console import Console, size_in_words, time_in_words
 from .options import (
     add_job,
@@ -23,8 +23,8 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..checkpoints.plan import Plan
+    from ..checkpoints.save import CleanedFile
     from ..checkpoints.source import TextSetup
-    from ..erase import Erasure
 
 _EXAMPLE = """\
 example:
@@ -50,78 +50,81 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Erases and saves."""
     strength, job = strength_from(args), job_from(args, console.note)
-    outputs = outputs_from(args, console.note, args.name)
-    return erase_model(args, job, strength, text_setup_from(args), outputs, console)
+    outputs, text = outputs_from(args, args.name), text_setup_from(args)
+    return erase_model(
+        args.checkpoint, StoredJob(job, strength), text, outputs, console, args.dry_run
+    )
 
 
 def erase_model(
-    args: argparse.Namespace,
-    job: Job,
-    strength: float,
+    model: Path,
+    stored: StoredJob,
     text: TextSetup,
     outputs: OutputFiles,
     console: Console,
+    dry_run: bool,
 ) -> int:
-    """Erases from one model, or shows the plan where `--dry-run` asks for it.
+    """Erases from one model, or shows the plan.
 
     Args:
-        args: `checkpoint` and `dry_run` are read.
-        job: What to erase and what to keep.
-        strength: Scale of the edit.
+        model: The model.
+        stored: What to erase and what to keep, and how strongly.
         text: How to read text.
         outputs: The files to write.
         console: Where the result is shown.
+        dry_run: Show the plan and write nothing.
     """
-    if args.dry_run:
+    if dry_run:
         from ..checkpoints.plan import plan_file
 
-        show_plan(plan_file(args.checkpoint, job, text, outputs, strength), console)
+        show_plan(plan_file(model, stored.job, text, outputs, stored.strength), console)
         return 0
     from ..checkpoints.erase_file import clean_file
 
-    erasure = clean_file(
-        args.checkpoint,
-        job,
+    cleaned = clean_file(
+        model,
+        stored.job,
         text,
         outputs,
-        strength=strength,
+        strength=stored.strength,
         note=console.note,
         progress=console.progress,
     )
-    show_erasure(erasure, console)
+    show_erasure(cleaned, console)
     return 0
 
 
-def show_erasure(erasure: Erasure, console: Console) -> None:
+def show_erasure(cleaned: CleanedFile, console: Console) -> None:
     """Prints what was done, for people or for machines."""
+    erasure = cleaned.erasure
     rows, recipe, certificate = erasure.text_report, erasure.recipe, erasure.certificate
     assert rows is not None and recipe is not None and certificate is not None
     console.result(
         {
-            "model": erasure.source,
+            "model": str(cleaned.source),
             "family": erasure.architecture.name,
-            "files": {product: str(path) for product, path in erasure.files.items()},
+            "files": {product: str(path) for product, path in cleaned.files.items()},
             "base_hash": recipe.base_hash,
-            "lora_error": erasure.lora_error,
-            "rounding": erasure.rounding,
-            "notes": list(erasure.notes),
+            "lora_error": cleaned.lora_error,
+            "rounding": cleaned.rounding,
+            "notes": [*erasure.notes, *cleaned.notes],
             "dropped": list(rows.dropped),
             "unusable": list(rows.unusable),
             "encoded": rows.encoded,
             "reused": rows.reused,
-            "seconds": round(erasure.seconds, 3),
+            "seconds": round(cleaned.seconds, 3),
             "certificate": certificate.to_json(),
         }
     )
-    console.page(erasure.text())
-    for product, path in erasure.files.items():
+    console.page("\n".join((erasure.text(), *cleaned.notes)))
+    for product, path in cleaned.files.items():
         size = f"  ({size_in_words(path.stat().st_size)})" if path.is_file() else ""
         console.say(f"{product:<10}  {path}{size}")
-    if erasure.rounding is not None:
+    if cleaned.rounding is not None:
         console.say(
-            f"Rounding to the file's own precision loses {erasure.rounding:.2%} of the edit."
+            f"Rounding to the file's own precision loses {cleaned.rounding:.2%} of the edit."
         )
-    console.say(f"Done in {erasure.seconds:.1f} s.")
+    console.say(f"Done in {cleaned.seconds:.1f} s.")
 
 
 def show_plan(plan: Plan, console: Console) -> None:

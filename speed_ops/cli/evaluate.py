@@ -327,7 +327,7 @@ def _concepts(
     for header in provenance.values():
         if header.recipe is None:
             continue
-        if header.recipe.redacted:
+        if not header.recipe.has_names:
             raise InputError(
                 "The erased model hides the names in its header: give them with --concepts."
             )

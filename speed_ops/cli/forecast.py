@@ -30,13 +30,13 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Prints the most endangered names."""
     job = job_from(args, console.note)
-    from ..checkpoints.erase_file import before_starting, foresee
+    from ..checkpoints.erase_file import before_starting, forecast_file
     from ..checkpoints.source import ModelSource
 
     source, text = ModelSource.open(args.checkpoint), text_setup_from(args)
     for sentence in before_starting(source, job, text):
         console.note(sentence)
-    ahead = foresee(source, job, text, console.progress)
+    ahead = forecast_file(source, job, text, console.progress)
     ranked = list(zip(ahead.names, ahead.shifts, strict=True))
     top = [(name, f"{shift:.1%}") for name, shift in ranked[: max(args.top, 0)]]
     console.table(("Name", "Predicted shift"), top)

@@ -101,7 +101,7 @@ def _say_provenance(provenance: Provenance, console: Console) -> None:
 
 
 def _say_recipe(recipe: Recipe, console: Console) -> None:
-    hidden = " (redacted: names are salted hashes)" if recipe.redacted else ""
+    hidden = "" if recipe.has_names else " (written without names)"
     count = len(recipe.concepts)
     console.say(f"Erases {count} concept{'s' if count != 1 else ''}{hidden}:")
     for concept in recipe.concepts[:_LISTED]:
@@ -121,7 +121,7 @@ def _say_recipe(recipe: Recipe, console: Console) -> None:
     )
     console.say(
         f"Keeps {lists or 'nothing'}. Settings: {settings or 'none stated'}; strength"
-        f" {recipe.rows.get('strength', 1.0)}."
+        f" {recipe.strength}."
     )
     _say_history(recipe, console)
 

@@ -48,7 +48,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _answer(fault: BaseException, arguments: Sequence[str]) -> int:
     """Reports what went wrong, to people and to machines; returns the exit code."""
-    from ..errors import OutputError, UsageError, error_code, user_message
+    from ..errors import OutputError, UsageError, error_code
+    from .advice import advised
     from .console import Console
 
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
@@ -62,7 +63,7 @@ def _answer(fault: BaseException, arguments: Sequence[str]) -> int:
 
         console.error("".join(traceback.format_exception(fault)).rstrip())
     with suppress(OutputError):
-        console.fault(error_code(fault), user_message(fault))
+        console.fault(error_code(fault), advised(fault))
     if isinstance(fault, KeyboardInterrupt):
         return BY_SIGNAL + int(getattr(fault, "number", signal.SIGINT))
     return BAD_USAGE if isinstance(fault, UsageError) else REFUSED

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from ..checkpoints.output_files import PRODUCTS, OutputFiles, parse_products
 from ..engine.settings import BUDGETS, PRESETS, EraseSettings, budget_of, parse_assignments
 from ..errors import InputError, SettingsError, UsageError, suggestion
-from ..job import HELD_OUT_SHARE, Job, StoredJob, check_strength, default_retain, job_of
+from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
 from ..provenance import load_recipe
+from ..recipe import StoredJob, job_of
 from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from ..text.kinds import KINDS
 from ..text.retain_set import (
@@ -27,10 +28,8 @@ from ..text.retain_set import (
     builtin_retain,
     builtin_retain_sets,
     read_retain,
-    retain_from_texts,
     union,
 )
-from .salt import SALT_VARIABLE, add_salt, make_salt, salt_from
 
 if TYPE_CHECKING:
     from ..checkpoints.source import TextSetup
@@ -144,7 +143,6 @@ def add_job(parser: Parser) -> None:
     group.add_argument(
         "--retain-limit", type=int, metavar="N", help="keep at most N names of the lists"
     )
-    parser.set_defaults(retain_names=[])
     add_settings(parser)
 
 
@@ -304,9 +302,6 @@ def _retain_from(args: argparse.Namespace, concepts: tuple[Concept, ...]) -> Ret
     sets = [builtin_retain(name) for name in lists if name != NO_LIST]
     sets += [read_retain(file, args.retain_column) for file in args.retain_file]
     with as_usage_errors():
-        if args.retain_names:
-            typed = ((f"Kept name {n}", name) for n, name in enumerate(args.retain_names, 1))
-            sets.append(retain_from_texts(typed, "typed"))
         total = union(sets) if sets or lists else default_retain(concepts)
         return total if args.retain_limit is None else total.limit(args.retain_limit)
 
@@ -410,9 +405,8 @@ def add_outputs(parser: Parser, location: Callable[[str], Path | str] = Path) ->
         "--strict", action="store_true", help="write nothing unless every concept counts as erased"
     )
     group.add_argument(
-        "--redact", action="store_true", help="store salted hashes instead of names; needs a salt"
+        "--no-names", action="store_true", help="write numbers instead of names in every file"
     )
-    add_salt(group, "the salt of --redact", "; made with a random salt where there is none")
     add_dry_run(group)
 
 
@@ -434,20 +428,8 @@ def add_json_lines(parser: Parser) -> None:
     parser.add_argument("--json-lines", action="store_true", help=help)
 
 
-def outputs_from(args: argparse.Namespace, note: Note, name: str = "") -> OutputFiles:
+def outputs_from(args: argparse.Namespace, name: str = "") -> OutputFiles:
     """The files that the arguments ask for."""
-    salt = None
-    if args.redact:
-        salt = salt_from(args, lambda file: "dry run" if args.dry_run else make_salt(file, note))
-        if salt is None:
-            raise UsageError(
-                "--redact needs a salt that you keep: give --salt TEXT, --salt-file FILE or the"
-                f" variable {SALT_VARIABLE}."
-            )
-    elif args.salt or args.salt_file:
-        flag = "--salt" if args.salt else "--salt-file"
-        raise UsageError(f"{flag} needs --redact: without it, names are stored as they are.")
     with as_usage_errors():
-        return OutputFiles(
-            args.out, parse_products(args.save.split(",")), name, args.force, args.strict, salt
-        )
+        products = parse_products(args.save.split(","))
+        return OutputFiles(args.out, products, name, args.force, args.strict, args.no_names)

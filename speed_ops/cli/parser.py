@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import UsageError, suggestion
-from ..provenance import package_version
+from ..recipe import package_version
 from .commands import COMMANDS
 from .console import visible_lines, write_result
 from .options import path_or_url

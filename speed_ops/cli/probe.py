@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ..provenance import load_recipe
 from .console import Console
 from .options import add_text_setup, command, text_setup_from
-from .salt import add_salt, salt_from
 
 if TYPE_CHECKING:
     from ..leak_probe import LeakReport
@@ -37,9 +36,11 @@ def add_to(subparsers: Any) -> None:
     describe = "your own description of the concept, tried instead of the standard ones"
     parser.add_argument("--describe", default="", metavar="TEXT", help=describe)
     parser.add_argument(
-        "--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file"
+        "--recipe",
+        type=Path,
+        metavar="RECIPE",
+        help="the recipe with names, for a file written without them",
     )
-    add_salt(parser, "the salt of a redacted file")
     add_text_setup(parser)
 
 
@@ -50,9 +51,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from ..checkpoints.verify import open_erased
     from ..leak_probe import TEMPLATES, probe_leaks
 
-    erased = open_erased(
-        args.file, args.base, recipe=recipe, salt=salt_from(args), progress=console.progress
-    )
+    erased = open_erased(args.file, args.base, recipe=recipe, progress=console.progress)
     text = text_setup_from(args, erased.stored.clip_skip)
     report = probe_leaks(
         text.encoder(erased.source),

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..provenance import load_recipe
+from .advice import advised
 from .console import Console
 from .options import add_text_setup, command, text_setup_from
-from .salt import add_salt, salt_from
 
 if TYPE_CHECKING:
     from ..checkpoints.verify import Verification
@@ -32,25 +32,22 @@ def add_to(subparsers: Any) -> None:
         "--base", type=Path, required=True, metavar="BASE", help="the model that it was made from"
     )
     parser.add_argument(
-        "--recipe", type=Path, metavar="RECIPE", help="the unredacted recipe, for a redacted file"
+        "--recipe",
+        type=Path,
+        metavar="RECIPE",
+        help="the recipe with names, for a file written without them",
     )
-    add_salt(parser, "the salt of a redacted file")
     add_text_setup(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Measures, compares and says so."""
     recipe = load_recipe(args.recipe) if args.recipe else None
-    from ..checkpoints.verify import verify_file
+    from ..checkpoints.verify import open_erased, verify_file
 
-    found = verify_file(
-        args.file,
-        args.base,
-        lambda clip_skip: text_setup_from(args, clip_skip),
-        recipe=recipe,
-        salt=salt_from(args),
-        progress=console.progress,
-    )
+    erased = open_erased(args.file, args.base, recipe=recipe, progress=console.progress)
+    text_setup = text_setup_from(args, erased.stored.clip_skip)
+    found = verify_file(erased, text_setup, console.progress)
     for text in found.notes:
         console.note(text)
     _show_verification(found, args.file, console)
@@ -92,7 +89,7 @@ def _show_verification(found: Verification, file: Path, console: Console) -> Non
         for line in pooled_lines(found.measured.pooled):
             console.say(line)
     for text in found.faults:
-        console.say(f"Fault: {text}")
+        console.say(f"Fault: {advised(text)}")
     console.say(
         f"FAILED: {file} does not do what its header says."
         if found.faults

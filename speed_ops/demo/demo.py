@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..checkpoints.erase_file import clean_file
 from ..checkpoints.output_files import PRODUCTS, OutputFiles
+from ..checkpoints.save import CleanedFile
 from ..checkpoints.source import ModelSource, TextSetup
 from ..encoders.encoder import TextEncoder
 from ..engine.settings import EraseSettings
-from ..erasure import Erasure
 from ..errors import FileError, InputError
 from ..files.atomic import write_bytes
 from ..files.checkpoint import Checkpoint, file_hash
@@ -98,7 +98,7 @@ def demo_job() -> Job:
 
 def run_demo(
     folder: Path, *, note: Callable[[str], None], progress: Progress | None = None
-) -> tuple[Erasure, list[Drawn]]:
+) -> tuple[CleanedFile, list[Drawn]]:
     """Everything in the folder: the model, the same without the two concepts, a report and the
     pictures.
     """
@@ -106,7 +106,8 @@ def run_demo(
     outputs = OutputFiles(folder, PRODUCTS, name=Path(MODEL).stem, force=True)
     outcome = clean_file(model, demo_job(), TextSetup(), outputs, note=note, progress=progress)
     drawn = before_and_after(model, outcome.files["checkpoint"], progress)
-    page = report_page(outcome, Checkpoint.open(model), drawn=drawn)
+    names = {product: path.name for product, path in outcome.files.items()}
+    page = report_page(outcome.erasure, model.name, Checkpoint.open(model).size, names, drawn)
     write_bytes(outcome.files["report"], page.encode("utf-8"), force=True)
     write_bytes(folder / PICTURES, sheet(drawn), force=True)
     return replace(outcome, files={**outcome.files, "pictures": folder / PICTURES}), drawn

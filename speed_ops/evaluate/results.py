@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..provenance import package_version
+from ..recipe import package_version
 from ..recipe import RecipeConcept
 from .setup import PaperTable, Role, Sampling
 

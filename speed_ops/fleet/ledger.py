@@ -19,7 +19,7 @@ from typing import Any
 from ..checkpoints.save import output_folder
 from ..errors import FileError
 from ..files.atomic import write_bytes, write_error
-from ..files.results import one_at_a_time
+from ..files.results import output_lock
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def open_ledger(path: Path) -> Iterator[Ledger]:
 
     One with more lines than models, or with half a line at its end, is replaced by a short one.
     """
-    with output_folder(path.parent), one_at_a_time(path.parent, path.name):
+    with output_folder(path.parent), output_lock(path.parent, path.name):
         entries, whole = _read(path)
         if not whole:
             write_bytes(path, b"".join(entry.line() for entry in entries.values()), force=True)

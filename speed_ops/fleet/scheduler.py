@@ -185,12 +185,12 @@ class Fleet:
     def _finish(self, place: int, done: Done, machine: str = "") -> None:
         one = self._models[place]
         if done.facts or done.detail != ALREADY_DONE:  # else the ledger itself has said it
-            hidden = one.outputs.salt is not None and done.status == "failed"
+            hidden = one.outputs.no_names and done.status == "failed"
             self._ledger.add(
                 Entry(
                     model=self._catalogue.source(one),
                     status=done.status,
-                    detail="Not stored, because names are redacted." if hidden else done.detail,
+                    detail="Not stored, because it may contain names." if hidden else done.detail,
                     code=done.code,
                     stamp=self._catalogue.stamp(one),
                     job=self._job,

@@ -29,8 +29,7 @@ from ..checkpoints.source import TextSetup
 from ..encoders.cache import DEFAULT_LIMIT, EmbeddingCache, StoredRow
 from ..errors import NotFoundError, SettingsError
 from ..files.header import PICKLE_SUFFIXES
-from ..job import StoredJob, recipe_of
-from ..provenance import package_version
+from ..recipe import StoredJob, package_version, recipe_of
 from .catalogue import FOLDER_MARK, Store, is_url, scratch_folder
 
 
@@ -194,15 +193,17 @@ class Work:
 
 
 def job_hash(work: Work, models: Sequence[Candidate]) -> str:
-    """Of all that decides what is written; names are salted where they are to be hidden."""
+    """Identifies everything that determines what is written. It stays in the ledger, which is not
+    published.
+    """
     recipe = recipe_of(
         work.stored.job, strength=work.stored.strength, clip_skip=work.text.clip_skip
     )
     outputs = models[0].outputs if models else None
-    if outputs is not None and outputs.salt:
-        recipe = recipe.redacted_with(outputs.salt)
     products = sorted(outputs.products) if outputs is not None else []
-    return hashlib.sha256(json.dumps([recipe.to_json(), products]).encode()).hexdigest()[:32]
+    no_names = outputs is not None and outputs.no_names
+    facts = [recipe.to_json(), products, no_names]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)

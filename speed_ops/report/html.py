@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
-from ..certificate.warnings import fixed_text
 from ..erasure import Erasure
 from ..errors import InputError
-from ..files.redaction import Redactor, blanked, refuse_leaks
 from ..inputs import TOKENS
 from .trade_off import Point, trade_off_from_json
 
@@ -39,104 +38,54 @@ class Drawn:
     after: bytes
 
 
-class Named(Protocol):
-    """What a page says of the model: a checkpoint has both, and a graph can tell them of a model
-    without a file.
-    """
-
-    @property
-    def path(self) -> Path:
-        """Its last part is the model's name."""
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-
-
 def report_page(
-    outcome: Erasure, model: Named, salt: str | None = None, drawn: Sequence[Drawn] = ()
+    erasure: Erasure,
+    model: str,
+    size: int,
+    files: Mapping[str, str] = MappingProxyType({}),
+    drawn: Sequence[Drawn] = (),
 ) -> str:
-    """The page for a file, with pictures if there are any; with a salt, one that certainly shows
-    none of the names.
+    """The page for one erasure.
+
+    Args:
+        erasure: What was done; it has a recipe and a certificate.
+        model: The model's name.
+        size: The model's size in bytes.
+        files: Names of the files that were written, by product.
+        drawn: Pictures before and after, if there are any.
     """
-    page = render(report_facts(outcome, model, salt), drawn)
-    if salt is not None and outcome.recipe is not None:
-        ours = render(_without_names(report_facts(outcome, model)))
-        refuse_leaks(page, outcome.recipe.names, "The report", f"{ours} {fixed_text()}")
-    return page
+    return render(report_facts(erasure, model, size, files), drawn)
 
 
-def report_facts(outcome: Erasure, model: Named, salt: str | None = None) -> dict[str, Any]:
-    """Plain values for the report; with a salt, hashes in the place of names."""
-    if outcome.recipe is None or outcome.text_report is None or outcome.certificate is None:
+def report_facts(
+    erasure: Erasure, model: str, size: int, files: Mapping[str, str]
+) -> dict[str, Any]:
+    """Plain values for the report; arguments as for `report_page`."""
+    if erasure.recipe is None or erasure.text_report is None or erasure.certificate is None:
         raise InputError(
             "An erasure from a file has no certificate for this model, so there is nothing to"
             " report."
         )
-    recipe, report = outcome.recipe, outcome.text_report
-    facts: dict[str, Any] = {
-        "model": model.path.name or str(model.path),
-        "family": outcome.architecture.title,
-        "size": model.size,
+    recipe, report = erasure.recipe, erasure.text_report
+    return {
+        "model": model,
+        "family": erasure.architecture.title,
+        "size": size,
         "base_hash": recipe.base_hash,
         "encoder_hash": recipe.encoder_hash,
         "package_version": recipe.package_version,
-        "strength": outcome.strength,
-        "clip_skip": recipe.rows.get("clip_skip"),
+        "strength": erasure.strength,
+        "clip_skip": recipe.clip_skip,
         "concepts": [vars(concept) for concept in recipe.concepts],
         "retain": [
-            {
-                "label": part.label,
-                "own": part.names is not None,
-                "names": len(part.names or ()) or None,
-            }
-            for part in recipe.retain
+            {"label": part.label, "names": len(part.names or ()) or None} for part in recipe.retain
         ],
-        "retain_count": len(outcome.rows[TOKENS].retain.names),
+        "retain_count": len(erasure.rows[TOKENS].retain.names),
         "in_context": report.in_context,
         "dropped": list(report.dropped),
         "unusable": list(report.unusable),
-        "files": {product: path.name for product, path in outcome.files.items()},
-        "certificate": outcome.certificate.to_json(),
-    }
-    return facts if salt is None else redacted_facts(facts, recipe.names, Redactor(salt))
-
-
-def redacted_facts(
-    facts: dict[str, Any], names: tuple[str, ...], redact: Redactor
-) -> dict[str, Any]:
-    """The values with hashes in the place of `names`, hidden where they stand and not in the
-    finished text.
-    """
-    return facts | {
-        "model": redact.text(facts["model"], names),
-        "concepts": [
-            one | {"target": redact(one["target"]), "anchor": redact(one["anchor"]), "aliases": ()}
-            for one in facts["concepts"]
-        ],
-        "retain": [
-            one | {"label": redact(one["label"]) if one["own"] else one["label"]}
-            for one in facts["retain"]
-        ],
-        "dropped": [redact(name) for name in facts["dropped"]],
-        "unusable": [redact.listed(name, names) for name in facts["unusable"]],
-        "files": {product: redact.text(name, names) for product, name in facts["files"].items()},
-        "certificate": redact.certificate(facts["certificate"], names, fixed_text()),
-    }
-
-
-def _without_names(facts: dict[str, Any]) -> dict[str, Any]:
-    """The values of a page that shows our own words alone."""
-    return facts | {
-        "model": "",
-        "concepts": [
-            one | {"target": "", "anchor": "", "aliases": ()} for one in facts["concepts"]
-        ],
-        "retain": [one | {"label": "" if one["own"] else one["label"]} for one in facts["retain"]],
-        "dropped": [""] * len(facts["dropped"]),
-        "unusable": [""] * len(facts["unusable"]),
-        "files": dict.fromkeys(facts["files"], ""),
-        "certificate": blanked(facts["certificate"]),
+        "files": dict(files),
+        "certificate": erasure.certificate.to_json(),
     }
 
 

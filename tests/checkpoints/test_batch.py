@@ -24,9 +24,10 @@ from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.cli.console import Console
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import FileError, SpeedError
-from speed_erase.speed_ops.job import Job, StoredJob, recipe_of
+from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.models.families import by_name
 from speed_erase.speed_ops.provenance import build_metadata
+from speed_erase.speed_ops.recipe import StoredJob, recipe_of
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import RetainSet
 

@@ -41,7 +41,7 @@ def test_erasing_again_keeps_the_history(
     mini.write_model(base)
     first = erase(base, "Van Gogh -> art", tmp_path / "1")
     second = erase(first, "Monet -> art", tmp_path / "2")
-    third = erase(second, "Snoopy -> dog", tmp_path / "3", "--redact", "--salt", "pepper")
+    third = erase(second, "Snoopy -> dog", tmp_path / "3", "--no-names")
     assert load_recipe(first).history == ()
     assert [one.concepts[0].target for one in load_recipe(second).history] == ["Van Gogh"]
     assert len(load_recipe(third).history) == 2
@@ -52,12 +52,12 @@ def test_erasing_again_keeps_the_history(
         assert main(["verify", str(file), "--base", str(before), "--quiet"]) == 0
     erase(second, "Snoopy -> dog", tmp_path / "c", "--save", "recipe,checkpoint")
     (recipe,) = (tmp_path / "c").glob("*-recipe.json")
-    given = ["--recipe", str(recipe), "--salt", "pepper", "--quiet"]
+    given = ["--recipe", str(recipe), "--quiet"]
     assert main(["verify", str(third), "--base", str(second), *given]) == 0
     capsys.readouterr()
     assert (
         main(["apply", str(recipe), str(base), "--out", str(tmp_path / "d"), "--save", "recipe"])
         == 0
     )
-    assert "from which 2 other concepts had been erased before" in capsys.readouterr().err
+    assert "2 other concepts" in capsys.readouterr().err
     assert len(json.loads(recipe.read_text())["history"]) == 2

@@ -1,8 +1,7 @@
-"""`verify`, `inspect` and redaction: a file that does not do what its header says is found out."""
+"""`verify` and `inspect`: a file that does not do what its header says is found out."""
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Callable
@@ -18,14 +17,12 @@ from safetensors.torch import load_file, save_file
 from speed_erase.speed_ops.certificate.certificate import BARS, Certificate, ConceptResult, verdict
 from speed_erase.speed_ops.checkpoints.claims import LEFT_TOLERANCE, broken_claims
 from speed_erase.speed_ops.cli import main as main
-from speed_erase.speed_ops.provenance import Provenance
 from speed_erase.speed_ops.recipe import Recipe, RecipeConcept
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 V_LAYER = "model.diffusion_model.input_blocks.1.1.transformer_blocks.0.attn2.to_v.weight"
 K_LAYER = V_LAYER.replace("to_v", "to_k")
-SALT = "a secret of the studio"
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +299,7 @@ def claim(
     facts = json.loads(json.dumps(measured.short()))
     facts["concepts"][0] |= {"verdict": said} | changes
     facts["concepts"][0].pop(without, None)
-    return broken_claims(Provenance("1.0", recipe, facts, "", ""), measured)
+    return broken_claims(facts, recipe, measured)
 
 
 @pytest.mark.parametrize("kind", BARS)
@@ -382,109 +379,28 @@ def test_inspect_reads_it_back(pair: tuple[Path, Path], capsys: pytest.CaptureFi
     assert "Stable Diffusion 1.x" in out and "nothing about an erasure" in out
 
 
-def test_redacted_files_name_nobody_and_verify_with_the_salt(
+def test_files_without_names_are_verified_with_the_recipe(
     pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "kept.txt").write_text("Aunt Mathilda\nUncle Oswald\n")
-    common = [
-        "erase",
-        str(pair[0]),
-        "--concepts",
-        "Grandpa Ferdinand -> art",
-        "--retain-file",
-        str(tmp_path / "kept.txt"),
-        "--preset",
-        "few",
-    ]
-    assert main([*common, "--out", str(tmp_path / "r"), "--redact", "--salt", SALT, "--quiet"]) == 0
-    assert main([*common, "--out", str(tmp_path / "c"), "--save", "recipe", "--quiet"]) == 0
-    for file in (tmp_path / "r").iterdir():
-        content = file.read_bytes().lower()
-        for name in (b"ferdinand", b"mathilda", b"oswald", SALT.encode()):
-            assert name not in content, (file, name)
-    file, recipe = tmp_path / "r" / "m-erased.safetensors", str(tmp_path / "c" / "m-recipe.json")
-    assert verify(file, pair[0], "--recipe", recipe, "--salt", SALT, "--quiet") == 0
+    """The recipe with the names is needed, and it must have the same form."""
+
+    def erase(concepts: str, out: str, *more: str) -> Path:
+        common = ["erase", str(pair[0]), "--concepts", concepts, "--retain", "none", "--quiet"]
+        assert main([*common, "--preset", "few", "--out", str(tmp_path / out), *more]) == 0
+        return tmp_path / out
+
+    file = erase("Grandpa Ferdinand -> art", "hidden", "--no-names") / "m-erased.safetensors"
+    recipe = erase("Grandpa Ferdinand -> art", "plain", "--save", "recipe") / "m-recipe.json"
+    other = erase("Grandpa | Opa -> art", "other", "--save", "recipe") / "m-recipe.json"
+    assert verify(file, pair[0], "--recipe", str(recipe), "--quiet") == 0
     capsys.readouterr()
-    assert verify(file, pair[0]) == 1
-    assert "give the unredacted recipe and the salt" in capsys.readouterr().err
-    assert verify(file, pair[0], "--recipe", recipe, "--salt", "wrong", "--quiet") == 1
-    assert (
-        main(
-            [
-                "apply",
-                str(tmp_path / "r" / "m-recipe.json"),
-                str(pair[0]),
-                "--out",
-                str(tmp_path / "x"),
-                "--quiet",
-            ]
-        )
-        == 1
-    )
+    assert verify(file, pair[0], "--json") == 1
+    fault = json.loads(capsys.readouterr().out)["error"]
+    assert fault["code"] == "file" and "--recipe" in fault["message"]
+    assert verify(file, pair[0], "--recipe", str(other), "--quiet") == 1
+    hidden = str(tmp_path / "hidden" / "m-recipe.json")
+    assert main(["apply", hidden, str(pair[0]), "--out", str(tmp_path / "x"), "--quiet"]) == 1
     assert not (tmp_path / "x").exists()
-
-
-ODD = (
-    "O'Brien",
-    'Say "hi" Fritz',
-    "back\\slash Otto",
-    "Zoë",
-    "Ægir",
-    "吉卜力",
-    "Über & <b>",
-    "Fuchs 🦊",
-    "Otto",
-)
-KEPT = ("Tante Käthe", 'Onkel "Os"wald', "Vetter\\It", "猫の恩返し")
-
-
-def test_no_redacted_file_shows_an_odd_name(tmp_path: Path) -> None:
-    base, out = tmp_path / "zoë.safetensors", tmp_path / "out"
-    own = {
-        "modelspec.title": f"A model of {ODD[0]}",
-        "tags": json.dumps(ODD),
-        "note": " / ".join(KEPT),
-        "kind": "toy",
-    }
-    save_file(mini.write_model(base), base, metadata=own)
-    (tmp_path / "what.txt").write_text("\n".join(f"{name} -> thing" for name in ODD), "utf-8")
-    (tmp_path / "kept.txt").write_text("\n".join(KEPT), "utf-8")
-    common = [
-        "erase",
-        str(base),
-        "--concepts-file",
-        str(tmp_path / "what.txt"),
-        "--preset",
-        "few",
-        "--quiet",
-    ]
-    common += ["--retain-file", str(tmp_path / "kept.txt")]
-    assert main([*common, "--name", "m", "--out", str(out), "--redact", "--salt", SALT]) == 0
-    assert len(list(out.iterdir())) == 4
-    for file in out.iterdir():
-        content = file.read_bytes()
-        if file.suffix == ".safetensors":
-            with safe_open(file, "pt") as opened:
-                header = opened.metadata()
-            assert "kind" not in header or header["kind"] == "toy"
-            content = json.dumps(header, ensure_ascii=False).encode()
-        text = content.decode()
-        for _ in range(4):  # JSON in JSON in a header
-            text = html.unescape(text).encode("utf-8", "backslashreplace").decode("utf-8")
-            text = re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), text)
-            text = re.sub(r"\\(.)", r"\1", text)
-            for name in (*ODD, *KEPT, "thing"):
-                spelled = re.escape(re.sub(r"\\(.)", r"\1", name))
-                assert not re.search(rf"(?<!\w){spelled}(?!\w)", text, re.IGNORECASE), (
-                    file.name,
-                    name,
-                )
-    assert main([*common, "--out", str(tmp_path / "c"), "--save", "recipe"]) == 0
-    recipe = str(next((tmp_path / "c").iterdir()))
-    assert (
-        verify(out / "m-erased.safetensors", base, "--recipe", recipe, "--salt", SALT, "--quiet")
-        == 0
-    )
 
 
 def test_probe_tries_the_ladder(

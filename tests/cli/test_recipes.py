@@ -12,8 +12,8 @@ import pytest
 
 from speed_erase.speed_ops.engine.settings import PRESETS, EraseSettings
 from speed_erase.speed_ops.errors import SpeedError
-from speed_erase.speed_ops.job import Job, job_of, recipe_of, same_work
-from speed_erase.speed_ops.recipe import Recipe
+from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.recipe import Recipe, job_of, recipe_of, same_work
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.plan import RowPlan
 from speed_erase.speed_ops.text.retain_set import RetainSet, builtin_retain, parse_retain
@@ -73,8 +73,8 @@ def changed(change: dict[str, Any], inside: str = "") -> Recipe:
 
 def test_what_changed_since_is_said() -> None:
     notes = (
-        job_of(changed({"new_field": 1})).notes
-        + job_of(changed({"new_setting": 1}, "settings")).notes
+        job_of(changed({"new_field": 1, "version": "1.7"})).notes
+        + job_of(changed({"settings": {"new_setting": 1}, "version": "1.7"})).notes
     )
     notes += job_of(changed({"contexts": ["a photo of {name}"]})).notes
     notes += job_of(
@@ -94,11 +94,13 @@ def test_what_changed_since_is_said() -> None:
         ("settings", {"threshold": "high"}),
         ("settings", {"layers": ["V"]}),
         ("settings", {"seed": -1}),
-        ("rows", {"strength": "1"}),
-        ("rows", {"strength": 1e9}),
-        ("rows", {"strength": True}),
-        ("rows", {"clip_skip": 2}),
-        ("rows", {"clip_skip": -1.5}),
+        ("", {"strength": "1"}),
+        ("", {"strength": 1e9}),
+        ("", {"strength": True}),
+        ("", {"clip_skip": 0}),
+        ("", {"clip_skip": -1.5}),
+        ("", {"new_field": 1}),
+        ("settings", {"new_setting": 1}),
         ("rows", {"positions": ["EVERYWHERE"]}),
         ("rows", {"positions": 1 << 40}),
         ("rows", {"templates": 10**9}),
@@ -108,7 +110,7 @@ def test_what_changed_since_is_said() -> None:
         ("", {"concepts": [{"target": "a", "anchor": "a", "kind": "style"}]}),
         ("", {"concepts": [{"target": "a" * 1000, "anchor": "b", "kind": "style"}]}),
         ("", {"retain": [{"label": "../../secrets"}]}),
-        ("", {"redacted": True}),
+        ("", {"names": False}),
     ],
 )
 def test_bad_values_are_refused(inside: str, change: dict[str, Any]) -> None:

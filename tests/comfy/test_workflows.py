@@ -13,7 +13,8 @@ from ui_graph import NOTES, is_widget, specs, to_api, widget_values
 from workflows import node
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.job import Job, recipe_of
+from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.recipe import recipe_of
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]

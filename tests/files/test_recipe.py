@@ -17,12 +17,11 @@ from safetensors.torch import save_file
 
 from speed_erase.speed_ops.checkpoints.source import encoder_hash
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.errors import FileError, InputError, SettingsError, SpeedError
+from speed_erase.speed_ops.errors import FileError, InputError, SpeedError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint, checkpoint_hash, file_hash
 from speed_erase.speed_ops.files.header import MAX_HEADER_BYTES, encode_header, parse_header
-from speed_erase.speed_ops.files.redaction import Redactor
 from speed_erase.speed_ops.files.tensors import tensors_hash
-from speed_erase.speed_ops.job import Job, check_storable, job_of, recipe_of, same_work
+from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.models.architecture import LayerKey
 from speed_erase.speed_ops.models.detect import detect, layers
 from speed_erase.speed_ops.models.families import by_name
@@ -31,9 +30,16 @@ from speed_erase.speed_ops.provenance import (
     build_metadata,
     history_of,
     read_provenance,
-    widest_certificate,
 )
-from speed_erase.speed_ops.recipe import MAX_HISTORY, Recipe, RecipeConcept, RecipeRetain
+from speed_erase.speed_ops.recipe import (
+    MAX_HISTORY,
+    Recipe,
+    RecipeConcept,
+    RecipeRetain,
+    job_of,
+    recipe_of,
+    same_work,
+)
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAME
 from speed_erase.speed_ops.text.retain_set import RetainSet, parse_retain, retain_from_names, union
@@ -50,7 +56,6 @@ RECIPE = Recipe(
         "layers": "V",
         "list": [1, 2.5, None, "x"],
     },
-    seed=42,
     contexts=("a painting in the style of {name}",),
     rows={"rows": "context", "templates": 6},
     retain=(
@@ -87,42 +92,46 @@ def test_newer_minor_versions_and_unknown_fields_are_accepted() -> None:
     assert Recipe.from_json(b"\xef\xbb\xbf" + RECIPE.to_json().encode()) == RECIPE
 
 
-NONSENSE = {
-    "is not valid JSON": "{",
-    "must be an object": "[]",
-    "not a recipe": "{}",
-    "update the program": changed(version="2.0"),
-    "no usable version": changed(version=1.0),
-    "no concept": changed(concepts=[]),
-    "concept 1 must be an object": changed(concepts=["Van Gogh"]),
-    "field 'target' must be text": changed(concepts=[{"anchor": "art"}]),
-    "empty target": changed(concepts=[{"target": "  "}]),
-    "one line": changed(concepts=[{"target": "a\nb"}]),
-    "at most 2000 characters": changed(concepts=[{"target": "a" * 2001}]),
-    "a list of at most": changed(concepts=[{"target": "a", "aliases": ["b"] * 101}]),
-    "whole number": changed(seed=-1),
-    "a whole number": changed(seed=1.5),
-    "true or false": changed(redacted=1),
-    "plain values": changed(settings={"a": list(range(3000))}),
-    "of at most 2000 plain values": changed(settings={"a": [[[[[]]]]]}),
-    "occurs twice": RECIPE.to_json()[:-1] + ',"seed":7}',
-    "is not a number here": changed(settings={"a": float("nan")}),
-    "too large a number": RECIPE.to_json().replace("42", "1e999"),
-    "a number of": RECIPE.to_json().replace("42", "9" * 5000),
-    "nested too deeply": "[" * 100_000,
-    "over the limit": "[" + " " * 16_000_001,
-}
+NONSENSE = [
+    "{",
+    "[]",
+    "{}",
+    changed(schema="speed.other"),
+    changed(version="2.0"),
+    changed(version=1.0),
+    changed(future={"a": [1]}),
+    changed(model="m.safetensors"),
+    changed(concepts=[]),
+    changed(concepts=[1984]),
+    changed(concepts=["a -> b -> c"]),
+    changed(concepts=[{"anchor": "art"}]),
+    changed(concepts=[{"target": "  "}]),
+    changed(concepts=[{"target": "a\nb"}]),
+    changed(concepts=[{"target": "a" * 2001}]),
+    changed(concepts=[{"target": "a", "aliases": ["b"] * 101}]),
+    changed(concepts=[{"file": "/etc/passwd"}]),
+    changed(retain=["artist"]),
+    changed(retain=[{"file": "/etc/passwd"}]),
+    changed(strength="1"),
+    changed(clip_skip=1.5),
+    changed(names=1),
+    changed(settings={"a": list(range(3000))}),
+    changed(settings={"a": [[[[[]]]]]}),
+    RECIPE.to_json()[:-1] + ',"family":"x"}',
+    changed(settings={"a": float("nan")}),
+    RECIPE.to_json().replace("2.5", "1e999"),
+    RECIPE.to_json().replace("2.5", "9" * 5000),
+    "[" * 100_000,
+    "[" + " " * 16_000_001,
+]
 
 
-@pytest.mark.parametrize("reason", NONSENSE)
-def test_nonsense_is_a_sentence(reason: str) -> None:
-    with pytest.raises(FileError, match=reason) as caught:
-        Recipe.from_json(NONSENSE[reason], "r.json")
-    assert (
-        str(caught.value).startswith("r.json")
-        and "\n" not in str(caught.value)
-        and len(str(caught.value)) < 300
-    )
+@pytest.mark.parametrize("text", NONSENSE, ids=range(len(NONSENSE)))
+def test_nonsense_is_a_sentence(text: str) -> None:
+    with pytest.raises(SpeedError) as caught:
+        Recipe.from_json(text, "r.json")
+    message = str(caught.value)
+    assert message.startswith("r.json") and "\n" not in message and len(message) < 600
 
 
 def test_bad_bytes_and_missing_files_are_sentences(tmp_path: Path) -> None:
@@ -175,24 +184,6 @@ def test_mutated_recipes_are_read_or_refused(count: int) -> None:
     assert min(outcomes) > 0
 
 
-def test_redaction_hides_every_name_and_can_be_checked() -> None:
-    redacted = RECIPE.redacted_with("pepper")
-    text = redacted.to_json()
-    for name in (*RECIPE.names, "mine.txt", "cd" * 32):
-        assert f'"{name}"' not in text or name == ""
-    assert redacted.redacted and Recipe.from_json(text) == redacted
-    assert (
-        redacted.concepts[0].target
-        == Redactor("pepper")("VAN  gogh")
-        != Redactor("salt")("Van Gogh")
-    )
-    assert redacted.concepts[1].anchor == "" and redacted.concepts[0].kind == "style"
-    assert redacted.retain[0] == RECIPE.retain[0]
-    assert redacted.redacted_with("again").concepts == redacted.concepts
-    with pytest.raises(SettingsError, match="salt is empty"):
-        Redactor("")
-
-
 def test_headers_are_read_back(tmp_path: Path) -> None:
     metadata = build_metadata(by_name("sdxl"), "checkpoint", RECIPE, CERTIFICATE, title="clean")
     assert metadata["modelspec.title"] == "clean" and metadata["modelspec.implementation"] == "sgm"
@@ -216,17 +207,6 @@ def test_headers_keep_what_the_source_says() -> None:
     )
     lora = build_metadata(by_name("sd1"), "lora", RECIPE, {})
     assert lora["modelspec.architecture"] == "stable-diffusion-v1/lora"
-
-
-def test_redacted_headers_hide_names_in_the_certificate_too() -> None:
-    metadata = build_metadata(by_name("sd1"), "lora", RECIPE, CERTIFICATE, salt="pepper")
-    found = read_provenance(metadata)
-    assert found is not None and found.recipe is not None and found.recipe.redacted
-    proof = {key: value for key, value in found.certificate.items() if key != "settings"}
-    assert not any(name.lower() in json.dumps(proof).lower() for name in ("Van Gogh", "Monet"))
-    assert "still shines through" in found.certificate["warnings"][0]
-    assert found.certificate["concepts"][0]["name"] == found.recipe.concepts[0].target
-    assert found.certificate["settings"] == CERTIFICATE["settings"]
 
 
 @pytest.mark.parametrize(
@@ -321,29 +301,23 @@ def test_what_can_be_asked_for_can_be_stored_and_read_back() -> None:
             )
         ),
     ):
-        for salt in (None, "pepper") if len(job.retain.names) < 1000 else (None,):
-            check_storable(job, salt=salt)
         stored = recipe_of(job)
+        stored.check_size()
         assert recipe_of(job_of(Recipe.from_json(stored.to_json())).job) == stored
         assert_header_can_be_read(job)
 
 
-def assert_header_can_be_read(job: Job, salt: str | None = None) -> None:
-    """What was found storable is written with the longest certificate that it may get, and read
-    back.
-    """
+def assert_header_can_be_read(job: Job) -> None:
+    """What fits is written with as long a certificate as it may get, and read back."""
     recipe = recipe_of(job)
-    proof = widest_certificate(
-        [(c.target, c.kind) for c in job.concepts], job.retain.names, job.settings.to_dict()
-    )
-    metadata = build_metadata(by_name("sd1"), "lora", recipe, proof, salt=salt, fixed="a sentence")
-    raw = encode_header({}, metadata)
+    numbers = dict.fromkeys("abcdef", -1.2345678901234567e-100)  # no number has a longer text
+    results = [{"name": concept.target, "kind": "style"} | numbers for concept in job.concepts]
+    proof = {"concepts": results, "pooled": {"concepts": results}}
+    raw = encode_header({}, build_metadata(by_name("sd1"), "lora", recipe, proof))
     header = parse_header(raw[8:], 0, Path("m.safetensors"))
-    found = read_provenance(header.metadata)
-    assert found is not None and found.recipe == (
-        recipe if salt is None else recipe.redacted_with(salt)
-    )
-    assert len(found.certificate["concepts"]) == len(job.concepts)
+    provenance = read_provenance(header.metadata)
+    assert provenance is not None and provenance.recipe == recipe
+    assert provenance.certificate == proof
 
 
 @pytest.mark.parametrize(("letter", "count"), [('"', 185_000), ("é", 106_000)])
@@ -354,25 +328,18 @@ def test_what_a_header_escapes_once_more_counts_as_often(letter: str, count: int
     names = [f"{letter * 20} {i}" for i in range(count)]
     job = _job(retain=retain_from_names(names, "long"))
     assert len(recipe_of(job).to_json()) < MAX_HEADER_BYTES - 2_000_000, "alone it would fit"
-    with pytest.raises(FileError, match="too long for a file header"):
-        check_storable(job)
+    with pytest.raises(FileError):
+        recipe_of(job).check_size()
     fewer = _job(retain=retain_from_names(names[: count // 4 * 3], "long"))
-    check_storable(fewer)
+    recipe_of(fewer).check_size()
     assert_header_can_be_read(fewer)
-
-
-def test_hashes_are_longer_than_the_names_they_stand_for() -> None:
-    job = _job(retain=retain_from_names((f"{i:x}" for i in range(330_000)), "short"))
-    check_storable(job)
-    with pytest.raises(FileError, match="too long"):
-        check_storable(job, salt="pepper")
 
 
 def test_the_sources_own_header_counts() -> None:
     job = _job(retain=retain_from_names((f"name {i}" for i in range(250_000)), "long"))
-    check_storable(job, beside=5_000_000)
-    with pytest.raises(FileError, match="too long for a file header"):
-        check_storable(job, beside=13_000_000)
+    recipe_of(job).check_size(5_000_000)
+    with pytest.raises(FileError):
+        recipe_of(job).check_size(13_000_000)
 
 
 names = st.text(st.characters(exclude_categories=("Cs",)), max_size=MAX_NAME + 5)
@@ -397,15 +364,15 @@ def test_whatever_is_accepted_comes_back(entries: list, lists: list, seed: int) 
         job = Job.of(concepts, retain, EraseSettings.preset("few", seed=seed))
     except SpeedError:
         return
-    check_storable(job)
     stored = recipe_of(job, strength=-100.0, clip_skip=-100)
+    stored.check_size()
     back = Recipe.from_json(stored.to_json())
     again = job_of(back)
     assert (
         back == stored
         and recipe_of(again.job, strength=again.strength, clip_skip=again.clip_skip) == stored
     )
-    hidden = stored.redacted_with("pepper")
+    hidden = stored.without_names()
     assert Recipe.from_json(hidden.to_json()) == hidden
 
 
@@ -414,7 +381,7 @@ def test_what_a_reader_would_refuse_is_not_written(tmp_path: Path) -> None:
         (replace(RECIPE, contexts=("x",) * 1001), "at most 1000 entries"),
         (replace(RECIPE, settings={"a": list(range(3000))}), "plain values"),
         (replace(RECIPE, settings={"a": 10**50}), "a number of 51 digits"),
-        (replace(RECIPE, seed=-1), "whole number"),
+        (replace(RECIPE, clip_skip=-1000), "whole number"),
         (replace(RECIPE, family="two\nlines"), "one line"),
         (replace(RECIPE, concepts=()), "no concept"),
         (replace(RECIPE, history=(RECIPE.as_earlier(),) * (MAX_HISTORY + 1)), "at most 50"),
@@ -432,14 +399,10 @@ def test_what_cannot_be_stored_is_refused_before_the_work() -> None:
         _job(f"Van Gogh | {aliases} -> art")
     with pytest.raises(InputError, match="101 lists"):
         union(parse_retain(f"name {i}", f"list {i}") for i in range(MAX_LISTS + 1))
-    with pytest.raises(FileError, match="too long for a file header"):
-        check_storable(
-            _job(retain=retain_from_names((f"{'é' * 40} {i}" for i in range(60_000)), "wide"))
-        )
-    with pytest.raises(FileError, match="too long to be stored"):
-        check_storable(
-            _job(retain=retain_from_names((f"[{i}" for i in range(200_001)), "brackets"))
-        )
+    for long in ("é" * 40, "["):
+        names = retain_from_names((f"{long} {i}" for i in range(200_001)), "wide")
+        with pytest.raises(FileError):
+            recipe_of(_job(retain=names)).check_size()
 
 
 def test_a_recipe_remembers_what_was_erased_before() -> None:
@@ -470,35 +433,26 @@ def test_a_recipe_remembers_what_was_erased_before() -> None:
         "Snoopy",
     ], "flat, the oldest first"
     assert all(one.history == () for one in third)
-    notes = job_of(second, "r.json").notes
-    assert notes == (
-        (
-            "r.json was made on a model from which 2 other concepts had been erased before: for the"
-            " same result, apply that recipe first."
-        ),
-    )
+    (note,) = job_of(second, "r.json").notes
+    assert "2 other concepts" in note
     assert not job_of(recipe_of(_job())).notes
 
 
-def test_a_history_is_redacted_with_its_recipe() -> None:
+def test_a_recipe_without_names_has_none_of_its_history_either() -> None:
+    history = history_of(build_metadata(by_name("sd1"), "lora", RECIPE, {}))
     recipe = recipe_of(
-        _job("Snoopy -> dog"),
-        history=history_of(build_metadata(by_name("sd1"), "lora", RECIPE, {})),
+        _job("Snoopy | Beagle -> dog", parse_retain("Klee", "mine")), history=history
     )
-    assert {"Van Gogh", "Vincent van Gogh", "Snoopy", "dog"} <= set(
-        recipe.names
-    ) and "Monet" not in recipe.names
-    metadata = build_metadata(by_name("sd1"), "lora", recipe, {}, salt="pepper")
-    content = json.dumps(metadata).lower()
-    assert not [name for name in ("van gogh", "snoopy", "mine.txt", "cd" * 32) if name in content]
-    found = read_provenance(metadata)
-    assert found is not None and found.recipe is not None and found.recipe.history[0].redacted
-    # A redacted file erased further: its hashes are carried on as they are, and are no names to
-    # hide.
-    later = recipe_of(_job("Klee -> art"), history=history_of(metadata))
-    assert later.history[0].concepts == found.recipe.history[0].concepts and len(later.history) == 2
+    assert {"Van Gogh", "Vincent van Gogh", "Snoopy", "Beagle", "dog", "Klee"} <= set(recipe.names)
+    hidden = recipe.without_names()
+    text = hidden.to_json().lower()
+    assert not [name for name in (*recipe.names, "mine", "cd" * 32) if name.lower() in text]
+    assert Recipe.from_json(text) == hidden and hidden.names == ()
+    assert not hidden.has_names and not hidden.history[0].has_names
+    assert hidden.without_names() == hidden and not same_work(hidden, hidden)
+    assert [len(part.names or ()) for part in hidden.retain] == [1]
+    later = recipe_of(_job("Klee -> art"), history=[hidden.as_earlier()])
     assert set(later.names) == {"Klee", "art"}
-    assert later.redacted_with("other salt").history == later.history
 
 
 def test_a_history_is_bounded_and_old_or_odd_headers_have_none() -> None:
@@ -512,12 +466,8 @@ def test_a_history_is_bounded_and_old_or_odd_headers_have_none() -> None:
         == ()
     )
     assert Recipe.from_json(changed()).history == () and "history" not in RECIPE.to_json()
-    for history, reason in (
-        ("x", "a list"),
-        ([1], "history 1 must be an object"),
-        ([{"concepts": []}], "no concept"),
-    ):
-        with pytest.raises(FileError, match=reason):
+    for history in (5, [1], [{"concepts": []}]):
+        with pytest.raises(FileError):
             Recipe.from_json(changed(history=history))
 
 
@@ -526,6 +476,6 @@ def test_a_long_history_is_refused_before_the_work() -> None:
         RECIPE,
         concepts=tuple(RecipeConcept(f"{'x' * 290} {i}", "", "style") for i in range(MAX_CONCEPTS)),
     )
-    check_storable(_job(), history=[long.as_earlier()] * 2)
-    with pytest.raises(FileError, match="too long"):
-        check_storable(_job(), history=[long.as_earlier()] * 5)
+    recipe_of(_job(), history=[long.as_earlier()] * 2).check_size()
+    with pytest.raises(FileError):
+        recipe_of(_job(), history=[long.as_earlier()] * 5).check_size()

@@ -29,8 +29,9 @@ from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.header import read_header
 from speed_erase.speed_ops.fleet.catalogue import HEAD_BYTES, Catalogue, Shadow, Store
 from speed_erase.speed_ops.fleet.worker import FleetCache, Order, SharedRows, Work, work_on
-from speed_erase.speed_ops.job import Job, StoredJob, job_of
-from speed_erase.speed_ops.provenance import load_recipe, package_version
+from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.provenance import load_recipe
+from speed_erase.speed_ops.recipe import StoredJob, job_of, package_version
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import RetainSet
 

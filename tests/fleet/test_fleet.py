@@ -25,7 +25,8 @@ from safetensors.torch import save_file
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.fleet.scheduler import TRIES
-from speed_erase.speed_ops.job import Job, recipe_of
+from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.recipe import recipe_of
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import builtin_retain
 

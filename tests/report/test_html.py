@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import html
 import re
 from html.parser import HTMLParser
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from speed_erase.speed_ops.errors import FileError
-from speed_erase.speed_ops.files.redaction import Redactor
-from speed_erase.speed_ops.recipe import Recipe, RecipeConcept, RecipeRetain
-from speed_erase.speed_ops.report.html import render, report_page
-from speed_erase.speed_ops.text.names import quoted
+from speed_erase.speed_ops.report.html import render
 
 EVIL = "<script>alert('x')</script>&\"'"
 VOID = {"meta", "br", "line", "rect"}
@@ -177,102 +170,3 @@ def test_the_words_of_the_marks_do_not_overlap() -> None:
         left = float(x) - {"start": 0, "middle": size / 2, "end": size}[anchor]
         spans.append((left, left + size))
     assert spans[0][1] < spans[1][0] and spans[0][0] > 0 and spans[1][1] < 720
-
-
-SALT = "pepper"
-ODD = (
-    "O'Brien",
-    'Say "hi"',
-    "back\\slash",
-    "Zoë",
-    "吉卜力",
-    "C++",
-    "Snoopy 🐶",
-    "R&B <i>",
-    "Van Gogh",
-    "GOGH",
-)
-
-
-def outcome(names: tuple[str, ...], **changes: Any) -> Any:
-    """An outcome whose every text mentions all of the names."""
-    certificate = facts(len(names))["certificate"]
-    for result, name in zip(certificate["concepts"], names, strict=True):
-        result["name"] = name
-    certificate["warnings"] = [
-        f"The kept name {quoted(name)} is nearly the same as the concept {quoted(name)}."
-        for name in names
-    ]
-    certificate["drift"][0]["worst"] = tuple((f"{name} Museum", 0.4) for name in names[:8])
-    point = {"lam": 1.0, "left": 0.2, "drift": 0.1, "spread": 0.0, "to_go": 0.1}
-    certificate["curve"] = {
-        "points": [point],
-        "chosen": point,
-        "budget": 0.1,
-        "names": 9,
-        "unseen": True,
-        "in_the_way": [(name, 0.1) for name in names],
-    }
-    recipe = Recipe(
-        tuple(RecipeConcept(name, f"anchor of {name}", "style") for name in names),
-        {"method": "speed"},
-        retain=(
-            RecipeRetain("artists", ""),
-            RecipeRetain("mine.txt", "", "", tuple(f"kept {name}" for name in names)),
-        ),
-    )
-    rows = SimpleNamespace(
-        retain=SimpleNamespace(names=names),
-        in_context=1,
-        dropped=[f"{names[0]} x"],
-        unusable=list(names),
-    )
-    fields = {
-        "recipe": recipe,
-        "rows": rows,
-        "certificate": SimpleNamespace(to_json=lambda: certificate),
-        "architecture": SimpleNamespace(title="Stable Diffusion 1.x"),
-        "strength": 1.0,
-        "files": {"report": Path(f"model of {names[0]}-report.html")},
-    }
-    return SimpleNamespace(**fields | changes)
-
-
-def checkpoint(name: str) -> Any:
-    return SimpleNamespace(path=Path(f"model of {name}.safetensors"), size=10**9)
-
-
-def test_a_redacted_page_shows_no_name() -> None:
-    plain = report_page(outcome(ODD), checkpoint(ODD[0]))
-    hidden = report_page(outcome(ODD), checkpoint(ODD[0]), SALT)
-    check(hidden)
-    for name in (*ODD, "mine.txt"):
-        assert name in html.unescape(plain), "it is there to be hidden"
-        assert name.casefold() not in html.unescape(hidden).casefold(), name
-        assert name == "mine.txt" or Redactor(SALT)(name) in hidden
-    assert (
-        "artists" in hidden
-        and "model of redacted:" in hidden
-        and "The kept name" in html.unescape(hidden)
-    )
-
-
-@pytest.mark.parametrize(
-    "word", ["style", "concept", "erased", "still there", "kept", "report", "names", "body"]
-)
-def test_a_name_that_is_a_word_of_the_page_hides_no_word_of_it(word: str) -> None:
-    page = report_page(outcome((word, "Van Gogh")), checkpoint("x"), SALT)
-    check(page)
-    shown = html.unescape(page)
-    assert f"The kept name '{Redactor(SALT)(word)}' is nearly the same as the concept" in shown
-    assert (
-        f"<td>{Redactor(SALT)(word)}</td>" in page
-        and "of 2 concepts erased" in page
-        and "Van Gogh" not in page
-    )
-
-
-def test_no_page_is_written_should_redaction_ever_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Redactor, "certificate", lambda self, facts, names, fixed="": dict(facts))
-    with pytest.raises(FileError):
-        report_page(outcome(ODD), checkpoint("x"), SALT)

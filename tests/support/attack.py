@@ -223,13 +223,12 @@ JOB = """\
 model: absent.safetensors
 concepts:
   - "Van Gogh -> art"
-  - name: Claude Monet
+  - target: Claude Monet
     anchor: art
     kind: style
-keep:
-  lists: [artists]
+retain: [artists]
 settings: {preset: few}
-output: {folder: out}
+output: out
 """
 
 
@@ -275,7 +274,7 @@ class Fuzzer:
             self.survives(["erase", self.absent, *option, "--out", self.out])
 
     def broken_job(self, dice: random.Random) -> None:
-        file = self._write("job.yaml", mutated(JOB.encode(), dice))
+        file = self._write("recipe.yaml", mutated(JOB.encode(), dice))
         self.survives(["run", file, "--dry-run"])
 
     def _write(self, name: str, content: bytes) -> str:

@@ -96,7 +96,7 @@ def _inside(folder: Path) -> Iterator[None]:
     before, threads = Path.cwd(), torch.get_num_threads()
     variables = {"SPEED_ERASE_CACHE": "cache", "COLUMNS": "80", "NO_COLOR": "1"}
     with patch.dict(os.environ, variables):
-        for name in ("SPEED_ERASE_SALT", "COMFYUI_PATH", "FORCE_COLOR", "PYTHON_COLORS"):
+        for name in ("COMFYUI_PATH", "FORCE_COLOR", "PYTHON_COLORS"):
             os.environ.pop(name, None)
         os.chdir(folder)
         # more of them wait for each other when other programs use the processors

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speed_erase.speed_ops.errors import FileError, InputError, NotFoundError
-from speed_erase.speed_ops.job import job_of
-from speed_erase.speed_ops.recipe import Recipe, RecipeConcept, RecipeRetain
+from speed_erase.speed_ops.recipe import Recipe, RecipeConcept, RecipeRetain, job_of
 from speed_erase.speed_ops.text.concept_list import (
     parse_concept_table,
     parse_concepts,
