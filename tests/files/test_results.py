@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pico
 import pytest
 
 from speed_erase.speed_ops.errors import FileError
@@ -125,7 +126,7 @@ def test_a_killed_run_locks_nobody_out_and_is_swept(
     monkeypatch.setattr(atomic, "_SETTLING_SECONDS", 0.0)
     write(tmp_path / "a-folder", b"old")
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER.format(folder=str(tmp_path), moved=moved)],
+        [sys.executable, "-c", pico.standalone(HOLDER.format(folder=str(tmp_path), moved=moved))],
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
