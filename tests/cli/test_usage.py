@@ -373,7 +373,6 @@ def test_errors_are_json_for_programs(
     recipe = {
         "schema": "speed.recipe",
         "version": "1.0",
-        "seed": 0,
         "concepts": [{"target": "a", "kind": "style"}],
     }
     Path("high.json").write_text(json.dumps(recipe | {"settings": {"threshold": "high"}}))

@@ -447,7 +447,7 @@ def test_a_recipe_without_names_has_none_of_its_history_either() -> None:
     hidden = recipe.without_names()
     text = hidden.to_json().lower()
     assert not [name for name in (*recipe.names, "mine", "cd" * 32) if f'"{name.lower()}"' in text]
-    assert Recipe.from_json(text) == hidden and hidden.names == ()
+    assert Recipe.from_json(hidden.to_json()) == hidden and hidden.names == ()
     assert not hidden.has_names and not hidden.history[0].has_names
     assert hidden.without_names() == hidden and not same_work(hidden, hidden)
     assert [len(part.names or ()) for part in hidden.retain] == [1]
