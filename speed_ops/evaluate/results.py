@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..recipe import package_version
-from ..recipe import RecipeConcept
+from ..recipe import RecipeConcept, package_version
 from .setup import PaperTable, Role, Sampling
 
 VERSION = "2.0"
