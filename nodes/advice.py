@@ -13,5 +13,5 @@ ADVICE = {
 
 def advised(fault: SpeedError) -> SpeedError:
     """The fault with the advice that goes with it."""
-    advice = ADVICE.get(fault.data.get("advice", ""))
+    advice = ADVICE.get(str(fault.data.get("advice", "")))
     return type(fault)(f"{fault} {advice}") if advice else fault
