@@ -10,6 +10,8 @@ ADVICE = {
     "less-effort": "To encode fewer, use `erase --effort quick`.",
     "keep-fewer-names": "To encode fewer, keep fewer names (`--retain-limit`).",
     "use-comfyui": "Open it there with SPEED Erase.",
+    "concept-file": "Use --concepts-file FILE.",
+    "tokenizer": "Use --tokenizer PATH.",
     "give-named-recipe": "Give the recipe that has them with --recipe FILE.",
 }
 """Key of an advice in `data["advice"]` -> the sentence that is added."""

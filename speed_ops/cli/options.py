@@ -47,7 +47,7 @@ def as_usage_errors() -> Iterator[None]:
     try:
         yield
     except (SettingsError, InputError) as fault:
-        raise UsageError(str(fault)) from fault
+        raise UsageError(str(fault), **fault.data) from fault
 
 
 def complete_with(action: argparse.Action, *words: str) -> None:
