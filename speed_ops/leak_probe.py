@@ -60,11 +60,11 @@ def variants(
     only what an encoder can tell apart.
     """
     key: Callable[[str], Hashable] = same or (lambda phrase: phrase)
-    found: dict[Hashable, Variant] = {}
+    steps: dict[Hashable, Variant] = {}
     for rung, phrase in _all_variants(concept, description):
         if phrase:
-            found.setdefault(key(phrase), Variant(rung, phrase))
-    return tuple(found.values())
+            steps.setdefault(key(phrase), Variant(rung, phrase))
+    return tuple(steps.values())
 
 
 def ladder(
@@ -76,13 +76,13 @@ def ladder(
     """Every variant alone and in the first probe templates of the concept's kind (all of them if
     None).
     """
-    chosen = (BARE, *kind_of(concept.kind).probe_templates[:templates])
+    templates_used = (BARE, *kind_of(concept.kind).probe_templates[:templates])
     return tuple(
         LadderPrompt(
             variant, template, template.fill(variant.phrase), template.fill(concept.anchor)
         )
         for variant in variants(concept, description, same)
-        for template in chosen
+        for template in templates_used
     )
 
 
@@ -120,11 +120,11 @@ def typos(name: str) -> tuple[str, ...]:
     swapped = word[: middle - 1] + word[middle] + word[middle - 1] + word[middle + 1 :]
     dropped = word[:middle] + word[middle + 1 :]
     doubled = word[:middle] + word[middle] + word[middle:]
-    found = (
+    phrases = (
         " ".join((*words[:longest], typo, *words[longest + 1 :]))
         for typo in (swapped, dropped, doubled)
     )
-    return tuple(typo for typo in found if typo != name)
+    return tuple(typo for typo in phrases if typo != name)
 
 
 TEMPLATES = 2
@@ -162,27 +162,29 @@ class LeakReport:
 
     def phrases(self) -> ConceptList:
         """The leaking phrases as concepts of their own, to be erased from the erased model."""
-        found: dict[str, Concept] = {}
+        concepts: dict[str, Concept] = {}
         for leak in self.leaking:
-            one = leak.concept
-            found.setdefault(
+            concept = leak.concept
+            concepts.setdefault(
                 same_name_key(leak.phrase),
-                Concept(leak.phrase, one.anchor, one.kind, (), 0, "leaks"),
+                Concept(leak.phrase, concept.anchor, concept.kind, (), 0, "leaks"),
             )
-        anchors = {same_name_key(concept.anchor) for concept in found.values()}
-        return ConceptList(tuple(concept for key, concept in found.items() if key not in anchors))
+        anchors = {same_name_key(concept.anchor) for concept in concepts.values()}
+        return ConceptList(
+            tuple(concept for key, concept in concepts.items() if key not in anchors)
+        )
 
     def closed(self) -> ConceptList:
         """The erased concepts with the leaking phrases as aliases, to be erased from the original
         model.
         """
         concepts = list(dict.fromkeys(leak.concept for leak in self.tried))
-        taken = {same_name_key(phrase) for concept in concepts for phrase in concept.phrases}
-        taken |= {same_name_key(concept.anchor) for concept in concepts}
+        used = {same_name_key(phrase) for concept in concepts for phrase in concept.phrases}
+        used |= {same_name_key(concept.anchor) for concept in concepts}
         aliases: dict[Concept, list[str]] = {concept: list(concept.aliases) for concept in concepts}
         for leak in self.leaking:
-            if same_name_key(leak.phrase) not in taken:
-                taken.add(same_name_key(leak.phrase))
+            if same_name_key(leak.phrase) not in used:
+                used.add(same_name_key(leak.phrase))
                 aliases[leak.concept].append(leak.phrase)
         return ConceptList(
             tuple(
@@ -238,7 +240,9 @@ def probe_leaks(
     )
     check_weights(weights, reader.width)
     cases = [
-        case for one in concepts for case in _cases(reader, one, templates, description, progress)
+        case
+        for concept in concepts
+        for case in _cases(reader, concept, templates, description, progress)
     ]
     before, after = [], []
     # the pooled path has no rows to look at
@@ -251,17 +255,17 @@ def probe_leaks(
         before.append([_share(weight, weight, case) for case in cases])
         after.append([_share(weight, edited, case) for case in cases])
     medians = [
-        torch.tensor(part, dtype=WORK).median(dim=0).values.tolist() for part in (before, after)
+        torch.tensor(shares, dtype=WORK).median(dim=0).values.tolist() for shares in (before, after)
     ]
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
         step = case.step
-        found = Leak(
+        leak = Leak(
             case.concept, step.variant.rung, step.variant.phrase, step.prompt.text, old, new
         )
-        known = worst.setdefault((case.concept, step.variant.phrase), found)
-        if found.after > known.after:
-            worst[case.concept, step.variant.phrase] = found
+        worst_leak = worst.setdefault((case.concept, step.variant.phrase), leak)
+        if leak.after > worst_leak.after:
+            worst[case.concept, step.variant.phrase] = leak
     return LeakReport(tuple(sorted(worst.values(), key=lambda leak: -leak.after)))
 
 
@@ -276,10 +280,10 @@ def _cases(
     steps = ladder(concept, description, lambda phrase: _all_tokens(streams, phrase), templates)
     used = list(dict.fromkeys(step.template for step in steps))
     prompts = list(dict.fromkeys([*(step.prompt for step in steps), *_references(concept, used)]))
-    asked = [
+    requests = [
         RowRequest(p.text, tuple(s.rows_from_name(s.locate(p)))) for p in prompts for s in streams
     ]
-    blocks = [block.to(WORK) for block in reader.rows(asked, "probes", progress)]
+    blocks = [block.to(WORK) for block in reader.rows(requests, "probes", progress)]
     rows = {p: blocks[i * len(streams) : (i + 1) * len(streams)] for i, p in enumerate(prompts)}
     return [
         _Case(
@@ -304,8 +308,8 @@ def _aligned(*prompts: Sequence[Tensor]) -> Iterator[Tensor]:
     `prompts`: of each prompt the rows of each stream.
     """
     counts = [min(len(part) for part in stream) for stream in zip(*prompts, strict=True)]
-    for parts in prompts:
-        yield torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+    for blocks in prompts:
+        yield torch.cat([part[:count] for part, count in zip(blocks, counts, strict=True)])
 
 
 def _references(concept: Concept, templates: Sequence[Template]) -> list[Prompt]:
@@ -317,6 +321,6 @@ def _references(concept: Concept, templates: Sequence[Template]) -> list[Prompt]
 def _share(weight: Tensor, edited: Tensor, case: _Case) -> float:
     """Share of the target's displacement from its anchor that the phrase still has."""
     goal = case.anchor @ weight.T
-    own = case.target @ weight.T - goal
+    change = case.target @ weight.T - goal
     drawn = case.phrase @ edited.T - goal
-    return float((drawn * own).sum() / own.square().sum().clamp(min=torch.finfo(WORK).tiny))
+    return float((drawn * change).sum() / change.square().sum().clamp(min=torch.finfo(WORK).tiny))

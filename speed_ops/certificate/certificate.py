@@ -152,29 +152,29 @@ class Certificate:
     def short(self) -> dict[str, Any]:
         """What goes into a file's header: no per-layer and no per-token lists, and not more
         warnings than it has room for."""
-        whole = self.to_json()
+        values = self.to_json()
         if (more := len(self.warnings) - MAX_HEADER_WARNINGS) > 0:
-            whole["warnings"] = [
+            values["warnings"] = [
                 *self.warnings[:MAX_HEADER_WARNINGS],
                 f"And {more:,} more warnings.",
             ]
-        whole["null_text_drift"] = max(self.null_text_drift, default=None)
-        whole["layers"] = len(self.layers)
-        del whole["pooled"]
+        values["null_text_drift"] = max(self.null_text_drift, default=None)
+        values["layers"] = len(self.layers)
+        del values["pooled"]
         if self.pooled is not None:
             about = self.pooled.short()
-            whole["pooled"] = {
+            values["pooled"] = {
                 name: value for name, value in about.items() if name not in _SAID_ONCE
             }
-        return whole
+        return values
 
     @property
     def every_warning(self) -> tuple[str, ...]:
         """Its own, and those of the pooled path that say something else."""
-        others = () if self.pooled is None else self.pooled.warnings
+        pooled_warnings = () if self.pooled is None else self.pooled.warnings
         return (
             *self.warnings,
-            *(f"Pooled path: {text}" for text in others if text not in self.warnings),
+            *(f"Pooled path: {text}" for text in pooled_warnings if text not in self.warnings),
         )
 
     def text(self) -> str:
@@ -242,7 +242,7 @@ def verdict_in_words(stored: object) -> str:
 
 def describe(certificate: Certificate) -> str:
     """A short report: verdicts, what was preserved, the model's invariants, warnings."""
-    lines = _concepts(certificate.concepts) + [_drift(part) for part in certificate.drift]
+    lines = _concepts(certificate.concepts) + [_drift(summary) for summary in certificate.drift]
     if certificate.sot_drift is not None:
         worst = max([certificate.sot_drift, *certificate.null_text_drift])
         lines.append(f"Empty prompt: drift at most {worst:.1e}.")
@@ -257,7 +257,7 @@ def describe(certificate: Certificate) -> str:
     if certificate.curve is not None:
         lines.append(_trade_off(certificate.curve))
     if certificate.rounds:
-        leaks = " -> ".join(f"{turn.mean_leak:.0%}" for turn in certificate.rounds)
+        leaks = " -> ".join(f"{round_.mean_leak:.0%}" for round_ in certificate.rounds)
         dropped = (
             ""
             if certificate.rounds[-1].kept
@@ -290,14 +290,16 @@ SHOWN_DRIFTS = (0.05, 0.1, 0.2, 0.3, 0.45)
 
 def _trade_off(curve: Curve) -> str:
     """What could be had for how much drift."""
-    chosen = curve.chosen
+    point = curve.chosen
     budget = "" if curve.budget is None else f" of a budget of {curve.budget:.0%}"
-    who = f"{curve.names} names" + (" set aside" if curve.unseen else ", the kept ones themselves")
-    words = (
-        f"Trade-off: {chosen.left:.0%} left for a drift of {chosen.drift:.1%}{budget} (judged on"
-        f" {who}), "
+    judges = f"{curve.names} names" + (
+        " set aside" if curve.unseen else ", the kept ones themselves"
     )
-    words += f"and {chosen.to_go:.0%} of the straight way to the anchor still to go."
+    words = (
+        f"Trade-off: {point.left:.0%} left for a drift of {point.drift:.1%}{budget} (judged on"
+        f" {judges}), "
+    )
+    words += f"and {point.to_go:.0%} of the straight way to the anchor still to go."
     within = [(drift, point_within(curve, drift)) for drift in SHOWN_DRIFTS]
     offers = [f"{point.left:.0%} for {drift:.0%}" for drift, point in within if point is not None]
     return f"{words} Otherwise: {', '.join(offers)}." if offers else words
@@ -320,10 +322,10 @@ def _concepts(concepts: tuple[ConceptResult, ...]) -> list[str]:
 
 
 def _concept(concept: ConceptResult) -> str:
-    shown = verdict_in_words(concept.verdict)
+    words = verdict_in_words(concept.verdict)
     solved = f"{1 - concept.solved_median:.0%} removed in the prompts we optimised"
     if concept.probe_median is None:
-        return f"{concept.name}: {shown} ({solved}; not checked in other prompts)."
+        return f"{concept.name}: {words} ({solved}; not checked in other prompts)."
     to_go = concept.probe_to_go
     way = (
         ""
@@ -331,17 +333,15 @@ def _concept(concept: ConceptResult) -> str:
         else f", where {1 - to_go:.0%} of the straight way to the anchor is gone"
     )
     return (
-        f"{concept.name}: {shown} ({solved}, {1 - concept.probe_median:.0%} in unseen"
+        f"{concept.name}: {words} ({solved}, {1 - concept.probe_median:.0%} in unseen"
         f" prompts{way})."
     )
 
 
-def _drift(part: Drift) -> str:
-    worst = ", ".join(f"{name} {value:.1%}" for name, value in part.worst[:3])
+def _drift(summary: Drift) -> str:
+    worst = ", ".join(f"{name} {value:.1%}" for name, value in summary.worst[:3])
     drift = (
-        f"drift median {part.median:.1%}, 95th percentile {part.p95:.1%}, maximum"
-        f" {part.maximum:.1%}"
+        f"drift median {summary.median:.1%}, 95th percentile {summary.p95:.1%}, maximum"
+        f" {summary.maximum:.1%}"
     )
-    return (
-        f"{GROUPS[part.group]} ({PLACES[part.where]}, {part.names}): {drift}; moved most: {worst}."
-    )
+    return f"{GROUPS[summary.group]} ({PLACES[summary.where]}, {summary.names}): {drift}; moved most: {worst}."

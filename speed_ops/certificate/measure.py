@@ -288,8 +288,8 @@ class _Sizes:
     """
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
-        self._counts = [len(part) for part in parts]
-        self._rows = torch.cat([part.to(torch.float32) for part in parts])
+        self._counts = [len(tensor) for tensor in parts]
+        self._rows = torch.cat([tensor.to(torch.float32) for tensor in parts])
 
     def of(self, weight: Tensor) -> tuple[Tensor, ...]:
         """For each part its rows' sizes."""

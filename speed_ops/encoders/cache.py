@@ -58,9 +58,9 @@ class CacheInfo:
 
 def default_folder() -> Path:
     """`SPEED_ERASE_CACHE`, else the user's cache folder on this system."""
-    given = os.environ.get(ENVIRONMENT)
-    if given:
-        return Path(given)
+    override = os.environ.get(ENVIRONMENT)
+    if override:
+        return Path(override)
     from platformdirs import user_cache_dir
 
     return Path(user_cache_dir("speed-erase", appauthor=False))
@@ -82,21 +82,21 @@ class EmbeddingCache:
     ) -> dict[StoredRow, Tensor]:
         """Those of the wanted rows that are stored (each `d`, float32)."""
         missing = {_row_digest(key): key for key in wanted}
-        found: dict[StoredRow, Tensor] = {}
-        seen: set[Path] = set()
+        rows: dict[StoredRow, Tensor] = {}
+        visited: set[Path] = set()
         # Another process may merge shards while we read: what it wrote meanwhile is looked through,
         # too.
         while missing and (
-            unseen := [shard for shard in self._shards(fingerprint) if shard not in seen]
+            unseen := [shard for shard in self._shards(fingerprint) if shard not in visited]
         ):
-            seen.update(unseen)
+            visited.update(unseen)
             for shard in unseen:
-                rows = _read_shard(shard, fingerprint, width, missing.keys())
-                for digest, row in rows.items():
-                    found[missing.pop(digest)] = row
-                if rows:
+                stored = _read_shard(shard, fingerprint, width, missing.keys())
+                for digest, row in stored.items():
+                    rows[missing.pop(digest)] = row
+                if stored:
                     _touch(shard)
-        return found
+        return rows
 
     def write(self, fingerprint: str, rows: Mapping[StoredRow, Tensor]) -> None:
         """Stores rows (each `d`); keeps the cache below its limit."""
@@ -214,9 +214,9 @@ def _checksum(fingerprint: str, key: bytes, row: NDArray[np.float32]) -> int:
 
 
 def _read_shard(
-    path: Path, fingerprint: str, width: int, wanted: Iterable[bytes] | None
+    path: Path, fingerprint: str, width: int, requested: Iterable[bytes] | None
 ) -> dict[bytes, Tensor]:
-    """Rows of one shard by key; all of them if `wanted` is None. A damaged shard is removed and
+    """Rows of one shard by key; all of them if `requested` is None. A damaged shard is removed and
     gives nothing.
     """
     try:
@@ -224,17 +224,21 @@ def _read_shard(
             metadata = file.metadata() or {}
             keys, sums = file.get_tensor("keys").numpy(), file.get_tensor("sums")
             rows = file.get_tensor("rows")
-        whole = metadata.get("format") == _FORMAT and metadata.get("fingerprint") == fingerprint
-        whole = whole and keys.shape == (len(sums), _KEY_BYTES) and keys.dtype == np.uint8
-        if not whole or rows.shape != (len(sums), width) or rows.dtype != torch.float32:
+        intact = metadata.get("format") == _FORMAT and metadata.get("fingerprint") == fingerprint
+        intact = intact and keys.shape == (len(sums), _KEY_BYTES) and keys.dtype == np.uint8
+        if not intact or rows.shape != (len(sums), width) or rows.dtype != torch.float32:
             raise ValueError("not a shard of this encoder")
         joined = keys.tobytes()
-        places = {joined[i * _KEY_BYTES : (i + 1) * _KEY_BYTES]: i for i in range(len(sums))}
-        chosen = places if wanted is None else {key: places[key] for key in wanted if key in places}
-        found = {key: rows[i].clone() for key, i in chosen.items()}
+        positions = {joined[i * _KEY_BYTES : (i + 1) * _KEY_BYTES]: i for i in range(len(sums))}
+        selected = (
+            positions
+            if requested is None
+            else {key: positions[key] for key in requested if key in positions}
+        )
+        rows_by_key = {key: rows[i].clone() for key, i in selected.items()}
         if any(
-            _checksum(fingerprint, key, found[key].numpy()) != sums[i].item()
-            for key, i in chosen.items()
+            _checksum(fingerprint, key, rows_by_key[key].numpy()) != sums[i].item()
+            for key, i in selected.items()
         ):
             raise ValueError("a row fails its checksum")
     except (
@@ -249,7 +253,7 @@ def _read_shard(
         if path.exists():
             _remove(path)
         return {}
-    return found
+    return rows_by_key
 
 
 def _stat(path: Path) -> tuple[float, int]:

@@ -72,18 +72,18 @@ class ClipWeights(EncoderWeights):
         """One block's tensors, named relative to the block."""
         modules = _BLOCK if self._open_clip else (*_BLOCK, *_ATTENTION_INPUTS)
         names = [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
-        found = {
+        tensors = {
             name: self._read(self._spelled(f"encoder.layers.{layer}.{name}")) for name in names
         }
         if self._open_clip:
             for leaf in ("weight", "bias"):
                 stacked = self._read(f"transformer.resblocks.{layer}.attn.in_proj_{leaf}")
-                parts = stacked.split(max(1, len(stacked) // 3))
-                found |= {
-                    f"{module}.{leaf}": part
-                    for module, part in zip(_ATTENTION_INPUTS, parts, strict=False)
+                chunks = stacked.split(max(1, len(stacked) // 3))
+                tensors |= {
+                    f"{module}.{leaf}": chunk
+                    for module, chunk in zip(_ATTENTION_INPUTS, chunks, strict=False)
                 }
-        return found
+        return tensors
 
     def idle(self) -> tuple[int, ...]:
         """Blocks that add nothing to what passes through them, as most of a small model's CLIP do:
@@ -99,9 +99,9 @@ class ClipWeights(EncoderWeights):
             for layer in range(self.layers)
         )
         return tuple(
-            place
-            for place, own in enumerate(spelled)
-            if not any(bool(self._read(key).any()) for key in own)
+            layer_index
+            for layer_index, keys in enumerate(spelled)
+            if not any(bool(self._read(key).any()) for key in keys)
         )
 
     def top(self) -> dict[str, Tensor]:

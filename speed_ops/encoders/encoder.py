@@ -216,16 +216,16 @@ class JoinedTextEncoder(RowsAndPooled):
     @cached_property
     def fingerprint(self) -> str:
         """Hash over the parts' and their places."""
-        places = [f"{part.first_column} {part.encoder.fingerprint}" for part in self._parts]
-        return hashlib.sha256("\n".join([f"joined {self.width}", *places]).encode()).hexdigest()
+        lines = [f"{part.first_column} {part.encoder.fingerprint}" for part in self._parts]
+        return hashlib.sha256("\n".join([f"joined {self.width}", *lines]).encode()).hexdigest()
 
     @cached_property
     def pooled_fingerprint(self) -> str:
         """Hash over those of the parts that give any, and their places."""
         parts = [part for part in self._parts if part.encoder.pooled_width]
-        places = [f"{part.pooled_column} {part.encoder.pooled_fingerprint}" for part in parts]
+        lines = [f"{part.pooled_column} {part.encoder.pooled_fingerprint}" for part in parts]
         return hashlib.sha256(
-            "\n".join([f"joined {self.pooled_width}", *places]).encode()
+            "\n".join([f"joined {self.pooled_width}", *lines]).encode()
         ).hexdigest()
 
     def close(self) -> None:
@@ -246,17 +246,19 @@ class JoinedTextEncoder(RowsAndPooled):
         pooled = [torch.zeros(self.pooled_width) for _ in prompts]
         for part, first in zip(self._parts, self._first_rows, strict=True):
             encoder = part.encoder
-            both = pools and encoder.pooled_width > 0
+            pooling = pools and encoder.pooled_width > 0
             rows = [max(0, min(length - first, encoder.context_length)) for length in lengths]
-            chosen = [i for i in range(len(prompts)) if both or rows[i] > 0]
+            indices = [i for i in range(len(prompts)) if pooling or rows[i] > 0]
             # Prompts are done when the last part, which is the slow one, has done them.
-            report = progress if part is self._parts[-1] else _waiting(progress, len(chosen))
-            asked = [prompts[i] for i in chosen], [rows[i] for i in chosen], report
-            found, whole = encoder.encode_both(*asked) if both else (encoder.encode(*asked), [])
-            for i, values in zip(chosen, found, strict=True):
+            report = progress if part is self._parts[-1] else _waiting(progress, len(indices))
+            arguments = [prompts[i] for i in indices], [rows[i] for i in indices], report
+            row_blocks, embeddings = (
+                encoder.encode_both(*arguments) if pooling else (encoder.encode(*arguments), [])
+            )
+            for i, values in zip(indices, row_blocks, strict=True):
                 columns = slice(part.first_column, part.first_column + encoder.width)
                 out[i][first : first + rows[i], columns] = values
-            for i, row in zip(chosen, whole, strict=False):
+            for i, row in zip(indices, embeddings, strict=False):
                 pooled[i][part.pooled_column : part.pooled_column + len(row)] = row
         return out, pooled
 
@@ -297,11 +299,11 @@ class PairedTextEncoder(RowsAndPooled):
         waiting = _waiting(progress, len(prompts))
         pooled = self._pooled.encode_both(prompts, [0] * len(prompts), waiting)[1] if pools else []
         rows = [torch.empty(0, self.width)] * len(prompts)
-        chosen = [i for i, length in enumerate(lengths) if length]
-        found = self._rows.encode(
-            [prompts[i] for i in chosen], [lengths[i] for i in chosen], progress
+        indices = [i for i, length in enumerate(lengths) if length]
+        blocks = self._rows.encode(
+            [prompts[i] for i in indices], [lengths[i] for i in indices], progress
         )
-        for i, values in zip(chosen, found, strict=True):
+        for i, values in zip(indices, blocks, strict=True):
             rows[i] = values
         return rows, pooled
 
@@ -375,9 +377,9 @@ class TowerEncoder(RowsAndPooled):
 
     def trial(self) -> float:
         """About how many seconds a whole prompt takes, from one block of each tower."""
-        whole = self.context_length
+        length = self.context_length
         return sum(
-            tower.trial(self._padded([[]], tower, whole), BATCH_TOKENS // whole)
+            tower.trial(self._padded([[]], tower, length), BATCH_TOKENS // length)
             for tower in self._towers
         )
 
@@ -412,22 +414,25 @@ class TowerEncoder(RowsAndPooled):
         ]
         run = run if self.streams[0].causal else [self.context_length] * len(prompts)
         for batch in _batches(run):
-            chosen, longest = [texts[i] for i in batch], max(run[i] for i in batch)
-            ends = torch.tensor([self._end(text) for text in chosen])
-            rows, whole = [], []
+            batch_texts, longest = [texts[i] for i in batch], max(run[i] for i in batch)
+            ends = torch.tensor([self._end(text) for text in batch_texts])
+            rows, pooled_parts = [], []
             for tower in self._towers:
-                ids = self._padded(chosen, tower, longest)
+                ids = self._padded(batch_texts, tower, longest)
                 if isinstance(tower, PoolingTower) and tower in pooling:
                     states, at_end = tower.states_and_pooled(ids, ends)
-                    whole.append(at_end.cpu())
+                    pooled_parts.append(at_end.cpu())
                 else:
                     states = tower.states(ids)
                 rows.append(states.cpu())
-            joined, across = torch.cat(rows, dim=-1), torch.cat(whole, dim=-1) if whole else None
-            for place, i in enumerate(batch):
-                out[i] = joined[place, : lengths[i]].clone()
+            joined, across = (
+                torch.cat(rows, dim=-1),
+                torch.cat(pooled_parts, dim=-1) if pooled_parts else None,
+            )
+            for position, i in enumerate(batch):
+                out[i] = joined[position, : lengths[i]].clone()
                 if across is not None:
-                    pooled[i] = across[place].clone()
+                    pooled[i] = across[position].clone()
             done += len(batch)
             tick()
         return out, pooled

@@ -76,15 +76,15 @@ def leaking_rows(moments: LayerMoments, targets: Tensor, reg: float) -> Tensor:
     return torch.cholesky_solve(moments.crossed @ targets.T, torch.linalg.cholesky(ridged)).T
 
 
-def leak(moments: LayerMoments, targets: Tensor, change: Tensor, found: Tensor) -> Tensor:
+def leak(moments: LayerMoments, targets: Tensor, change: Tensor, leaking: Tensor) -> Tensor:
     """`n`: how much of the way from the anchor's output back to the target's the found embeddings
     still go, 0 to 1.
     """
     missing = (
-        ((found @ moments.edited) * found).sum(dim=1)
-        - 2 * ((found @ moments.crossed) * targets).sum(dim=1)
+        ((leaking @ moments.edited) * leaking).sum(dim=1)
+        - 2 * ((leaking @ moments.crossed) * targets).sum(dim=1)
         + ((targets @ moments.original) * targets).sum(dim=1)
     )
-    whole = ((change @ moments.original) * change).sum(dim=1)
-    share = (missing.clamp(min=0) / whole.clamp(min=torch.finfo(whole.dtype).tiny)).sqrt()
+    total = ((change @ moments.original) * change).sum(dim=1)
+    share = (missing.clamp(min=0) / total.clamp(min=torch.finfo(total.dtype).tiny)).sqrt()
     return (1 - share).clamp(min=0)

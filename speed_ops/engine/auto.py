@@ -182,12 +182,12 @@ def _spent(point: CurvePoint) -> float:
 def _between(
     judge: Judge, inside: CurvePoint, outside: CurvePoint, budget: float
 ) -> list[CurvePoint]:
-    found, low, high = [], math.log(outside.lam), math.log(inside.lam)
+    points, low, high = [], math.log(outside.lam), math.log(inside.lam)
     for _ in range(_HALVINGS):
         point = judge.at(math.exp((low + high) / 2))
         if _spent(point) <= budget:
-            found.append(point)
+            points.append(point)
             high = math.log(point.lam)
         else:
             low = math.log(point.lam)
-    return found
+    return points

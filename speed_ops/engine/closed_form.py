@@ -54,8 +54,8 @@ def erasing_rows(targets: Tensor, span: Span, constraints: Tensor, lam: float, m
     down = torch.cholesky_solve(free, factor)  # C1' P M (push-through identity)
     if not len(constraints):
         return down
-    held = span.remove(constraints)  # C2' P
-    softened = (held - (constraints @ free.T) @ down) / lam  # C2' P M
+    free_constraints = span.remove(constraints)  # C2' P
+    softened = (free_constraints - (constraints @ free.T) @ down) / lam  # C2' P M
     inner = _cholesky(softened @ constraints.T, mu)  # of C2' P M C2 + mu I
     return down - (down @ constraints.T) @ torch.cholesky_solve(softened, inner)  # times Q
 
@@ -83,9 +83,9 @@ class FreeRows:
 
     def outside(self, span: Tensor) -> Tensor:
         """`n x d`: the rows that leave every row of `span` (`q x d`, independent) where it is."""
-        held = span @ self.inverse
+        projected = span @ self.inverse
         return self.rows - (self.rows @ span.T) @ torch.cholesky_solve(
-            held, _cholesky(held @ span.T, 0.0)
+            projected, _cholesky(projected @ span.T, 0.0)
         )
 
 
@@ -140,10 +140,10 @@ def cluster_centres(rows: Tensor, count: int, seed: int, steps: int = 100) -> Te
     centres = rows[(uniform((1,), source, rows) * len(rows)).long()]
     for _ in range(count - 1):
         gap = torch.cdist(rows, centres).square().amin(dim=1)
-        place = torch.searchsorted(gap.cumsum(0), uniform((1,), source, rows) * gap.sum()).clamp(
+        index = torch.searchsorted(gap.cumsum(0), uniform((1,), source, rows) * gap.sum()).clamp(
             max=len(rows) - 1
         )
-        centres = torch.cat([centres, rows[place]])
+        centres = torch.cat([centres, rows[index]])
     for _ in range(steps):
         nearest = torch.cdist(rows, centres).argmin(dim=1)
         member = torch.nn.functional.one_hot(nearest, count).to(rows)

@@ -96,22 +96,22 @@ def ridge_path(targets: Tensor, change: Tensor, span: Span) -> RidgePath:
     """The path for mean-scaled target rows and their change (`n x d`)."""
     free = span.remove(targets)
     system = free @ targets.T
-    sizes, turn = torch.linalg.eigh((system + system.T) / 2)
-    return RidgePath(sizes.clamp(min=0), turn.T @ free, turn.T @ change)
+    sizes, vectors = torch.linalg.eigh((system + system.T) / 2)
+    return RidgePath(sizes.clamp(min=0), vectors.T @ free, vectors.T @ change)
 
 
 def sketch(weights: Mapping[str, Tensor], like: Tensor) -> Tensor:
     """`m x d`: J with |J c|^2 near the sum over layers of |W c|^2 / |W|^2, for any few rows c."""
     rows = max(1, SKETCH_ROWS // len(weights))
-    parts = []
+    sketches = []
     for key in weights:
         weight = widen(weights[key], key, like)
         mix = normal((rows, len(weight)), generator(0, f"sketch of {key}"), like)
         size = weight.norm()
-        parts.append(
+        sketches.append(
             (mix @ weight) / (size * math.sqrt(rows)).clamp(min=torch.finfo(like.dtype).tiny)
         )
-    return torch.cat(parts)
+    return torch.cat(sketches)
 
 
 class Judge:
@@ -127,10 +127,10 @@ class Judge:
         outputs = path.change @ layers.T  # r x m
         self.gram = outputs @ outputs.T
         targets, anchors = trial
-        wanted = (anchors.values - targets.values) @ layers.T
+        change = (anchors.values - targets.values) @ layers.T
         self.groups, self.concepts = targets.group_index(), len(targets.names)
-        self.response, self.along = targets.values @ path.down.T, wanted @ outputs.T
-        self.whole = wanted.square().sum(dim=1)
+        self.response, self.along = targets.values @ path.down.T, change @ outputs.T
+        self.whole = change.square().sum(dim=1)
         self.names = names
         self.members = names.group_index()
         self.reach = names.values @ path.down.T
@@ -161,10 +161,10 @@ class Judge:
         tiny = torch.finfo(self.whole.dtype).tiny
         # below 0 short of the anchor, above beyond it
         way = (towards - self.whole) / self.whole.clamp(min=tiny).sqrt()
-        whole = per_concept(self.whole, self.groups, self.concepts).clamp(min=tiny)
+        total = per_concept(self.whole, self.groups, self.concepts).clamp(min=tiny)
 
         def share(sizes: Tensor) -> Tensor:
-            return (per_concept(sizes, self.groups, self.concepts) / whole).sqrt()
+            return (per_concept(sizes, self.groups, self.concepts) / total).sqrt()
 
         return share((missing - way.clamp(min=0).square()).clamp(min=0)), share(
             way.clamp(max=0).square()

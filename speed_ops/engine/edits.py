@@ -53,7 +53,7 @@ class LayerEdit:
         """
         left, left_mix = torch.linalg.qr(self.up)
         right, right_mix = torch.linalg.qr(self.down.T)
-        turn, sizes, turn_back = torch.linalg.svd(left_mix @ right_mix.T)
+        rotation, sizes, turn_back = torch.linalg.svd(left_mix @ right_mix.T)
         energy = sizes.square()
         # Terms below rounding are no content; at least one term stays, so that the file names the
         # layer.
@@ -61,7 +61,7 @@ class LayerEdit:
         count = max(1, min(real, rank if rank is not None else real))
         root = sizes[:count].sqrt()
         edit = LayerEdit(
-            (left @ turn[:, :count]) * root, root[:, None] * (turn_back[:count] @ right.T)
+            (left @ rotation[:, :count]) * root, root[:, None] * (turn_back[:count] @ right.T)
         )
         total = energy.sum()
         return edit, float((energy[count:].sum() / total).sqrt()) if float(total) > 0 else 0.0

@@ -42,7 +42,7 @@ class PriorShift:
 
     def of(self, response: Tensor) -> Tensor:
         """`N`: |delta_erase c| for embeddings given by their response `gain @ c` (`n x N`)."""
-        squares = [self._squares(part) for part in response.split(_COLUMNS, dim=1)]
+        squares = [self._squares(chunk) for chunk in response.split(_COLUMNS, dim=1)]
         return torch.cat(squares).clamp(min=0).sqrt()
 
     def _squares(self, response: Tensor) -> Tensor:

@@ -192,10 +192,10 @@ class EraseSettings:
         """Settings from plain values, such as a recipe's; an unknown name is refused with the
         nearest known one.
         """
-        known = [item.name for item in dataclasses.fields(cls)]
+        names = [item.name for item in dataclasses.fields(cls)]
         for name in values:
-            if name not in known:
-                raise SettingsError(f"There is no setting {name!r}{suggestion(name, known)}.")
+            if name not in names:
+                raise SettingsError(f"There is no setting {name!r}{suggestion(name, names)}.")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -295,10 +295,10 @@ def _check(name: str, value: Any, low: float | None, high: float | None) -> None
         if not isinstance(value, bool):
             raise SettingsError(f"{name} is {value!r}, but must be true or false.")
     else:
-        whole = kind is int
-        ok = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        is_int = kind is int
+        ok = isinstance(value, int if is_int else (int, float)) and not isinstance(value, bool)
         if not ok or not math.isfinite(value) or value < low or value > high:
-            unit = "a whole number" if whole else "a number"
+            unit = "a whole number" if is_int else "a number"
             raise SettingsError(
                 f"{name} is {value!r}, but must be {unit} from {low:g} to {high:g}."
             )
