@@ -42,8 +42,8 @@ def test_what_is_not_an_assignment_is_refused(text: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(SettingsError, match="threshold_mode"):
-        parse_assignments(["treshold_mode=relative"])
+    with pytest.raises(SettingsError, match="threshold"):
+        parse_assignments(["tresholt=relative"])
 
 
 def test_a_setting_is_assigned_once() -> None:
