@@ -3,7 +3,7 @@ own share.
 
     python -m benchmarks.fleet [--models N] [--gigabytes X] [--tasks N] [--folder DIR]
 
-Processor seconds are given beside the clock's, because they mean something on a busy machine, too.
+Processor seconds are given as well as the clock's, because they are meaningful on a busy machine.
 The models are the demo's, with zeros added until they are as large as real ones. The text encoder
 has CLIP-L's size; encoders of other sizes are in docs/benchmarks.md.
 """
@@ -24,17 +24,18 @@ from typing import Any
 
 import torch
 
-from speed_erase.speed_ops.checkpoints.batch import find_models, sort_out
+from speed_erase.speed_ops.checkpoints.batch import Candidate, classify
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
+from speed_erase.speed_ops.checkpoints.plan import survey
 from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
 from speed_erase.speed_ops.demo.packed_model import write_whole
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.files.header import TensorEntry, encode_header, read_header
-from speed_erase.speed_ops.fleet.catalogue import Catalogue, Shadow
-from speed_erase.speed_ops.fleet.scheduler import Cluster, connected
-from speed_erase.speed_ops.fleet.worker import Order, SharedRows, Work, work_on
+from speed_erase.speed_ops.fleet.catalogue import HeaderMirror
+from speed_erase.speed_ops.fleet.ray_session import connected
+from speed_erase.speed_ops.fleet.worker import SharedRows, Worker
 from speed_erase.speed_ops.job import Job
-from speed_erase.speed_ops.recipe import StoredJob, package_version
+from speed_erase.speed_ops.recipe import StoredJob
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import builtin_retain
 
@@ -70,15 +71,14 @@ def look(demo: Path, folder: Path, count: int) -> dict[str, Any]:
         with (folder / "many" / f"{number}.safetensors").open("wb") as handle:
             handle.write(start)
             handle.truncate(size)
-    shadow = Shadow(folder / "none", folder / "many", folder / "out")
+    mirror = HeaderMirror(folder / "none", folder / "many", folder / "out")
 
-    def all_of_them() -> None:
-        models = sort_out(find_models(shadow.folder, OutputFiles(shadow.out, PRODUCTS)), JOB, None)
-        catalogue = Catalogue(models, shadow)
-        for one in catalogue.models:
-            catalogue.survey(one, TextSetup())
+    def survey_all() -> None:
+        models = mirror.find_models(OutputFiles(folder / "out", PRODUCTS))
+        for model in classify(models, JOB, None):
+            survey(model.path, TextSetup(), mirror.read, model.label)
 
-    seconds, _ = measured(all_of_them)
+    seconds, _ = measured(survey_all)
     return {
         "models": count,
         "tensors": len(header.entries),
@@ -95,26 +95,25 @@ def alike(demo: Path) -> dict[str, int]:
         for n, thing in enumerate(("cat", "tree", "ship") * 8)
     ]
     together = encoder.encode(texts, [encoder.context_length] * len(texts))
-    found = {}
+    counts = {}
     for name, size in (("alone", 1), ("in fives", 5)):
-        parts = [texts[start : start + size] for start in range(0, len(texts), size)]
-        apart = [
+        batches = [texts[start : start + size] for start in range(0, len(texts), size)]
+        separate = [
             rows
-            for part in parts
-            for rows in encoder.encode(part, [encoder.context_length] * len(part))
+            for batch in batches
+            for rows in encoder.encode(batch, [encoder.context_length] * len(batch))
         ]
-        found[name] = sum(
-            not torch.equal(one, other) for one, other in zip(together, apart, strict=True)
-        )
-    return found
+        pairs = zip(together, separate, strict=True)
+        counts[name] = sum(not torch.equal(rows, again) for rows, again in pairs)
+    return counts
 
 
 def padded(demo: Path, path: Path, size: int) -> None:
-    """The demo with zeros in the place of the VAE, so that it is as large as a real model."""
+    """The demo with zeros instead of the VAE, so that it is as large as a real model."""
     header, content = read_header(demo), demo.read_bytes()
     end = header.data_size
-    more = TensorEntry("U8", (size - end,), end, size)
-    entries = {**header.entries, "first_stage_model.decoder.filling": more}
+    zeros = TensorEntry("U8", (size - end,), end, size)
+    entries = {**header.entries, "first_stage_model.decoder.filling": zeros}
     with path.open("wb") as handle:
         handle.write(encode_header(entries, dict(header.metadata)))
         handle.write(content[header.data_start :])
@@ -128,24 +127,25 @@ def clean(models: list[Path], out: Path) -> dict[str, Any]:
     """Two models with one text encoder, one after the other in this process; the second has the
     rows of the first.
     """
-    work = Work(JOB, TextSetup(), 1, None, False, package_version())
-    rows: SharedRows | None = None
-    found: dict[str, Any] = {}
-    for model in models:
-        order = Order(model.name, str(model), str(out), OutputFiles(Path(), PRODUCTS), rows is None)
-        seconds, report = measured(lambda order=order, rows=rows: work_on(order, work, rows))  # type: ignore[misc]
-        assert report.done.status == "cleaned", report.done.detail
-        facts = report.done.facts
-        found[model.stem] = {
-            "encoded": facts["encoded"],
-            "reused": facts["reused"],
+    worker = Worker(JOB, TextSetup(), caching=False)
+    shared: SharedRows | None = None
+    figures: dict[str, Any] = {}
+    for path in models:
+        model = Candidate(path, OutputFiles(out, PRODUCTS), path.name)
+        seconds, (done, _, rows) = measured(
+            lambda model=model, shared=shared: worker.clean(model, shared, shared is None)  # type: ignore[misc]
+        )
+        assert done.status == "cleaned", done.detail
+        figures[path.stem] = {
+            "encoded": done.facts["encoded"],
+            "reused": done.facts["reused"],
             "seconds": seconds,
         }
-        if report.rows is not None:
-            rows = report.rows
-            found["rows"] = {"count": len(rows.keys), "bytes": rows.values.nbytes}
-    found["peak bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return found
+        if rows is not None:
+            shared = rows
+            figures["rows"] = {"count": len(rows.keys), "bytes": rows.values.nbytes}
+    figures["peak bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return figures
 
 
 def nothing(number: int) -> int:
@@ -155,7 +155,7 @@ def nothing(number: int) -> int:
 
 def hand_out(tasks: int) -> dict[str, Any]:
     """How fast Ray itself hands out work, one processor each."""
-    with connected(Cluster(jobs=1)) as ray:
+    with connected(cores=1) as (ray, _):
         task = ray.remote(max_retries=0)(nothing)
         ray.get(task.remote(0))
         seconds, _ = measured(lambda: ray.get([task.remote(number) for number in range(tasks)]))
@@ -177,12 +177,12 @@ def main() -> None:
     if args.clean:  # in a process of its own, whose peak memory is its own
         print(json.dumps(clean(args.clean[:2], args.clean[2])))
         return
-    with tempfile.TemporaryDirectory(dir=args.folder) as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
+        folder = Path(scratch)
         demo = folder / "demo.safetensors"
         write_whole(demo)
-        found: dict[str, Any] = {"alike": alike(demo), "look": look(demo, folder, args.models)}
-        found["hand out"] = hand_out(args.tasks)
+        figures: dict[str, Any] = {"alike": alike(demo), "look": look(demo, folder, args.models)}
+        figures["hand out"] = hand_out(args.tasks)
         for name in ("first", "second"):
             padded(demo, folder / f"{name}.safetensors", int(args.gigabytes * 1e9))
         arguments = [
@@ -191,14 +191,14 @@ def main() -> None:
             folder / "second.safetensors",
             folder / "out",
         ]
-        said = subprocess.run(
+        child = subprocess.run(
             [sys.executable, "-m", "benchmarks.fleet", *map(str, arguments)],
             stdout=subprocess.PIPE,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             check=True,
         )
-        found["clean"] = json.loads(said.stdout)
-    print(json.dumps(found, indent=2))
+        figures["clean"] = json.loads(child.stdout)
+    print(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""One job on many models: each cleaned, found finished, passed over, or failed without stopping the
-rest.
-"""
+"""One job on many models: each is cleaned, skipped or failed, and no failure stops the others."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import secrets
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -35,97 +33,111 @@ Status = Literal["cleaned", "ready", "skipped", "failed"]
 class Done:
     """What became of one model."""
 
-    model: Path | str
-    """Its path, or its URL in a store."""
+    model: str
+    """Path or URL."""
     status: Status
-    """ready: nothing has been done yet, and nothing speaks against it."""
+    """ready: nothing was done yet, and nothing prevents it."""
     detail: str
     seconds: float = 0.0
     code: str = ""
-    """Of a failure, for programs."""
+    """Error code of a failure."""
     facts: Mapping[str, Any] | None = None
-    """What else programs may want to know."""
+    """More for programs, such as the files that were written."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What may be a model, and where its results go."""
+    """A file or folder that may be a model, and where its results go."""
 
     path: Path
     outputs: OutputFiles
     name: str
-    """For people: the path below the folder that was searched."""
+    """Path below the folder that was searched, to show to people."""
+    url: str = ""
+    """Where the model is, if `path` is a local copy."""
     known: Done | None = None
-    """What becomes of it, where that is plain before any work."""
+    """Set if the outcome is clear before any work."""
+
+    @property
+    def label(self) -> str:
+        """URL or path: what messages and results call the model."""
+        return self.url or str(self.path)
 
     def paths(self, products: tuple[Product, ...] | None = None) -> dict[Product, Path]:
-        """Where its results go; of those that are asked for, or of others."""
+        """Where the results go: those that were requested, or other `products`."""
         outputs = self.outputs if products is None else replace(self.outputs, products=products)
         return outputs.paths(self.path, is_folder=self.path.is_dir())
 
-    def passed(self, reason: str) -> Candidate:
-        """The same, not to be cleaned."""
-        return replace(self, known=Done(self.path, "skipped", reason))
+    def skipped(self, reason: str) -> Done:
+        """The outcome if there is nothing to do."""
+        return Done(self.label, "skipped", reason)
+
+    def already_done(self) -> Done:
+        """The outcome if the results of this job exist."""
+        return self.skipped("Already done.")
 
     def failed(self, fault: Exception, started: float | None = None) -> Done:
-        """What becomes of it after a fault."""
+        """The outcome after an exception; `started` is a reading of `time.perf_counter`."""
         seconds = 0.0 if started is None else time.perf_counter() - started
-        return Done(self.path, "failed", user_message(fault), seconds, error_code(fault))
+        return Done(self.label, "failed", user_message(fault), seconds, error_code(fault))
 
 
 def find_models(
     folder: Path,
     outputs: OutputFiles,
     *,
+    url: str = "",
     recursive: bool = False,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> list[Candidate]:
-    """Single files and diffusers folders in a folder, or in all folders below it, whose results
-    mirror those folders.
+    """Finds single files and diffusers folders.
 
     Hidden folders, the output folder and the insides of diffusers folders are not searched.
-    Patterns are matched on the path below `folder`, written with slashes; their `*` matches
-    slashes, too.
+
+    Args:
+        folder: Where to search.
+        outputs: What to write for each model; results mirror the subfolders of `folder`.
+        url: Where the models are, if `folder` is a local copy.
+        recursive: Whether to search subfolders.
+        include: Patterns; if any, one must match the path below `folder`, written with slashes.
+            Their `*` also matches slashes.
+        exclude: Patterns; none may match.
     """
-    found = []
+    models = []
     for path in _entries(folder, outputs.folder, recursive):
         inner = path.relative_to(folder)
         name = inner.as_posix()
-        if chosen(name, include, exclude):
-            found.append(
-                Candidate(path, replace(outputs, folder=outputs.folder / inner.parent), name)
-            )
-    if not found:
-        what = "no .safetensors file and no diffusers folder"
-        what = f"{what} that --include and --exclude let through" if include or exclude else what
-        raise NotFoundError(f"There is no checkpoint in {folder}: it contains {what}.")
-    return found
+        if selected(name, include, exclude):
+            model_url = f"{url}/{name}" if url else ""
+            models.append(Candidate(path, outputs.below(inner.parent), name, model_url))
+    if not models:
+        missing = "no .safetensors file and no diffusers folder"
+        if include or exclude:
+            missing += " that the patterns let through"
+        raise NotFoundError(f"There is no checkpoint in {url or folder}: it contains {missing}.")
+    return models
 
 
-def chosen(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether the patterns let a model through; `name` is its path below the folder that is
-    searched.
-    """
-    wanted = not include or any(fnmatchcase(name, pattern) for pattern in include)
-    return wanted and not any(fnmatchcase(name, pattern) for pattern in exclude)
+def selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
+    """Whether the patterns let a model through; `name` is its path below the searched folder."""
+    included = not include or any(fnmatchcase(name, pattern) for pattern in include)
+    return included and not any(fnmatchcase(name, pattern) for pattern in exclude)
 
 
 def _entries(folder: Path, out: Path, recursive: bool) -> Iterator[Path]:
-    """What looks like a model, folder by folder; a folder that links lead to twice is searched
-    once.
-    """
-    waiting, seen = [folder], {_identity(out)} - {_identity(folder)}
-    while waiting:
-        place = waiting.pop(0)
-        if (identity := _identity(place)) in seen:
+    """Possible models, folder by folder; a folder that two links lead to is searched once."""
+    queue, seen = [folder], {_identity(out)} - {_identity(folder)}
+    while queue:
+        current = queue.pop(0)
+        if (identity := _identity(current)) in seen:
             continue
         seen.add(identity)
         try:
-            entries = sorted(entry for entry in place.iterdir() if not entry.name.startswith("."))
+            entries = sorted(entry for entry in current.iterdir() if not entry.name.startswith("."))
         except OSError as error:
             raise FileError(
-                f"Cannot read the folder {place}: {error.strerror or error}."
+                f"Cannot read the folder {current}: {error.strerror or error}."
             ) from error
         for entry in entries:
             if not entry.is_dir():
@@ -135,105 +147,121 @@ def _entries(folder: Path, out: Path, recursive: bool) -> Iterator[Path]:
                 if _identity(entry) not in seen:
                     yield entry
             elif recursive:
-                waiting.append(entry)
+                queue.append(entry)
 
 
 def _identity(path: Path) -> str:
-    """The same for two paths that may be one file: letters' case and composition differ on some
-    systems only.
-    """
+    """Equal for paths that may be the same file: some systems ignore case and composition."""
     return unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
 
 
-def sort_out(
+def classify(
     candidates: Sequence[Candidate], stored: StoredJob, clip_skip: int | None
 ) -> list[Candidate]:
-    """The candidates, those marked that are no model, cannot be read, or are results of this or an
-    earlier run.
+    """Sets `known` for files that are not models, cannot be read, or are results of this job.
 
-    Refuses the whole when two models would be written to the same place.
+    Refuses the batch if two models would be written to the same path.
+
+    Args:
+        candidates: What `find_models` returned.
+        stored: The job.
+        clip_skip: How the text encoder will be read.
     """
-    made = {_identity(path): one for one in candidates for path in one.paths(PRODUCTS).values()}
+    producers = {
+        _identity(path): candidate
+        for candidate in candidates
+        for path in candidate.paths(PRODUCTS).values()
+    }
     recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=clip_skip)
-    sorted_out = [_looked_at(one, made.get(_identity(one.path)), recipe) for one in candidates]
-    _refuse_collisions([one for one in sorted_out if one.known is None])
-    return sorted_out
+    classified = [
+        replace(candidate, known=candidate.known or _classify_one(candidate, producers, recipe))
+        for candidate in candidates
+    ]
+    _refuse_collisions([candidate for candidate in classified if candidate.known is None])
+    return classified
 
 
-def _looked_at(one: Candidate, maker: Candidate | None, recipe: Recipe) -> Candidate:
+def _classify_one(
+    candidate: Candidate, producers: Mapping[str, Candidate], recipe: Recipe
+) -> Done | None:
     try:
-        checkpoint = Checkpoint.open(one.path)
+        checkpoint = Checkpoint.open(candidate.path, candidate.label)
     except SpeedError as fault:
-        return replace(one, known=one.failed(fault))
-    if (
-        maker is not None
-        and maker is not one
-        and any(key.startswith("speed.") for key in checkpoint.metadata)
-    ):
-        return one.passed(f"It is the result of an earlier run on {maker.name}.")
-    if reason := no_model(checkpoint.shapes):
-        return one.passed(f"{reason}.")
-    if _says(checkpoint, recipe):
-        return one.passed("This recipe has been applied to it before.")
-    return one
+        return candidate.failed(fault)
+    producer = producers.get(_identity(candidate.path), candidate)
+    if producer is not candidate and any(key.startswith("speed.") for key in checkpoint.metadata):
+        return candidate.skipped(f"It is the result of an earlier run on {producer.name}.")
+    if reason := not_a_model(checkpoint.shapes):
+        return candidate.skipped(f"{reason}.")
+    if _already_applied(checkpoint, recipe):
+        return candidate.skipped("This recipe has been applied to it before.")
+    return None
 
 
-def _says(checkpoint: Checkpoint, recipe: Recipe) -> bool:
-    """Whether a file says that this was done to it, last or before that."""
+def _already_applied(checkpoint: Checkpoint, recipe: Recipe) -> bool:
+    """Whether the header records this job, as the last one or an earlier one."""
     try:
-        said = read_provenance(checkpoint.metadata, str(checkpoint.path))
+        provenance = read_provenance(checkpoint.metadata, checkpoint.label)
     except SpeedError:
         return False
-    if said is None or said.recipe is None:
+    if provenance is None or provenance.recipe is None:
         return False
     earlier = recipe.as_earlier()
-    return same_work(recipe, said.recipe) or any(
-        same_work(earlier, one) for one in said.recipe.history
+    return same_work(recipe, provenance.recipe) or any(
+        same_work(earlier, previous) for previous in provenance.recipe.history
     )
 
 
-def no_model(shapes: Shapes) -> str | None:
-    """What a file is that holds no text-to-image model, as a sentence without its end; None where
-    it may hold one.
-    """
+def not_a_model(shapes: Shapes) -> str | None:
+    """What a file is if it holds no text-to-image model, as a sentence without its period."""
     if is_lora(shapes):
         return "It is a LoRA, not a model"
     unet = find_unet(shapes)
     if unet is not None:
         return unet_conflict(shapes, unet[1])
-    other = model_name(shapes)
-    if other is not None and "ControlNet" not in other:
+    name = model_name(shapes)
+    if name is not None and "ControlNet" not in name:
         return None
-    return f"It looks like {other or piece_name(shapes) or 'a file without a model'}"
+    return f"It looks like {name or piece_name(shapes) or 'a file without a model'}"
 
 
-def _refuse_collisions(models: Iterable[Candidate]) -> None:
-    models = list(models)
-    sources = {_identity(one.path): one for one in models}
-    taken: dict[str, Candidate] = {}
-    for one in models:
-        for path in one.paths().values():
+def _refuse_collisions(models: Sequence[Candidate]) -> None:
+    sources = {_identity(model.path): model for model in models}
+    producers: dict[str, Candidate] = {}
+    for model in models:
+        for path in model.paths().values():
             key = _identity(path)
-            if key in sources and sources[key] is not one:
-                other = sources[key].path
+            if sources.get(key, model) is not model:
                 raise FileError(
-                    f"The result of {one.path} would replace the model {other}: choose another"
-                    " folder."
+                    f"The result of {model.label} would replace the model {sources[key].label}:"
+                    " choose another folder."
                 )
-            if key in taken:
-                both = f"{taken[key].path} and {one.path}"
+            if key in producers:
                 raise FileError(
-                    f"{both} would both be written to {path}: rename one of them, or leave it out."
+                    f"{producers[key].label} and {model.label} would both be written to"
+                    f" {model.outputs.label(path)}: rename one of them, or leave it out."
                 )
-            taken[key] = one
+            producers[key] = model
 
 
 def clean_one(
-    one: Candidate, stored: StoredJob, text: TextSetup, note: Note, stopping: threading.Event
+    candidate: Candidate,
+    stored: StoredJob,
+    text: TextSetup,
+    note: Note,
+    stopping: threading.Event,
 ) -> Done:
-    """Cleans one model unless that is done already; `stopping` is set when the batch is to end."""
-    if one.known is not None:
-        return one.known
+    """Cleans one model unless that is done already.
+
+    Args:
+        candidate: The model and its outputs.
+        stored: The job.
+        text: How text becomes embeddings.
+        note: Receives sentences for the user.
+        stopping: Set when the batch is to end.
+    """
+    if candidate.known is not None:
+        return candidate.known
     started = time.perf_counter()
 
     def stop_if_asked(stage: Stage, done: int, total: int) -> None:
@@ -241,87 +269,88 @@ def clean_one(
             raise KeyboardInterrupt
 
     try:
-        if there := finished(one, stored, text.clip_skip):
-            facts: dict[str, Any] = {
-                "files": {product: str(path) for product, path in there.items()}
-            }
-            return Done(
-                one.path, "skipped", "Already done.", time.perf_counter() - started, facts=facts
-            )
-        outcome = clean_file(
-            one.path,
+        if results := finished(candidate, stored, text.clip_skip):
+            seconds = time.perf_counter() - started
+            facts: dict[str, Any] = {"files": candidate.outputs.labels(results)}
+            return replace(candidate.already_done(), seconds=seconds, facts=facts)
+        cleaned = clean_file(
+            candidate.path,
             stored.job,
             text,
-            one.outputs,
+            candidate.outputs,
             strength=stored.strength,
             note=note,
             progress=stop_if_asked,
+            label=candidate.label,
         )
-    except Exception as fault:  # one bad file must not stop the rest
-        return one.failed(fault, started)
-    erasure = outcome.erasure
+    except Exception as fault:  # one bad file must not stop the others
+        return candidate.failed(fault, started)
+    erasure, seconds = cleaned.erasure, cleaned.seconds
     concepts = erasure.certificate.concepts if erasure.certificate is not None else ()
     erased = sum(concept.verdict == "erased" for concept in concepts)
-    what = f"{erased} of {len(concepts)} concept{'' if len(concepts) == 1 else 's'} erased"
-    facts = {
-        "files": {product: str(path) for product, path in outcome.files.items()},
-        "erased": erased,
-    }
+    facts = {"files": candidate.outputs.labels(cleaned.files), "erased": erased}
     if (report := erasure.text_report) is not None:
         facts |= {"encoded": report.encoded, "reused": report.reused}
-    return Done(
-        one.path, "cleaned", f"{what}, {outcome.seconds:.1f} s.", outcome.seconds, facts=facts
-    )
+    plural = "" if len(concepts) == 1 else "s"
+    detail = f"{erased} of {len(concepts)} concept{plural} erased, {seconds:.1f} s."
+    return Done(candidate.label, "cleaned", detail, seconds, facts=facts)
 
 
-def finished(one: Candidate, stored: StoredJob, clip_skip: int | None) -> dict[Product, Path]:
-    """Its results, if every file is there and says that it was made by this job from this very
-    model; else none.
+def finished(candidate: Candidate, stored: StoredJob, clip_skip: int | None) -> dict[Product, Path]:
+    """The results, if all exist and record that this job made them from this very model.
+
+    Args:
+        candidate: The model and its outputs.
+        stored: The job.
+        clip_skip: How the text encoder is read.
     """
-    source = ModelSource.open(one.path)
-    outputs = possible_outputs(source, stored.job, one.outputs, lambda text: None)
-    paths = outputs.paths(one.path, is_folder=source.checkpoint.is_folder)
+    source = ModelSource.open(candidate.path, candidate.label)
+    outputs = possible_outputs(source, stored.job, candidate.outputs, lambda text: None)
+    paths = outputs.paths(candidate.path, is_folder=source.checkpoint.is_folder)
     if not all(path.exists() for path in paths.values()):
         return {}
     recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=clip_skip)
-    speaking = {path for product, path in paths.items() if product != "report"}
-    return paths if speaking and made_by(recipe, source, speaking) == speaking else {}
+    with_recipe = {path for product, path in paths.items() if product != "report"}
+    ours = made_by(recipe, source, with_recipe)
+    return paths if with_recipe and ours == with_recipe else {}
 
 
 def for_each(
     candidates: Sequence[Candidate],
     work: Callable[[Candidate, threading.Event], Done],
-    told: Callable[[int, Candidate, Done], None],
+    on_done: Callable[[int, Candidate, Done], None],
     jobs: int = 1,
 ) -> list[Done]:
-    """Does the work for each, some at a time, and tells of each as soon as it is done: how many
-    are, which, and what.
+    """Runs `work` on every candidate. After an interrupt, running work stops where it can.
 
-    If this is interrupted, what is at work stops where it can, and what is done stays.
+    Args:
+        candidates: The models.
+        work: Called with a candidate and an event that is set when it should stop.
+        on_done: Called after each model with the number done so far, the model and its outcome.
+        jobs: Models at a time.
     """
     stopping = threading.Event()
     results: dict[int, Done] = {}
-    name = f"batch {secrets.token_hex(4)} "
-    with ThreadPoolExecutor(jobs, thread_name_prefix=name) as pool:
+    prefix = f"batch {secrets.token_hex(4)} "
+    with ThreadPoolExecutor(jobs, thread_name_prefix=prefix) as pool:
         try:
-            waiting: dict[Future[Done], int] = {
-                pool.submit(work, one, stopping): place for place, one in enumerate(candidates)
+            pending: dict[Future[Done], int] = {
+                pool.submit(work, candidate, stopping): index
+                for index, candidate in enumerate(candidates)
             }
-            while waiting:
+            while pending:
                 # In short steps: on Windows nothing interrupts a longer wait.
-                for future in sorted(
-                    wait(waiting, 0.5, FIRST_COMPLETED).done, key=lambda one: waiting[one]
-                ):
-                    place = waiting.pop(future)
-                    results[place] = future.result()
-                    told(len(results), candidates[place], results[place])
+                completed = wait(pending, 0.5, FIRST_COMPLETED).done
+                for future in sorted(completed, key=pending.__getitem__):
+                    index = pending.pop(future)
+                    results[index] = future.result()
+                    on_done(len(results), candidates[index], results[index])
         except BaseException:
             stopping.set()
             pool.shutdown(cancel_futures=True)
             # The pool does not know of a thread during whose start we were interrupted.
-            for thread in [
-                thread for thread in threading.enumerate() if thread.name.startswith(name)
-            ]:
-                thread.join()
+            for thread in threading.enumerate():
+                if thread.name.startswith(prefix):
+                    thread.join()
             raise
-    return [results[place] for place in sorted(results)]
+    return [results[index] for index in sorted(results)]

@@ -42,6 +42,7 @@ def clean_file(
     strength: float = 1.0,
     note: Note,
     progress: Progress | None = None,
+    label: str = "",
 ) -> CleanedFile:
     """Opens, checks, erases and saves one model.
 
@@ -53,12 +54,13 @@ def clean_file(
         strength: Scale of the edit.
         note: Called with each sentence that the user should read.
         progress: Called as the work advances.
+        label: URL or path of the model, for messages.
     """
     started = time.perf_counter()
-    source, recipe, paths, may_replace = preflight(path, job, text, outputs, strength, note)
+    source, recipe, paths, may_replace = preflight(path, job, text, outputs, strength, note, label)
     with output_folder(outputs.folder), output_lock(outputs.folder, outputs.stem(path)):
         # another run may have finished meanwhile
-        check_paths(paths, source.checkpoint, may_replace)
+        check_paths(paths, source.checkpoint, may_replace, outputs.label)
         erasure = clean(source, job, text, recipe, progress, note)
         if outputs.strict:
             refuse_unless_erased(erasure)
@@ -78,14 +80,20 @@ def clean_file(
 
 
 def preflight(
-    path: Path, job: Job, text: TextSetup, outputs: OutputFiles, strength: float, note: Note
+    path: Path,
+    job: Job,
+    text: TextSetup,
+    outputs: OutputFiles,
+    strength: float,
+    note: Note,
+    label: str = "",
 ) -> tuple[ModelSource, Recipe, dict[Product, Path], Callable[[Path], bool]]:
     """Refuses everything that can be refused before the work; arguments as for `clean_file`.
 
     Returns:
         The model, the recipe, where the results go, and which of them may exist.
     """
-    source = ModelSource.open(path)
+    source = ModelSource.open(path, label)
     outputs = possible_outputs(source, job, outputs, note)
     paths = outputs.paths(path, is_folder=source.checkpoint.is_folder)
     recipe = recipe_of(
@@ -97,7 +105,7 @@ def preflight(
     )
     recipe.check_size(max(shard.header.data_start for shard in source.checkpoint.parts))
     may_replace = _replaceable(source, paths, recipe, outputs, note)
-    check_paths(paths, source.checkpoint, may_replace)
+    check_paths(paths, source.checkpoint, may_replace, outputs.label)
     for sentence in before_starting(source, job, text):
         note(sentence)
     return source, recipe, paths, may_replace

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import SettingsError, suggestion
 
@@ -33,9 +33,24 @@ class OutputFiles:
     """Nothing is written unless every concept counts as erased."""
     no_names: bool = False
     """Numbers instead of names in every file."""
+    url: str = ""
+    """Where the results end up, if `folder` is only a local copy."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
+
+    def below(self, inner: Path) -> OutputFiles:
+        """The same in a subfolder."""
+        url = f"{self.url}/{inner.as_posix()}" if self.url and inner.name else self.url
+        return replace(self, folder=self.folder / inner, url=url)
+
+    def label(self, path: Path) -> str:
+        """URL or path of a result, for messages."""
+        return f"{self.url}/{path.name}" if self.url else str(path)
+
+    def labels(self, paths: Mapping[Any, Path]) -> dict[str, str]:
+        """{product: URL or path}"""
+        return {str(product): self.label(path) for product, path in paths.items()}
 
     def stem(self, model: Path) -> str:
         """What the results of a model are called, without their endings."""

@@ -245,9 +245,16 @@ ReadBytes = Callable[[Path, int, int], bytes]
 """Bytes of a file from one place to another."""
 
 
-def survey(path: Path, text: TextSetup, read: ReadBytes) -> Survey:
-    """Reads headers, and through `read` a few kilobytes of the text encoder."""
-    source = ModelSource.open(path)
+def survey(path: Path, text: TextSetup, read: ReadBytes, label: str = "") -> Survey:
+    """Reads headers, and through `read` a few kilobytes of the text encoder.
+
+    Args:
+        path: The model, or a local file of the same size with its header.
+        text: How text becomes embeddings.
+        read: Reads bytes of a file.
+        label: URL or path of the model, for messages.
+    """
+    source = ModelSource.open(path, label)
     files = source.encoder_files(text.text_encoders)
     return Survey(
         memory_for(files), sample_of(files, read), source.checkpoint.size, source.architecture.title

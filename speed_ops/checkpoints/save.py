@@ -55,6 +55,7 @@ def check_paths(
     paths: Mapping[Product, Path],
     source: Checkpoint,
     may_replace: Callable[[Path], bool] = lambda path: False,
+    label: Callable[[Path], str] = str,
 ) -> None:
     """Refuses before any work what would be refused after it.
 
@@ -62,15 +63,18 @@ def check_paths(
         paths: Where the products go.
         source: The model.
         may_replace: Whether a file may exist already.
+        label: What messages call a file.
     """
     for product, path in paths.items():
         folder = source.is_folder and product == "checkpoint"
         if len(os.fsencode(path.name)) > _NAME_BYTES:
             raise FileError(
-                f"Cannot write {path}: the name is too long for this file system; choose a shorter"
-                " one."
+                f"Cannot write {label(path)}: the name is too long for this file system; choose a"
+                " shorter one."
             )
-        check_target(path, force=may_replace(path), sources=[source.path], folder=folder)
+        check_target(
+            path, force=may_replace(path), sources=[source.path], folder=folder, label=label(path)
+        )
         if folder:
             check_folder(source.path, path)
             folder_files(source)

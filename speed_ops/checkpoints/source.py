@@ -81,7 +81,7 @@ def gather_encoders(
         for row in names:
             if row.name in selected:
                 raise FileError(
-                    f"{selected[row.name][0].path} and {file.path} both contain {row.title}: give"
+                    f"{selected[row.name][0].label} and {file.path} both contain {row.title}: give"
                     " only one of them."
                 )
             selected[row.name] = file, _inside(row, file)
@@ -124,7 +124,7 @@ def _refuse_missing(
             else f"which {family.title} needs"
         )
         raise FileError(
-            f"{model.path} contains no text encoder {titles}, {needs}.",
+            f"{model.label} contains no text encoder {titles}, {needs}.",
             advice="give-text-encoder",
         )
 
@@ -182,13 +182,15 @@ class ModelSource:
     )
 
     @classmethod
-    def open(cls, path: Path | str) -> ModelSource:
-        """Reads headers only; refuses what is no model that can be edited."""
-        checkpoint = Checkpoint.open(path)
+    def open(cls, path: Path | str, label: str = "") -> ModelSource:
+        """Reads headers only; refuses a model that cannot be edited. Messages call it `label`, or
+        by its path.
+        """
+        checkpoint = Checkpoint.open(path, label)
         family = detect(checkpoint.shapes)
         if not family.on_command_line:
             raise UnsupportedModelError(
-                f"{path} is a {family.title} model, which is edited in ComfyUI only.",
+                f"{checkpoint.label} is a {family.title} model, which is edited in ComfyUI only.",
                 advice="use-comfyui",
             )
         return cls(checkpoint, family)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,9 +130,9 @@ def clean_many(
         dry_run: Show what would be done and write nothing.
         jobs: Models at a time.
     """
-    from ..checkpoints.batch import clean_one, for_each, sort_out
+    from ..checkpoints.batch import classify, clean_one, for_each
 
-    models = sort_out(found, stored, text.clip_skip)
+    models = classify(found, stored, text.clip_skip)
 
     def clean(one: Candidate, stopping: threading.Event) -> Done:
         return clean_one(
@@ -141,11 +140,11 @@ def clean_many(
         )
 
     work = _planner(stored, text) if dry_run else clean
-    results = for_each(models, work, _teller(len(models), console), 1 if dry_run else jobs)
+    results = for_each(models, work, _on_done(len(models), console), 1 if dry_run else jobs)
     return _sum_up(dry_run, models, results, console)
 
 
-def _teller(total: int, console: Console) -> Callable[[int, Candidate, Done], None]:
+def _on_done(total: int, console: Console) -> Callable[[int, Candidate, Done], None]:
     def report(count: int, model: Candidate, done: Done) -> None:
         console.say(f"[{count}/{total}] {model.name}: {done.status}. {done.detail}")
         console.part(_plain_done(done))
@@ -186,30 +185,30 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
         raise UsageError(f"--threads is {args.threads}: choose 1 or more.")
     stored = stored_job_from(args, console.note)
     outputs = outputs_from(args)
-    from ..checkpoints.batch import find_models, sort_out
-    from ..fleet.catalogue import Catalogue, Shadow, scratch_folder
+    from ..checkpoints.batch import classify
+    from ..fleet.catalogue import HeaderMirror
     from ..fleet.ledger import open_ledger, read_ledger
-    from ..fleet.scheduler import Cluster, Fleet
-    from ..fleet.worker import Work
-    from ..recipe import package_version
+    from ..fleet.scheduler import Fleet
+    from ..fleet.store import scratch_folder
+    from ..fleet.worker import Worker
 
     text = text_setup_from(args, stored.clip_skip, here=False).portable()
-    work = Work(stored, text, args.threads or 1, args.scratch, not args.no_cache, package_version())
-    which = {"recursive": args.recursive, "include": args.include, "exclude": args.exclude}
+    worker = Worker(stored, text, args.threads or 1, args.scratch, not args.no_cache)
+    path = args.ledger or args.out / LEDGER
     with scratch_folder() as base:
-        shadow = Shadow(base, args.folder, args.out)
-        with shadow.speaking():
-            shadow.fill(**which)
-            found = find_models(shadow.folder, replace(outputs, folder=shadow.out), **which)
-            catalogue = Catalogue(sort_out(found, stored, text.clip_skip), shadow)
-        models = catalogue.models
-        told, path = _teller(len(models), console), args.ledger or args.out / LEDGER
+        mirror = HeaderMirror(base, args.folder, args.out)
+        found = mirror.find_models(
+            outputs, recursive=args.recursive, include=args.include, exclude=args.exclude
+        )
+        models = classify(found, stored, text.clip_skip)
+        on_done = _on_done(len(models), console)
         if args.dry_run:
-            results = Fleet(catalogue, work, read_ledger(path), told, console.note).plan()
+            ledger = read_ledger(path)
+            results = Fleet(models, mirror, worker, ledger, on_done, console.note).plan()
         else:
             with open_ledger(path) as ledger:
-                fleet = Fleet(catalogue, work, ledger, told, console.note)
-                results = fleet.run(Cluster(args.address, args.jobs))
+                fleet = Fleet(models, mirror, worker, ledger, on_done, console.note)
+                results = fleet.run(args.address, args.jobs)
     return _sum_up(args.dry_run, models, results, console)
 
 
@@ -225,7 +224,7 @@ def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threadi
             return model.known
         try:
             if finished(model, stored, text.clip_skip):
-                return Done(model.path, "skipped", "Already done.")
+                return model.already_done()
             plan = plan_file(model.path, stored.job, text, model.outputs, stored.strength)
             plans.append(plan)
             refuse_without_space(plans)
@@ -233,14 +232,14 @@ def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threadi
             return model.failed(fault)
         size = size_in_words(plan.size)
         detail = f"{plan.family}, {layers_in_words(plan)}; it would write about {size}."
-        return Done(model.path, "ready", detail, facts=plan.to_json())
+        return Done(model.label, "ready", detail, facts=plan.to_json())
 
     return plan_one
 
 
 def _plain_done(done: Done) -> dict[str, Any]:
     plain = {
-        "model": str(done.model),
+        "model": done.model,
         "status": done.status,
         "detail": done.detail,
         "seconds": round(done.seconds, 3),

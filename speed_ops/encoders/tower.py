@@ -8,6 +8,7 @@ large encoder is never whole in memory, and `Tower` computes hidden states.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,6 +27,8 @@ STORED = torch.float16
 """ComfyUI holds text encoders in half precision, whatever the file has, and computes in float32. A
 float32 file that is not rounded the same way gives embeddings that the model never sees (off by
 1e-3)."""
+_BUILDING = threading.Lock()
+"""transformers imports classes at their first use, which two threads must not do at once."""
 
 
 class Tensors(Protocol):
@@ -310,7 +313,8 @@ class Tower(ABC):
 
     def _ready(self) -> Built:
         if self._built is None:
-            self._built = self._build()
+            with _BUILDING:
+                self._built = self._build()
         self._built.blocks.tick = self.tick
         return self._built
 

@@ -174,6 +174,7 @@ def check_target(
     force: bool = False,
     sources: Iterable[Path | str] = (),
     folder: bool = False,
+    label: str = "",
 ) -> Path:
     """Refuses a target that cannot be written; callable before long work.
 
@@ -182,8 +183,9 @@ def check_target(
         force: Whether it may exist.
         sources: Files that must not be the target.
         folder: Whether the target is a folder.
+        label: What messages call the target, if not its path.
     """
-    target = Path(path)
+    target, label = Path(path), label or str(path)
     try:
         if not target.name or target.name == "..":
             raise FileError(f"Cannot write {str(path)!r}: it is not a file name.")
@@ -191,17 +193,17 @@ def check_target(
         for source in sources:
             if exists and os.path.exists(source) and os.path.samefile(source, target):
                 raise FileError(
-                    f"Output and input are the same file, {target}: choose another name for the"
+                    f"Output and input are the same file, {label}: choose another name for the"
                     " output."
                 )
         if exists and target.is_dir() != folder:
             kind = "a folder" if target.is_dir() else "a file"
             raise FileError(
-                f"Cannot write {target}: {kind} of that name exists; choose another name."
+                f"Cannot write {label}: {kind} of that name exists; choose another name."
             )
         if exists and not force:
             raise ExistsError(
-                f"{target} already exists: choose another name.", advice="allow-overwriting"
+                f"{label} already exists: choose another name.", advice="allow-overwriting"
             )
     except OSError as error:
         raise write_error(target, error) from error

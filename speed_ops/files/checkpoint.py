@@ -40,78 +40,79 @@ class WeightFile:
     file: Path
     prefix: str
     header: Header
+    label: str
+    """Its path or URL, for messages."""
     index: Path | None = None
     """The index file that names it, when the component is sharded."""
 
 
-def folder_parts(folder: Path) -> list[WeightFile]:
+def folder_parts(folder: Path, label: str) -> list[WeightFile]:
     """The weight files of a diffusers pipeline folder, or of one component's folder (keys then
-    without prefix).
+    without prefix); messages call it `label`.
     """
     parts: list[WeightFile] = []
     for component in COMPONENTS:
         if (folder / component).is_dir():
-            parts += _component(folder / component, f"{component}/")
+            parts += _component(folder / component, f"{component}/", f"{label}/{component}")
     if not parts:
-        parts = _component(folder, "")
+        parts = _component(folder, "", label)
     if not parts:
         raise FileError(
-            f"{folder} holds no model: a diffusers folder has a folder `unet` with safetensors"
+            f"{label} holds no model: a diffusers folder has a folder `unet` with safetensors"
             " files in it."
         )
     return parts
 
 
-def _component(folder: Path, prefix: str) -> list[WeightFile]:
+def _component(folder: Path, prefix: str, label: str) -> list[WeightFile]:
     """The weight files of one component: none, one, or the shards of one index."""
     try:
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     except OSError as error:
-        raise FileError(f"Cannot read the folder {folder}: {error.strerror or error}.") from error
+        raise FileError(f"Cannot read the folder {label}: {error.strerror or error}.") from error
     for pattern in _CHOICES:
         for name in names:
             if re.fullmatch(pattern, name):
-                file = folder / name
-                return (
-                    _sharded(file, prefix)
-                    if file.suffix == ".json"
-                    else [WeightFile(file, prefix, read_header(file))]
-                )
+                file, file_label = folder / name, f"{label}/{name}"
+                if file.suffix == ".json":
+                    return _sharded(file, prefix, file_label)
+                return [WeightFile(file, prefix, read_header(file, file_label), file_label)]
     pickles = [name for name in names if name.lower().endswith(PICKLE_SUFFIXES)]
     if pickles and prefix in ("unet/", ""):
-        raise pickle_refusal(folder / pickles[0])
+        raise pickle_refusal(f"{label}/{pickles[0]}")
     return []
 
 
-def _sharded(index: Path, prefix: str) -> list[WeightFile]:
+def _sharded(index: Path, prefix: str, label: str) -> list[WeightFile]:
     try:
         content = index.read_bytes() if index.stat().st_size <= _INDEX_LIMIT else b""
     except OSError as error:
-        raise FileError(f"Cannot read {index}: {error.strerror or error}.") from error
-    mapping = load_json(content, str(index), _INDEX_LIMIT)
+        raise FileError(f"Cannot read {label}: {error.strerror or error}.") from error
+    mapping = load_json(content, label, _INDEX_LIMIT)
     weight_map = mapping.get("weight_map") if isinstance(mapping, dict) else None
     if not isinstance(weight_map, dict) or not all(
         isinstance(name, str) for name in weight_map.values()
     ):
         raise FileError(
-            f"{index} is not an index of weight files: it has no `weight_map` from keys to file"
+            f"{label} is not an index of weight files: it has no `weight_map` from keys to file"
             " names."
         )
     files = sorted(set(weight_map.values()))
     for name in files:
         if not _PLAIN_NAME.fullmatch(name):
             raise FileError(
-                f"{index} names the file {name[:100]!r}, which is not a safetensors file beside it."
+                f"{label} names the file {name[:100]!r}, which is not a safetensors file beside it."
             )
-    parts = [
-        WeightFile(index.parent / name, prefix, read_header(index.parent / name), index)
-        for name in files
-    ]
+    parts = []
+    for name in files:
+        file, file_label = index.parent / name, f"{label.rpartition('/')[0]}/{name}"
+        header = read_header(file, file_label)
+        parts.append(WeightFile(file, prefix, header, file_label, index))
     for shard in parts:
         listed = {key for key, name in weight_map.items() if name == shard.file.name}
         if listed != set(shard.header.entries):
             raise FileError(
-                f"{index} and {shard.file.name} disagree about which tensors it holds: download"
+                f"{label} and {shard.file.name} disagree about which tensors it holds: download"
                 " them again."
             )
     return parts
@@ -131,25 +132,31 @@ class Checkpoint:
     """Key -> type as the file names it: F32, F16, BF16, F8_E4M3, ..."""
     metadata: dict[str, str]
     """The header's strings; of a folder, those of its first file."""
+    label: str
+    """Its path or URL, for messages."""
 
     @classmethod
-    def open(cls, path: Path | str) -> Checkpoint:
-        """Read and check the header, or all headers of a folder."""
-        path = Path(path)
-        parts = (
-            folder_parts(path) if os.path.isdir(path) else [WeightFile(path, "", read_header(path))]
-        )
+    def open(cls, path: Path | str, label: str = "") -> Checkpoint:
+        """Read and check the header, or all headers of a folder.
+
+        Messages call it `label`, such as the URL that it was fetched from, or by its path.
+        """
+        path, label = Path(path), label or str(path)
+        if os.path.isdir(path):
+            parts = folder_parts(path, label)
+        else:
+            parts = [WeightFile(path, "", read_header(path, label), label)]
         entries: dict[str, TensorEntry] = {}
         for shard in parts:
             for key, entry in shard.header.entries.items():
                 if shard.prefix + key in entries:
                     raise FileError(
-                        f"{path} holds the tensor {shard.prefix + key} twice: download it again."
+                        f"{label} holds the tensor {shard.prefix + key} twice: download it again."
                     )
                 entries[shard.prefix + key] = entry
         shapes = {key: entry.shape for key, entry in entries.items()}
         dtypes = {key: entry.dtype for key, entry in entries.items()}
-        return cls(path, tuple(parts), shapes, dtypes, dict(parts[0].header.metadata))
+        return cls(path, tuple(parts), shapes, dtypes, dict(parts[0].header.metadata), label)
 
     @property
     def is_folder(self) -> bool:
@@ -176,9 +183,9 @@ class Checkpoint:
                 handle.seek(shard.header.data_start + entry.begin)
                 count = handle.readinto(content)
         except OSError as error:
-            raise FileError(f"Cannot read {shard.file}: {error.strerror or error}.") from error
+            raise FileError(f"Cannot read {shard.label}: {error.strerror or error}.") from error
         if count != len(content):
-            raise FileError(f"{shard.file} became shorter while it was read.")
+            raise FileError(f"{shard.label} became shorter while it was read.")
         return from_bytes(content, entry.dtype, entry.shape, key)
 
     def refuse_changed(self) -> None:
@@ -192,7 +199,7 @@ class Checkpoint:
                 same = False
             if not same:
                 raise FileError(
-                    f"{shard.file} was changed or replaced while it was read, so nothing was"
+                    f"{shard.label} was changed or replaced while it was read, so nothing was"
                     " written: run again when nothing else writes to it."
                 )
 
@@ -201,7 +208,7 @@ class Checkpoint:
         for shard in self.parts:
             if key.startswith(shard.prefix) and key[len(shard.prefix) :] in shard.header.entries:
                 return shard
-        raise FileError(f"{self.path} has no tensor {key!r}{suggestion(key, self.shapes)}.")
+        raise FileError(f"{self.label} has no tensor {key!r}{suggestion(key, self.shapes)}.")
 
     def low_precision_keys(self, keys: Iterable[str]) -> list[str]:
         """Those of `keys` that are stored in fp8 or packed still smaller, where an edit cannot be

@@ -80,40 +80,40 @@ def _sizes(value: object) -> tuple[int, ...] | None:
 PICKLE_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 
 
-def refuse_other_formats(path: Path, start: bytes, *, plausible: bool) -> None:
+def refuse_other_formats(label: str, suffix: str, start: bytes, *, plausible: bool) -> None:
     """Raise for what its name or its first 8 bytes show to be something else.
 
     In a true safetensors file those bytes are the length of the header and can have any value: they
     are judged only when they are not `plausible` as a length.
     """
-    if path.suffix.lower() in PICKLE_SUFFIXES:
-        raise pickle_refusal(path)
+    if suffix.lower() in PICKLE_SUFFIXES:
+        raise pickle_refusal(label)
     if plausible:
         return
     if start[:4] == b"PK\x03\x04" or (
         start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
     ):
-        raise pickle_refusal(path)
+        raise pickle_refusal(label)
     if start[:4] == b"GGUF":
         raise FileError(
-            f"{path} is a GGUF file, whose weights are packed: use the fp16, bf16 or fp32"
+            f"{label} is a GGUF file, whose weights are packed: use the fp16, bf16 or fp32"
             " safetensors file."
         )
     if start[:7] == b"version":
         raise FileError(
-            f"{path} is a Git LFS pointer, not the model itself: run `git lfs pull` or download the"
-            " file."
+            f"{label} is a Git LFS pointer, not the model itself: run `git lfs pull` or download"
+            " the file."
         )
     if start[:1] == b"<":
         raise FileError(
-            f"{path} is a web page, not a model: the download failed; download it again."
+            f"{label} is a web page, not a model: the download failed; download it again."
         )
 
 
-def pickle_refusal(path: Path) -> FileError:
+def pickle_refusal(label: str) -> FileError:
     """The sentence for a pickle checkpoint, which can run any code when it is opened."""
     return FileError(
-        f"{path} is a pickle checkpoint. Opening one can run code, so it is not read here: convert"
+        f"{label} is a pickle checkpoint. Opening one can run code, so it is not read here: convert"
         " it to safetensors first (in ComfyUI: Load Checkpoint, then Save Checkpoint) and use the"
         " new file."
     )
@@ -147,38 +147,42 @@ class Header:
         return sorted(self.entries.items(), key=lambda item: (item[1].begin, item[1].end))
 
 
-def read_header(path: Path | str) -> Header:
-    """Read and check the header of a file that anybody may have written."""
-    path = Path(path)
+def read_header(path: Path | str, label: str = "") -> Header:
+    """Read and check the header of a file that anybody may have written.
+
+    Messages call it `label`, such as the URL that it was fetched from, or by its path.
+    """
+    path, label = Path(path), label or str(path)
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise FileError(f"{path} is not a file.")
+            raise FileError(f"{label} is not a file.")
         with path.open("rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             start = handle.read(8)
             length = int.from_bytes(start, "little")
-            refuse_other_formats(path, start, plausible=length <= min(size - 8, MAX_HEADER_BYTES))
+            plausible = length <= min(size - 8, MAX_HEADER_BYTES)
+            refuse_other_formats(label, path.suffix, start, plausible=plausible)
             if size < 8:
-                raise _broken(path, f"it is only {size} bytes long; download or copy it again")
+                raise _broken(label, f"it is only {size} bytes long; download or copy it again")
             if length > size - 8:
                 raise _broken(
-                    path,
+                    label,
                     f"its header claims {length} bytes but the file has {size}: it is truncated or"
                     " not a safetensors file",
                 )
             if length > MAX_HEADER_BYTES:
-                raise _broken(path, f"its header of {length} bytes is larger than any model needs")
+                raise _broken(label, f"its header of {length} bytes is larger than any model needs")
             raw = handle.read(length)
     except FileNotFoundError:
-        raise NotFoundError(f"There is no file {path}.") from None
+        raise NotFoundError(f"There is no file {label}.") from None
     except (OSError, ValueError) as error:
         raise FileError(
-            f"Cannot read {path}: {getattr(error, 'strerror', None) or error}."
+            f"Cannot read {label}: {getattr(error, 'strerror', None) or error}."
         ) from error
     if len(raw) != length:
-        raise _broken(path, "it became shorter while it was read")
-    return replace(parse_header(raw, size - 8 - length, path), stamp=stamp_of(status))
+        raise _broken(label, "it became shorter while it was read")
+    return replace(parse_header(raw, size - 8 - length, label), stamp=stamp_of(status))
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
@@ -186,18 +190,18 @@ def stamp_of(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def parse_header(raw: bytes, data_size: int, path: Path) -> Header:
+def parse_header(raw: bytes, data_size: int, label: str) -> Header:
     """Checks a header.
 
     Args:
         raw: The JSON alone.
         data_size: Bytes of the file after the header.
-        path: The file, for messages.
+        label: Path or URL of the file, for messages.
     """
     if raw[:1] != b"{":
-        raise _broken(path, "its header is malformed: '{' is missing")
+        raise _broken(label, "its header is malformed: '{' is missing")
     values = load_json(
-        raw, f"{path} cannot be used: its header", MAX_HEADER_BYTES, 3 * MAX_TENSORS + 10
+        raw, f"{label} cannot be used: its header", MAX_HEADER_BYTES, 3 * MAX_TENSORS + 10
     )
     try:
         metadata = _metadata(values.pop("__metadata__", {}))
@@ -206,19 +210,20 @@ def parse_header(raw: bytes, data_size: int, path: Path) -> Header:
         "".join(values).encode()
         entries = {name: _entry(name[:100], value) for name, value in values.items()}
     except ValueError as error:
-        raise _broken(path, f"its header is malformed: {error}") from None
+        raise _broken(label, f"its header is malformed: {error}") from None
     header = Header(entries, metadata, 8 + len(raw))
     position = 0
     for name, entry in header.by_offset():
         if entry.begin != position:
             raise _broken(
-                path, f"tensor {name[:100]!r} begins at byte {entry.begin} instead of {position}"
+                label, f"tensor {name[:100]!r} begins at byte {entry.begin} instead of {position}"
             )
         position = entry.end
     if position > data_size:
-        raise _broken(path, f"it holds {data_size} of {position} bytes: download or copy it again")
+        raise _broken(label, f"it holds {data_size} of {position} bytes: download or copy it again")
     if position < data_size:
-        raise _broken(path, f"it holds {data_size - position} bytes more than its header describes")
+        excess = data_size - position
+        raise _broken(label, f"it holds {excess} bytes more than its header describes")
     return header
 
 
@@ -243,5 +248,5 @@ def encode_header(entries: dict[str, TensorEntry], metadata: dict[str, str]) -> 
     return len(text).to_bytes(8, "little") + text
 
 
-def _broken(path: Path, reason: str) -> FileError:
-    return FileError(f"{path} cannot be used: {reason}.")
+def _broken(label: str, reason: str) -> FileError:
+    return FileError(f"{label} cannot be used: {reason}.")

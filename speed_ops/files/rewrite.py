@@ -121,7 +121,7 @@ class Rewriting:
         for key in (*self.replacements, *self.drop):
             if key not in source.shapes:
                 raise FileError(
-                    f"{source.path} has no tensor {key!r}{suggestion(key, source.shapes)}."
+                    f"{source.label} has no tensor {key!r}{suggestion(key, source.shapes)}."
                 )
         for name, text in self.metadata.items():
             if not isinstance(name, str) or not isinstance(text, str):
@@ -165,7 +165,7 @@ class Rewriting:
         try:
             source = shard.file.open("rb")
         except OSError as error:
-            raise FileError(f"Cannot read {shard.file}: {error.strerror or error}.") from error
+            raise FileError(f"Cannot read {shard.label}: {error.strerror or error}.") from error
         with source:
             for key, entry in retained:
                 source.seek(shard.header.data_start + entry.begin)

@@ -1,9 +1,7 @@
-"""What became of every model of a fleet's run: one line of JSON each, written when it happens and
-never changed.
+"""What became of every model of a fleet's run: one line of JSON each, appended when it happens.
 
-A later line about a model replaces an earlier one. A run that is killed can leave half a line at
-the end, which counts as not written; the next run leaves it out. Only one run at a time holds a
-ledger.
+A later line about a model replaces an earlier one. A killed run can leave half a line at the end,
+which is ignored. Only one run at a time holds a ledger.
 """
 
 from __future__ import annotations
@@ -23,19 +21,19 @@ from ..files.results import output_lock
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One model. `cleaned` is done; `skipped` and `failed` say why in `detail`."""
+class LedgerEntry:
+    """One model: `cleaned`, or `skipped` or `failed` with the reason in `detail`."""
 
     model: str
     """Path or URL."""
     status: str
     detail: str = ""
     code: str = ""
-    """Of a failure, for programs."""
+    """Error code of a failure."""
     stamp: str = ""
     """Changes when the model's file does."""
     job: str = ""
-    """Hash of what was asked for: another job on the same model is another matter."""
+    """Hash of the job: another job on the same model is not done yet."""
     files: Mapping[str, str] = field(default_factory=dict)
     """{product: path or URL} of what was written."""
     seconds: float = 0.0
@@ -45,32 +43,32 @@ class Entry:
     when: str = ""
     """Time of the line, UTC."""
 
-    def says_the_same(self, other: Entry | None) -> bool:
-        """Whether a line about this would tell nothing new."""
-        facts = ("status", "detail", "stamp", "job")
-        return other is not None and all(
-            getattr(self, name) == getattr(other, name) for name in facts
+    def repeats(self, earlier: LedgerEntry | None) -> bool:
+        """Whether this adds nothing to an earlier entry."""
+        names = ("status", "detail", "stamp", "job")
+        return earlier is not None and all(
+            getattr(self, name) == getattr(earlier, name) for name in names
         )
 
     def line(self) -> bytes:
-        """As the ledger has it."""
+        """As it is in the file."""
         return json.dumps(asdict(self), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
-_FIELDS = {item.name for item in fields(Entry)}
+_FIELDS = {item.name for item in fields(LedgerEntry)}
 
 
 class Ledger:
-    """Made by `open_ledger`."""
+    """Made by `open_ledger` or `read_ledger`."""
 
-    def __init__(self, path: Path, entries: dict[str, Entry]) -> None:
+    def __init__(self, path: Path, entries: dict[str, LedgerEntry]) -> None:
         self.path = path
         self.entries = entries
-        """The last word on each model."""
+        """{model: its latest entry}"""
 
-    def add(self, entry: Entry) -> None:
-        """On the disk when this returns."""
-        if entry.says_the_same(self.entries.get(entry.model)):
+    def add(self, entry: LedgerEntry) -> None:
+        """Appends a line; it is on the disk when this returns."""
+        if entry.repeats(self.entries.get(entry.model)):
             return
         try:
             with self.path.open("ab") as handle:
@@ -84,51 +82,47 @@ class Ledger:
 
 @contextmanager
 def open_ledger(path: Path) -> Iterator[Ledger]:
-    """The ledger of earlier runs or a new one, ours until the end of the block.
-
-    One with more lines than models, or with half a line at its end, is replaced by a short one.
+    """The ledger of earlier runs or a new one, locked for the block and rewritten if it has more
+    lines than models or half a line at its end.
     """
     with output_folder(path.parent), output_lock(path.parent, path.name):
-        entries, whole = _read(path)
-        if not whole:
+        entries, compact = _read(path)
+        if not compact:
             write_bytes(path, b"".join(entry.line() for entry in entries.values()), force=True)
         yield Ledger(path, entries)
 
 
 def read_ledger(path: Path) -> Ledger:
-    """What it says now; for those who write nothing."""
+    """The ledger as it is now, without a lock."""
     return Ledger(path, _read(path)[0])
 
 
-def _read(path: Path) -> tuple[dict[str, Entry], bool]:
-    """The last word on each model, and whether the file says just that."""
+def _read(path: Path) -> tuple[dict[str, LedgerEntry], bool]:
+    """{model: its latest entry}, and whether the file has exactly these lines."""
     try:
         content = path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise FileError(f"Cannot read the ledger {path}: {error.strerror or error}.") from error
-    *lines, rest = content.split(b"\n")
-    entries: dict[str, Entry] = {}
+    *lines, unfinished = content.split(b"\n")
+    entries: dict[str, LedgerEntry] = {}
     for number, line in enumerate(lines, 1):
-        entry = _entry(line)
+        entry = _parse(line)
         if entry is None:
             raise FileError(
                 f"Line {number} of the ledger {path} cannot be read: take it out, or move the file"
                 " away; then every model is looked at anew."
             )
         entries[entry.model] = entry
-    return entries, not rest and len(lines) == len(entries)
+    return entries, not unfinished and len(lines) == len(entries)
 
 
-def _entry(line: bytes) -> Entry | None:
+def _parse(line: bytes) -> LedgerEntry | None:
     try:
-        value: Any = json.loads(line)
+        values: Any = json.loads(line)
     except ValueError:
         return None
-    known = (
-        isinstance(value, dict)
-        and isinstance(value.get("model"), str)
-        and isinstance(value.get("status"), str)
-    )
-    if not known or not isinstance(value.get("files", {}), dict):
+    if not isinstance(values, dict) or not isinstance(values.get("files", {}), dict):
         return None
-    return Entry(**{name: content for name, content in value.items() if name in _FIELDS})
+    if not all(isinstance(values.get(name), str) for name in ("model", "status")):
+        return None
+    return LedgerEntry(**{name: value for name, value in values.items() if name in _FIELDS})

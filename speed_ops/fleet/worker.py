@@ -1,8 +1,5 @@
-"""What one machine of a fleet does with one model: what the local batch does, with rows that others
-have encoded.
-
-`FleetCache` holds those rows. `at_hand` fetches a model from a store, with as much of its earlier
-results as says what they are. `work_on` is the whole.
+"""What one machine of a fleet does with one model: the same as the local batch, with embedding rows
+that another machine may have encoded.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,12 +27,16 @@ from ..encoders.cache import DEFAULT_LIMIT, EmbeddingCache, StoredRow
 from ..errors import NotFoundError, SettingsError
 from ..files.header import PICKLE_SUFFIXES
 from ..recipe import StoredJob, package_version, recipe_of
-from .catalogue import FOLDER_MARK, Store, is_url, scratch_folder
+from .store import FOLDER_MARK, Store, scratch_folder
+
+_NO_CACHE = Path(os.devnull)
+_NEVER = threading.Event()
+"""A fleet is stopped through Ray."""
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Embedding rows of one text encoder, on their way between machines."""
+    """Embedding rows of one text encoder, sent between machines."""
 
     fingerprint: str
     keys: tuple[StoredRow, ...]
@@ -44,238 +45,164 @@ class SharedRows:
 
 
 class FleetCache(EmbeddingCache):
-    """The cache of a machine behind rows that came from another. It remembers what was needed
-    besides those.
-    """
+    """The cache of a machine behind rows from another one. It records which rows those lacked."""
 
     def __init__(
         self, shared: SharedRows | None, folder: Path | None = None, limit: int = DEFAULT_LIMIT
     ) -> None:
         super().__init__(folder, limit)
         self._shared = shared
-        self._places = (
-            {} if shared is None else {key: place for place, key in enumerate(shared.keys)}
-        )
+        keys = () if shared is None else shared.keys
+        self._indices = {key: index for index, key in enumerate(keys)}
         self._needed: dict[str, dict[StoredRow, Tensor]] = {}
         """{fingerprint: rows}"""
 
     def read(
         self, fingerprint: str, width: int, wanted: Iterable[StoredRow]
     ) -> dict[StoredRow, Tensor]:
-        """Rows from elsewhere first (each `d`, float32): all machines are to use the same."""
-        wanted, found = list(wanted), dict[StoredRow, Tensor]()
+        """Shared rows take precedence (each `d`, float32), so that all machines use the same."""
+        wanted, rows = list(wanted), dict[StoredRow, Tensor]()
         if self._shared is not None and self._shared.fingerprint == fingerprint:
-            values, places = self._shared.values, self._places
-            found = {
-                key: torch.from_numpy(values[places[key]].copy()) for key in wanted if key in places
-            }
-        own = super().read(fingerprint, width, [key for key in wanted if key not in found])
-        self._needed.setdefault(fingerprint, {}).update(own)
-        return found | own
+            for key in wanted:
+                if key in self._indices:
+                    rows[key] = torch.from_numpy(self._shared.values[self._indices[key]].copy())
+        local = super().read(fingerprint, width, [key for key in wanted if key not in rows])
+        self._needed.setdefault(fingerprint, {}).update(local)
+        return rows | local
 
     def write(self, fingerprint: str, rows: Mapping[StoredRow, Tensor]) -> None:
-        """Rows that were encoded here."""
+        """Stores rows that were encoded here."""
         self._needed.setdefault(fingerprint, {}).update(rows)
         super().write(fingerprint, rows)
 
     def to_share(self) -> SharedRows | None:
-        """What was needed and did not come from another machine."""
+        """Rows that were needed and did not come from another machine."""
         for fingerprint, rows in self._needed.items():
             if rows:
-                values = torch.stack(
-                    [row.detach().to("cpu", torch.float32) for row in rows.values()]
-                )
-                return SharedRows(fingerprint, tuple(rows), values.numpy())
+                values = [row.detach().to("cpu", torch.float32) for row in rows.values()]
+                return SharedRows(fingerprint, tuple(rows), torch.stack(values).numpy())
         return None
 
 
 @dataclass(frozen=True)
-class AtHand:
-    """One model where it can be worked on."""
+class Worker:
+    """Cleans models on any machine of a fleet; the same object for all models of a run."""
 
-    path: Path
-    outputs: OutputFiles
-    names: tuple[tuple[str, str], ...] = ()
-    """(local folder, the URL that it stands for)"""
-    store: Store | None = field(default=None, repr=False)
-    """Where results go, if not to a folder."""
+    stored: StoredJob
+    text: TextSetup
+    """Without a cache: each machine has its own."""
+    threads: int = 1
+    """Processor cores per model."""
+    scratch: Path | None = None
+    """Where to download models; None: the machine's temporary folder."""
+    caching: bool = True
+    """Whether to use the machine's embedding cache."""
+    version: str = field(default_factory=package_version)
+    """Of this package, on the machine that started the run."""
 
-    def bring(self, files: Mapping[str, Path]) -> None:
-        """Puts results in their place, in the order in which they are written to a disk: what says
-        whose it is comes before the report. Of a folder, the file that marks it as a model comes
-        last."""
-        if self.store is None:
-            return
-        for path in files.values():
-            inside = [one for one in path.rglob("*") if one.is_file()] if path.is_dir() else [path]
-            for one in sorted(inside, key=lambda one: one.name == FOLDER_MARK):
-                self.store.put(one, one.relative_to(self.outputs.folder).as_posix())
+    def job_hash(self, outputs: OutputFiles) -> str:
+        """Hash of everything that decides what is written."""
+        recipe = recipe_of(
+            self.stored.job, strength=self.stored.strength, clip_skip=self.text.clip_skip
+        )
+        content = json.dumps([recipe.to_json(), sorted(outputs.products), outputs.no_names])
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
 
-    def spoken(self, text: str) -> str:
-        """A path, or a sentence with paths, as it is outside this machine."""
-        for local, real in self.names:
-            text = text.replace(local, real)
-        return text
+    def clean(
+        self, model: Candidate, shared: SharedRows | None, share: bool
+    ) -> tuple[Done, list[str], SharedRows | None]:
+        """Downloads a model if need be, cleans it as the local batch does, uploads the results.
+
+        Args:
+            model: The model and its outputs.
+            shared: Rows from another machine.
+            share: Whether to return the rows that `shared` lacked.
+
+        Returns:
+            The outcome, sentences for the user, and those rows.
+        """
+        started, notes = time.perf_counter(), list[str]()
+        cache = FleetCache(shared) if self.caching else FleetCache(shared, _NO_CACHE, 0)
+        try:
+            self._refuse_other_version()
+            torch.set_num_threads(self.threads)
+            with staged(model, self.scratch) as local:
+                text = replace(self.text, cache=cache)
+                done = clean_one(local, self.stored, text, notes.append, _NEVER)
+                if done.status == "cleaned":
+                    upload(local.outputs, (done.facts or {})["files"].values())
+                    done = replace(done, seconds=time.perf_counter() - started)
+        except Exception as fault:  # one model must not stop the others
+            done = model.failed(fault, started)
+        done = replace(done, facts={**(done.facts or {}), "machine": platform.node()})
+        return done, notes, cache.to_share() if share else None
+
+    def _refuse_other_version(self) -> None:
+        if (version := package_version()) != self.version:
+            raise SettingsError(
+                f"{platform.node()} has speed-erase {version}, but the batch was started with"
+                f" {self.version}: install the same version on all machines."
+            )
 
 
 @contextmanager
-def at_hand(
-    source: str, outputs: OutputFiles, out: str, scratch: Path | None = None
-) -> Iterator[AtHand]:
-    """A model at a path or URL, with a folder for its results, which go to the path or URL `out`.
-
-    Paths are used where they are. What comes from a store is fetched to `scratch`, and nothing
-    stays there.
+def staged(model: Candidate, scratch: Path | None = None) -> Iterator[Candidate]:
+    """The model with local paths. What is in a store is downloaded to `scratch` for the block, with
+    the headers of earlier results.
     """
-    if not is_url(source) and not is_url(out):
-        yield AtHand(Path(source), replace(outputs, folder=Path(out)))
+    if not model.url and not model.outputs.url:
+        yield model
         return
     with scratch_folder(scratch) as folder:
-        path, names, store = Path(source), list[tuple[str, str]](), None
-        if is_url(source):
-            parent, _, name = source.rstrip("/").rpartition("/")
-            path = folder / "in" / name
-            names.append((str(path.parent), parent))
-            _fetch(Store.open(parent), name, path)
-        outputs = replace(outputs, folder=folder / "out" if is_url(out) else Path(out))
-        if is_url(out):
-            store = Store.open(out)
-            names.append((str(outputs.folder), store.url))
-            # an 8-bit model gets a LoRA in the place of a checkpoint
-            everything = replace(outputs, products=PRODUCTS)
-            for result in everything.paths(path, is_folder=path.is_dir()).values():
-                _fetch_head(store, result)
-        yield AtHand(path, outputs, tuple(names), store)
+        if model.url:
+            parent, _, name = model.url.rpartition("/")
+            model = replace(model, path=folder / "in" / name)
+            _download(Store.open(parent), name, model.path)
+        if model.outputs.url:
+            model = replace(model, outputs=replace(model.outputs, folder=folder / "out"))
+            store = Store.open(model.outputs.url)
+            # An 8-bit model gets a LoRA instead of a checkpoint.
+            for result in model.paths(PRODUCTS).values():
+                _download_head(store, result)
+        yield model
 
 
-def _fetch(store: Store, name: str, target: Path) -> None:
-    """A file, or a folder with all in it but pickles, which nobody reads."""
+def upload(outputs: OutputFiles, urls: Iterable[str]) -> None:
+    """Uploads results in the order given: those that record the job come before the report. The
+    file that marks a folder as a model comes last of its folder.
+    """
+    if not outputs.url:
+        return
+    store = Store.open(outputs.url)
+    for url in urls:
+        result = outputs.folder / url.rpartition("/")[2]
+        files = [path for path in result.rglob("*") if path.is_file()] or [result]
+        for path in sorted(files, key=lambda path: path.name == FOLDER_MARK):
+            store.put(path, path.relative_to(outputs.folder).as_posix())
+
+
+def _download(store: Store, name: str, target: Path) -> None:
+    """A file, or a folder without its pickles, which are never read."""
     info = store.info(name)
     if info is None:
         raise NotFoundError(f"There is no {store.url_of(name)}.")
     if info["type"] == "file":
         store.get(name, target)
         return
-    inside = Store(store.url_of(name), store.fs, f"{store.root}/{name}")
-    for inner in inside.files():
+    folder = store.subfolder(name)
+    for inner in folder.files():
         if Path(inner).suffix.lower() not in PICKLE_SUFFIXES:
-            inside.get(inner, target / inner)
+            folder.get(inner, target / inner)
 
 
-def _fetch_head(store: Store, result: Path) -> None:
-    """What is needed to tell whose an earlier result is; where there is none, nothing."""
+def _download_head(store: Store, result: Path) -> None:
+    """What identifies an earlier result, if there is one."""
     info = store.info(result.name)
     if info is None:
         return
     if info["type"] == "file":
         store.get_head(result.name, int(info["size"]), result)
         return
-    inside = Store(store.url_of(result.name), store.fs, f"{store.root}/{result.name}")
-    for inner, found in inside.files().items():
-        inside.get_head(inner, int(found["size"]), result / inner)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is the same for all models of a run."""
-
-    stored: StoredJob
-    text: TextSetup
-    """Without a cache: each machine has its own."""
-    threads: int
-    """Processor cores a model."""
-    scratch: Path | None
-    """Where to put what is fetched; None: the machine's temporary folder."""
-    caching: bool
-    """Whether to use the embedding cache of the machine, too."""
-    version: str
-    """Of this package, on the machine that started the run."""
-
-
-def job_hash(work: Work, models: Sequence[Candidate]) -> str:
-    """Identifies everything that determines what is written. It stays in the ledger, which is not
-    published.
-    """
-    recipe = recipe_of(
-        work.stored.job, strength=work.stored.strength, clip_skip=work.text.clip_skip
-    )
-    outputs = models[0].outputs if models else None
-    products = sorted(outputs.products) if outputs is not None else []
-    no_names = outputs is not None and outputs.no_names
-    facts = [recipe.to_json(), products, no_names]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True)
-class Order:
-    """One model for one worker."""
-
-    name: str
-    source: str
-    """Path or URL."""
-    out: str
-    """Path or URL of the folder for its results."""
-    outputs: OutputFiles
-    first: bool
-    """Whether the rows that it needs are to be shared."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a worker says."""
-
-    done: Done
-    notes: tuple[str, ...]
-    machine: str
-    rows: SharedRows | None = None
-
-
-def work_on(order: Order, work: Work, shared: SharedRows | None) -> Report:
-    """Fetches one model if need be, cleans it as the local batch does, and brings the results."""
-    started, notes = time.perf_counter(), list[str]()
-    cache = FleetCache(shared) if work.caching else FleetCache(shared, _NOWHERE, 0)
-    one = Candidate(Path(order.source), order.outputs, order.name)
-    try:
-        _refuse_other_version(work.version)
-        torch.set_num_threads(work.threads)
-        with at_hand(order.source, order.outputs, order.out, work.scratch) as here:
-            one = replace(one, path=here.path, outputs=here.outputs)
-            text = replace(work.text, cache=cache)
-            done = clean_one(
-                one, work.stored, text, lambda sentence: notes.append(here.spoken(sentence)), _never
-            )
-            files = (done.facts or {}).get("files", {})
-            if done.status == "cleaned":
-                here.bring({product: Path(file) for product, file in files.items()})
-                done = replace(done, seconds=time.perf_counter() - started)
-            if files:
-                done = replace(
-                    done,
-                    facts={
-                        **(done.facts or {}),
-                        "files": {k: here.spoken(v) for k, v in files.items()},
-                    },
-                )
-            done = replace(done, detail=here.spoken(done.detail))
-    except Exception as fault:  # one model must not stop the rest
-        done = one.failed(fault, started)
-    return Report(
-        replace(done, model=order.source),
-        tuple(notes),
-        platform.node(),
-        cache.to_share() if order.first else None,
-    )
-
-
-_NOWHERE = Path(os.devnull)
-"""A cache there holds nothing."""
-_never = threading.Event()
-"""Whoever stops a fleet does it through Ray."""
-
-
-def _refuse_other_version(version: str) -> None:
-    if (mine := package_version()) != version:
-        raise SettingsError(
-            f"{platform.node()} has speed-erase {mine}, but the batch was started with {version}:"
-            " install the same version on all machines."
-        )
+    folder = store.subfolder(result.name)
+    for inner, details in folder.files().items():
+        folder.get_head(inner, int(details["size"]), result / inner)

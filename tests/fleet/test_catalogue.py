@@ -1,5 +1,5 @@
-"""Models in a store: their shadows are judged like the models, and one worker's results are the
-local batch's.
+"""Models in a store: their mirrors are classified like the models, and a worker's results are those
+of the local batch.
 """
 
 from __future__ import annotations
@@ -9,29 +9,37 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mini
 import numpy as np
 import pico
 import pytest
 import torch
+from results import assert_same_result
 from safetensors.torch import save_file
 
-from speed_erase.speed_ops.checkpoints.batch import find_models, sort_out
+from speed_erase.speed_ops.checkpoints.batch import Candidate, Done, classify
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
 from speed_erase.speed_ops.checkpoints.plan import survey
 from speed_erase.speed_ops.checkpoints.source import TextSetup
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.encoders.cache import EmbeddingCache
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.errors import FileError, MissingPackageError, NotFoundError
+from speed_erase.speed_ops.errors import (
+    FileError,
+    MissingPackageError,
+    NotFoundError,
+    error_code,
+)
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.header import read_header
-from speed_erase.speed_ops.fleet.catalogue import HEAD_BYTES, Catalogue, Shadow, Store
-from speed_erase.speed_ops.fleet.worker import FleetCache, Order, SharedRows, Work, work_on
+from speed_erase.speed_ops.fleet.catalogue import HeaderMirror
+from speed_erase.speed_ops.fleet.store import HEAD_BYTES, Store
+from speed_erase.speed_ops.fleet.worker import FleetCache, SharedRows, Worker
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.provenance import load_recipe
-from speed_erase.speed_ops.recipe import StoredJob, job_of, package_version
+from speed_erase.speed_ops.recipe import StoredJob, job_of
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import RetainSet
 
@@ -53,17 +61,12 @@ def fill(store: Store, folder: Path) -> None:
             store.put(path, path.relative_to(folder).as_posix())
 
 
-def looked_at(folder: Path | str, out: Path | str, base: Path, **which: object) -> dict[str, str]:
-    """{name: what becomes of it, and why}"""
-    shadow = Shadow(base, folder, out)
-    with shadow.speaking():
-        shadow.fill(**{"recursive": False, **which})  # type: ignore[arg-type]
-        found = find_models(shadow.folder, OutputFiles(shadow.out, PRODUCTS), **which)  # type: ignore[arg-type]
-        models = Catalogue(sort_out(found, JOB, None), shadow).models
-    return {
-        one.name: f"{one.known.status}: {one.known.detail}" if one.known else "ready"
-        for one in models
-    }
+def classified(folder: Path | str, out: Path | str, base: Path, **choices: Any) -> dict[str, Done]:
+    """{name: what becomes of it}"""
+    mirror = HeaderMirror(base, folder, out)
+    found = mirror.find_models(OutputFiles(Path(), PRODUCTS), **choices)
+    ready = Done("", "ready", "")
+    return {model.name: model.known or ready for model in classify(found, JOB, None)}
 
 
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path) -> StoredJob:
@@ -90,7 +93,7 @@ JOB = StoredJob(
 )
 
 
-def test_a_shadow_is_judged_like_the_folder(tmp_path: Path, memory: Store) -> None:
+def test_a_mirror_is_classified_like_the_folder(tmp_path: Path, memory: Store) -> None:
     """Names, reasons and errors are those of the same files on a disk, with URLs for paths."""
     folder = tmp_path / "in"
     (folder / "sub" / ".hidden").mkdir(parents=True)
@@ -102,19 +105,29 @@ def test_a_shadow_is_judged_like_the_folder(tmp_path: Path, memory: Store) -> No
     (folder / "old.ckpt").write_bytes(b"\x80\x02}q\x00.")
     (folder / "notes.txt").write_text("not a model")
     fill(memory, folder)
-    for which in (
-        {"recursive": True},
-        {},
-        {"recursive": True, "exclude": ["sub/*"]},
-        {"include": ["a.*", "o*"]},
+    for number, choices in enumerate(
+        (
+            {"recursive": True},
+            {},
+            {"recursive": True, "exclude": ["sub/*"]},
+            {"include": ["a.*", "o*"]},
+        )
     ):
-        base = tmp_path / f"base{len(list(tmp_path.iterdir()))}"
-        here = looked_at(folder, tmp_path / "out", base, **which)
-        there = looked_at(memory.url, "memory://shop/out", base, **which)
-        assert {name: text.replace(str(folder), memory.url) for name, text in here.items()} == there
-        assert len(here) >= 2
-    with pytest.raises(NotFoundError, match="no checkpoint in memory://shop/models"):
-        looked_at(memory.url, "memory://shop/out", tmp_path / "none", include=["no such"])
+        base = tmp_path / f"base{number}"
+        local = classified(folder, tmp_path / "out", base, **choices)
+        remote = classified(memory.url, "memory://shop/out", base, **choices)
+        expected = {
+            name: replace(
+                done,
+                model=done.model.replace(str(folder), memory.url),
+                detail=done.detail.replace(str(folder), memory.url),
+            )
+            for name, done in local.items()
+        }
+        assert remote == expected and len(local) >= 2
+    with pytest.raises(NotFoundError) as refused:
+        classified(memory.url, "memory://shop/out", tmp_path / "none", include=["no such"])
+    assert memory.url in str(refused.value)
 
 
 def test_results_in_the_same_folder_are_not_models(tmp_path: Path, memory: Store) -> None:
@@ -123,32 +136,26 @@ def test_results_in_the_same_folder_are_not_models(tmp_path: Path, memory: Store
     pico.write_checkpoint(folder / "m.safetensors")
     pico.write_checkpoint(folder / "m-erased.safetensors")
     fill(memory, folder)
-    with pytest.raises(
-        FileError, match=r"memory://shop/models/m\.safetensors would replace the model memory://"
-    ):
-        looked_at(memory.url, memory.url, tmp_path / "base")
+    with pytest.raises(FileError) as refused:
+        classified(memory.url, memory.url, tmp_path / "base")
+    for name in ("m.safetensors", "m-erased.safetensors"):
+        assert f"{memory.url}/{name}" in str(refused.value)
 
 
-def test_a_shadow_holds_the_header_and_no_weights(tmp_path: Path, memory: Store) -> None:
+def test_a_mirror_holds_the_header_and_no_weights(tmp_path: Path, memory: Store) -> None:
     tensors = {f"{'x' * 200}.{i}": torch.zeros(1) for i in range(4000)}
     save_file(tensors | {"large": torch.ones(500_000)}, tmp_path / "m.safetensors")
-    assert read_header(tmp_path / "m.safetensors").data_start > HEAD_BYTES, (
-        "its header takes two reads"
-    )
+    assert read_header(tmp_path / "m.safetensors").data_start > HEAD_BYTES, "two reads"
     memory.put(tmp_path / "m.safetensors", "m.safetensors")
     size = (tmp_path / "m.safetensors").stat().st_size
     memory.get_head("m.safetensors", size, tmp_path / "copy.safetensors")
-    ours, theirs = (
-        Checkpoint.open(tmp_path / "copy.safetensors"),
-        Checkpoint.open(tmp_path / "m.safetensors"),
-    )
-    assert ours.shapes == theirs.shapes and ours.size == theirs.size
-    assert not ours.read("large").any() and theirs.read("large").all()
+    mirrored = Checkpoint.open(tmp_path / "copy.safetensors")
+    model = Checkpoint.open(tmp_path / "m.safetensors")
+    assert mirrored.shapes == model.shapes and mirrored.size == model.size
+    assert not mirrored.read("large").any() and model.read("large").all()
 
 
-def test_models_with_the_same_text_encoder_are_told_from_others(
-    tmp_path: Path, memory: Store
-) -> None:
+def test_models_are_grouped_by_their_text_encoder(tmp_path: Path, memory: Store) -> None:
     content = mini.write_model(tmp_path / "a.safetensors")
     mini.write_model(tmp_path / "b.safetensors", seed=1)
     trained = {
@@ -156,18 +163,18 @@ def test_models_with_the_same_text_encoder_are_told_from_others(
         for key, value in content.items()
     }
     save_file(trained, tmp_path / "c.safetensors")
-    shadow = Shadow(tmp_path / "base", tmp_path, tmp_path / "out")
-    here = {
-        name: survey(tmp_path / f"{name}.safetensors", TextSetup(), shadow.read) for name in "abc"
+    mirror = HeaderMirror(tmp_path / "base", tmp_path, tmp_path / "out")
+    local = {
+        name: survey(tmp_path / f"{name}.safetensors", TextSetup(), mirror.read) for name in "abc"
     }
-    assert here["a"].encoder == here["b"].encoder != here["c"].encoder
-    assert here["a"].memory > 1e9 and here["a"].size == (tmp_path / "a.safetensors").stat().st_size
+    assert local["a"].encoder == local["b"].encoder != local["c"].encoder
+    assert local["a"].memory > 1e9
+    assert local["a"].size == (tmp_path / "a.safetensors").stat().st_size
     memory.put(tmp_path / "c.safetensors", "c.safetensors")
-    shadow = Shadow(tmp_path / "base", memory.url, tmp_path / "out")
-    shadow.fill(recursive=False)
-    assert survey(shadow.folder / "c.safetensors", TextSetup(), shadow.read) == here["c"], (
-        "bytes come from the store"
-    )
+    mirror = HeaderMirror(tmp_path / "base", memory.url, tmp_path / "out")
+    (model,) = mirror.find_models(OutputFiles(Path(), PRODUCTS))
+    remote = survey(model.path, TextSetup(), mirror.read, model.label)
+    assert remote == local["c"], "bytes come from the store"
 
 
 def test_a_file_that_cannot_be_read_is_its_own_failure(
@@ -176,27 +183,26 @@ def test_a_file_that_cannot_be_read_is_its_own_failure(
     for name in ("a", "b"):
         pico.write_checkpoint(tmp_path / f"{name}.safetensors")
         memory.put(tmp_path / f"{name}.safetensors", f"{name}.safetensors")
-    read = Store.read
+    cat_file = memory.fs.cat_file
 
-    def refuse(self: Store, inner: str, start: int, stop: int) -> bytes:
-        if inner == "a.safetensors":
-            raise self._fault(inner, PermissionError(13, "Access denied"))
-        return read(self, inner, start, stop)
+    def refuse(path: str, **limits: Any) -> bytes:
+        if path.endswith("a.safetensors"):
+            raise PermissionError(13, "Access denied")
+        return cat_file(path, **limits)
 
-    monkeypatch.setattr(Store, "read", refuse)
-    found = looked_at(memory.url, "memory://shop/out", tmp_path / "base")
-    assert found["b.safetensors"] == "ready"
-    assert (
-        found["a.safetensors"]
-        == "failed: Cannot read memory://shop/models/a.safetensors: Access denied."
-    )
+    monkeypatch.setattr(memory.fs, "cat_file", refuse)
+    found = classified(memory.url, "memory://shop/out", tmp_path / "base")
+    assert found["b.safetensors"].status == "ready"
+    failed = found["a.safetensors"]
+    assert (failed.status, failed.code) == ("failed", "permission")
+    assert failed.model == f"{memory.url}/a.safetensors" and failed.model in failed.detail
 
 
 def test_an_unknown_store_says_what_to_install() -> None:
-    with pytest.raises(FileError, match="Cannot open nosuch://x: "):
+    with pytest.raises(FileError, match="nosuch://x"):
         Store.open("nosuch://x")
     if importlib.util.find_spec("s3fs") is None:
-        with pytest.raises(MissingPackageError, match="Install s3fs"):
+        with pytest.raises(MissingPackageError, match="s3fs"):
             Store.open("s3://bucket/models")
 
 
@@ -219,24 +225,16 @@ def test_an_upload_that_breaks_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(memory.fs, "put_file", breaks)
-    with pytest.raises(FileError, match=r"Cannot write .*models/x: No space left"):
+    with pytest.raises(FileError, match="models/x") as refused:
         store.put(tmp_path / "new", "x")
+    assert error_code(refused.value) == "no-space"
     assert memory.fs.cat_file("/shop/models/x") == b"old" and list(memory.files()) == ["x"]
     assert (targets == ["/shop/models/x"]) == (protocol == "s3")
 
 
-def work(stored: StoredJob, **more: object) -> Work:
-    values: dict[str, object] = {
-        "threads": 1,
-        "scratch": None,
-        "caching": False,
-        "version": package_version(),
-    }
-    return Work(stored, TextSetup(), **(values | more))  # type: ignore[arg-type]
-
-
-def order(source: str, out: str, first: bool = True) -> Order:
-    return Order(Path(source).name, source, out, OutputFiles(Path(), PRODUCTS), first)
+def model_at(url: str, out: str) -> Candidate:
+    outputs = OutputFiles(Path(), PRODUCTS, url=out)
+    return Candidate(Path(), outputs, url.rpartition("/")[2], url)
 
 
 def contents(store: Store) -> dict[str, bytes]:
@@ -244,13 +242,10 @@ def contents(store: Store) -> dict[str, bytes]:
 
 
 def test_a_worker_does_what_the_local_batch_does(
-    tmp_path: Path,
-    memory: Store,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, memory: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From and to a store: the same bytes. The second model of an encoder encodes nothing; done
-    work is not redone.
+    """From and to a store, with the same number of threads: the same bytes. The second model of an
+    encoder encodes nothing; done work is not redone.
     """
     models, scratch, out = tmp_path / "in", tmp_path / "scratch", Store.open("memory://shop/out")
     models.mkdir()
@@ -259,60 +254,104 @@ def test_a_worker_does_what_the_local_batch_does(
     job = stored(tmp_path, monkeypatch, models / "a.safetensors")
     fill(memory, models)
     common = ["batch", "--recipe", str(tmp_path / "a-recipe.json"), "--in", str(models)]
-    assert main([*common, "--out", str(tmp_path / "local"), "--quiet"]) == 0
+    assert main([*common, "--out", str(tmp_path / "local"), "--quiet", "--threads", "1"]) == 0
 
-    first = work_on(order(f"{memory.url}/a.safetensors", out.url), work(job, scratch=scratch), None)
-    assert (first.done.status, first.done.model) == (
-        "cleaned",
-        f"{memory.url}/a.safetensors",
-    ), first.done.detail
-    assert first.done.facts is not None and first.done.facts["encoded"] > 0
-    assert first.done.facts["files"]["lora"] == f"{out.url}/a-eraser-lora.safetensors"
-    second = work_on(
-        order(f"{memory.url}/b.safetensors", out.url, False), work(job, scratch=scratch), first.rows
-    )
-    assert (
-        second.done.facts is not None and second.done.facts["encoded"] == 0 and second.rows is None
-    )
-    ours = contents(out)
-    theirs = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
-    assert ours.keys() == theirs.keys() and len(ours) == 8
-    assert all(ours[name] == theirs[name] for name in ours if not name.endswith(".html")), (
-        "reports tell the time"
-    )
+    worker = Worker(job, TextSetup(), scratch=scratch, caching=False)
+    first, second = (model_at(f"{memory.url}/{name}.safetensors", out.url) for name in "ab")
+    done, _, rows = worker.clean(first, None, True)
+    assert (done.status, done.model) == ("cleaned", first.url), done.detail
+    assert done.facts is not None and done.facts["encoded"] > 0
+    assert done.facts["files"]["lora"] == f"{out.url}/a-eraser-lora.safetensors"
+    done, _, no_rows = worker.clean(second, rows, False)
+    assert done.facts is not None and done.facts["encoded"] == 0 and no_rows is None
+    files = done.facts["files"]
+    remote = contents(out)
+    local = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
+    assert remote.keys() == local.keys() and len(remote) == 8
+    timed = {name for name in remote if name.endswith(".html")}
+    assert all(remote[name] == local[name] for name in remote.keys() - timed)
     assert not list(scratch.iterdir())
 
     out.fs.pipe_file("/shop/out/b-report.html", b"untouched")
-    again = work_on(order(f"{memory.url}/b.safetensors", out.url), work(job, scratch=scratch), None)
-    assert (again.done.status, again.done.detail) == ("skipped", "Already done.")
-    assert again.done.facts == {"files": second.done.facts["files"]}
+    done, _, _ = worker.clean(second, None, True)
+    assert done.status == "skipped" and done.facts is not None and done.facts["files"] == files
     assert contents(out)["b-report.html"] == b"untouched"
 
-    out.fs.rm("/shop/out/b-eraser-lora.safetensors")  # as if it had been killed between two uploads
+    out.fs.rm("/shop/out/b-eraser-lora.safetensors")  # as if killed between two uploads
     out.fs.rm("/shop/out/b-report.html")
-    completed = work_on(
-        order(f"{memory.url}/b.safetensors", out.url), work(job, scratch=scratch), None
-    )
-    assert completed.done.status == "cleaned" and any(
-        "cut short" in sentence for sentence in completed.notes
-    )
-    assert {
-        name for name, content in contents(out).items() if content == ours[name]
-    } >= ours.keys() - {"b-report.html"}
+    done, notes, _ = worker.clean(second, None, True)
+    assert done.status == "cleaned" and any("cut short" in sentence for sentence in notes)
+    completed = contents(out)
+    assert completed.keys() == remote.keys()
+    assert all(completed[name] == remote[name] for name in remote.keys() - {"b-report.html"})
 
 
-def test_what_goes_wrong_on_a_worker_is_said_with_the_url(
+def test_only_what_was_written_is_uploaded(
     tmp_path: Path, memory: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Earlier results are local only as headers: they must not come back as files with holes."""
+    mini.write_model(tmp_path / "a.safetensors")
+    job = stored(tmp_path, monkeypatch, tmp_path / "a.safetensors")
+    memory.put(tmp_path / "a.safetensors", "a.safetensors")
+    memory.fs.pipe_file("/shop/out/a-erased.safetensors", bytes(3_000_000))
+    model = model_at(f"{memory.url}/a.safetensors", "memory://shop/out")
+    model = replace(model, outputs=replace(model.outputs, products=("lora",)))
+    uploads: list[str] = []
+    put = Store.put
+    monkeypatch.setattr(
+        Store, "put", lambda self, path, inner: (uploads.append(inner), put(self, path, inner))
+    )
+    done, _, _ = Worker(job, TextSetup(), scratch=tmp_path / "s").clean(model, None, False)
+    assert done.status == "cleaned" and uploads == ["a-eraser-lora.safetensors"]
+
+
+@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def test_threads_change_the_last_digits_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    """The number of threads is that of the machine, so that is what two machines differ in."""
+    mini.write_model(tmp_path / "m.safetensors", family)
+    for threads in ("1", "2"):
+        monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path / f"cache{threads}"))
+        common = ["--concepts", mini.CONCEPTS, *mini.QUICK, "--quiet", "--threads", threads]
+        out = ["--save", "checkpoint,lora", "--out", str(tmp_path / threads)]
+        assert main(["erase", str(tmp_path / "m.safetensors"), *common, *out]) == 0
+    for name in ("m-erased.safetensors", "m-eraser-lora.safetensors"):
+        assert_same_result(tmp_path / "1" / name, tmp_path / "2" / name)
+
+
+def test_what_goes_wrong_on_a_worker_has_the_url(tmp_path: Path, memory: Store) -> None:
     (tmp_path / "bad.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not json at all!")
     memory.put(tmp_path / "bad.safetensors", "bad.safetensors")
-    url = f"{memory.url}/bad.safetensors"
-    found = work_on(order(url, "memory://shop/out"), work(JOB, scratch=tmp_path / "s"), None).done
-    assert found.detail.startswith(f"{url} cannot be used: ") and found.code == "file"
-    gone = work_on(order(f"{memory.url}/no.safetensors", "memory://shop/out"), work(JOB), None).done
-    assert (gone.detail, gone.code) == (f"There is no {memory.url}/no.safetensors.", "not-found")
-    other = work_on(order(url, "memory://shop/out"), work(JOB, version="0.0.1"), None).done
-    assert "install the same version on all machines" in other.detail and other.status == "failed"
+    pico.write_folder(tmp_path / "pipe")
+    (tmp_path / "pipe" / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"short")
+    fill(memory.subfolder("pipe"), tmp_path / "pipe")
+    worker = Worker(JOB, TextSetup(), scratch=tmp_path / "s")
+    inside = "pipe/unet/diffusion_pytorch_model.safetensors"
+    for name, culprit, code in (
+        ("bad.safetensors", "bad.safetensors", "file"),
+        ("no.safetensors", "no.safetensors", "not-found"),
+        ("pipe", inside, "file"),
+    ):
+        model = model_at(f"{memory.url}/{name}", "memory://shop/out")
+        done, _, _ = worker.clean(model, None, False)
+        assert (done.model, done.status, done.code) == (model.url, "failed", code)
+        assert f"{memory.url}/{culprit}" in done.detail and str(tmp_path) not in done.detail
+    done, _, _ = replace(worker, version="0.0.1").clean(model, None, False)
+    assert (done.status, done.code) == ("failed", "settings") and "0.0.1" in done.detail
+
+
+def test_a_result_in_the_way_has_the_url(
+    tmp_path: Path, memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pico.write_checkpoint(tmp_path / "m.safetensors")
+    memory.put(tmp_path / "m.safetensors", "m.safetensors")
+    memory.fs.pipe_file("/shop/out/m-erased.safetensors", b"something else")
+    model = model_at(f"{memory.url}/m.safetensors", "memory://shop/out")
+    done, _, _ = Worker(JOB, TextSetup(), scratch=tmp_path / "s").clean(model, None, False)
+    assert (done.status, done.code) == ("failed", "exists")
+    assert "memory://shop/out/m-erased.safetensors" in done.detail
+    assert str(tmp_path) not in done.detail
 
 
 def test_rows_from_elsewhere_come_first_and_are_not_shared_again(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +25,9 @@ from safetensors.torch import save_file
 
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.fleet.scheduler import TRIES
+from speed_erase.speed_ops.errors import MissingPackageError, SettingsError
+from speed_erase.speed_ops.fleet.ray_session import START_ATTEMPTS, connected
+from speed_erase.speed_ops.fleet.scheduler import MAX_DEATHS
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.recipe import recipe_of
 from speed_erase.speed_ops.text.concept_list import parse_concepts
@@ -68,6 +71,12 @@ _SYSTEM |= {"worker_niceness": 0}
 """A node counts as dead after two seconds without a sign of life; a busy machine does not put its
 workers last.
 """
+SMALL = {
+    "num_cpus": 1,
+    "memory": 4 * 10**9,
+    "object_store_memory": 100 * 2**20,
+    "include_dashboard": False,
+}
 
 
 @pytest.fixture
@@ -100,51 +109,38 @@ def started(start: Callable[[], Any]) -> Any:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A head with one processor; on this machine alone, small, without dashboard and without
-    reports of usage.
-    """
+def watched(tmp_path: Path) -> str:
+    """PYTHONPATH for processes that use this tree, and that are watched."""
     (tmp_path / "watch").mkdir()
     script = pico.standalone(_WATCH.replace("{log!r}", repr(str(tmp_path / "written"))))
     (tmp_path / "watch" / "sitecustomize.py").write_text(script)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "watch"))
+    return str(tmp_path / "watch")
+
+
+@pytest.fixture
+def cluster(watched: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head with one processor; on this machine alone, small, without dashboard and without
+    reports of usage.
+    """
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     from ray.cluster_utils import Cluster
 
-    small = {
-        "num_cpus": 1,
-        "memory": 4 * 10**9,
-        "object_store_memory": 100 * 2**20,
-        "include_dashboard": False,
-    }
-    head = {**small, "node_ip_address": HOST, "_system_config": _SYSTEM}
+    head = {**SMALL, "node_ip_address": HOST, "_system_config": _SYSTEM}
     before = signal.getsignal(signal.SIGTERM)
-    found = started(lambda: Cluster(initialize_head=True, head_node_args=head))
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", watched)
+        nodes = started(lambda: Cluster(initialize_head=True, head_node_args=head))
     signal.signal(signal.SIGTERM, before)  # Ray takes it for itself, for good
-    monkeypatch.delenv("PYTHONPATH")
-    found.small = small
-    found.watch = str(tmp_path / "watch")
     try:
-        yield found
+        yield nodes
     finally:
-        found.shutdown()
+        nodes.shutdown()
 
 
-def batch(studio: Path, *more: str) -> list[str]:
-    recipe, inside, out = (str(studio / name) for name in ("a-recipe.json", "in", "out"))
-    return [
-        "batch",
-        "--recipe",
-        recipe,
-        "--in",
-        inside,
-        "--out",
-        out,
-        "--save",
-        "checkpoint,lora",
-        *more,
-    ]
+def batch(studio: Path, *more: str, out: str = "out") -> list[str]:
+    recipe, source = str(studio / "a-recipe.json"), str(studio / "in")
+    common = ["--recipe", recipe, "--in", source, "--out", str(studio / out)]
+    return ["batch", *common, "--save", "checkpoint,lora", *more]
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
@@ -158,12 +154,12 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 @pytest.mark.fleet
 @pytest.mark.slow
 @pico.posix
-def test_a_node_dies_and_nothing_is_lost_or_done_twice(studio: Path, cluster: Any) -> None:
+def test_a_node_dies_and_nothing_is_lost_or_done_twice(
+    studio: Path, watched: str, cluster: Any
+) -> None:
     doomed = studio / "doomed"
-    variables = {"FLEET_DOOMED": str(doomed), "PYTHONPATH": cluster.watch}
-    node = started(
-        lambda: cluster.add_node(**cluster.small, node_ip_address=HOST, env_vars=variables)
-    )
+    variables = {"FLEET_DOOMED": str(doomed), "PYTHONPATH": watched}
+    node = started(lambda: cluster.add_node(**SMALL, node_ip_address=HOST, env_vars=variables))
     # Without the cache, or rows would reach the others through the disk that these machines share.
     command = batch(studio, "--on", "ray", "--address", cluster.address, "--no-cache", "--json")
     driver = subprocess.Popen(
@@ -172,31 +168,25 @@ def test_a_node_dies_and_nothing_is_lost_or_done_twice(studio: Path, cluster: An
     try:
         wait_for(doomed, driver)
         cluster.remove_node(node, allow_graceful=False)
-        said, errors = driver.communicate(timeout=LONG)
+        output, errors = driver.communicate(timeout=LONG)
     finally:
         driver.kill()
     assert driver.returncode == 1, errors
-    models = {Path(one["model"]).stem: one for one in json.loads(said)["models"]}
+    models = {Path(model["model"]).stem: model for model in json.loads(output)["models"]}
     killer = models.pop("killer")
-    assert killer["status"] == "failed" and f"Its worker died {TRIES} times" in killer["detail"]
-    assert {name: one["status"] for name, one in models.items()} == dict.fromkeys(
-        MODELS[:-1], "cleaned"
-    )
+    assert (killer["status"], killer["error"]["code"]) == ("failed", "unexpected")
+    statuses = {name: model["status"] for name, model in models.items()}
+    assert statuses == dict.fromkeys(MODELS[:-1], "cleaned")
     assert models["other"]["encoded"] > 0, "each text encoder is encoded once"
     assert sorted(bool(models[name]["encoded"]) for name in "ab") == [False, True]
 
     names = [f"{name}{end}.safetensors" for name in models for end in ("-erased", "-eraser-lora")]
     written = studio / "written"
     assert Counter(written.read_text().split()) == Counter(names), "each file is written once"
-    assert {path.name for path in (studio / "out").iterdir()} == {
-        *names,
-        "fleet-ledger.jsonl",
-    }, "nothing half done"
+    results = {path.name for path in (studio / "out").iterdir()}
+    assert results == {*names, "fleet-ledger.jsonl"}, "nothing half done"
     (studio / "in" / "killer.safetensors").unlink()
-    assert (
-        main([*batch(studio, "--quiet")[:6], str(studio / "local"), *batch(studio, "--quiet")[7:]])
-        == 0
-    )
+    assert main(batch(studio, "--quiet", "--threads", "1", out="local")) == 0
     for name in names:
         assert (studio / "out" / name).read_bytes() == (studio / "local" / name).read_bytes(), name
 
@@ -206,23 +196,18 @@ def test_a_node_dies_and_nothing_is_lost_or_done_twice(studio: Path, cluster: An
         for entry in map(json.loads, ledger.read_text().splitlines())
     }
     assert lines.keys() == set(MODELS) and lines["killer"]["status"] == "failed"
-    assert sorted(entry["attempts"] for entry in lines.values()) == [
-        1,
-        1,
-        2,
-        TRIES,
-    ], "the lost one, and the killer"
+    attempts = {name: entry["attempts"] for name, entry in lines.items()}
+    assert attempts.pop("killer") == MAX_DEATHS
+    assert sorted(attempts.values()) == [1, 1, 2], "the one of the lost machine"
 
     # A second run does what is missing alone: here the report about one model, which a kill kept
     # out of the ledger.
     ledger.write_bytes(ledger.read_bytes()[:-20])
-    before, stamps = (
-        written.read_text(),
-        {name: (studio / "out" / name).stat().st_mtime_ns for name in names},
-    )
+    before = written.read_text()
+    stamps = {name: (studio / "out" / name).stat().st_mtime_ns for name in names}
     again = mini.run(*command, timeout=LONG)
     assert again.returncode == 0, again.stderr
-    assert {one["detail"] for one in json.loads(again.stdout)["models"]} == {"Already done."}
+    assert {model["status"] for model in json.loads(again.stdout)["models"]} == {"skipped"}
     assert written.read_text() == before
     assert {name: (studio / "out" / name).stat().st_mtime_ns for name in names} == stamps
 
@@ -230,66 +215,41 @@ def test_a_node_dies_and_nothing_is_lost_or_done_twice(studio: Path, cluster: An
 @pytest.mark.fleet
 @pytest.mark.slow
 @pico.posix
-def test_one_is_started_where_there_is_none_and_stops_when_asked(studio: Path) -> None:
+def test_one_is_started_where_there_is_none_and_stops_when_asked(
+    studio: Path, watched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On this machine alone, from and to URLs. What was done before the signal is not done
     again.
     """
-    places = (
-        "--in",
-        f"file://{studio / 'in'}",
-        "--out",
-        f"file://{studio / 'out'}",
-        "--scratch",
-        studio / "scratch",
-    )
-    ledger, more = (
-        studio / "ledger.jsonl",
-        (
-            "--on",
-            "ray",
-            "--jobs",
-            "1",
-            "--json-lines",
-            "--save",
-            "lora",
-        ),
-    )
-    command = (
-        "batch",
-        "--recipe",
-        studio / "a-recipe.json",
-        *places,
-        "--ledger",
-        ledger,
-        "--include",
-        "[abo]*",
-        *more,
-    )
+    monkeypatch.setenv("PYTHONPATH", watched)
+    source, out = (f"file://{studio / name}" for name in ("in", "out"))
+    command = ["batch", "--recipe", studio / "a-recipe.json", "--in", source, "--out", out]
+    command += ["--scratch", studio / "scratch", "--ledger", studio / "ledger.jsonl"]
+    command += ["--include", "[abo]*", "--on", "ray", "--jobs", "1", "--json-lines"]
+    command += ["--save", "lora"]
     driver = subprocess.Popen(
         mini.command(*command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         wait_for(studio / "out" / "a-eraser-lora.safetensors", driver)
         driver.terminate()
-        said = driver.communicate(timeout=LONG)
+        output = driver.communicate(timeout=LONG)
     finally:
         driver.kill()
-    assert driver.returncode == 128 + signal.SIGTERM, said
+    assert driver.returncode == 128 + signal.SIGTERM, output
     early = {path.name: path.stat().st_mtime_ns for path in (studio / "out").iterdir()}
-    whole = {f"{name}-eraser-lora.safetensors" for name in ("a", "b", "other")}
-    assert early.keys() < whole and not list((studio / "scratch").iterdir()), (
-        "nothing half done, no scratch left"
-    )
+    names = {f"{name}-eraser-lora.safetensors" for name in ("a", "b", "other")}
+    assert early.keys() < names, "nothing half done"
+    assert not list((studio / "scratch").iterdir()), "no scratch left"
 
-    found = mini.run(*command, timeout=LONG)
-    assert found.returncode == 0, found.stderr
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
-    assert lines[-1]["failed"] == 0 and lines[-1]["cleaned"] == len(whole) - len(early)
-    assert all(
-        file.startswith("file://") for line in lines[:-1] for file in line.get("files", {}).values()
-    )
+    again = mini.run(*command, timeout=LONG)
+    assert again.returncode == 0, again.stderr
+    *lines, total = map(json.loads, again.stdout.splitlines())
+    assert total["failed"] == 0 and total["cleaned"] == len(names) - len(early)
+    files = [file for line in lines for file in line.get("files", {}).values()]
+    assert files and all(file.startswith(out) for file in files)
     now = {path.name: path.stat().st_mtime_ns for path in (studio / "out").iterdir()}
-    assert now.keys() == whole and {name: now[name] for name in early} == early
+    assert now.keys() == names and {name: now[name] for name in early} == early
 
 
 def test_a_dry_run_needs_no_cluster_and_writes_nothing(
@@ -303,30 +263,21 @@ def test_a_dry_run_needs_no_cluster_and_writes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "flag"),
     [
-        (["--address", "auto"], "--address needs --on ray."),
-        (["--in", "s3://bucket/x"], "URLs need --on ray"),
-        (["--on", "ray", "--out", "s3://bucket/x"], "give --ledger FILE"),
-        (["--on", "ray", "--device", "cuda:1"], "Ray chooses which"),
-        (["--on", "ray", "--threads", "0"], "--threads is 0"),
-        (["--on", "ray", "--jobs", "0"], "--jobs is 0"),
+        (["--address", "auto"], "--address"),
+        (["--in", "s3://bucket/x"], "--on"),
+        (["--on", "ray", "--out", "s3://bucket/x"], "--ledger"),
+        (["--on", "ray", "--device", "cuda:1"], "--device"),
+        (["--on", "ray", "--threads", "0"], "--threads"),
+        (["--on", "ray", "--jobs", "0"], "--jobs"),
     ],
 )
 def test_bad_usage_is_answered_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], flag: str
 ) -> None:
-    common = [
-        "batch",
-        "--recipe",
-        str(tmp_path / "no.json"),
-        "--in",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    assert main([*common, *more]) == 2
-    assert said in capsys.readouterr().err
+    assert main([*batch(tmp_path), *more]) == 2
+    assert flag in capsys.readouterr().err
 
 
 def test_without_ray_it_says_what_to_install(
@@ -334,11 +285,8 @@ def test_without_ray_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(batch(studio, "--on", "ray", "--json")) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert (
-        said["error"]["code"] == "missing-package"
-        and "speed-erase[fleet]" in said["error"]["message"]
-    )
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "missing-package" and "speed-erase[fleet]" in error["message"]
 
 
 @pytest.mark.parametrize("address", ["ray://127.0.0.1:{}", "127.0.0.1:{}"])
@@ -348,49 +296,75 @@ def test_a_cluster_that_does_not_answer_is_named(
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))  # whose `init` would try for minutes
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        where = address.format(free.getsockname()[1])
-    assert main(batch(studio, "--on", "ray", "--address", where, "--json")) == 1
-    said = json.loads(capsys.readouterr().out)["error"]
-    assert said["code"] == "settings" and said["message"].startswith(
-        f"Cannot reach a Ray cluster at {where}: "
-    )
+        address = address.format(free.getsockname()[1])
+    assert main(batch(studio, "--on", "ray", "--address", address, "--json")) == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "settings" and address in error["message"]
 
 
-@pytest.mark.parametrize("slow", [TRIES - 1, TRIES])
+@pytest.mark.parametrize("timeouts", [START_ATTEMPTS - 1, START_ATTEMPTS])
 def test_a_cluster_of_a_busy_machine_may_be_slow_to_start(
-    monkeypatch: pytest.MonkeyPatch, slow: int
+    monkeypatch: pytest.MonkeyPatch, timeouts: int
 ) -> None:
-    from speed_erase.speed_ops.errors import SettingsError
-    from speed_erase.speed_ops.fleet.scheduler import Cluster, connected
+    calls = []
 
-    asked = []
-
-    def init(**how: object) -> None:
-        asked.append(how)
-        if len(asked) <= slow:
+    def init(**options: object) -> None:
+        calls.append(options)
+        if len(calls) <= timeouts:
             raise Exception("The current node timed out during startup.")
 
     ray = ModuleType("ray")
     ray.init, ray.shutdown = init, lambda: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ray", ray)
-    if slow < TRIES:
-        with connected(Cluster()) as found:
-            assert found is ray and len(asked) == TRIES
+    if timeouts < START_ATTEMPTS:
+        with connected() as (module, _):
+            assert module is ray and len(calls) == START_ATTEMPTS
     else:
-        with (
-            pytest.raises(SettingsError, match=r"a Ray cluster on this machine: .*timed out"),
-            connected(Cluster()),
-        ):
+        with pytest.raises(SettingsError, match="timed out"), connected():
             pass
+
+
+def test_signals_wait_until_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray installs handlers of its own, and loses what they raise."""
+    ray = ModuleType("ray")
+    ray.init = lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN)  # type: ignore[attr-defined]
+    ray.shutdown = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with connected() as (_, raise_pending):
+            raise_pending()
+            signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt):
+                raise_pending()
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_ray_prints_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray = ModuleType("ray")
+    ray.init = lambda **options: None  # type: ignore[attr-defined]
+    ray.shutdown = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with connected():
+        thread = threading.Thread(target=print, args=["news"], name="ray_listen")
+        thread.start()
+        thread.join()
+        print("result", flush=True)
+    assert capsys.readouterr() == ("result\n", "news\n")
 
 
 def test_no_usage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray does so unless it is told not to."""
-    from speed_erase.speed_ops.errors import MissingPackageError
-    from speed_erase.speed_ops.fleet.scheduler import Cluster, connected
-
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
-    with pytest.raises(MissingPackageError), connected(Cluster()):
+    with pytest.raises(MissingPackageError), connected():
         pass
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
