@@ -1,4 +1,8 @@
-"""The nodes, in the order in which a graph uses them."""
+"""The nodes, in the order in which a graph uses them.
+
+ComfyUI imports this when it starts, so a node's module imports only what its schema needs.
+Everything else is imported when the node runs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from typing import Any
 
 from comfy_api.latest import ComfyExtension, io
 
-from ..speed_ops.demo.demo import place_among
 from .concept_list import ConceptListNode, check, suggest
 from .host.paths import checkpoint_folder
 from .host.routes import Answer, serve
@@ -40,12 +43,19 @@ NODES: list[type[io.ComfyNode]] = [
 ]
 
 
-def place_demo(asked: dict[str, Any]) -> dict[str, Any]:
-    """Puts the model that comes with the package among the checkpoints; the screen asks the user
-    first.
-    """
+def place_demo(question: dict[str, Any]) -> dict[str, Any]:
+    """Puts the model that comes with the package among the checkpoints, after the user agreed."""
+    from ..speed_ops.demo.demo import place_among
+
     path, new = place_among(checkpoint_folder())
     return {"name": path.name, "new": new}
+
+
+def write_report(question: dict[str, Any]) -> dict[str, Any]:
+    """Writes the page of a run of SPEED Erase and says where `/view` finds it."""
+    from .report_page import write_page
+
+    return write_page(question)
 
 
 ANSWERS: dict[str, Answer] = {
@@ -53,6 +63,7 @@ ANSWERS: dict[str, Answer] = {
     "concepts/suggest": suggest,
     "retain/look": look,
     "demo/place": place_demo,
+    "report/write": write_report,
 }
 """What the screen may ask, below `/speed/`."""
 
@@ -61,6 +72,6 @@ class SpeedExtension(ComfyExtension):
     """What ComfyUI asks for when it loads the package."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        """All nodes; what their screens ask is answered from here on, too."""
+        """All nodes. From here on the questions of their screens are answered."""
         serve(ANSWERS)
         return NODES

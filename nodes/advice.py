@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
 from ..speed_ops.errors import SpeedError
+
+Result = TypeVar("Result")
 
 ADVICE = {
     "allow-overwriting": "Or turn overwrite on.",
@@ -11,7 +17,17 @@ ADVICE = {
 """Key of an advice in `data["advice"]` -> the sentence that is added."""
 
 
-def advised(fault: SpeedError) -> SpeedError:
-    """The fault with the advice that goes with it."""
-    advice = ADVICE.get(str(fault.data.get("advice", "")))
-    return type(fault)(f"{fault} {advice}") if advice else fault
+def with_advice(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Adds advice to the errors of a function."""
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except SpeedError as error:
+            advice = ADVICE.get(str(error.data.get("advice", "")))
+            if advice is None:
+                raise
+            raise type(error)(f"{error} {advice}") from error
+
+    return wrapped

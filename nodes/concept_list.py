@@ -18,16 +18,15 @@ from ..speed_ops.text.concept_list import (
 from ..speed_ops.text.kinds import KINDS, kind_of
 from ..speed_ops.text.names import WordIndex, invisible_note, quoted, words_of
 from ..speed_ops.text.retain_set import builtin_retain
-from .host.paths import NONE, input_file, list_names, state_of
-from .host.text import too_long
+from .host.paths import NONE, input_file, input_state, list_names
 from .retain_set_loader import set_of_widgets
-from .sockets import CATEGORY, ConceptsSocket, found_by
+from .sockets import CATEGORY, ConceptsSocket, search_aliases
 
 _ABSENT: Any = object()
 
 
 class ConceptListNode(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -35,7 +34,7 @@ class ConceptListNode(io.ComfyNode):
             node_id="ConceptList",
             display_name="Concept List",
             category=CATEGORY,
-            **found_by("artist", "style", "character", "name list"),
+            **search_aliases("artist", "style", "character", "name list"),
             description=(
                 "Names to erase, one per line: 'name', 'name -> anchor', 'name | alias -> anchor ||"
                 " kind'."
@@ -87,94 +86,109 @@ class ConceptListNode(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, text=None, kind="style", file=NONE, concepts=_ABSENT) -> bool | str:
+    def validate_inputs(
+        cls,
+        text: str | None = None,
+        kind: str | None = "style",
+        file: str | None = NONE,
+        concepts: Any = _ABSENT,
+    ) -> bool | str:
         try:
-            found = read_list(text or "", kind or "style", file)
+            listed = read_list(text or "", kind or "style", file)
         except SpeedError as error:
             return str(error)
-        if text is None or concepts is not _ABSENT or len(found):
+        if text is None or concepts is not _ABSENT or len(listed):
             return True
-        return "There is nothing to erase: write one name per line, or choose a list file."
+        return NOTHING_TO_ERASE
 
     @classmethod
-    def fingerprint_inputs(cls, text=None, kind=None, file=NONE, concepts=None) -> str:
-        return f"{text}\0{kind}\0{file}\0{state_of(input_file(file)) if file not in (None, NONE) else ''}"
+    def fingerprint_inputs(
+        cls,
+        text: str | None = None,
+        kind: str | None = None,
+        file: str | None = NONE,
+        concepts: Any = None,
+    ) -> str:
+        return f"{text}\0{kind}\0{file}\0{input_state(file)}"
 
     @classmethod
-    def execute(cls, text, kind, file=NONE, concepts=None) -> io.NodeOutput:
+    def execute(
+        cls, text: str, kind: str, file: str = NONE, concepts: ConceptList | None = None
+    ) -> io.NodeOutput:
         total = (concepts or ConceptList()) + read_list(text, kind, file)
         if not len(total):
-            raise InputError(
-                "There is nothing to erase: write one name per line, or choose a list file."
-            )
-        return io.NodeOutput(
-            total, "\n".join([total.as_text(), *(f"# {note}" for note in total.notes)])
-        )
+            raise InputError(NOTHING_TO_ERASE)
+        notes = [f"# {note}" for note in total.notes]
+        return io.NodeOutput(total, "\n".join([total.as_text(), *notes]))
+
+
+NOTHING_TO_ERASE = "There is nothing to erase: write one name per line, or choose a list file."
 
 
 def read_list(text: str, kind: str, file: str | None) -> ConceptList:
-    """The typed concepts and those of the file."""
+    """The typed concepts and those of the file.
+
+    Args:
+        text: One concept per line.
+        kind: The kind of concepts without a kind of their own.
+        file: A list in the input folder, or `none`.
+    """
     typed = parse_concepts(text, kind)
-    return typed if file in (None, NONE) else typed + read_concepts(input_file(file), kind)
+    return typed if file in (None, "", NONE) else typed + read_concepts(input_file(file), kind)
 
 
-SUGGESTED = 12
-"""Names offered at a time."""
-NAMED = 3
-"""Names mentioned in one sentence."""
+MAX_SUGGESTIONS = 12
+MAX_NAMES_IN_SENTENCE = 3
 
 
-def check(asked: dict[str, Any]) -> dict[str, Any]:
+def check(question: dict[str, Any]) -> dict[str, Any]:
     """What a run would say about every line of a list that is being written."""
-    text, kind = str(asked.get("text", "")), str(asked.get("kind", "style"))
-    lines = read_lines(text, kind)
-    good = [one.concept for one in lines if one.concept is not None and not one.problem]
+    kind = str(question.get("kind", "style"))
+    lines = read_lines(str(question.get("text", "")), kind)
+    concepts = [line.concept for line in lines if line.concept is not None and not line.problem]
     notes: list[str] = []
     try:
-        total = ConceptList(tuple(good))
-        other = asked.get("file")
-        total = (
-            total
-            if other in (None, "", NONE)
-            else total + read_concepts(input_file(str(other)), kind)
-        )
-        notes += total.notes
+        from_file = read_list("", kind, question.get("file"))
+        notes += (ConceptList(tuple(concepts)) + from_file).notes
     except SpeedError as error:
         notes.append(str(error))
-    kept = _kept_that_fall(good, asked.get("retain"))
+    dropped = _dropped_names(concepts, question.get("retain"))
     return {
-        "lines": [_shown(one.line, one.concept, one.problem, kept) for one in lines],
+        "lines": [_line_answer(line.line, line.concept, line.problem, dropped) for line in lines],
         "notes": notes,
     }
 
 
-def _kept_that_fall(concepts: list[Concept], widgets: Any) -> dict[str, list[str]]:
-    """Target or alias -> names of the wired retain set that contain it and so are not kept."""
-    found: dict[str, list[str]] = {}
+def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]]:
+    """{target or alias: names of the wired retain set that contain it and so are not kept}."""
+    if not isinstance(widgets, dict):
+        return {}
     try:
-        names = set_of_widgets(widgets).names if isinstance(widgets, dict) else ()
+        names = set_of_widgets(widgets).names
     except SpeedError:
-        return found  # the other node says what is wrong with its list
+        return {}  # the other node shows what is wrong with its list
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
+    dropped: dict[str, list[str]] = {}
     for name in names:
         if (phrase := index.match(name)) is not None:
-            found.setdefault(phrase, []).append(name)
-    return found
+            dropped.setdefault(phrase, []).append(name)
+    return dropped
 
 
-def _shown(
-    line: int, concept: Concept | None, problem: str, kept: dict[str, list[str]]
+def _line_answer(
+    line: int, concept: Concept | None, problem: str, dropped: dict[str, list[str]]
 ) -> dict[str, Any]:
+    from .host.text import too_long
+
     if concept is None:
         return {"line": line, "problem": problem}
-    fallen = [name for phrase in concept.phrases for name in kept.get(phrase, ())]
     notes = [invisible_note(concept.cleaned)] if concept.cleaned else []
-    if fallen:
-        listed = ", ".join(map(quoted, fallen[:NAMED])) + (
-            " and others" if len(fallen) > NAMED else ""
-        )
-        notes.append(f"It is inside kept names, which are therefore not kept: {listed}.")
-    # T5 takes more
+    names = [name for phrase in concept.phrases for name in dropped.get(phrase, ())]
+    if names:
+        listed = ", ".join(map(quoted, names[:MAX_NAMES_IN_SENTENCE]))
+        more = " and others" if len(names) > MAX_NAMES_IN_SENTENCE else ""
+        notes.append(f"It is inside kept names, which are therefore not kept: {listed}{more}.")
+    # Only a note, because T5 takes more tokens than CLIP.
     notes += [sentence for phrase in concept.phrases if (sentence := too_long(phrase))]
     return {
         "line": line,
@@ -187,27 +201,27 @@ def _shown(
     }
 
 
-def suggest(asked: dict[str, Any]) -> dict[str, Any]:
-    """Names that begin as the user does: of the built-in lists for the kind, then of the user's own
-    files.
+def suggest(question: dict[str, Any]) -> dict[str, Any]:
+    """Names that begin like the typed words, first from the built-in lists for the kind, then from
+    the user's own files.
     """
-    written, kind = words_of(str(asked.get("text", ""))), str(asked.get("kind", "style"))
-    found: dict[str, None] = {}
-    for name in _all_names(kind) if written else ():
+    typed, kind = words_of(str(question.get("text", ""))), str(question.get("kind", "style"))
+    matches: dict[str, None] = {}
+    for name in _all_names(kind) if typed else ():
         words = words_of(name)
-        if all(any(word.startswith(part) for word in words) for part in written):
-            found.setdefault(name)
-        if len(found) == SUGGESTED:
+        if all(any(word.startswith(start) for word in words) for start in typed):
+            matches.setdefault(name)
+        if len(matches) == MAX_SUGGESTIONS:
             break
-    return {"names": list(found)}
+    return {"names": list(matches)}
 
 
 def _all_names(kind: str) -> Iterator[str]:
     for name in kind_of(kind).retain_sets:
-        if name != "scenes":  # whole prompts, which nobody erases
+        if name != "scenes":  # whole prompts, not names
             yield from builtin_retain(name).names
     for file in list_names(".txt", ".csv", ".tsv")[1:]:
         try:
             yield from (concept.target for concept in read_concepts(input_file(file), kind))
         except SpeedError:
-            continue  # a file that is no list of concepts offers nothing
+            continue  # a file that is not a list of concepts

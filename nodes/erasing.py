@@ -1,105 +1,79 @@
-"""From sockets to an erased MODEL: the engine between ComfyUI's text encoder and ComfyUI's
-patches.
+"""From sockets to an erased MODEL: the engine between ComfyUI's text encoder and ComfyUI's patches.
+
+    SPEED Erase, SPEED Apply Recipe -> `erase_output` -> `run_erase` -> engine -> `apply_erasure`
+
+This module loads the engine, so the nodes import it when they run.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from ..speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
-from ..speed_ops.engine.rows import Rows
-from ..speed_ops.engine.settings import EraseSettings
-from ..speed_ops.erase import erase as erase_job
+from ..speed_ops.erase import erase
 from ..speed_ops.erasure import Erasure
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.inputs import TOKENS
 from ..speed_ops.job import Job, check_strength
-from ..speed_ops.model import EditableModel
 from ..speed_ops.recipe import recipe_of
 from ..speed_ops.strength import at_strength
-from ..speed_ops.text.concept_list import Concept
 from .host.patching import rounding_note, with_edits
-from .host.progress import HostProgress, outside_inference_mode, stoppable
-from .host.public_text import WiredText, open_inversions, open_text
-from .host.weights import open_model
+from .host.progress import outside_inference_mode, stoppable
 from .previous_erasures import held_rows, notes_on, remember
+from .wiring import Wired, wire
 
-_KEPT = 4
-_erased: OrderedDict[str, Erasure] = OrderedDict()
-"""The last few outcomes by content of everything they depend on: changing only the strength
-computes no edit again.
+if TYPE_CHECKING:
+    from ..speed_ops.engine.rows import Rows
+    from ..speed_ops.model import EditableModel
+
+_RECENT = 4
+_recent: OrderedDict[str, Erasure] = OrderedDict()
+"""The last erasures by a hash of everything they depend on: a change of the strength alone computes
+no edit again.
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Wired:
-    """MODEL and CLIP, checked against each other."""
-
-    model: EditableModel
-    encoder: WiredText
-    reader: CachedEncoder
-    cache: EmbeddingCache
-    progress: HostProgress
+def ram_usage(erasure: Erasure) -> int:
+    """Bytes held by an erasure."""
+    return sum(edit.up.nbytes + edit.down.nbytes for edit in erasure.edits.values())
 
 
-@contextmanager
-def wire(
-    model: Any,
-    clip: Any,
-    settings: EraseSettings,
-    concepts: Sequence[Concept] = (),
-    hidden: Any = None,
-) -> Iterator[Wired]:
-    """Opens both for reading; a model of another family or a CLIP of another model is refused here.
-
-    So is a concept that names a textual inversion which is not there. `hidden`: those inputs of the
-    node that shows how far the work is.
-    """
-    progress = HostProgress(hidden)
-    progress("fingerprint", 0, 1)
-    host = open_model(model, settings.layers)
-    encoder = open_text(clip, host.architecture)
-    inversions = open_inversions(clip, host.architecture)
-    inversions.check(name for concept in concepts for name in (*concept.phrases, concept.anchor))
-    cache = EmbeddingCache()
-    try:
-        yield Wired(
-            host,
-            encoder,
-            CachedEncoder(encoder, cache, host.push, inversions.stored_as),
-            cache,
-            progress,
-        )
-    finally:
-        encoder.close()
+# ComfyUI's cache calls this method of node outputs when memory runs short.
+Erasure.get_ram_usage = ram_usage  # type: ignore[attr-defined]
 
 
 @outside_inference_mode
-def erase(
+def run_erase(
     model: Any, clip: Any, job: Job, strength: float, hidden: Any = None
 ) -> tuple[Any, Erasure]:
-    """The erased clone and what is known about it, at the strength that is used."""
+    """The erased clone and its erasure at the given strength.
+
+    Args:
+        model: ComfyUI's MODEL.
+        clip: ComfyUI's CLIP.
+        job: What to erase and how.
+        strength: Factor on the edit.
+        hidden: Hidden inputs of the node that shows progress.
+    """
     strength = check_strength(strength)
     recipe = recipe_of(job, strength=strength, clip_skip=clip.layer_idx)
     recipe.check_size()
     with wire(model, clip, job.settings, job.concepts, hidden) as wired:
         held = held_rows(model, job.concepts, wired.reader, wired.model, wired.progress)
         base = _base_hash(wired.model, job.settings.pooled)
-        outcome, again = _erase_once(wired, job, held, base)
-        outcome = at_strength(outcome, strength, wired.model, wired.progress)
-    notes = [*outcome.notes, *notes_on(model, held.get(TOKENS))]
-    notes += ["The edit was not computed again: only the strength changed."] if again else []
-    unread = [
-        n for n, layers in wired.model.inputs.items() if layers and not wired.reader.width_of(n)
-    ]
+        erasure, is_recent = _erase_once(wired, job, held, base)
+        erasure = at_strength(erasure, strength, wired.model, wired.progress)
+    notes = [*erasure.notes, *notes_on(model, held.get(TOKENS))]
+    if is_recent:
+        notes.append("The edit was not computed again: only the strength changed.")
+    inputs = wired.model.inputs
+    unread = [name for name in inputs if inputs[name] and not wired.reader.width_of(name)]
     if job.settings.pooled and unread:
         notes.append("The pooled path stays unedited: no CLIP that makes pooled text is wired in.")
-    notes += [rounding_note(model, outcome.edits), *wired.encoder.notes, wired.cache.problem]
+    notes += [rounding_note(model, erasure.edits), *wired.encoder.notes, wired.cache.problem]
     notes += [wired.model.architecture.note]
     recipe = replace(
         recipe,
@@ -107,63 +81,61 @@ def erase(
         base_hash=f"layers:{base}",
         encoder_hash=wired.encoder.fingerprint,
     )
-    outcome = replace(outcome, recipe=recipe, notes=tuple(filter(None, notes)))
-    return apply(model, outcome), outcome
+    erasure = replace(erasure, recipe=recipe, notes=tuple(filter(None, notes)))
+    return apply_erasure(model, erasure), erasure
 
 
 @outside_inference_mode
-def apply(model: Any, outcome: Erasure) -> Any:
-    """A clone with the erasure on it, which remembers what was erased; strength 0 is the model
+def apply_erasure(model: Any, erasure: Erasure) -> Any:
+    """A clone with the erasure on it, which remembers what was erased; at strength 0 the model
     itself.
     """
-    if outcome.strength == 0:
+    if erasure.strength == 0:
         return model
-    clone = with_edits(model, outcome.edits, outcome.strength)
-    remember(clone, model, outcome)
+    clone = with_edits(model, erasure.edits, erasure.strength)
+    remember(clone, model, erasure)
     return clone
 
 
 def _erase_once(
     wired: Wired, job: Job, held: Mapping[str, Rows], base: str
 ) -> tuple[Erasure, bool]:
+    """The erasure at strength 1, and whether it is one of the last few."""
     key = _job_key(wired, job, held, base)
-    if key in _erased:
-        _erased.move_to_end(key)
-        return _erased[key], True
+    if key in _recent:
+        _recent.move_to_end(key)
+        return _recent[key], True
     progress = wired.progress
-    outcome = stoppable(
-        lambda: erase_job(
+    erasure = stoppable(
+        lambda: erase(
             job, wired.model, wired.reader, hold=held, progress=progress, announce=progress.announce
         ),
         lambda: progress.computes,
     )
-    rows = {name: row_set.without_kept() for name, row_set in outcome.rows.items()}
-    _erased[key] = replace(outcome, rows=rows)
-    while len(_erased) > _KEPT:
-        _erased.popitem(last=False)
-    return _erased[key], False
+    rows = {name: row_set.without_kept() for name, row_set in erasure.rows.items()}
+    _recent[key] = replace(erasure, rows=rows)
+    while len(_recent) > _RECENT:
+        _recent.popitem(last=False)
+    return _recent[key], False
 
 
 def _base_hash(model: EditableModel, pooled: bool) -> str:
-    """Of all weights that the edit depends on."""
+    """Hash of all weights that the edit depends on."""
     layers = tensors_hash((model.stored if pooled else model.weights).items())
-    return (
-        layers
-        if model.push is None
-        else hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()
-    )
+    if model.push is None:
+        return layers
+    return hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()
 
 
 def _job_key(wired: Wired, job: Job, held: Mapping[str, Rows], base: str) -> str:
-    total = hashlib.sha256(
+    digest = hashlib.sha256(
         f"{base} {wired.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode()
     )
+    stored_as = wired.reader.stored_as
     for concept in job.concepts:
-        total.update(f"{wired.reader.stored_as(concept.as_line())}\0{concept.kind}\n".encode())
+        digest.update(f"{stored_as(concept.as_line())}\0{concept.kind}\n".encode())
     for index, name in enumerate(job.retain.names):
-        total.update(
-            f"{wired.reader.stored_as(name)}\0{job.retain.kind_of_name(index, '')}\n".encode()
-        )
+        digest.update(f"{stored_as(name)}\0{job.retain.kind_of_name(index, '')}\n".encode())
     for name, rows in held.items():
-        total.update(tensors_hash([(name, rows.values)]).encode())
-    return total.hexdigest()
+        digest.update(tensors_hash([(name, rows.values)]).encode())
+    return digest.hexdigest()

@@ -1,9 +1,8 @@
-"""Erasures that a model carries already: a later one must hold their targets where they were
-put.
-"""
+"""Previous erasures on a model. A later one must keep their targets erased."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,35 +20,39 @@ from ..speed_ops.recipe import Recipe, job_of
 from ..speed_ops.text.concept_list import Concept
 from .host.patching import edits_on, only_text_layers
 
-_ATTACHMENT = "speed_erase.earlier"
-"""Where a clone remembers what was erased from it; later clones of it remember, too."""
+_ATTACHMENT = "speed_erase.previous"
+"""Where a clone remembers what was erased from it; clones of the clone inherit it."""
 
 
 @dataclass(frozen=True, eq=False)
-class Earlier:
-    """One erasure on a model, as far as a later one must know it."""
+class PreviousErasure:
+    """What a later erasure must know about one that is on the model."""
 
     keys: frozenset[str]
     """Layers that it edits."""
     targets: Mapping[str, Rows]
     """{text input: its target rows}; empty for one that came from a file."""
     job: Job | None
-    """How to make those rows again, from the file's recipe."""
+    """How to encode those rows again, from the file's recipe."""
     source: str
     """The file, or empty."""
 
 
-def remember(clone: Any, before: Any, outcome: Erasure) -> None:
-    """Notes on `clone` what `before` carried and what `outcome` adds."""
-    job = None if outcome.targets else job_in(outcome.recipe)
-    added = Earlier(frozenset(outcome.edits), outcome.targets, job, outcome.source)
-    clone.set_attachments(_ATTACHMENT, (*_carried(before), added))
+def remember(clone: Any, before: Any, erasure: Erasure) -> None:
+    """Notes on a clone the previous erasures and the new one.
+
+    Args:
+        clone: The erased MODEL.
+        before: The MODEL that it was cloned from.
+        erasure: What was added.
+    """
+    job = None if erasure.targets else job_in(erasure.recipe)
+    added = PreviousErasure(frozenset(erasure.edits), erasure.targets, job, erasure.source)
+    clone.set_attachments(_ATTACHMENT, (*_previous(before), added))
 
 
 def job_in(recipe: Recipe | None) -> Job | None:
-    """The job of a recipe in a file; None where it keeps its names to itself or cannot be
-    understood.
-    """
+    """The job of a recipe in a file; None if it has no names or cannot be read."""
     if recipe is None or not recipe.has_names:
         return None
     try:
@@ -75,36 +78,34 @@ def held_rows(
         progress: May raise to interrupt.
     """
     by_input: dict[str, list[Rows]] = {}
-    for earlier in _carried(model):
-        for name, rows in _targets_of(earlier, reader, editable, progress).items():
+    for erasure in _previous(model):
+        for name, rows in _targets_of(erasure, reader, editable, progress).items():
             by_input.setdefault(name, []).append(rows)
     erased_again = {concept.target.casefold() for concept in concepts}
     held: dict[str, Rows] = {}
     for name, sets in by_input.items():
         rows = join(sets)
-        others = [n for n, label in enumerate(rows.names) if label.casefold() not in erased_again]
-        if others:
-            held[name] = rows.take_concepts(others)
+        indices = [i for i, label in enumerate(rows.names) if label.casefold() not in erased_again]
+        if indices:
+            held[name] = rows.take_concepts(indices)
     return held
 
 
 def notes_on(model: Any, held: Rows | None) -> list[str]:
-    """What a report must say about erasures before this one."""
-    carried = _carried(model)
-    notes = (
-        [f"Still erased, from an earlier erasure: {', '.join(held.names)}."]
-        if held is not None
-        else []
-    )
-    for one in carried:
-        if not one.targets and one.job is None:
+    """What a report says about previous erasures."""
+    previous = _previous(model)
+    notes = []
+    if held is not None:
+        notes.append(f"Still erased, from an earlier erasure: {', '.join(held.names)}.")
+    for erasure in previous:
+        if not erasure.targets and erasure.job is None:
             notes.append(
-                f"{one.source or 'An earlier erasure'} does not say which names it erased, so they"
-                " may come back."
+                f"{erasure.source or 'An earlier erasure'} does not say which names it erased, so"
+                " they may come back."
             )
-    ours = {key: sum(key in one.keys for one in carried) for one in carried for key in one.keys}
+    remembered = Counter(key for erasure in previous for key in erasure.keys)
     if only_text_layers(model) and any(
-        count > ours.get(key, 0) for key, count in edits_on(model).items()
+        count > remembered[key] for key, count in edits_on(model).items()
     ):
         notes.append(
             "A LoRA on this model changes only text layers. If it is an erasure, load it with SPEED"
@@ -114,18 +115,21 @@ def notes_on(model: Any, held: Rows | None) -> list[str]:
     return notes
 
 
-def _carried(model: Any) -> tuple[Earlier, ...]:
+def _previous(model: Any) -> tuple[PreviousErasure, ...]:
     return model.get_attachment(_ATTACHMENT) or ()
 
 
 def _targets_of(
-    earlier: Earlier, reader: CachedEncoder, editable: EditableModel, progress: Progress | None
+    erasure: PreviousErasure,
+    reader: CachedEncoder,
+    editable: EditableModel,
+    progress: Progress | None,
 ) -> Mapping[str, Rows]:
-    if earlier.targets or earlier.job is None:
-        return earlier.targets
+    if erasure.targets or erasure.job is None:
+        return erasure.targets
     text_inputs = [
         name
         for name, weights in editable.inputs.items()
-        if name == TOKENS or (earlier.keys & weights.keys() and reader.width_of(name) > 0)
+        if name == TOKENS or (erasure.keys & weights.keys() and reader.width_of(name) > 0)
     ]
-    return embed_targets(reader, earlier.job.concepts, earlier.job.plan, text_inputs, progress)
+    return embed_targets(reader, erasure.job.concepts, erasure.job.plan, text_inputs, progress)

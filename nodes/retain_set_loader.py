@@ -6,7 +6,6 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.errors import SpeedError
 from ..speed_ops.text.concept_list import read_lines
 from ..speed_ops.text.kinds import BUILTIN_KINDS, KINDS
 from ..speed_ops.text.names import same_name_key
@@ -18,15 +17,15 @@ from ..speed_ops.text.retain_set import (
     read_retain,
     union,
 )
-from .host.paths import NONE, input_file, list_names, state_of
-from .sockets import CATEGORY, RetainSocket, found_by, shows_text, telling
+from .host.paths import NONE, input_file, input_state, list_names
+from .sockets import CATEGORY, RetainSocket, search_aliases, shows_text, ui_text, validation
 
 _FOR_KIND = "for kind: "
 _ANY_KIND = "as the concepts"
 
 
 class RetainSetLoader(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -34,7 +33,7 @@ class RetainSetLoader(io.ComfyNode):
             node_id="RetainSetLoader",
             display_name="Retain Set Loader",
             category=CATEGORY,
-            **found_by("keep", "preserve"),
+            **search_aliases("keep", "preserve"),
             description=(
                 "Names that must stay as they are. Chain several of these to join their sets."
             ),
@@ -50,26 +49,36 @@ class RetainSetLoader(io.ComfyNode):
 
     @classmethod
     def validate_inputs(
-        cls, builtin=NONE, text=None, file=NONE, column="", kind=_ANY_KIND
+        cls,
+        builtin: str | None = NONE,
+        text: str | None = None,
+        file: str | None = NONE,
+        column: str | None = "",
+        kind: str | None = _ANY_KIND,
     ) -> bool | str:
-        try:
-            read_set(builtin or NONE, text or "", file, column or "", kind or _ANY_KIND)
-        except SpeedError as error:
-            return str(error)
-        return True
+        return validation(
+            lambda: read_set(builtin or NONE, text or "", file, column or "", kind or _ANY_KIND)
+        )
 
     @classmethod
-    def fingerprint_inputs(cls, file=NONE, **others) -> str:
-        return f"{sorted(others.items(), key=str)}{file}{state_of(input_file(file)) if file not in (None, NONE) else ''}"
+    def fingerprint_inputs(cls, file: str | None = NONE, **widgets: Any) -> str:
+        return f"{sorted(widgets.items(), key=str)}{file}{input_state(file)}"
 
     @classmethod
     def execute(
-        cls, builtin, text, file=NONE, column="", kind=_ANY_KIND, limit=0, retain=None
+        cls,
+        builtin: str,
+        text: str,
+        file: str = NONE,
+        column: str = "",
+        kind: str = _ANY_KIND,
+        limit: int = 0,
+        retain: RetainSet | None = None,
     ) -> io.NodeOutput:
         total = (retain or RetainSet()) | read_set(builtin, text, file, column, kind)
         total = total.limit(limit) if limit else total
         counts = describe(total)
-        return io.NodeOutput(total, counts, ui=telling(cls, counts))
+        return io.NodeOutput(total, counts, ui=ui_text(cls, counts))
 
 
 def _name_inputs() -> list[io.Input]:
@@ -139,14 +148,22 @@ def _option_inputs() -> list[io.Input]:
 
 
 def read_set(builtin: str, text: str, file: str | None, column: str, kind: str) -> RetainSet:
-    """The union of what the widgets name."""
-    own_kind = "" if kind == _ANY_KIND else kind
-    parts = [builtin_retain(name) for name in _builtin_names(builtin)]
+    """The union of the sets that the widgets name.
+
+    Args:
+        builtin: A built-in set, `for kind: ...`, `all` or `none`.
+        text: One name per line.
+        file: A list in the input folder, or `none`.
+        column: Column of a .csv file; empty for the usual ones.
+        kind: Kind of the typed names and those of the file.
+    """
+    kind = "" if kind == _ANY_KIND else kind
+    sets = [builtin_retain(name) for name in _builtin_names(builtin)]
     if text.strip():
-        parts.append(parse_retain(text, "typed", own_kind))
+        sets.append(parse_retain(text, "typed", kind))
     if file not in (None, NONE):
-        parts.append(read_retain(input_file(file), column, own_kind))
-    return union(parts)
+        sets.append(read_retain(input_file(file), column, kind))
+    return union(sets)
 
 
 def describe(retain: RetainSet) -> str:
@@ -158,39 +175,39 @@ def describe(retain: RetainSet) -> str:
     return "\n".join([f"{len(retain)} names" + (f": {listed}" if listed else ""), *retain.notes])
 
 
-SHOWN = 200
-"""Names shown at a time."""
+MAX_NAMES_SHOWN = 200
 
 
-def look(asked: dict[str, Any]) -> dict[str, Any]:
-    """The names that the widgets mean, those that fit a search, and those that drop out for what is
-    to be erased.
+def look(question: dict[str, Any]) -> dict[str, Any]:
+    """The names that the widgets mean, those that match a search, and those that are dropped
+    because they contain a concept.
     """
-    total = set_of_widgets(asked)
-    lines = read_lines(str(asked.get("concepts") or ""), str(asked.get("concepts_kind") or "style"))
-    _, dropped = drop_targets(total, [one.concept for one in lines if one.concept is not None])
-    wanted = same_name_key(str(asked.get("search") or ""))
-    found = [name for name in total.names if wanted in same_name_key(name)]
+    total = set_of_widgets(question)
+    kind = str(question.get("concepts_kind") or "style")
+    lines = read_lines(str(question.get("concepts") or ""), kind)
+    _, dropped = drop_targets(total, [line.concept for line in lines if line.concept is not None])
+    search = same_name_key(str(question.get("search") or ""))
+    matches = [name for name in total.names if search in same_name_key(name)]
     return {
         "counts": describe(total),
         "total": len(total),
-        "found": len(found),
-        "names": found[:SHOWN],
+        "found": len(matches),
+        "names": matches[:MAX_NAMES_SHOWN],
         "dropped": len(dropped),
-        "dropped_names": list(dropped[:SHOWN]),
+        "dropped_names": list(dropped[:MAX_NAMES_SHOWN]),
     }
 
 
-def set_of_widgets(asked: dict[str, Any]) -> RetainSet:
-    """The set of a node by what its widgets hold; what is not there is as in a new node."""
-    builtin, file, kind = (
-        str(asked.get(name) or other)
-        for name, other in (("builtin", NONE), ("file", NONE), ("kind", _ANY_KIND))
-    )
+def set_of_widgets(widgets: dict[str, Any]) -> RetainSet:
+    """The set of a node by the values of its widgets; missing ones have their defaults."""
     total = read_set(
-        builtin, str(asked.get("text") or ""), file, str(asked.get("column") or ""), kind
+        str(widgets.get("builtin") or NONE),
+        str(widgets.get("text") or ""),
+        str(widgets.get("file") or NONE),
+        str(widgets.get("column") or ""),
+        str(widgets.get("kind") or _ANY_KIND),
     )
-    limit = asked.get("limit")
+    limit = widgets.get("limit")
     return total.limit(limit) if isinstance(limit, int) and limit > 0 else total
 
 

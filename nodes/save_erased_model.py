@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from comfy_api.latest import io
 
-from ..speed_ops.erasure import Erasure
-from ..speed_ops.errors import InputError, SpeedError
-from ..speed_ops.files.lora import write_lora
-from ..speed_ops.provenance import build_metadata
-from .advice import advised
+from ..speed_ops.errors import InputError
+from .advice import with_advice
 from .host.paths import check_prefix, output_file
 from .host.progress import HostProgress, outside_inference_mode
-from .host.saving import DTYPES, SOURCE, check_type, workflow_metadata, write_model
-from .sockets import CATEGORY, ErasureSocket, found_by, shows_text, telling
+from .sockets import CATEGORY, ErasureSocket, search_aliases, shows_text, ui_text, validation
+
+if TYPE_CHECKING:
+    from ..speed_ops.erasure import Erasure
+
+SOURCE = "as the source"
+Content = Literal["checkpoint", "diffusion_model", "lora"]
+TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 class SaveErasedModel(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -29,7 +31,7 @@ class SaveErasedModel(io.ComfyNode):
             node_id="SaveErasedModel",
             display_name="Save Erased Model",
             category=CATEGORY,
-            **found_by("save lora"),
+            **search_aliases("save lora"),
             description=(
                 "Saves an erasure so that others can load it with stock nodes and other programs."
             ),
@@ -66,7 +68,7 @@ class SaveErasedModel(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "dtype",
-                    options=[SOURCE, *DTYPES],
+                    options=[SOURCE, *TYPES],
                     default=SOURCE,
                     tooltip=(
                         "Number type of the weights. 'as the source' keeps the checkpoint's own"
@@ -98,121 +100,89 @@ class SaveErasedModel(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, filename_prefix=None) -> bool | str:
-        try:
-            check_prefix("name" if filename_prefix is None else filename_prefix)
-        except SpeedError as error:
-            return str(error)
-        return True
+    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
+        return validation(
+            lambda: check_prefix("name" if filename_prefix is None else filename_prefix)
+        )
 
     @classmethod
+    @with_advice
+    @outside_inference_mode
     def execute(
         cls,
-        erasure,
-        filename_prefix,
-        lora,
-        checkpoint,
-        diffusion_model,
-        recipe,
-        dtype,
-        overwrite,
-        **wired,
+        erasure: Erasure,
+        filename_prefix: str,
+        lora: bool,
+        checkpoint: bool,
+        diffusion_model: bool,
+        recipe: bool,
+        dtype: str,
+        overwrite: bool,
+        model: Any = None,
+        clip: Any = None,
+        vae: Any = None,
     ) -> io.NodeOutput:
-        choice = SaveChoice(
-            lora, checkpoint, diffusion_model, recipe, filename_prefix, dtype, overwrite
-        )
+        from ..speed_ops.files.lora import write_lora
+        from .host.saving import check_type, workflow_metadata, write_model
+
+        # Everything is checked before anything is written.
+        if not (lora or checkpoint or diffusion_model or recipe):
+            raise InputError("There is nothing to save: turn on at least one file.")
+        if checkpoint and (model is None or clip is None or vae is None):
+            raise InputError("A full checkpoint needs model, clip and vae: wire all three.")
+        if diffusion_model and model is None:
+            raise InputError("To save a diffusion model, wire model from SPEED Erase.")
+        if recipe and erasure.recipe is None:
+            raise InputError("This erasure came from a LoRA without a recipe: turn recipe off.")
+        kind = TYPES.get(dtype)
+        if checkpoint or diffusion_model:
+            check_type(model, kind)
+        if checkpoint:
+            check_type(clip.patcher, kind)
+
+        lines = []
+        if recipe and erasure.recipe is not None:
+            path = output_file("recipes", filename_prefix, ".recipe.json", overwrite)
+            erasure.recipe.write(path, force=overwrite)
+            lines.append(f"Recipe: {path}")
+        if lora:
+            path = output_file("loras", filename_prefix, ".safetensors", overwrite)
+            error = write_lora(
+                path,
+                erasure.edits,
+                erasure.layers,
+                erasure.architecture,
+                dtype=kind or torch.float16,
+                metadata=_metadata(erasure, "lora", path),
+                force=overwrite,
+            )
+            lines.append(
+                f"LoRA: {path} (exact at strength 1, up to a rounding error of {error:.2%})"
+            )
         workflow = (
             workflow_metadata(cls.hidden.prompt, cls.hidden.extra_pnginfo) if cls.hidden else {}
         )
-        try:
-            lines = save_erasure(erasure, choice, **wired, workflow=workflow, hidden=cls.hidden)
-        except SpeedError as fault:
-            raise advised(fault) from fault
+        progress = HostProgress(cls.hidden)
+        if checkpoint:
+            path = output_file("checkpoints", filename_prefix, ".safetensors", overwrite)
+            metadata = {**workflow, **_metadata(erasure, "checkpoint", path)}
+            write_model(path, model, clip, vae, metadata, kind, force=overwrite, progress=progress)
+            lines.append(f"Checkpoint: {path}")
+        if diffusion_model:
+            path = output_file("diffusion_models", filename_prefix, ".safetensors", overwrite)
+            metadata = {**workflow, **_metadata(erasure, "diffusion_model", path)}
+            write_model(path, model, None, None, metadata, kind, force=overwrite, progress=progress)
+            lines.append(f"Diffusion model: {path}")
         text = "\n".join(lines)
-        return io.NodeOutput(text, ui=telling(cls, text))
+        return io.NodeOutput(text, ui=ui_text(cls, text))
 
 
-@dataclass(frozen=True)
-class SaveChoice:
-    """What to write and how."""
+def _metadata(erasure: Erasure, content: Content, path: Path) -> dict[str, str]:
+    from ..speed_ops.provenance import build_metadata
 
-    lora: bool
-    checkpoint: bool
-    diffusion_model: bool
-    recipe: bool
-    prefix: str
-    dtype: str
-    overwrite: bool
-
-
-@outside_inference_mode
-def save_erasure(
-    erasure: Erasure,
-    choice: SaveChoice,
-    model: Any | None = None,
-    clip: Any | None = None,
-    vae: Any | None = None,
-    workflow: Mapping[str, str] | None = None,
-    hidden: Any = None,
-) -> list[str]:
-    """Writes the files and says where each is; nothing is written before everything that is needed
-    is there.
-    """
-    _check(choice, erasure, model, clip, vae)
-    progress, lines = HostProgress(hidden), []
-    if choice.recipe and erasure.recipe is not None:
-        path = output_file("recipes", choice.prefix, ".recipe.json", choice.overwrite)
-        erasure.recipe.write(path, force=choice.overwrite)
-        lines.append(f"Recipe: {path}")
-    if choice.lora:
-        lines.append(_save_lora(erasure, choice))
-    for wanted, folder, parts in (
-        (choice.checkpoint, "checkpoints", (clip, vae)),
-        (choice.diffusion_model, "diffusion_models", (None, None)),
-    ):
-        if wanted:
-            path = output_file(folder, choice.prefix, ".safetensors", choice.overwrite)
-            content = "checkpoint" if folder == "checkpoints" else "diffusion_model"
-            facts = {**(workflow or {}), **_metadata(erasure, content, path)}
-            write_model(
-                path, model, *parts, facts, choice.dtype, force=choice.overwrite, progress=progress
-            )
-            lines.append(f"{content.replace('_', ' ').capitalize()}: {path}")
-    return lines
-
-
-def _save_lora(erasure: Erasure, choice: SaveChoice) -> str:
-    path = output_file("loras", choice.prefix, ".safetensors", choice.overwrite)
-    error = write_lora(
-        path,
-        erasure.edits,
-        erasure.layers,
-        erasure.architecture,
-        dtype=DTYPES["float16" if choice.dtype == SOURCE else choice.dtype],
-        metadata=_metadata(erasure, "lora", path),
-        force=choice.overwrite,
-    )
-    return f"LoRA: {path} (exact at strength 1, up to a rounding error of {error:.2%})"
-
-
-def _metadata(erasure: Erasure, content: Any, path: Path) -> dict[str, str]:
     if erasure.recipe is None:
         return {}
     # A LoRA holds the edit at strength 1, the other files hold it as it was applied.
     certificate = erasure.full_certificate if content == "lora" else erasure.certificate
     proof = certificate.short() if certificate is not None else {}
     return build_metadata(erasure.architecture, content, erasure.recipe, proof, title=path.stem)
-
-
-def _check(choice: SaveChoice, erasure: Erasure, model: Any, clip: Any, vae: Any) -> None:
-    if not (choice.lora or choice.checkpoint or choice.diffusion_model or choice.recipe):
-        raise InputError("There is nothing to save: turn on at least one file.")
-    if choice.checkpoint and (model is None or clip is None or vae is None):
-        raise InputError("A full checkpoint needs model, clip and vae: wire all three.")
-    if choice.diffusion_model and model is None:
-        raise InputError("To save a diffusion model, wire model from SPEED Erase.")
-    for part in (model, getattr(clip, "patcher", None) if choice.checkpoint else None):
-        if part is not None and (choice.checkpoint or choice.diffusion_model):
-            check_type(part, choice.dtype)
-    if choice.recipe and erasure.recipe is None:
-        raise InputError("This erasure came from a LoRA without a recipe: turn recipe off.")

@@ -1,16 +1,12 @@
-"""What all nodes share: socket types, text under a node, charts as IMAGE tensors."""
+"""What all nodes share: socket types, common inputs and outputs, and text under a node."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
-import torch
 from comfy_api.latest import io
-from torch import Tensor
 
-from ..speed_ops.certificate.forecast import Forecast
-from ..speed_ops.erasure import Erasure
-from ..speed_ops.report.chart import Pixels, certificate_chart, forecast_chart, picture_grid
+from ..speed_ops.errors import SpeedError
 from .host.progress import show_text
 
 CATEGORY = "SPEED"
@@ -23,16 +19,13 @@ ErasureSocket = io.Custom("SPEED_ERASURE")
 SettingsSocket = io.Custom("SPEED_SETTINGS")
 """{setting: value}: what differs from a preset."""
 
+_COMMON_ALIASES = ["unlearn", "forget", "remove style", "concept erasure", "erase concept"]
 
-_SEARCHED = ["unlearn", "forget", "remove style", "concept erasure", "erase concept"]
 
-
-def found_by(*words: str) -> dict[str, list[str]]:
-    """For a schema: other words that find the node; nothing on versions of ComfyUI that know
-    none.
-    """
-    known = "search_aliases" in getattr(io.Schema, "__dataclass_fields__", {})
-    return {"search_aliases": [*words, *_SEARCHED]} if known else {}
+def search_aliases(*words: str) -> dict[str, list[str]]:
+    """For a schema: more words that find the node. Empty on versions of ComfyUI without them."""
+    supported = "search_aliases" in getattr(io.Schema, "__dataclass_fields__", {})
+    return {"search_aliases": [*words, *_COMMON_ALIASES]} if supported else {}
 
 
 def strength_input(tooltip: str) -> io.Input:
@@ -40,44 +33,49 @@ def strength_input(tooltip: str) -> io.Input:
     return io.Float.Input("strength", default=1.0, min=-5.0, max=5.0, step=0.05, tooltip=tooltip)
 
 
+def erase_outputs() -> list[io.Output]:
+    """The outputs of every node that erases."""
+    return [
+        io.Model.Output(
+            display_name="model",
+            tooltip="A copy without the concepts; the input model is unchanged.",
+        ),
+        io.LoraModel.Output(
+            display_name="lora",
+            tooltip="The edit at strength 1, for 'Save LoRA Weights' and other stock nodes.",
+        ),
+        ErasureSocket.Output(
+            display_name="erasure",
+            tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe.",
+        ),
+        io.String.Output(
+            display_name="report", tooltip="What was erased, what was kept, and how well."
+        ),
+        io.Image.Output(display_name="chart", tooltip="The report as a picture."),
+    ]
+
+
 def shows_text() -> list[io.Hidden]:
-    """Hidden inputs that a node needs for `telling`; a new list each time, because schemas add to
-    theirs.
-    """
+    """Hidden inputs that `ui_text` needs. A new list each time, because schemas add to theirs."""
     return [io.Hidden.unique_id]
 
 
-def telling(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, tuple[str]]:
-    """The `ui` of a node that tells something, after showing it; `short`: what is shown where the
-    screen draws more.
+def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, tuple[str]]:
+    """Shows text under a node and returns it as the node's `ui`.
+
+    Args:
+        node: The node class that runs.
+        text: The text that goes into the history.
+        short: What to show under the node instead, if its panel already shows the text.
     """
     show_text(node.hidden, short or text)
     return {"text": (text,)}
 
 
-def erasure_chart(outcome: Erasure) -> Tensor:
-    """`1 x height x width x 3` in 0 to 1."""
-    if outcome.certificate is None:
-        return torch.ones(1, 64, 64, 3)
-    return _image(certificate_chart(outcome.certificate))
-
-
-def forecast_image(forecast: Forecast) -> Tensor:
-    """`1 x height x width x 3` in 0 to 1."""
-    return _image(forecast_chart(forecast))
-
-
-def pairs_image(rows: Sequence[tuple[str, Sequence[Tensor]]]) -> Tensor:
-    """`1 x height x width x 3`: rows of pictures (`height x width x 3`), each under its title."""
-    return _image(
-        picture_grid(
-            [
-                (title, [(one * 255).round().byte().numpy() for one in parts])
-                for title, parts in rows
-            ]
-        )
-    )
-
-
-def _image(pixels: Pixels) -> Tensor:
-    return torch.from_numpy(pixels).float().div(255)[None]
+def validation(check: Callable[[], object]) -> bool | str:
+    """The answer of `validate_inputs`: True, or the sentence with which `check` refuses."""
+    try:
+        check()
+    except SpeedError as error:
+        return str(error)
+    return True

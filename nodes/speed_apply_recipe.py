@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from comfy_api.latest import io
 
-from ..speed_ops.errors import SpeedError
-from ..speed_ops.job import check_strength
-from ..speed_ops.recipe import Recipe, StoredJob, job_of
 from .host.paths import recipe_file, recipe_names, state_of
-from .sockets import CATEGORY, found_by, shows_text, strength_input
-from .speed_erase import erased, erasing_outputs
+from .sockets import (
+    CATEGORY,
+    erase_outputs,
+    search_aliases,
+    shows_text,
+    strength_input,
+    validation,
+)
+
+if TYPE_CHECKING:
+    from ..speed_ops.recipe import StoredJob
 
 
 class SpeedApplyRecipe(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -21,7 +29,7 @@ class SpeedApplyRecipe(io.ComfyNode):
             node_id="SpeedApplyRecipe",
             display_name="SPEED Apply Recipe",
             category=CATEGORY,
-            **found_by(),
+            **search_aliases(),
             description=(
                 "Repeats a saved erasure on this model: the edit is made anew for this model and"
                 " CLIP."
@@ -44,43 +52,51 @@ class SpeedApplyRecipe(io.ComfyNode):
                     " the model unchanged."
                 ),
             ],
-            outputs=erasing_outputs(),
+            outputs=erase_outputs(),
             is_output_node=True,  # so that Run shows the result, also one that ComfyUI has cached
             hidden=shows_text(),
         )
 
     @classmethod
-    def validate_inputs(cls, recipe=None, strength=None) -> bool | str:
-        try:
+    def validate_inputs(
+        cls, recipe: str | None = None, strength: float | None = None
+    ) -> bool | str:
+        from ..speed_ops.job import check_strength
+
+        def check() -> None:
             check_strength(1.0 if strength is None else strength)
             if recipe is not None:
                 stored_job(recipe)
-        except SpeedError as error:
-            return str(error)
-        return True
+
+        return validation(check)
 
     @classmethod
-    def fingerprint_inputs(cls, recipe=None, strength=None, **wired) -> str:
+    def fingerprint_inputs(
+        cls, recipe: str | None = None, strength: float | None = None, **wired: Any
+    ) -> str:
         return f"{recipe}{strength}{state_of(recipe_file(recipe)) if recipe else ''}"
 
     @classmethod
-    def execute(cls, model, clip, recipe, strength) -> io.NodeOutput:
+    def execute(cls, model: Any, clip: Any, recipe: str, strength: float) -> io.NodeOutput:
+        from .erase_output import erase_output
+
         stored = stored_job(recipe)
         notes = [*stored.notes, *skip_note(stored.clip_skip, clip.layer_idx)]
-        return erased(cls, model, clip, stored.job, strength * stored.strength, *notes)
+        return erase_output(cls, model, clip, stored.job, strength * stored.strength, notes)
 
 
 def stored_job(name: str) -> StoredJob:
     """The job of a recipe file by the name that the widget shows."""
+    from ..speed_ops.recipe import Recipe, job_of
+
     return job_of(Recipe.read(recipe_file(name)), f"The recipe {name}")
 
 
 def skip_note(stored: int | None, wired: int | None) -> list[str]:
-    """A sentence where the recipe was written for another CLIP skip."""
+    """A sentence if the recipe was saved with another CLIP skip."""
     if stored is None or stored == wired:
         return []
-    own = wired or "none"
     return [
-        f"The recipe was saved with CLIP skip {stored}, but this CLIP has {own}. Set the same CLIP"
-        " skip."
+        f"The recipe was saved with CLIP skip {stored}, but this CLIP has {wired or 'none'}. Set"
+        " the same CLIP skip."
     ]

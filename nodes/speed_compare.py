@@ -10,7 +10,7 @@ from torch import Tensor, stack
 from ..speed_ops.errors import InputError
 from .host.progress import outside_inference_mode
 from .host.sampling import SAMPLERS, SCHEDULERS, Sampler
-from .sockets import CATEGORY, found_by, pairs_image, shows_text, telling
+from .sockets import CATEGORY, search_aliases, shows_text, ui_text
 
 ROWS = {
     "target": "Erased",
@@ -22,7 +22,7 @@ ROWS = {
 
 
 class SpeedCompare(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -30,7 +30,7 @@ class SpeedCompare(io.ComfyNode):
             node_id="SpeedCompare",
             display_name="SPEED Compare",
             category=CATEGORY,
-            **found_by("before after", "compare models", "slider"),
+            **search_aliases("before after", "compare models", "slider"),
             description=(
                 "Draws the same prompts and seeds with the original and with the erased model, and"
                 " shows both under a slider."
@@ -60,43 +60,72 @@ class SpeedCompare(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, original, erased, clip, vae, seed, pairs, **widgets) -> io.NodeOutput:
+    @outside_inference_mode
+    def execute(
+        cls,
+        original: Any,
+        erased: Any,
+        clip: Any,
+        vae: Any,
+        seed: int,
+        pairs: int,
+        **widgets: Any,
+    ) -> io.NodeOutput:
         prompts = {
             name: text.strip() for name in ROWS if (text := str(widgets.get(name) or "")).strip()
         }
         if not prompts:
             raise InputError("There is nothing to draw: write at least one prompt.")
-        before, after = draw_pairs(
-            original, erased, clip, vae, prompts, seed, pairs, widgets, cls.hidden
-        )
+        sampler = Sampler(clip, vae, widgets, 2 * pairs * len(prompts), cls.hidden)
+        tasks = [(prompt, seed + index) for prompt in prompts.values() for index in range(pairs)]
+        # All pictures of one model first: on a GPU each change of model moves weights.
+        before = [sampler.draw(original, *task) for task in tasks]
+        after = [sampler.draw(erased, *task) for task in tasks]
         files = ui.PreviewImage(stack([*before, *after]), cls=cls).as_dict()["images"]
-        drawn = list(zip(files, files[len(before) :], strict=False))
-        rows = [
-            {
-                "name": ROWS[name],
-                "prompt": prompt,
-                "pairs": [
-                    {"seed": seed + number, "before": one, "after": other}
-                    for number, (one, other) in enumerate(
-                        drawn[place * pairs : (place + 1) * pairs]
-                    )
-                ],
-            }
-            for place, (name, prompt) in enumerate(prompts.items())
+        facts = {"seeds": pairs, "rows": screen_rows(prompts, seed, pairs, files)}
+        preview = ui_text(cls, f"{len(before)} pairs of pictures.") | {"speed": (facts,)}
+        grid = grid_of(prompts, before, after)
+        return io.NodeOutput(grid, stack(before), stack(after), ui=preview)
+
+
+def screen_rows(
+    prompts: dict[str, str], seed: int, pairs: int, files: list[Any]
+) -> list[dict[str, Any]]:
+    """What the screen draws: for each prompt its pairs of picture files.
+
+    Args:
+        prompts: {input: prompt}.
+        seed: Seed of the first pair.
+        pairs: Pairs for each prompt.
+        files: All pictures before, then all pictures after, in the order of the prompts.
+    """
+    count = len(files) // 2
+    rows = []
+    for index, (name, prompt) in enumerate(prompts.items()):
+        numbers = range(index * pairs, min((index + 1) * pairs, count))
+        drawn = [
+            {"seed": seed + n % pairs, "before": files[n], "after": files[count + n]}
+            for n in numbers
         ]
-        told = telling(cls, f"{len(before)} pairs of pictures.") | {
-            "speed": ({"seeds": pairs, "rows": rows},)
-        }
-        return io.NodeOutput(grid_of(prompts, before, after), stack(before), stack(after), ui=told)
+        rows.append({"name": ROWS[name], "prompt": prompt, "pairs": drawn})
+    return rows
 
 
 def grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor]) -> Tensor:
-    """One row for each prompt: its pairs, before and after side by side."""
-    sides = [picture for pair in zip(before, after, strict=True) for picture in pair]
-    count = len(sides) // len(prompts)
+    """One row for each prompt: its pairs, before and after side by side.
+
+    Args:
+        prompts: {input: prompt}.
+        before: The original model's pictures, row by row.
+        after: The erased model's pictures, in the same order.
+    """
+    from .charts import grid_image
+
+    pictures = [picture for pair in zip(before, after, strict=True) for picture in pair]
+    count = len(pictures) // len(prompts)
     titles = [f"{ROWS[name]}: {prompt}  (before, after)" for name, prompt in prompts.items()]
-    return pairs_image(
-        [(title, sides[n * count : (n + 1) * count]) for n, title in enumerate(titles)]
+    return grid_image(
+        [(title, pictures[n * count : (n + 1) * count]) for n, title in enumerate(titles)]
     )
 
 
@@ -160,23 +189,3 @@ def _sampler_inputs() -> list[io.Input]:
             "height", default=512, min=64, max=4096, step=8, tooltip="Height of each picture."
         ),
     ]
-
-
-@outside_inference_mode
-def draw_pairs(
-    original: Any,
-    erased: Any,
-    clip: Any,
-    vae: Any,
-    prompts: dict[str, str],
-    seed: int,
-    pairs: int,
-    widgets: dict[str, Any],
-    hidden: Any = None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Pictures of the one model and of the other, for every prompt `pairs` of them."""
-    sampler = Sampler(clip, vae, widgets, 2 * pairs * len(prompts), hidden)
-    # All of one model first: on a GPU each change of model moves weights.
-    tasks = [(prompt, seed + number) for prompt in prompts.values() for number in range(pairs)]
-    before, after = ([sampler.draw(model, *task) for task in tasks] for model in (original, erased))
-    return before, after

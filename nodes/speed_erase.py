@@ -2,95 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import replace
-from typing import Any
+import re
+from typing import Any, get_args
 
 from comfy_api.latest import io
 
-from ..speed_ops.erasure import Erasure
-from ..speed_ops.errors import SpeedError
-from ..speed_ops.files.atomic import write_bytes
-from ..speed_ops.job import Job, check_strength
-from ..speed_ops.report.html import report_page
-from ..speed_ops.report.panel import panel, summary
-from .erasing import erase
-from .host.patching import lora_state
-from .host.paths import temporary_file
+from ..speed_ops.engine.settings import BUDGETS, PRESETS, Effort, EraseSettings
+from ..speed_ops.errors import SettingsError
+from ..speed_ops.text.concept_list import ConceptList
+from ..speed_ops.text.retain_set import RetainSet
 from .sockets import (
     CATEGORY,
     ConceptsSocket,
-    ErasureSocket,
     RetainSocket,
     SettingsSocket,
-    erasure_chart,
-    found_by,
+    erase_outputs,
+    search_aliases,
     shows_text,
-    telling,
+    strength_input,
+    validation,
 )
-from .speed_settings import preset_inputs, reach_inputs, reach_settings, settings_from
-
-
-def erasing_outputs() -> list[io.Output]:
-    """What every node that erases gives."""
-    return [
-        io.Model.Output(
-            display_name="model",
-            tooltip="A copy without the concepts; the input model is unchanged.",
-        ),
-        io.LoraModel.Output(
-            display_name="lora",
-            tooltip="The edit at strength 1, for 'Save LoRA Weights' and other stock nodes.",
-        ),
-        ErasureSocket.Output(
-            display_name="erasure",
-            tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe.",
-        ),
-        io.String.Output(
-            display_name="report", tooltip="What was erased, what was kept, and how well."
-        ),
-        io.Image.Output(display_name="chart", tooltip="The report as a picture."),
-    ]
-
-
-def erased(
-    node: type[io.ComfyNode], model: Any, clip: Any, job: Job, strength: float, *notes: str
-) -> io.NodeOutput:
-    """The outputs of a node that erases."""
-    patched, outcome = erase(model, clip, job, strength, node.hidden)
-    outcome = replace(outcome, notes=(*outcome.notes, *notes))
-    report, lora = outcome.text(), lora_state(outcome.edits, outcome.layers)
-    facts = panel(outcome) | {"page": _page(outcome, model)}
-    told = telling(node, report, summary(outcome)) | {
-        "speed": (facts,),
-        "recipe": (_recipe(outcome),),
-    }
-    return io.NodeOutput(patched, lora, outcome, report, erasure_chart(outcome), ui=told)
-
-
-def _page(outcome: Erasure, model: Any) -> dict[str, str]:
-    """Writes the report as a page that the screen can open; where ComfyUI's `/view` finds it until
-    it restarts.
-    """
-    page = report_page(outcome, "the model in the graph", model.model_size()).encode("utf-8")
-    path, place = temporary_file(f"speed_report_{hashlib.sha256(page).hexdigest()[:16]}.html")
-    write_bytes(path, page, force=True)
-    return place
-
-
-_MOST_RECIPE = 200_000
-"""Characters of a recipe that the screen gets to copy; a longer one, with lists of its own, is
-saved as a file.
-"""
-
-
-def _recipe(outcome: Erasure) -> str:
-    text = "" if outcome.recipe is None else outcome.recipe.to_json()
-    return text if len(text) <= _MOST_RECIPE else ""
+from .speed_settings import preset_settings
 
 
 class SpeedErase(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -98,7 +34,7 @@ class SpeedErase(io.ComfyNode):
             node_id="SpeedErase",
             display_name="SPEED Erase",
             category=CATEGORY,
-            **found_by(),
+            **search_aliases(),
             description=(
                 "Erases concepts from a model in closed form, without training. Put it after LoRA"
                 " loaders and before the sampler; bypass it to get the original back."
@@ -128,36 +64,127 @@ class SpeedErase(io.ComfyNode):
                 SettingsSocket.Input(
                     "settings", optional=True, tooltip="Expert settings, from SPEED Settings."
                 ),
-                *reach_inputs(),
+                *budget_inputs(),
             ],
-            outputs=erasing_outputs(),
+            outputs=erase_outputs(),
             is_output_node=True,  # so that Run shows the result, also one that ComfyUI has cached
             hidden=shows_text(),
         )
 
     @classmethod
-    def validate_inputs(cls, preset=None, strength=None, budget=None, effort=None) -> bool | str:
-        try:
-            settings_from(preset or "auto", 0, reach_settings(budget, effort))
+    def validate_inputs(
+        cls,
+        preset: str | None = None,
+        strength: float | None = None,
+        budget: str | None = None,
+        effort: str | None = None,
+    ) -> bool | str:
+        from ..speed_ops.job import check_strength
+
+        def check() -> None:
+            preset_settings(preset or "auto", 0, budget_settings(budget, effort))
             check_strength(1.0 if strength is None else strength)
-        except SpeedError as error:
-            return str(error)
-        return True
+
+        return validation(check)
 
     @classmethod
     def execute(
         cls,
-        model,
-        clip,
-        concepts,
-        preset,
-        strength,
-        seed,
-        retain=None,
-        settings=None,
-        budget=None,
-        effort=None,
+        model: Any,
+        clip: Any,
+        concepts: ConceptList,
+        preset: str,
+        strength: float,
+        seed: int,
+        retain: RetainSet | None = None,
+        settings: dict[str, Any] | None = None,
+        budget: str | None = None,
+        effort: str | None = None,
     ) -> io.NodeOutput:
-        changes = {**reach_settings(budget, effort), **(settings or {})}
-        job = Job.of(concepts, retain, settings_from(preset, seed, changes))
-        return erased(cls, model, clip, job, strength)
+        from ..speed_ops.job import Job
+        from .erase_output import erase_output
+
+        changes = {**budget_settings(budget, effort), **(settings or {})}
+        job = Job.of(concepts, retain, preset_settings(preset, seed, changes))
+        return erase_output(cls, model, clip, job, strength)
+
+
+def preset_inputs() -> list[io.Input]:
+    """Preset and strength: what most people need."""
+    return [
+        io.Combo.Input(
+            "preset",
+            options=list(PRESETS),
+            default="auto",
+            tooltip=(
+                "auto: names are erased and kept inside whole prompts; best for most. context: the"
+                " same with fixed settings. few: up to 10 concepts; multi: many; implicit: ideas"
+                " such as nudity (settings of the paper, names without prompts)."
+            ),
+        ),
+        strength_input(
+            "1 applies the edit as computed, 0 leaves the model unchanged; try a little above 1 if"
+            " the concept still shows. Changing it is quick: the edit is not computed again."
+        ),
+        io.Int.Input(
+            "seed",
+            default=0,
+            min=0,
+            max=2**53,
+            control_after_generate=False,
+            tooltip=(
+                "Seed for the random choices of the edit (held-out names, augmentation). Not the"
+                " sampler's seed."
+            ),
+        ),
+    ]
+
+
+BUDGET_LABELS = {f"{word} ({share * 100:g} %)": share for word, share in BUDGETS.items()}
+"""What the widget shows -> drift budget."""
+
+
+def budget_inputs() -> list[io.Input]:
+    """How far an erasure may go, and how much text it reads."""
+    default = EraseSettings().drift_budget
+    return [
+        io.Combo.Input(
+            "budget",
+            display_name="others may change",
+            options=list(BUDGET_LABELS),
+            default=next(label for label, share in BUDGET_LABELS.items() if share == default),
+            optional=True,
+            tooltip=(
+                "How much may other things change, on average? The preset auto erases as much as"
+                " that allows, and says so when it is not enough. The chart shows what more or less"
+                " would give. The other presets do not look at it."
+            ),
+        ),
+        io.Combo.Input(
+            "effort",
+            options=list(get_args(Effort)),
+            default="normal",
+            optional=True,
+            tooltip=(
+                "How many prompts are read for the edit and its check. quick: about 250, for SDXL"
+                " without a GPU; normal: about 750; thorough: thousands, for a GPU. More of them"
+                " erase better and keep better."
+            ),
+        ),
+    ]
+
+
+def budget_settings(budget: str | None, effort: str | None) -> dict[str, Any]:
+    """The settings that those two widgets mean; none for a graph that does not set them."""
+    settings: dict[str, Any] = {}
+    if budget is not None:
+        # The number counts: a workflow may have been saved with other steps.
+        percent = re.search(r"\((\d+) %\)$", budget)
+        if percent is None:
+            raise SettingsError(
+                f"'others may change' is {budget!r}: choose from {', '.join(BUDGET_LABELS)}."
+            )
+        settings["drift_budget"] = int(percent[1]) / 100
+    if effort is not None:
+        settings["effort"] = effort
+    return settings

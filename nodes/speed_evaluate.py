@@ -9,14 +9,14 @@ from comfy_api.latest import io
 
 from ..speed_ops.errors import InputError
 from .host.sampling import picture_features, text_features
-from .sockets import CATEGORY, shows_text, telling
+from .sockets import CATEGORY, shows_text, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.evaluate.results import BatchComparison
 
 
 class SpeedEvaluate(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -72,11 +72,17 @@ class SpeedEvaluate(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, before, after, prompts="", labels="", clip_vision=None, clip=None
+        cls,
+        before: Any,
+        after: Any,
+        prompts: str = "",
+        labels: str = "",
+        clip_vision: Any = None,
+        clip: Any = None,
     ) -> io.NodeOutput:
         comparison = compare(before, after, _lines(prompts), _lines(labels), clip_vision, clip)
         text, facts = describe(comparison), json.dumps(comparison.to_json())
-        return io.NodeOutput(text, facts, ui=telling(cls, text) | {"json": (facts,)})
+        return io.NodeOutput(text, facts, ui=ui_text(cls, text) | {"json": (facts,)})
 
 
 def compare(

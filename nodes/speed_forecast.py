@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.certificate.forecast import Forecast
-from ..speed_ops.engine.settings import EraseSettings
-from ..speed_ops.erase import predict
-from ..speed_ops.job import Job
-from ..speed_ops.text.concept_list import Concept
+from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
-from .erasing import wire
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, RetainSocket, forecast_image, shows_text, telling
-from .speed_settings import settings_from
+from .sockets import CATEGORY, ConceptsSocket, RetainSocket, shows_text, ui_text
+from .speed_settings import preset_settings
+
+if TYPE_CHECKING:
+    from ..speed_ops.certificate.forecast import Forecast
 
 
 class SpeedForecast(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -56,25 +53,25 @@ class SpeedForecast(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, model, clip, concepts, shown, retain=None) -> io.NodeOutput:
-        found = forecast_names(model, clip, concepts, retain, settings_from("auto", 0), cls.hidden)
-        text = forecast_text(found, shown)
-        return io.NodeOutput(text, forecast_image(found), ui=telling(cls, text))
+    @outside_inference_mode
+    def execute(
+        cls,
+        model: Any,
+        clip: Any,
+        concepts: ConceptList,
+        shown: int,
+        retain: RetainSet | None = None,
+    ) -> io.NodeOutput:
+        from ..speed_ops.erase import predict
+        from ..speed_ops.job import Job
+        from .charts import forecast_image
+        from .wiring import wire
 
-
-@outside_inference_mode
-def forecast_names(
-    model: Any,
-    clip: Any,
-    concepts: Sequence[Concept],
-    retain: RetainSet | None,
-    settings: EraseSettings,
-    hidden: Any = None,
-) -> Forecast:
-    """The kept names by how far an unprotected edit would move them."""
-    job = Job.of(concepts, retain, settings)
-    with wire(model, clip, settings, concepts, hidden) as wired:
-        return predict(job, wired.model, wired.reader, wired.progress)
+        job = Job.of(concepts, retain, preset_settings("auto", 0))
+        with wire(model, clip, job.settings, job.concepts, cls.hidden) as wired:
+            forecast = predict(job, wired.model, wired.reader, wired.progress)
+        text = forecast_text(forecast, shown)
+        return io.NodeOutput(text, forecast_image(forecast), ui=ui_text(cls, text))
 
 
 def forecast_text(forecast: Forecast, shown: int) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from comfy_api.latest import io
 
-from ..speed_ops.certificate.certificate import verdict_in_words
-from ..speed_ops.files.checkpoint import Checkpoint
-from ..speed_ops.provenance import Provenance, read_provenance
 from .host.paths import model_file, model_names, state_of
-from .sockets import CATEGORY, shows_text, telling
+from .sockets import CATEGORY, shows_text, ui_text
+
+if TYPE_CHECKING:
+    from ..speed_ops.provenance import Provenance
 
 
 class SpeedInspect(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -35,29 +37,35 @@ class SpeedInspect(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, file=None) -> str:
+    def fingerprint_inputs(cls, file: str | None = None) -> str:
         return f"{file}{state_of(model_file(file)) if file else ''}"
 
     @classmethod
-    def execute(cls, file) -> io.NodeOutput:
+    def execute(cls, file: str) -> io.NodeOutput:
+        from ..speed_ops.files.checkpoint import Checkpoint
+        from ..speed_ops.provenance import read_provenance
+
         text = describe(read_provenance(Checkpoint.open(model_file(file)).metadata, file), file)
-        return io.NodeOutput(text, ui=telling(cls, text))
+        return io.NodeOutput(text, ui=ui_text(cls, text))
 
 
-def describe(found: Provenance | None, name: str) -> str:
+def describe(provenance: Provenance | None, name: str) -> str:
     """The provenance in plain words."""
-    if found is None:
+    from ..speed_ops.certificate.certificate import verdict_in_words
+
+    if provenance is None:
         return f"{name} says nothing about erased concepts: it was not written by this package."
-    lines = [f"{name}, written by this package (format {found.version})."]
-    if found.recipe is not None:
-        kind = "" if found.recipe.has_names else " (without names)"
-        lines.append(f"{len(found.recipe.concepts)} concepts erased{kind}:")
-        lines += [f"  {one.target} -> {one.anchor or '(nothing)'}" for one in found.recipe.concepts]
-        kept = ", ".join(part.label for part in found.recipe.retain) or "none"
-        lines.append(
-            f"Retain sets: {kept}. Preset: {found.recipe.settings.get('preset_name', 'unknown')}."
-        )
-    for one in found.certificate.get("concepts", []):
-        if isinstance(one, dict):
-            lines.append(f"  {one.get('name')}: {verdict_in_words(one.get('verdict'))}")
+    lines = [f"{name}, written by this package (format {provenance.version})."]
+    recipe = provenance.recipe
+    if recipe is not None:
+        note = "" if recipe.has_names else " (without names)"
+        lines.append(f"{len(recipe.concepts)} concepts erased{note}:")
+        for concept in recipe.concepts:
+            lines.append(f"  {concept.target} -> {concept.anchor or '(nothing)'}")
+        sets = ", ".join(source.label for source in recipe.retain) or "none"
+        preset = recipe.settings.get("preset_name", "unknown")
+        lines.append(f"Retain sets: {sets}. Preset: {preset}.")
+    for result in provenance.certificate.get("concepts", []):
+        if isinstance(result, dict):
+            lines.append(f"  {result.get('name')}: {verdict_in_words(result.get('verdict'))}")
     return "\n".join(lines)

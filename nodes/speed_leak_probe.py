@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ..speed_ops.engine.settings import EraseSettings
-from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import InputError
-from ..speed_ops.leak_probe import TEMPLATES, LeakReport, probe_leaks
-from ..speed_ops.text.concept_list import Concept
-from .erasing import wire
+from ..speed_ops.text.concept_list import ConceptList
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, ErasureSocket, found_by, shows_text, telling
+from .sockets import CATEGORY, ConceptsSocket, ErasureSocket, search_aliases, shows_text, ui_text
+
+if TYPE_CHECKING:
+    from ..speed_ops.erasure import Erasure
+    from ..speed_ops.leak_probe import LeakReport
 
 
 class SpeedLeakProbe(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -26,7 +26,7 @@ class SpeedLeakProbe(io.ComfyNode):
             node_id="SpeedLeakProbe",
             display_name="SPEED Leak Probe",
             category=CATEGORY,
-            **found_by("red team", "jailbreak"),
+            **search_aliases("red team", "jailbreak"),
             description=(
                 "Tries names, aliases, typos and descriptions in prompts that were not used to make"
                 " the edit, and lists those that still draw what was erased."
@@ -43,7 +43,7 @@ class SpeedLeakProbe(io.ComfyNode):
                 ErasureSocket.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
                 io.Int.Input(
                     "templates",
-                    default=TEMPLATES,
+                    default=2,
                     min=0,
                     max=5,
                     tooltip=(
@@ -85,64 +85,64 @@ class SpeedLeakProbe(io.ComfyNode):
         )
 
     @classmethod
+    @outside_inference_mode
     def execute(
-        cls, model, clip, erasure, templates, description="", concepts=None
+        cls,
+        model: Any,
+        clip: Any,
+        erasure: Erasure,
+        templates: int,
+        description: str = "",
+        concepts: ConceptList | None = None,
     ) -> io.NodeOutput:
-        asked = tuple(concepts) if concepts is not None else erasure.concepts
-        found = leaks_of(model, clip, erasure, asked, templates, description, cls.hidden)
-        told = telling(cls, found.text(), found.text().splitlines()[0]) | {"speed": (shown(found),)}
-        return io.NodeOutput(found.text(), found.phrases(), found.closed(), ui=told)
+        from ..speed_ops.leak_probe import probe_leaks
+        from .host.patching import check_fits
+        from .wiring import wire
+
+        targets = erasure.concepts if concepts is None else tuple(concepts)
+        if not targets:
+            raise InputError(
+                "This erasure came from a file without names: wire the concepts to probe for."
+            )
+        with wire(model, clip, EraseSettings(layers="KV"), targets, cls.hidden) as wired:
+            check_fits(erasure, wired.model)
+            report = probe_leaks(
+                wired.reader,
+                wired.model.weights,
+                erasure.edits,
+                targets,
+                strength=erasure.strength,
+                templates=templates,
+                description=description,
+                progress=wired.progress,
+            )
+        text = report.text()
+        ui = ui_text(cls, text, text.splitlines()[0]) | {"speed": (screen_facts(report),)}
+        return io.NodeOutput(text, report.phrases(), report.closed(), ui=ui)
 
 
-SHOWN = 60
+MAX_PHRASES_SHOWN = 60
 """Phrases that the screen gets; the text output has them all."""
 
 
-def shown(found: LeakReport) -> dict[str, Any]:
-    """What the screen draws; `alias`: that the phrase may stand in the list beside its concept."""
-    added = {(one.target, alias) for one in found.closed() for alias in one.aliases}
+def screen_facts(report: LeakReport) -> dict[str, Any]:
+    """What the screen draws. `alias` marks a phrase that can be added to its concept's aliases."""
+    aliases = {(concept.target, alias) for concept in report.closed() for alias in concept.aliases}
     tried = [
         {
-            "concept": one.concept.target,
-            "phrase": one.phrase,
-            "prompt": one.prompt,
-            "after": round(one.after, 4),
-            "leaks": one.leaks,
-            "alias": (
-                (one.concept.target, one.phrase) in added and one.phrase not in one.concept.aliases
-            ),
+            "concept": leak.concept.target,
+            "phrase": leak.phrase,
+            "prompt": leak.prompt,
+            "after": round(leak.after, 4),
+            "leaks": leak.leaks,
+            "alias": (leak.concept.target, leak.phrase) in aliases
+            and leak.phrase not in leak.concept.aliases,
         }
-        for one in found.tried[:SHOWN]
+        for leak in report.tried[:MAX_PHRASES_SHOWN]
     ]
-    return {"version": 1, "total": len(found.tried), "leaking": len(found.leaking), "tried": tried}
-
-
-@outside_inference_mode
-def leaks_of(
-    model: Any,
-    clip: Any,
-    erasure: Erasure,
-    concepts: Sequence[Concept],
-    templates: int,
-    description: str,
-    hidden: Any = None,
-) -> LeakReport:
-    """Which phrases still draw what was erased; `model` is the one that the erasure was made
-    from.
-    """
-    if not concepts:
-        raise InputError(
-            "This erasure came from a file without names: wire the concepts to probe for."
-        )
-    with wire(model, clip, EraseSettings(layers="KV"), concepts, hidden) as wired:
-        erasure.check_fits(wired.model.architecture, wired.model.layers)
-        return probe_leaks(
-            wired.reader,
-            wired.model.weights,
-            erasure.edits,
-            concepts,
-            strength=erasure.strength,
-            templates=templates,
-            description=description,
-            progress=wired.progress,
-        )
+    return {
+        "version": 1,
+        "total": len(report.tried),
+        "leaking": len(report.leaking),
+        "tried": tried,
+    }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from comfy_api.latest import io, ui
 
-from ..speed_ops.erasure import Erasure
-from .sockets import CATEGORY, ErasureSocket, erasure_chart, shows_text, telling
+from .sockets import CATEGORY, ErasureSocket, shows_text, ui_text
+
+if TYPE_CHECKING:
+    from ..speed_ops.erasure import Erasure
 
 
 class SpeedReport(io.ComfyNode):
-    """Its inputs, its outputs, and the call."""
+    """Inputs, outputs and the call."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -36,22 +39,22 @@ class SpeedReport(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, erasure) -> io.NodeOutput:
-        text, chart = describe(erasure), erasure_chart(erasure)
+    def execute(cls, erasure: Erasure) -> io.NodeOutput:
+        from .charts import erasure_image
+
+        text, chart = describe(erasure), erasure_image(erasure)
         facts = erasure.certificate.to_json() if erasure.certificate is not None else {}
-        told = ui.PreviewImage(chart, cls=cls).as_dict() | telling(cls, text)
-        return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=told)
+        preview = ui.PreviewImage(chart, cls=cls).as_dict() | ui_text(cls, text)
+        return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=preview)
 
 
 def describe(erasure: Erasure) -> str:
-    """The erasure's own report; for one that came from a file, what its recipe says."""
+    """The erasure's report, or the names in the recipe of one that came from a file."""
     if erasure.certificate is not None:
         return erasure.text()
-    names = (
-        ", ".join(one.target for one in erasure.recipe.concepts)
-        if erasure.recipe is not None
-        else "unknown names"
-    )
+    names = "unknown names"
+    if erasure.recipe is not None:
+        names = ", ".join(concept.target for concept in erasure.recipe.concepts)
     return (
         f"This erasure came from a file ({names}). It has no certificate for this model: use SPEED"
         " Apply Recipe to get one."

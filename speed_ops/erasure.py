@@ -12,7 +12,6 @@ from .certificate.certificate import Certificate
 from .engine.edits import LayerEdit
 from .engine.rows import Rows, RowSet
 from .engine.settings import EraseSettings
-from .errors import InputError
 
 if TYPE_CHECKING:
     from .models.architecture import Architecture, LayerKey
@@ -136,21 +135,6 @@ class Erasure(Mapping[str, LayerEdit]):
         pairs = {key: edit.balanced(rank) for key, edit in self.edits.items()}
         edits = {key: edit for key, (edit, _) in pairs.items()}
         return replace(self, edits=edits), max(error for _, error in pairs.values())
-
-    def check_fits(self, architecture: Architecture, layers: Sequence[LayerKey]) -> None:
-        """Refuses a model of another family or with other layers, by name."""
-        if architecture.name != self.architecture.name:
-            raise InputError(
-                f"The erasure was made for {self.architecture.title}, but the model is"
-                f" {architecture.title}."
-            )
-        shapes = {layer.canonical: layer.shape for layer in layers}
-        for key, edit in self.edits.items():
-            if shapes.get(key) != (edit.up.shape[0], edit.down.shape[1]):
-                raise InputError(
-                    f"The erasure edits {key}, which is missing from this model or has another"
-                    " shape: make a new erasure for it."
-                )
 
     def text(self) -> str:
         """The report for people: the certificate, what happened to the lists, and notes."""

@@ -3,7 +3,7 @@ import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
 import { safely } from "./dom.js";
 import { budgetWord, choices, defaultsOf, upstream, value, values } from "./graph.js";
-import { notify, viewPath } from "./host.js";
+import { ask, notify, viewPath } from "./host.js";
 import { commandLine } from "./lines.js";
 import { lastRecipe, lastResult } from "./views.js";
 import { t } from "./words.js";
@@ -86,8 +86,9 @@ async function copy(text, label) {
 
 /** Shows the report of the last run in a tab. `/view` serves pages as downloads, so the tab gets the text. */
 async function openReport(node) {
-  const file = lastResult(node)?.page;
-  const response = file && (await api.fetchApi(viewPath(file)));
+  const page = lastResult(node)?.page;
+  const file = page && (await ask("report/write", page)); // the server renders it now
+  const response = file?.filename && (await api.fetchApi(viewPath(file)));
   if (!response?.ok) return notify(t("No report yet"), t("Run the graph, then open the report."), "warn");
   const url = URL.createObjectURL(new Blob([await response.text()], { type: "text/html" }));
   window.open(url, "_blank");

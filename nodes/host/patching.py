@@ -1,43 +1,69 @@
-"""Putting low-rank edits onto a clone of a MODEL, with proof that ComfyUI took every one of
-them.
-"""
+"""Low-rank edits on a clone of a MODEL, with proof that ComfyUI took every one of them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import comfy.sd
 import torch
 from torch import Tensor
 
 from ...speed_ops.engine.edits import LayerEdit
-from ...speed_ops.errors import UnsupportedModelError
+from ...speed_ops.errors import InputError, UnsupportedModelError
 from ...speed_ops.models.architecture import LayerKey
 from ...speed_ops.models.detect import reads_text
 from .weights import effective_weight, keeps_edits, stored_weight, takes_patches
 
+if TYPE_CHECKING:
+    from ...speed_ops.erasure import Erasure
+    from ...speed_ops.model import EditableModel
+
+
+def check_fits(erasure: Erasure, model: EditableModel) -> None:
+    """Refuses a model of another family, or one whose layers the erasure does not fit."""
+    made_for = erasure.architecture
+    if model.architecture.name != made_for.name:
+        raise InputError(
+            f"The erasure was made for {made_for.title}, but the model is"
+            f" {model.architecture.title}: make one for this model with SPEED Erase or SPEED Apply"
+            " Recipe."
+        )
+    shapes = {layer.canonical: layer.shape for layer in model.layers}
+    for key, edit in erasure.edits.items():
+        if shapes.get(key) != (edit.up.shape[0], edit.down.shape[1]):
+            raise InputError(
+                f"The erasure edits {key}, which is missing from this model or has another shape:"
+                " make a new erasure for it."
+            )
+
 
 def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> dict[str, Tensor]:
-    """The edits as a LoRA in memory (float32 on the CPU, balanced, kohya's names): what LORA_MODEL
-    sockets carry.
+    """The value of a LORA_MODEL socket: the edits in kohya's names, balanced, in float32 on the
+    CPU.
     """
     names = {layer.canonical: layer.lora_base for layer in layers}
-    return _state({key: (names[key], edit) for key, edit in edits.items()})
+    return _state({names[key]: edit for key, edit in edits.items()})
 
 
 def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1.0) -> Any:
     """A clone that adds `strength` times the edits; the input model is unchanged.
 
-    Layers whose storage would drown an edit (fp8, quantised) get it at every forward pass instead,
-    in full precision.
+    Layers whose storage is too coarse for an edit (fp8, quantized) get it at every forward pass
+    instead, in full precision.
+
+    Args:
+        patcher: ComfyUI's MODEL.
+        edits: {layer key: edit}.
+        strength: Factor on the edits.
     """
     if strength == 0:
         return patcher
     baked = {key: edit for key, edit in edits.items() if takes_patches(patcher, key)}
     clone = patcher.clone()
     if baked:
-        state = _state({key: (key.removesuffix(".weight"), edit) for key, edit in baked.items()})
+        state = _state({key.removesuffix(".weight"): edit for key, edit in baked.items()})
         clone = comfy.sd.load_lora_for_models(patcher, None, state, strength, 0)[0]
     for key, edit in edits.items():
         if key not in baked:
@@ -57,13 +83,15 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1
 
 
 def edits_on(patcher: Any) -> dict[str, int]:
-    """{layer key: patches and wrappers on it}."""
-    parts = (patcher.patches, getattr(patcher, "weight_wrapper_patches", {}))
-    return {key: sum(len(part.get(key, ())) for part in parts) for part in parts for key in part}
+    """{layer key: number of patches and wrappers on it}."""
+    counts: Counter[str] = Counter()
+    for patches in (patcher.patches, getattr(patcher, "weight_wrapper_patches", {})):
+        counts.update({key: len(items) for key, items in patches.items()})
+    return counts
 
 
 def only_text_layers(patcher: Any) -> bool:
-    """Whether all that was added to the model's weights was added to layers that read text."""
+    """Whether only layers that read text were changed."""
     return all(reads_text(key) for key in edits_on(patcher))
 
 
@@ -86,9 +114,7 @@ class RuntimeEdit:
 
 
 def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
-    """How much of the edit the model's storage type loses, as a sentence; empty where nothing is
-    lost.
-    """
+    """How much of the edit is lost to the model's storage type, in a sentence; empty if nothing."""
     losses: dict[str, list[float]] = {}
     exact = 0
     for key, edit in edits.items():
@@ -116,15 +142,15 @@ def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
 def _loss(patcher: Any, key: str, edit: LayerEdit, kind: torch.dtype) -> float:
     """|what storage adds - what should be added| / |what should be added|."""
     before = effective_weight(patcher, key)
-    wanted = edit.delta().to(torch.float32).cpu()
-    added = (before + wanted).to(kind).float() - before.to(kind).float()
-    size = float(edit.norm())
-    return float((added - wanted).norm()) / size if size else 0.0
+    delta = edit.delta().to(torch.float32).cpu()
+    stored = (before + delta).to(kind).float() - before.to(kind).float()
+    norm = float(edit.norm())
+    return float((stored - delta).norm()) / norm if norm else 0.0
 
 
-def _state(named: Mapping[str, tuple[str, LayerEdit]]) -> dict[str, Tensor]:
+def _state(edits: Mapping[str, LayerEdit]) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
-    for base, edit in named.values():
+    for base, edit in edits.items():
         balanced = edit.balanced()[0].to(torch.float32)
         state[f"{base}.lora_up.weight"] = balanced.up.cpu().contiguous()
         state[f"{base}.lora_down.weight"] = balanced.down.cpu().contiguous()

@@ -1,11 +1,9 @@
-"""Files by the names that widgets show: lists and recipes from the input folder, results in the
-output folder.
-"""
+"""Files by the names that widgets show: lists and recipes to read, results to write."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import folder_paths
@@ -20,7 +18,7 @@ _MAX_LISTED = 2000
 def list_names(*suffixes: str) -> list[str]:
     """`none`, then the input folder's files with these endings, by their path in it."""
     root = Path(folder_paths.get_input_directory())
-    return [NONE, *sorted(_found(root, suffixes))]
+    return [NONE, *sorted(_files_below(root, suffixes))]
 
 
 def input_file(name: str) -> Path:
@@ -30,29 +28,27 @@ def input_file(name: str) -> Path:
 
 def recipe_names() -> list[str]:
     """Recipes in the input folder and those saved to the output folder."""
-    found = [f"input/{name}" for name in list_names(".json")[1:]]
+    names = [f"input/{name}" for name in list_names(".json")[1:]]
     root = Path(folder_paths.get_output_directory())
-    return [*found, *sorted(f"output/{name}" for name in _found(root, (".json",)))] or [NONE]
+    names += sorted(f"output/{name}" for name in _files_below(root, (".json",)))
+    return names or [NONE]
 
 
 def recipe_file(name: str) -> Path:
     """The file behind one of `recipe_names`."""
-    folder, _, rest = name.partition("/")
-    if folder not in ("input", "output") or not rest:
+    folder, _, path = name.partition("/")
+    if folder not in ("input", "output") or not path:
         raise FileError(f"There is no recipe '{name}': save one, or put one in the input folder.")
-    roots = {
-        "input": folder_paths.get_input_directory(),
-        "output": folder_paths.get_output_directory(),
-    }
-    return _inside(Path(roots[folder]), rest, folder)
+    root = folder_paths.get_directory_by_type(folder)
+    return _inside(Path(root), path, folder)
 
 
 def model_names() -> list[str]:
     """Checkpoints, diffusion models and LoRAs as `folder/name`."""
-    found = [
+    names = [
         f"{folder}/{name}" for folder in _MODELS for name in folder_paths.get_filename_list(folder)
     ]
-    return found or [NONE]
+    return names or [NONE]
 
 
 def checkpoint_folder() -> Path:
@@ -67,8 +63,8 @@ def lora_names() -> list[str]:
 
 def model_file(name: str) -> Path:
     """The file behind one of `model_names`."""
-    folder, _, rest = name.partition("/")
-    path = folder_paths.get_full_path(folder, rest) if folder in _MODELS and rest else None
+    folder, _, relative = name.partition("/")
+    path = folder_paths.get_full_path(folder, relative) if folder in _MODELS and relative else None
     if path is None:
         raise FileError(
             f"There is no model file '{name}': refresh the list (R) and choose another."
@@ -85,19 +81,30 @@ def state_of(path: Path) -> str:
     return f"{status.st_mtime_ns} {status.st_size}"
 
 
+def input_state(name: str | None) -> str:
+    """Changes when that file of the input folder changes; empty for `none`."""
+    return "" if name in (None, NONE) else state_of(input_file(name))
+
+
 def output_file(folder: str, prefix: str, ending: str, overwrite: bool) -> Path:
-    """Where to write: `<output>/<folder>/<prefix>_00001_<ending>`, without the number if it may be
-    overwritten.
+    """Where to write: `<output>/<folder>/<prefix>_00001_<ending>`.
+
+    Args:
+        folder: Folder inside ComfyUI's output folder.
+        prefix: What the user typed.
+        ending: Such as `.safetensors`.
+        overwrite: Leaves out the number.
     """
     check_prefix(prefix)
     root = folder_paths.get_output_directory()
     try:
-        place, name, counter, *_ = folder_paths.get_save_image_path(f"{folder}/{prefix}", root)
+        directory, name, counter, *_ = folder_paths.get_save_image_path(f"{folder}/{prefix}", root)
     except Exception as error:  # ComfyUI raises a bare Exception for a path outside
         raise FileError(
             f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'."
         ) from error
-    target = Path(place) / (f"{name}{ending}" if overwrite else f"{name}_{counter:05}_{ending}")
+    file_name = f"{name}{ending}" if overwrite else f"{name}_{counter:05}_{ending}"
+    target = Path(directory) / file_name
     if not target.resolve().is_relative_to(Path(root).resolve()):
         raise FileError(
             f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'."
@@ -106,9 +113,7 @@ def output_file(folder: str, prefix: str, ending: str, overwrite: bool) -> Path:
 
 
 def temporary_file(name: str) -> tuple[Path, dict[str, str]]:
-    """A place in the folder that ComfyUI empties when it starts, and how its `/view` is asked for
-    it.
-    """
+    """A path in the folder that ComfyUI empties when it starts, and the query of its `/view`."""
     folder = Path(folder_paths.get_temp_directory())
     folder.mkdir(parents=True, exist_ok=True)
     return folder / name, {"filename": name, "subfolder": "", "type": "temp"}
@@ -125,23 +130,22 @@ def check_prefix(prefix: str) -> None:
         )
 
 
-def _inside(root: Path, name: str, what: str) -> Path:
+def _inside(root: Path, name: str, folder: str) -> Path:
     path = Path(os.path.abspath(root / name))
     if not path.is_relative_to(os.path.abspath(root)):
-        raise FileError(f"'{name}' is outside the {what} folder: move the file into that folder.")
+        raise FileError(f"'{name}' is outside the {folder} folder: move the file into that folder.")
     if not path.is_file():
         raise FileError(
-            f"There is no file '{name}' in the {what} folder: put it there, or choose another."
+            f"There is no file '{name}' in the {folder} folder: put it there, or choose another."
         )
     return path
 
 
-def _found(root: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
-    count = 0
-    for folder, _, names in os.walk(root):
-        for name in names:
-            if name.lower().endswith(suffixes):
-                yield (Path(folder) / name).relative_to(root).as_posix()
-                count += 1
-                if count >= _MAX_LISTED:
-                    return
+def _files_below(root: Path, suffixes: tuple[str, ...]) -> list[str]:
+    paths = (
+        (Path(folder) / name).relative_to(root).as_posix()
+        for folder, _, names in os.walk(root)
+        for name in names
+        if name.lower().endswith(suffixes)
+    )
+    return list(islice(paths, _MAX_LISTED))

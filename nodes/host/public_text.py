@@ -27,8 +27,10 @@ from ...speed_ops.files.tensors import tensors_hash
 from ...speed_ops.models.architecture import Architecture, FamilyEncoder
 from ...speed_ops.progress import Progress
 from ...speed_ops.text.tokens import Stream
+from .chunks import InChunks
+from .inversions import Inversions, ids_in, token_key
 from .progress import check_stop
-from .text import HostTextEncoder, InChunks, Inversions, ids_in, token_key
+from .text import HostTextEncoder
 from .weights import effective_weight, raw_weight
 
 _LETTER = "x"
@@ -52,26 +54,22 @@ class WiredText(TextEncoder, Protocol):
 
 
 def open_text(clip: Any, architecture: Architecture) -> WiredText:
-    """The encoders that the family reads, as far as they are wired in; a CLIP of another family is
-    refused.
-    """
-    present = _belonging(clip, architecture)
+    """The family's encoders that are wired in. Refuses a CLIP of another family."""
+    present = _family_encoders(clip, architecture)
     path = architecture.pooled
-    pooled = (
-        [row for row in path.encoders if _width_of(clip, row.name) == row.width] if path else []
-    )
+    widths = _widths(clip)
+    pooled = [row for row in path.encoders if widths.get(row.name) == row.width] if path else []
     column = path.first_column(pooled[0].name) if path and pooled else 0
     parts: list[EncoderPart] = []
-    beside = [row for row in present if row.appends == "columns"]
-    if beside:
-        start = architecture.columns(beside[0].name).start
-        parts.append(
-            EncoderPart(HostTextEncoder(clip, beside, start, pooled, column), start, column)
-        )
+    side_by_side = [row for row in present if row.appends == "columns"]
+    if side_by_side:
+        start = architecture.columns(side_by_side[0].name).start
+        encoder = HostTextEncoder(clip, side_by_side, start, pooled, column)
+        parts.append(EncoderPart(encoder, start, column))
     parts += [EncoderPart(PublicTextEncoder(clip, row)) for row in present if row.appends == "rows"]
     if len(parts) > 1 or parts[0].encoder.width != architecture.context_width:
         return _Joined(parts, architecture.context_width, path.text_width if path else 0)
-    if beside or not pooled:
+    if side_by_side or not pooled:
         return parts[0].encoder  # type: ignore[return-value]
     return _Paired(
         parts[0].encoder, HostTextEncoder(clip, pooled, 0, pooled, column, rows_are_read=False)
@@ -80,10 +78,14 @@ def open_text(clip: Any, architecture: Architecture) -> WiredText:
 
 def open_inversions(clip: Any, architecture: Architecture) -> Inversions:
     """The textual inversions that all of those encoders can read."""
-    present, wanted = _widths(clip), architecture.every_encoder
+    widths = _widths(clip)
     return Inversions(
         clip,
-        {token_key(row.name): row.width for row in wanted if present.get(row.name) == row.width},
+        {
+            token_key(row.name): row.width
+            for row in architecture.every_encoder
+            if widths.get(row.name) == row.width
+        },
     )
 
 
@@ -114,9 +116,8 @@ class PublicTextEncoder(InChunks):
         self.width = row.width
         self._inversions = Inversions(clip, {self._key: row.width})
         empty, letter = self._section(""), self._section(_LETTER)
-        before = next(
-            (i for i, (a, b) in enumerate(zip(empty, letter, strict=False)) if a != b), len(empty)
-        )
+        pairs = enumerate(zip(empty, letter, strict=False))
+        before = next((i for i, (a, b) in pairs if a != b), len(empty))
         after = 1 if row.padding != "none" else len(empty) - before
         cuts = _cuts.setdefault(clip.cond_stage_model, {})
         if row.name not in cuts:
@@ -186,21 +187,21 @@ class PublicTextEncoder(InChunks):
         return list(rows.reshape(len(prompts), -1, rows.shape[-1]))
 
     def _fingerprint(self) -> str:
-        """Of weights in effect, clip skip, tokenizer and its options."""
+        """Hash of the weights in effect, clip skip, tokenizer and its options."""
         clip = self._clip
-        rest = (
+        options = (
             f"{self._row.name} {clip.layer_idx} {clip.tokenizer_options}"
             f" {self._section('a (b) 7!')} {self._cut}"
         )
         patched = sorted(
             key for key in clip.patcher.patches if key.startswith(f"{self._row.name}.")
         )
-        known = _hashes.setdefault(clip.cond_stage_model, {})
-        stored = known.get(self._row.name)
-        if stored is None:
-            stored = known[self._row.name] = tensors_hash(self._stored())
+        hashes = _hashes.setdefault(clip.cond_stage_model, {})
+        if self._row.name not in hashes:
+            hashes[self._row.name] = tensors_hash(self._stored())
+        stored = hashes[self._row.name]
         added = tensors_hash((key, effective_weight(clip.patcher, key)) for key in patched)
-        return f"public {hashlib.sha256(f'{rest} {stored} {added}'.encode()).hexdigest()}"
+        return f"public {hashlib.sha256(f'{options} {stored} {added}'.encode()).hexdigest()}"
 
     def _stored(self) -> Any:
         """(key, weight as it is stored) of this encoder, one by one."""
@@ -218,8 +219,8 @@ def _batches(counts: Sequence[int], batchable: bool) -> list[tuple[int, list[int
     order = sorted(range(len(counts)), key=lambda i: counts[i])
     batches: list[tuple[int, list[int]]] = []
     for done, i in enumerate(order):
-        room = max(1, BATCH_TOKENS // max(1, counts[i])) if batchable else 1
-        if batches and counts[batches[-1][1][0]] == counts[i] and len(batches[-1][1]) < room:
+        size = max(1, BATCH_TOKENS // max(1, counts[i])) if batchable else 1
+        if batches and counts[batches[-1][1][0]] == counts[i] and len(batches[-1][1]) < size:
             batches[-1][1].append(i)
         else:
             batches.append((done, [i]))
@@ -246,26 +247,24 @@ def _tokens_between(
     return ids_of
 
 
-def _belonging(clip: Any, architecture: Architecture) -> list[FamilyEncoder]:
-    """The family's encoders that the CLIP object has; refuses a CLIP of another family before
-    anything is encoded.
-    """
-    parts = _widths(clip)
-    wanted: dict[str, int] = {row.name: row.width for row in architecture.encoders}
-    found = [row for row in architecture.encoders if parts.get(row.name) == row.width]
-    others = set(parts) - set(wanted) - {row.name for row in architecture.every_encoder}
+def _family_encoders(clip: Any, architecture: Architecture) -> list[FamilyEncoder]:
+    """The family's encoders that the CLIP object has."""
+    widths = _widths(clip)
+    needed: dict[str, int] = {row.name: row.width for row in architecture.encoders}
+    present = [row for row in architecture.encoders if widths.get(row.name) == row.width]
+    foreign = set(widths) - set(needed) - {row.name for row in architecture.every_encoder}
     missing = [
         row
         for row in architecture.encoders
-        if row not in found and (not row.optional or row.name in parts)
+        if row not in present and (not row.optional or row.name in widths)
     ]
-    if missing or others or not found:
+    if missing or foreign or not present:
         raise InputError(
-            f"This CLIP does not belong to this model: it has {_listed(parts)}, but"
-            f" {architecture.title} needs {_listed(wanted)}. Wire the CLIP from the same"
+            f"This CLIP does not belong to this model: it has {_listed(widths)}, but"
+            f" {architecture.title} needs {_listed(needed)}. Wire the CLIP from the same"
             " checkpoint."
         )
-    return found
+    return present
 
 
 def _widths(clip: Any) -> dict[str, int]:
@@ -277,12 +276,6 @@ def _widths(clip: Any) -> dict[str, int]:
     }
 
 
-def _width_of(clip: Any, name: str) -> int:
-    return _widths(clip).get(name, 0)
-
-
-def _listed(parts: Mapping[str, int]) -> str:
-    return (
-        " and ".join(f"{name} of width {width}" for name, width in parts.items())
-        or "no text encoder"
-    )
+def _listed(widths: Mapping[str, int]) -> str:
+    listed = " and ".join(f"{name} of width {width}" for name, width in widths.items())
+    return listed or "no text encoder"

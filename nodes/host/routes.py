@@ -1,6 +1,4 @@
-"""Questions that the screen asks: JSON in, JSON out, answered by the same functions that a run
-uses.
-"""
+"""Questions of the screen: JSON in, JSON out, answered by the functions that a run uses."""
 
 from __future__ import annotations
 
@@ -14,10 +12,8 @@ from ...speed_ops.errors import SpeedError
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 PREFIX = "/speed/"
-MOST_BYTES = 20_000_000
-"""A list of half a million names is read by the server, not sent to it; this is far more than
-anybody types.
-"""
+MAX_BYTES = 20_000_000
+"""Far more than a user types; long lists are files that the server reads."""
 
 
 def serve(answers: Mapping[str, Answer]) -> None:
@@ -32,17 +28,17 @@ def serve(answers: Mapping[str, Answer]) -> None:
 
 def _handler(answer: Answer) -> Callable[[web.Request], Any]:
     async def handle(request: web.Request) -> web.Response:
-        if (request.content_length or 0) > MOST_BYTES:
+        if (request.content_length or 0) > MAX_BYTES:
             return web.json_response({"error": "This is too long to be checked."}, status=413)
         try:
-            asked = await request.json()
-            if not isinstance(asked, dict):
+            question = await request.json()
+            if not isinstance(question, dict):
                 raise ValueError("not an object")
         except ValueError:
             return web.json_response({"error": "This is not a JSON object."}, status=400)
         try:
             # In a thread: a list of a hundred thousand names must not hold up the server.
-            return web.json_response(await asyncio.to_thread(answer, asked))
+            return web.json_response(await asyncio.to_thread(answer, question))
         except SpeedError as error:
             return web.json_response({"error": str(error)})
 

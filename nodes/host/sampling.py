@@ -1,6 +1,4 @@
-"""Pictures: drawn with ComfyUI's own samplers, and what CLIP makes of them and of texts, to compare
-them.
-"""
+"""Pictures drawn with ComfyUI's samplers, and CLIP features of pictures and texts."""
 
 from __future__ import annotations
 
@@ -15,7 +13,6 @@ from torch import Tensor
 
 from ...speed_ops.errors import InputError
 from .progress import check_stop, show_text
-from .text import literal
 
 SAMPLERS: list[str] = list(comfy.samplers.KSampler.SAMPLERS)
 SCHEDULERS: list[str] = list(comfy.samplers.KSampler.SCHEDULERS)
@@ -24,15 +21,11 @@ _LATENT_PIXELS = 8
 _PICTURES_AT_ONCE = 8
 _PROJECTION = "text_projection.weight"
 _USABLE = (1e-4, 1.0)
-"""Spread of the values of a trained projection lies between: those of CLIP are near 0.01. NaN lies
-nowhere.
-"""
+"""Range of the standard deviation of a trained projection; CLIP's is near 0.01."""
 
 
 class Sampler:
-    """One setting of the sampler, for any number of pictures: what KSampler would draw from an
-    empty latent.
-    """
+    """Draws what KSampler would draw from an empty latent, with the same settings each time."""
 
     def __init__(
         self, clip: Any, vae: Any, widgets: dict[str, Any], pictures: int, hidden: Any = None
@@ -47,14 +40,19 @@ class Sampler:
         check_stop()
         self._drawn += 1
         show_text(self._hidden, f"Drawing picture {self._drawn} of {self._pictures}")
-        one, done = self._widgets, (self._drawn - 1) * self._widgets["steps"]
-        shape = (1, 4, one["height"] // _LATENT_PIXELS, one["width"] // _LATENT_PIXELS)
+        widgets, done = self._widgets, (self._drawn - 1) * self._widgets["steps"]
+        shape = (1, 4, widgets["height"] // _LATENT_PIXELS, widgets["width"] // _LATENT_PIXELS)
         latent = comfy.sample.fix_empty_latent_channels(model, torch.zeros(shape))
         samples = comfy.sample.sample(
             model,
             comfy.sample.prepare_noise(latent, seed),
-            *(one["steps"], one["cfg"], one["sampler_name"], one["scheduler"]),
-            *(self._encode(prompt), self._negative, latent),
+            widgets["steps"],
+            widgets["cfg"],
+            widgets["sampler_name"],
+            widgets["scheduler"],
+            self._encode(prompt),
+            self._negative,
+            latent,
             callback=lambda step, *_: self._bar.update_absolute(done + step + 1),
             disable_pbar=True,
             seed=seed,
@@ -67,33 +65,30 @@ class Sampler:
 
 
 def picture_features(clip_vision: Any, images: Tensor) -> Tensor:
-    """Pictures (n x height x width x 3, in 0 to 1) in the space that CLIP shares between pictures
-    and texts: n x d.
-    """
+    """CLIP's features (n x d) of pictures (n x height x width x 3, in 0 to 1)."""
     rows = []
     for start in range(0, len(images), _PICTURES_AT_ONCE):
         check_stop()
-        rows.append(
-            clip_vision.encode_image(images[start : start + _PICTURES_AT_ONCE, ..., :3])[
-                "image_embeds"
-            ]
-        )
+        batch = images[start : start + _PICTURES_AT_ONCE, ..., :3]
+        rows.append(clip_vision.encode_image(batch)["image_embeds"])
     return torch.cat(rows).double()
 
 
 def text_features(clip: Any, texts: Sequence[str]) -> Tensor:
-    """Texts in the space that CLIP shares between pictures and texts: n x d.
+    """CLIP's features (n x d) of texts, in the same space as those of pictures.
 
-    That space begins behind a projection that diffusion models do not use. Where a file has none,
-    ComfyUI leaves whatever was in memory in its place.
+    They need a projection that diffusion models do not use. If a file has none, ComfyUI leaves it
+    uninitialized.
     """
+    from .inversions import literal
+
     weights = [
         value
         for name, value in clip.cond_stage_model.named_parameters()
         if name.endswith(_PROJECTION)
     ]
-    spread = float(weights[0].detach().float().std()) if weights else 0.0
-    if not _USABLE[0] < spread < _USABLE[1]:
+    deviation = float(weights[0].detach().float().std()) if weights else 0.0
+    if not _USABLE[0] < deviation < _USABLE[1]:  # false for NaN also
         raise InputError(
             "This CLIP has no projection for comparing texts with pictures, as in Stable Diffusion"
             " checkpoints: load the text encoder from a file of its own, such as"

@@ -16,12 +16,9 @@ from torch import Tensor
 
 from ...speed_ops.errors import FileError
 from ...speed_ops.files.tensors import kinds_of, narrow, write_tensors
-from ...speed_ops.progress import Progress
+from ...speed_ops.progress import Progress, Stage
 from .progress import check_stop
 from .weights import effective_weight, is_packed, keeps_edits, stored_weight
-
-SOURCE = "as the source"
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 def write_model(
@@ -30,17 +27,26 @@ def write_model(
     clip: Any | None,
     vae: Any | None,
     metadata: Mapping[str, str],
-    dtype: str = SOURCE,
+    dtype: torch.dtype | None = None,
     *,
     force: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """A checkpoint (with `clip` and `vae`) or a diffusion model alone: effective weights, all
-    patches baked in.
+    """Writes effective weights with all patches baked in: a checkpoint, or a diffusion model alone.
+
+    Args:
+        path: Where to.
+        model: ComfyUI's MODEL.
+        clip: ComfyUI's CLIP, for a checkpoint.
+        vae: ComfyUI's VAE, for a checkpoint.
+        metadata: Values for the header.
+        dtype: Type of the weights; None for the type that they came in.
+        force: Whether to replace a file.
+        progress: Called for each tensor.
     """
-    parts = [_effective(model, "diffusion_model.", dtype, progress)]
     config = model.model.model_config
-    tensors = config.process_unet_state_dict_for_saving(parts[0])
+    weights = _effective(model, "diffusion_model.", dtype, progress)
+    tensors = config.process_unet_state_dict_for_saving(weights)
     if clip is not None:
         named = _effective(clip.patcher, "", dtype, progress) | dict(clip.tokenizer.state_dict())
         tensors |= config.process_clip_state_dict_for_saving(named)
@@ -48,34 +54,30 @@ def write_model(
         tensors |= config.process_vae_state_dict_for_saving(_plain(vae.get_sd(), dtype))
     if model.model.model_type == comfy.model_base.ModelType.V_PREDICTION:
         tensors["v_pred"] = torch.tensor([])
-    facts = {"modelspec.predict_key": "v" if "v_pred" in tensors else "epsilon", **metadata}
-    half = (
-        None
-        if progress is None
-        else lambda stage, done, total: progress(stage, total + done, 2 * total)
-    )
+    predict_key = "v" if "v_pred" in tensors else "epsilon"
+
+    def second_half(stage: Stage, done: int, total: int) -> None:
+        if progress is not None:
+            progress(stage, total + done, 2 * total)
+
     write_tensors(
         path,
         kinds_of(tensors),
         tensors.values(),
-        {"format": "pt", **facts},
+        {"format": "pt", "modelspec.predict_key": predict_key, **metadata},
         force=force,
-        progress=half,
+        progress=second_half,
     )
 
 
-def check_type(patcher: Any, dtype: str) -> None:
-    """Refuses to write weights in a type that would drown the edit; asked before anything is
-    written.
-    """
-    packed = (
-        []
-        if dtype != SOURCE
-        else [key for key in _floating(patcher) if not keeps_edits(patcher, key)]
-    )
-    if packed:
+def check_type(patcher: Any, dtype: torch.dtype | None) -> None:
+    """Refuses to write weights in a type that would lose the edit to rounding."""
+    if dtype is not None:
+        return
+    coarse = [key for key in _floating(patcher) if not keeps_edits(patcher, key)]
+    if coarse:
         raise FileError(
-            f"{len(packed)} layers are stored in 8 bits or less, too coarse to store the edit: save"
+            f"{len(coarse)} layers are stored in 8 bits or less, too coarse to store the edit: save"
             " a LoRA, or choose float16."
         )
 
@@ -107,60 +109,58 @@ def source_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
 
 
 def _effective(
-    patcher: Any, prefix: str, dtype: str, progress: Progress | None
+    patcher: Any, prefix: str, dtype: torch.dtype | None, progress: Progress | None
 ) -> dict[str, Tensor]:
-    """Weights in effect by key below `prefix`, in the type asked for."""
+    """Weights in effect by their key below `prefix`."""
     check_type(patcher, dtype)
-    keys = [key for key in _own_keys(patcher.model) if key.startswith(prefix)]
+    keys = [key for key in _weight_keys(patcher.model) if key.startswith(prefix)]
     floating = {key for key in _floating(patcher) if key.startswith(prefix)}
     packed = {key for key in floating if not keeps_edits(patcher, key)}
-    kind = source_dtype(_stored(patcher, floating)) if dtype == SOURCE else DTYPES[dtype]
-    out: dict[str, Tensor] = {}
+    kind = dtype or source_dtype(_stored(patcher, floating))
+    tensors: dict[str, Tensor] = {}
     for done, key in enumerate(keys):
         if progress is not None:
             progress("write", done, 2 * len(keys))
-        changed = key in patcher.patches or key in patcher.weight_wrapper_patches or key in packed
         value = stored_weight(patcher, key).detach().cpu()
-        if changed:
+        if key in patcher.patches or key in patcher.weight_wrapper_patches or key in packed:
             value = narrow(effective_weight(patcher, key), kind, f"Layer {key}")
-        out[key[len(prefix) :]] = value.to(kind) if key in floating else value
-    return out
+        tensors[key[len(prefix) :]] = value.to(kind) if key in floating else value
+    return tensors
 
 
 def _stored(patcher: Any, keys: Iterable[str]) -> Iterator[Tensor]:
-    """Weights one by one, the stop button heard before each: a whole model takes seconds to look
-    through.
-    """
+    """Weights one by one. Checks the stop button each time, because a model takes seconds."""
     for key in keys:
         check_stop()
         yield stored_weight(patcher, key)
 
 
-def _own_keys(model: torch.nn.Module) -> list[str]:
-    """Without the scales and notes that stand beside a quantised weight, which is written as plain
-    numbers, and without the room that a GGUF model asks for its largest weight."""
+def _weight_keys(model: torch.nn.Module) -> list[str]:
+    """Keys of the weights. Leaves out the scales and notes of a quantized weight, which is written
+    as plain numbers, and the buffer of a GGUF model for its largest weight.
+    """
     present = [key for key in model.state_dict() if not key.endswith(".temp.weight")]
-    noted = {key for key in present if key.endswith(".comfy_quant")}
-    places = [(key, *key.rpartition(".")[::2]) for key in present]
-    return [
-        key
-        for key, module, leaf in places
-        if leaf in ("weight", "bias") or f"{module}.comfy_quant" not in noted
-    ]
+    quantized = {key.rpartition(".")[0] for key in present if key.endswith(".comfy_quant")}
+    keys = []
+    for key in present:
+        module, _, leaf = key.rpartition(".")
+        if leaf in ("weight", "bias") or module not in quantized:
+            keys.append(key)
+    return keys
 
 
 def _floating(patcher: Any) -> list[str]:
-    """Keys of what is numbers, packed or not."""
+    """Keys of floating-point weights, packed or not."""
     return [
         key
-        for key in _own_keys(patcher.model)
+        for key in _weight_keys(patcher.model)
         if stored_weight(patcher, key).is_floating_point() or is_packed(patcher, key)
     ]
 
 
-def _plain(tensors: Mapping[str, Tensor], dtype: str) -> dict[str, Tensor]:
+def _plain(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
     floating = {key for key, value in tensors.items() if value.is_floating_point()}
-    kind = source_dtype(tensors[key] for key in floating) if dtype == SOURCE else DTYPES[dtype]
+    kind = dtype or source_dtype(tensors[key] for key in floating)
     return {
         key: value.detach().cpu().to(kind if key in floating else value.dtype)
         for key, value in tensors.items()

@@ -1,6 +1,4 @@
-"""A MODEL seen as {layer key: weight as it is in effect}, read one layer at a time and never
-changed.
-"""
+"""A MODEL as {layer key: effective weight}, read one layer at a time and never changed."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ KEEPS_EDITS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def stored_weight(patcher: Any, key: str) -> Tensor:
-    """The weight as loaded from the file, whatever clone of the model is patched in at the
-    moment.
-    """
+    """The weight as loaded from the file, even while a clone is patched in."""
     weight = comfy.model_patcher.get_key_weight(patcher.model, key)[0]
     if key in patcher.backup:
         weight = patcher.backup[key].weight
@@ -39,15 +35,15 @@ def stored_weight(patcher: Any, key: str) -> Tensor:
 
 
 def effective_weight(patcher: Any, key: str) -> Tensor:
-    """`o x d` float32 on the CPU: the stored weight with every patch and wrapper of this clone
-    applied, as a copy.
+    """A copy of the stored weight with every patch and wrapper of this clone: `o x d` float32 on
+    the CPU.
 
-    Everything long reads weights one by one, so this is also where the stop button is heard.
+    Long work reads weights one by one, so this also checks the stop button.
     """
     check_stop()
     convert = comfy.model_patcher.get_key_weight(patcher.model, key)[2]
     stored = stored_weight(patcher, key)
-    unpack = unpacks(patcher, key)
+    unpack = ggml_dequantizer(patcher, key)
     if unpack is not None:
         weight = unpack(stored)
     else:
@@ -64,28 +60,33 @@ def effective_weight(patcher: Any, key: str) -> Tensor:
     return weight
 
 
-def raw_weight(patcher: Any, key: str, shown: Tensor) -> Tensor:
-    """The bytes behind a key of a state dict as they are stored, to hash them. `shown`: what the
-    state dict has there, which is all there is of scales that stand beside a weight."""
+def raw_weight(patcher: Any, key: str, value: Tensor) -> Tensor:
+    """The stored bytes behind a key of a state dict, to hash them.
+
+    Args:
+        patcher: ComfyUI's patcher of the model.
+        key: The key.
+        value: What the state dict has there, for keys such as scales that are not parameters.
+    """
     try:
         stored = stored_weight(patcher, key)
     except AttributeError:
-        stored = shown
+        stored = value
     packed = getattr(stored, "_qdata", None)
     return (stored if packed is None else packed).detach().as_subclass(Tensor)
 
 
-def unpacks(patcher: Any, key: str) -> Callable[[Tensor], Tensor] | None:
-    """How a layer of a GGUF model gives its stored weight as numbers, without patches; None for all
-    others.
+def ggml_dequantizer(patcher: Any, key: str) -> Callable[[Tensor], Tensor] | None:
+    """Turns the stored weight of a GGUF layer into numbers, without patches; None for other
+    layers.
     """
     layer = comfy.utils.get_attr(patcher.model, key.rpartition(".")[0])
     if not hasattr(layer, "is_ggml_quantized"):
         return None
 
     def unpack(stored: Tensor) -> Tensor:
-        # Another tensor over the same bytes: the layer would add the patches of whichever clone is
-        # loaded.
+        # Another tensor over the same bytes, because the layer would add the patches of the clone
+        # that is loaded at the moment.
         plain = stored.as_subclass(type(stored))
         plain.__dict__.update(stored.__dict__, patches=[])
         return layer.get_weight(plain, torch.float32).to("cpu", torch.float32, copy=True)
@@ -94,9 +95,7 @@ def unpacks(patcher: Any, key: str) -> Callable[[Tensor], Tensor] | None:
 
 
 def is_packed(patcher: Any, key: str) -> bool:
-    """Whether a weight is stored as something that must be unpacked: by ComfyUI's quantiser, or in
-    a GGUF model.
-    """
+    """Whether a weight must be unpacked: by ComfyUI's quantizer, or as part of a GGUF model."""
     stored = stored_weight(patcher, key)
     return isinstance(stored, QuantizedTensor) or _is_ggml(patcher, key)
 
@@ -108,9 +107,10 @@ def _is_ggml(patcher: Any, key: str) -> bool:
 
 
 def takes_patches(patcher: Any, key: str) -> bool:
-    """Whether a patch on the layer acts in full: stored in a type that a small edit survives, or,
-    as in a GGUF model, added after unpacking. In fp8 and quantised layers it would be lost to
-    rounding."""
+    """Whether a patch on the layer has its full effect: the layer is stored in a type that a small
+    edit survives, or the patch is added after unpacking, as in a GGUF model. Rounding would remove
+    it from fp8 and quantized layers.
+    """
     return keeps_edits(patcher, key) or _is_ggml(patcher, key)
 
 
@@ -120,7 +120,7 @@ def keeps_edits(patcher: Any, key: str) -> bool:
 
 
 class EffectiveWeights(Mapping[str, Tensor]):
-    """The layers of an erasure by key, each read when asked for: one in memory at a time."""
+    """The layers of an erasure by key. Each is read on access; one is in memory at a time."""
 
     def __init__(self, patcher: Any, keys: Sequence[str]) -> None:
         self._patcher = patcher
@@ -142,9 +142,7 @@ class EffectiveWeights(Mapping[str, Tensor]):
 
 
 def open_model(patcher: Any, which: str = "V") -> EditableModel:
-    """Recognises the family from the model's own keys and shapes; anything else is refused by
-    name.
-    """
+    """Recognizes the family by the model's keys and shapes. Refuses all others."""
     shapes = {
         key: tuple(_logical(patcher, key, value).shape)
         for key, value in patcher.model.state_dict().items()
@@ -152,27 +150,27 @@ def open_model(patcher: Any, which: str = "V") -> EditableModel:
     _refuse_packed(patcher, [key for key in shapes if reads_text(key)])
     architecture = detect(shapes)
     pooled = pooled_layer(architecture, shapes)
-    found = [*layers(architecture, shapes, which), *([pooled] if pooled else [])]
+    editable = [*layers(architecture, shapes, which), *([pooled] if pooled else [])]
     if any(path.startswith("diffusion_model.") for path in getattr(patcher, "object_patches", {})):
-        _refuse_replaced(patcher, found)
-    weights = EffectiveWeights(patcher, [layer.canonical for layer in found])
-    return EditableModel(architecture, tuple(found), weights, _push(patcher, architecture, shapes))
+        _refuse_replaced(patcher, editable)
+    weights = EffectiveWeights(patcher, [layer.canonical for layer in editable])
+    push = _push(patcher, architecture, shapes)
+    return EditableModel(architecture, tuple(editable), weights, push)
 
 
 def _logical(patcher: Any, key: str, value: Tensor) -> Tensor:
-    """The weight behind a key of the state dict: of a GGUF model it shows stand-ins, in the shape
-    of their bytes.
+    """The weight behind a key of the state dict. GGUF models show stand-ins there, in the shape of
+    their bytes.
     """
-    return (
-        stored_weight(patcher, key) if value.is_meta and not key.endswith(".temp.weight") else value
-    )
+    is_stand_in = value.is_meta and not key.endswith(".temp.weight")
+    return stored_weight(patcher, key) if is_stand_in else value
 
 
 def _push(patcher: Any, architecture: Architecture, shapes: Mapping[str, Any]) -> Push | None:
     rule = architecture.push
     if rule is None:
         return None
-    names = [f"{path}.{part}" for path in rule.paths for part in ("weight", "bias")]
+    names = [f"{path}.{leaf}" for path in rule.paths for leaf in ("weight", "bias")]
     present = [name for name in names if f"diffusion_model.{name}" in shapes]
     return Push(
         rule, {name: effective_weight(patcher, f"diffusion_model.{name}") for name in present}
@@ -180,28 +178,26 @@ def _push(patcher: Any, architecture: Architecture, shapes: Mapping[str, Any]) -
 
 
 def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
-    """Only numbers that somebody here can unpack are read: others mean something else by their
-    values.
-    """
+    """Refuses weights that are packed in a way that cannot be unpacked here."""
     for key in keys:
         stored = stored_weight(patcher, key)
-        if isinstance(stored, QuantizedTensor) or unpacks(patcher, key) is not None:
+        if isinstance(stored, QuantizedTensor) or ggml_dequantizer(patcher, key) is not None:
             continue
-        known = type(stored) in (Tensor, torch.nn.Parameter)
-        if not known or not stored.dtype.is_floating_point or stored.is_meta:
-            kind = type(stored).__name__ if not known else str(stored.dtype).removeprefix("torch.")
+        plain = type(stored) in (Tensor, torch.nn.Parameter)
+        if not plain or not stored.dtype.is_floating_point or stored.is_meta:
+            kind = str(stored.dtype).removeprefix("torch.") if plain else type(stored).__name__
             raise UnsupportedModelError(
                 f"The weights of this model are packed by a quantiser ({kind}, at {key}): erase on"
                 " the fp16 checkpoint, save the LoRA, and load that LoRA on this model."
             )
 
 
-def _refuse_replaced(patcher: Any, found: Sequence[LayerKey]) -> None:
-    """Another node has put its own module in the place of a layer: its weight is not the one that
-    would be edited.
+def _refuse_replaced(patcher: Any, editable: Sequence[LayerKey]) -> None:
+    """Refuses a model in which another node has replaced a layer, because the edit would go to a
+    weight that is not used.
     """
     for path in patcher.object_patches:
-        if any(layer.canonical.startswith(path + ".") for layer in found):
+        if any(layer.canonical.startswith(path + ".") for layer in editable):
             raise UnsupportedModelError(
                 f"Another node, probably a compiler or quantiser, has replaced '{path}' in this"
                 " model: put this node before that one."

@@ -49,9 +49,9 @@ def from_file(model, erasure):
     return run(SpeedApplyErasure, model=model, lora=saved_lora(erasure), strength=1.0)
 
 
-def off(held, clip, model) -> float:
+def off(patched, clip, model) -> float:
     """How far the first name is from its anchor after the second erasure."""
-    return left(model, held, clip, FIRST)
+    return left(model, patched, clip, FIRST)
 
 
 def test_a_second_erasure_holds_the_first(sd15):
@@ -95,8 +95,8 @@ def test_what_cannot_be_held_is_said(sd15):
     stock = comfy.sd.load_lora_for_models(model, None, stored, 1.0, 0)[0]
     loosely, _, _, report, _ = erased(stock, clip, f"{SECOND} -> art")
     assert "load it with SPEED Apply Erasure" in report and "Still erased" not in report
-    kept = off(erased(from_file(model, erasure)[0], clip, f"{SECOND} -> art")[0], clip, model)
-    assert all(off(one, clip, model) > 2 * kept for one in (second, loosely)), (
+    distance = off(erased(from_file(model, erasure)[0], clip, f"{SECOND} -> art")[0], clip, model)
+    assert all(off(candidate, clip, model) > 2 * distance for candidate in (second, loosely)), (
         "and holding is worth it"
     )
 

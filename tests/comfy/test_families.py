@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from watching import at_layers, name_rows, sample
 
 from speed_erase.speed_ops.encoders.cache import CachedEncoder
 from speed_erase.speed_ops.errors import InputError
+from speed_erase.speed_ops.inputs import POOLED
+from speed_erase.speed_ops.models.architecture import Architecture
 from speed_erase.speed_ops.text.kinds import Prompt
 
 pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
@@ -29,114 +32,163 @@ def test_the_recorded_keys_are_comfyuis(comfyui) -> None:
         assert {key: list(value.shape) for key, value in minis.smallest(name).items()} == keys, name
 
 
+@dataclass
+class Case:
+    """A family before and after an erasure."""
+
+    name: str
+    model: Any
+    clip: Any
+    architecture: Architecture
+    keys: list[str]
+    """Layers that read a prompt row by row."""
+    pooled: list[str]
+    """The layer that reads the pooled embedding, if a wired encoder makes one."""
+    all_keys: list[str]
+    rows: dict[str, list[int]]
+    """Prompt -> rows of its last token."""
+    before: dict[str, Any]
+    """Prompt -> what goes into the layers and comes out of them."""
+    erased: Any
+    erasure: Any
+    report: str
+
+
+# No name is filtered out or set aside, so that each kept one is protected.
+EVERYONE = {"ipf": False, "held_out": 0.0}
+
+
 @pytest.fixture(scope="module", params=minis.MINIS)
-def wired(request: pytest.FixtureRequest, comfyui) -> Any:
-    """Name, MODEL and CLIP of one family."""
-    return request.param, minis.load_model(request.param), minis.load_text(request.param)
+def case(request: pytest.FixtureRequest, comfyui, own_cache) -> Case:
+    from speed_erase.nodes.wiring import wire
+    from speed_erase.speed_ops.engine.settings import EraseSettings
+
+    name = request.param
+    model, clip = minis.load_model(name), minis.load_text(name)
+    prompts = (TARGET, ANCHOR, KEPT)
+    with wire(model, clip, EraseSettings()) as wired:
+        editable, encoder = wired.model, wired.encoder
+        keys = list(editable.weights)
+        # T5 alone has nothing to pool.
+        pooled = list(editable.inputs[POOLED]) if encoder.pooled_width else []
+        rows = {prompt: name_rows(encoder, prompt) for prompt in prompts}
+        before = {prompt: at_layers(name, model, clip, keys + pooled, prompt) for prompt in prompts}
+    patched, _, erasure, report, _ = erased(model, clip, settings=EVERYONE)
+    return Case(
+        name=name,
+        model=model,
+        clip=clip,
+        architecture=editable.architecture,
+        keys=keys,
+        pooled=pooled,
+        all_keys=[layer.canonical for layer in editable.layers],
+        rows=rows,
+        before=before,
+        erased=patched,
+        erasure=erasure,
+        report=report,
+    )
 
 
-def test_a_family_from_loading_to_loading_again(wired, own_output) -> None:
-    import comfy.lora
-    import comfy.sd
-    import comfy.utils
+def test_a_family_is_recognized_with_its_layers(case: Case) -> None:
+    assert case.architecture.name == minis.MINIS[case.name].family
+    assert len(case.all_keys) == len(case.keys) + (case.architecture.pooled is not None)
+    assert list(case.erasure.edits) == case.keys + case.pooled
+    assert case.architecture.note in case.report
 
-    from speed_erase.nodes.erasing import wire
-    from speed_erase.nodes.host.weights import effective_weight, open_model
-    from speed_erase.nodes.save_erased_model import SaveErasedModel
+
+def test_embeddings_are_comfyuis_and_what_the_edited_layers_receive(case: Case) -> None:
+    from speed_erase.nodes.wiring import wire
     from speed_erase.speed_ops.engine.settings import EraseSettings
     from speed_erase.speed_ops.text.requests import whole_prompt
 
-    name, model, clip = wired
-    with wire(model, clip, EraseSettings()) as parts:
-        family, encoder = parts.model.architecture, parts.encoder
-        assert family.name == minis.MINIS[name].family
-        keys, every = list(parts.model.weights), [layer.canonical for layer in parts.model.layers]
-        assert len(every) == len(keys) + (family.pooled is not None)
-        # T5 alone has nothing to pool
-        pooled = list(parts.model.pooled) if encoder.pooled_width else []
-        # Embeddings are ComfyUI's, and what the edited layers receive is what the edit is made
-        # from.
+    with wire(case.model, case.clip, EraseSettings()) as wired:
+        encoder = wired.encoder
         for text in PROMPTS:
+            escaped = text.replace("(", "\\(").replace(")", "\\)")
             with torch.inference_mode():
-                host = clip.encode_from_tokens(
-                    clip.tokenize(text.replace("(", "\\(").replace(")", "\\)"))
-                )[0].clone()
-            whole = whole_prompt(encoder.streams, Prompt.bare(text))
-            (own,) = encoder.encode([text], [max(whole.rows) + 1])
-            own = own[list(whole.rows)]
-            host = host[list(whole.rows)]
-            assert (own - host).norm() <= 1e-4 * host.norm()
-        bare = whole_prompt(encoder.streams, Prompt.bare(TARGET))
-        (pushed,) = parts.reader.rows([bare])
-        before = {
-            prompt: at_layers(name, model, clip, keys + pooled, prompt)
-            for prompt in (TARGET, ANCHOR, KEPT)
-        }
-        for received, _ in (before[TARGET][key] for key in pooled):
-            (whole,) = encoder.encode_both([TARGET], [0])[1]
-            with torch.inference_mode():
-                host = clip.encode_from_tokens(clip.tokenize(TARGET), return_pooled=True)[1][
-                    0
-                ].clone()
-            assert (host - whole).norm() <= 1e-4 * whole.norm()
-            # in the model's own type
-            assert (received[: len(whole)] - whole).norm() <= 2e-3 * whole.norm()
-        for received, _ in (before[TARGET][key] for key in keys):
-            assert (received[list(bare.rows)] - pushed).norm() <= 2e-3 * pushed.norm()
-        rows = {prompt: name_rows(encoder, prompt) for prompt in (TARGET, ANCHOR, KEPT)}
+                host = case.clip.encode_from_tokens(case.clip.tokenize(escaped))[0].clone()
+            request = whole_prompt(encoder.streams, Prompt.bare(text))
+            (rows,) = encoder.encode([text], [max(request.rows) + 1])
+            assert_close(rows[list(request.rows)], host[list(request.rows)], 1e-4)
 
-    # No name filtered out or set aside, so that each kept one is protected.
-    everyone = {"ipf": False, "held_out": 0.0}
-    erased_model, _, erasure, report, _ = erased(model, clip, settings=everyone)
-    assert list(erasure.edits) == keys + pooled
-    if family.note:
-        assert family.note in report
+        bare = whole_prompt(encoder.streams, Prompt.bare(TARGET))
+        (pushed,) = wired.reader.rows([bare])
+        for key in case.keys:
+            received, _ = case.before[TARGET][key]
+            assert_close(received[list(bare.rows)], pushed, 2e-3)
+
+        for key in case.pooled:
+            (embedding,) = encoder.encode_both([TARGET], [0])[1]
+            with torch.inference_mode():
+                tokens = case.clip.tokenize(TARGET)
+                host = case.clip.encode_from_tokens(tokens, return_pooled=True)[1][0].clone()
+            assert_close(host, embedding, 1e-4)
+            received, _ = case.before[TARGET][key]  # in the model's own type
+            assert_close(received[: len(embedding)], embedding, 2e-3)
+
+
+def test_targets_become_anchors_and_kept_names_stay(case: Case) -> None:
     after = {
-        prompt: at_layers(name, erased_model, clip, keys + pooled, prompt)
+        prompt: at_layers(case.name, case.erased, case.clip, case.keys + case.pooled, prompt)
         for prompt in (TARGET, KEPT)
     }
-    for key in pooled:
-        way = (before[TARGET][key][1] - before[ANCHOR][key][1]).norm()
-        assert (after[TARGET][key][1] - before[ANCHOR][key][1]).norm() < 0.05 * way
-        assert (after[KEPT][key][1] - before[KEPT][key][1]).norm() < 0.02 * way
-    for key in keys:
-        goal = before[ANCHOR][key][1][rows[ANCHOR]]
-        old, new = (part[TARGET][key][1][rows[TARGET]] for part in (before, after))
-        assert (new - goal).norm() < 0.05 * (old - goal).norm()
-        kept = before[KEPT][key][1][rows[KEPT]]
-        assert (after[KEPT][key][1][rows[KEPT]] - kept).norm() < 0.02 * kept.norm()
+    for key in case.keys:
+        goal = case.before[ANCHOR][key][1][case.rows[ANCHOR]]
+        start = case.before[TARGET][key][1][case.rows[TARGET]]
+        end = after[TARGET][key][1][case.rows[TARGET]]
+        assert (end - goal).norm() < 0.05 * (start - goal).norm()
+        retained = case.before[KEPT][key][1][case.rows[KEPT]]
+        assert_close(after[KEPT][key][1][case.rows[KEPT]], retained, 0.02)
+    for key in case.pooled:
+        goal, start = case.before[ANCHOR][key][1], case.before[TARGET][key][1]
+        distance = (start - goal).norm()
+        assert (after[TARGET][key][1] - goal).norm() < 0.05 * distance
+        assert (after[KEPT][key][1] - case.before[KEPT][key][1]).norm() < 0.02 * distance
 
-    two_steps = [sample(name, one, clip, TARGET, steps=2) for one in (model, erased_model, model)]
-    assert all(bool(torch.isfinite(one).all()) for one in two_steps)
-    assert torch.equal(two_steps[0], two_steps[2]) and not torch.equal(two_steps[0], two_steps[1])
-    assert erased(model, clip, strength=0.0, settings=everyone)[0] is model
 
-    choice = {
-        "lora": True,
-        "checkpoint": False,
-        "diffusion_model": True,
-        "recipe": True,
-        "overwrite": True,
-    }
+def test_the_erased_model_samples_and_the_original_is_unchanged(case: Case) -> None:
+    first, changed, again = (
+        sample(case.name, model, case.clip, TARGET, steps=2)
+        for model in (case.model, case.erased, case.model)
+    )
+    assert all(bool(torch.isfinite(latent).all()) for latent in (first, changed, again))
+    assert torch.equal(first, again) and not torch.equal(first, changed)
+    assert erased(case.model, case.clip, strength=0.0, settings=EVERYONE)[0] is case.model
+
+
+def test_saved_files_load_again_as_the_erased_model(case: Case, own_output) -> None:
+    import comfy.sd
+    import comfy.utils
+
+    from speed_erase.nodes.host.weights import effective_weight, open_model
+    from speed_erase.nodes.save_erased_model import SaveErasedModel
+
     run(
         SaveErasedModel,
-        erasure=erasure,
+        erasure=case.erasure,
         filename_prefix="x",
         dtype="as the source",
-        model=erased_model,
-        **choice,
+        model=case.erased,
+        lora=True,
+        checkpoint=False,
+        diffusion_model=True,
+        recipe=True,
+        overwrite=True,
     )
-    stored = comfy.utils.load_torch_file(
-        str(own_output / "loras" / "x.safetensors"), safe_load=True
-    )
-    stock = comfy.sd.load_lora_for_models(model, None, stored, 1.0, 0)[0]
-    saved = minis.load_model(name, file=own_output / "diffusion_models" / "x.safetensors")
-    assert [layer.canonical for layer in open_model(saved).layers] == every
-    for key in keys + pooled:
-        plain, wanted = effective_weight(model, key), effective_weight(erased_model, key)
-        size = (wanted - plain).norm()
-        assert (effective_weight(stock, key) - wanted).norm() < 1e-3 * size
-        assert torch.equal(effective_weight(saved, key), wanted.half().float())
+    lora = comfy.utils.load_torch_file(str(own_output / "loras" / "x.safetensors"), safe_load=True)
+    stock = comfy.sd.load_lora_for_models(case.model, None, lora, 1.0, 0)[0]
+    saved = minis.load_model(case.name, file=own_output / "diffusion_models" / "x.safetensors")
+    assert [layer.canonical for layer in open_model(saved).layers] == case.all_keys
+    for key in case.keys + case.pooled:
+        plain, edited = effective_weight(case.model, key), effective_weight(case.erased, key)
+        assert (effective_weight(stock, key) - edited).norm() < 1e-3 * (edited - plain).norm()
+        assert torch.equal(effective_weight(saved, key), edited.half().float())
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """In norm, as a share of what is expected."""
+    assert (actual - expected).norm() <= tolerance * expected.norm()
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +232,8 @@ def test_names_are_literal_in_every_template(t5) -> None:
         (stream,) = open_text(clip, by_name(name)).streams
         plain, inside = stream.token_ids("Hulk film"), stream.token_ids("Hulk (film)")
         assert len(inside) > len(plain) and stream.token_ids("") == []
-        whole = [int(pair[0]) for pair in next(iter(clip.tokenize("Hulk film").values()))[0]]
-        assert ",".join(map(str, plain)) in ",".join(map(str, whole))
+        section = [int(pair[0]) for pair in next(iter(clip.tokenize("Hulk film").values()))[0]]
+        assert ",".join(map(str, plain)) in ",".join(map(str, section))
 
 
 def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(
@@ -198,12 +250,12 @@ def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(
     real, ran = SDClipModel.encode, []
 
     def counting(self: Any, tokens: Any) -> Any:
-        ran.extend((self is clip.cond_stage_model.t5xxl, tuple(one)) for one in tokens)
+        ran.extend((self is clip.cond_stage_model.t5xxl, tuple(section)) for section in tokens)
         return real(self, tokens)
 
     monkeypatch.setattr(SDClipModel, "encode", counting)
-    asked = [RowRequest(text, (1, 80)) for text in ("a dog", "a cat", "a dog")]
-    CachedEncoder(encoder).rows(asked)
+    requests = [RowRequest(text, (1, 80)) for text in ("a dog", "a cat", "a dog")]
+    CachedEncoder(encoder).rows(requests)
     assert len(ran) == 2 and all(of_t5 for of_t5, _ in ran), (
         "CLIP is run by the engine, T5 once for each text"
     )
@@ -214,9 +266,7 @@ def test_a_clip_of_another_family_is_refused(t5, comfyui) -> None:
     from speed_erase.speed_ops.models.families import by_name
 
     for family in ("wan", "z-image", "sd1", "auraflow"):
-        with pytest.raises(
-            InputError, match=r"CLIP does not belong to this model: it has t5xxl of width 4096"
-        ):
+        with pytest.raises(InputError):
             open_text(t5, by_name(family))
 
 
@@ -236,7 +286,7 @@ def test_the_edit_counts_loras_on_the_layers_and_on_the_way_to_them(t5) -> None:
     assert sorted(patched.add_patches(change)) == sorted(change)
     settings = {"ipf": False, "held_out": 0.0}
     after = erased(patched, t5, settings=settings)[0]
-    seen = {prompt: at_layers("ltxv", patched, t5, keys, prompt) for prompt in (TARGET, ANCHOR)}
+    before = {prompt: at_layers("ltxv", patched, t5, keys, prompt) for prompt in (TARGET, ANCHOR)}
     edited = at_layers("ltxv", after, t5, keys, TARGET)
     from speed_erase.nodes.host.public_text import open_text
     from speed_erase.speed_ops.models.families import by_name
@@ -244,9 +294,9 @@ def test_the_edit_counts_loras_on_the_layers_and_on_the_way_to_them(t5) -> None:
     encoder = open_text(t5, by_name("ltxv"))
     (row,), (goal_row,) = (name_rows(encoder, prompt) for prompt in (TARGET, ANCHOR))
     for key in keys:
-        goal = seen[ANCHOR][key][1][goal_row]
+        goal = before[ANCHOR][key][1][goal_row]
         assert (edited[key][1][row] - goal).norm() < 0.05 * (
-            seen[TARGET][key][1][row] - goal
+            before[TARGET][key][1][row] - goal
         ).norm()
 
 
@@ -257,7 +307,8 @@ def test_a_transformer_in_fp8_gets_the_exact_edit(t5) -> None:
     keys = list(open_model(model).weights)
     patched, _, erasure, report, _ = erased(model, t5)
     assert "2 layers are stored in 8 bits or less" in report
-    before, after = (at_layers("ltxv", one, t5, keys, TARGET) for one in (model, patched))
+    before = at_layers("ltxv", model, t5, keys, TARGET)
+    after = at_layers("ltxv", patched, t5, keys, TARGET)
     for key in keys:
-        wanted = before[key][0].double() @ erasure.edits[key].delta().T
-        assert ((after[key][1] - before[key][1]).double() - wanted).norm() < 1e-3 * wanted.norm()
+        expected = before[key][0].double() @ erasure.edits[key].delta().T
+        assert_close((after[key][1] - before[key][1]).double(), expected, 1e-3)

@@ -40,9 +40,18 @@ def workers() -> list[threading.Thread]:
 
 @pytest.mark.parametrize(
     "stage",
-    ["fingerprint", "empty prompt", "concepts", "probes", "retain names", "retain contexts", "prepare", "layers",
-     "certificate"],
-)  # fmt: skip
+    [
+        "fingerprint",
+        "empty prompt",
+        "concepts",
+        "probes",
+        "retain names",
+        "retain contexts",
+        "prepare",
+        "layers",
+        "certificate",
+    ],
+)
 def test_every_stage_of_an_erasure_stops_within_a_second(sd15, press, stage):
     import comfy.model_management as host
 

@@ -33,16 +33,16 @@ def effective(model) -> torch.Tensor:
 
 def output(model, clip, prompt: str) -> torch.Tensor:
     """What the layer gives for a prompt while ComfyUI samples."""
-    seen: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
     layer = model.model.diffusion_model.label_emb[0][0]
     handle = layer.register_forward_hook(
-        lambda module, inputs, result: seen.append(result[0].clone()) and None
+        lambda module, inputs, result: outputs.append(result[0].clone()) and None
     )
     try:
         sample(model, clip, prompt)
     finally:
         handle.remove()
-    return seen[0]
+    return outputs[0]
 
 
 def test_the_target_s_output_becomes_the_anchor_s_and_kept_names_stay(case):
@@ -135,13 +135,13 @@ def test_pooled_embeddings_are_comfyui_s(case, skip):
     literal = [text.replace("\\", "") for text in prompts]
     encoder = open_text(clip, by_name(case.family))
     assert encoder.notes == []
-    rows, whole = encoder.encode_both(literal, [0, 3, 77])
-    assert [len(part) for part in rows] == [0, 3, 77]
+    rows, embeddings = encoder.encode_both(literal, [0, 3, 77])
+    assert [len(row) for row in rows] == [0, 3, 77]
     for _ in range(2):  # once trimmed, once through ComfyUI's own call
-        for one, other in zip(whole, expected, strict=True):
-            assert (one - other).abs().max() < 1e-4 * other.abs().max()
+        for embedding, reference in zip(embeddings, expected, strict=True):
+            assert (embedding - reference).abs().max() < 1e-4 * reference.abs().max()
         encoder._agrees = False
-        whole = encoder.encode_both(literal, [0, 3, 77])[1]
+        embeddings = encoder.encode_both(literal, [0, 3, 77])[1]
 
 
 def test_a_changed_projection_is_another_encoder(case):
@@ -149,10 +149,10 @@ def test_a_changed_projection_is_another_encoder(case):
     from speed_erase.speed_ops.models.families import by_name
 
     first = open_text(case.clip, by_name(case.family))
-    other = case.clip.clone()
+    patched = case.clip.clone()
     key = "clip_g.transformer.text_projection.weight"
-    assert other.add_patches({key: (torch.full((1280, 1280), 0.001),)}) == [key]
-    second = open_text(other, by_name(case.family))
+    assert patched.add_patches({key: (torch.full((1280, 1280), 0.001),)}) == [key]
+    second = open_text(patched, by_name(case.family))
     assert (
         first.fingerprint == second.fingerprint
         and first.pooled_fingerprint != second.pooled_fingerprint

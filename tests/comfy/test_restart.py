@@ -45,17 +45,21 @@ def files(folder: Path) -> set[str]:
 def test_a_restarted_server_reads_what_was_saved_and_encodes_nothing_again(comfyui, folder):
     first = started(comfyui, folder)
     try:
-        wanted = picture(first, first.run(erasing() | sampling(["4", 0]) | saving()))
+        expected = picture(first, first.run(erasing() | sampling(["4", 0]) | saving()))
     finally:
         first.stop()
     second = started(comfyui, folder)
     try:
-        lora = node("LoraLoaderModelOnly", model=["1", 0], lora_name="speed/erased_00001_.safetensors",
-                    strength_model=1.0)  # fmt: skip
+        lora = node(
+            "LoraLoaderModelOnly",
+            model=["1", 0],
+            lora_name="speed/erased_00001_.safetensors",
+            strength_model=1.0,
+        )
         loaded = {"1": node("TinyCheckpoint", name="tiny.safetensors"), "2": lora} | sampling(
             ["2", 0]
         )
-        assert np.abs(picture(second, second.run(loaded)) - wanted).max() <= 1
+        assert np.abs(picture(second, second.run(loaded)) - expected).max() <= 1
         recipe = "output/recipes/speed/erased_00001_.recipe.json"
         repeated = erasing() | {
             "4": node(
@@ -63,7 +67,9 @@ def test_a_restarted_server_reads_what_was_saved_and_encodes_nothing_again(comfy
             )
         }
         out = second.run(repeated | sampling(["4", 0]))
-        assert np.array_equal(picture(second, out), wanted), "the recipe solves the same edit again"
+        assert np.array_equal(picture(second, out), expected), (
+            "the recipe solves the same edit again"
+        )
         assert "\n0 texts encoded" in out["5"]["text"][0], out["5"]["text"][0]
     finally:
         second.stop()
@@ -72,14 +78,17 @@ def test_a_restarted_server_reads_what_was_saved_and_encodes_nothing_again(comfy
 def test_a_killed_save_leaves_no_file_under_its_name(comfyui, folder):
     wired = {"model": ["4", 0], "clip": ["1", 1], "vae": ["1", 2]}
     flow = erasing() | saving(lora=False, recipe=False, checkpoint=True, dtype="float32", **wired)
-    place = folder / "output" / "checkpoints" / "speed"
+    folder_of_files = folder / "output" / "checkpoints" / "speed"
     server = started(comfyui, folder)
     server.queue(flow)
     end = time.monotonic() + 120
-    while not (begun := list(place.glob("*") if place.exists() else [])) and time.monotonic() < end:
+    while (
+        not (begun := list(folder_of_files.glob("*") if folder_of_files.exists() else []))
+        and time.monotonic() < end
+    ):
         time.sleep(0.002)
     server.kill()
-    assert begun and all(path.name.startswith(".") for path in place.iterdir()), (
+    assert begun and all(path.name.startswith(".") for path in folder_of_files.iterdir()), (
         "killed in the middle of writing"
     )
     again = started(comfyui, folder)

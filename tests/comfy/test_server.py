@@ -89,7 +89,7 @@ def test_every_node_is_listed_with_its_sockets_and_help(server):
         "effort",
     ], "what came later stands last, for saved workflows"
     assert optional["budget"][1]["default"] == f"more ({EraseSettings().drift_budget * 100:g} %)"
-    assert info["SpeedSettings"]["input"]["required"]["threshold"][1]["default"] == -1.0
+    assert info["SpeedSettings"]["input"]["required"]["held_out"][1]["default"] == -1.0
     assert "speed_erase" not in server.log.lower() or "could not load" not in server.log
 
 
@@ -140,10 +140,10 @@ def test_end_to_end_sample_save_and_load_with_stock_nodes(server):
     baked = {"1": node("TinyCheckpoint", name="speed/erased_00001_.safetensors")} | sampling(
         ["1", 0], start=10
     )
-    shown = picture(server, server.run(baked), "15")
-    assert np.abs(shown - erased).max() <= 2 and not np.array_equal(shown, original), (
-        "checkpoint == patch"
-    )
+    from_checkpoint = picture(server, server.run(baked), "15")
+    assert np.abs(from_checkpoint - erased).max() <= 2 and not np.array_equal(
+        from_checkpoint, original
+    ), "checkpoint == patch"
     read = server.run(
         {"1": node("SpeedInspect", file="checkpoints/speed/erased_00001_.safetensors")}
     )
@@ -153,7 +153,7 @@ def test_end_to_end_sample_save_and_load_with_stock_nodes(server):
 def test_bypass_gives_the_original_back(server):
     flow = erasing() | sampling(["4", 0], start=10)
     plain = erasing() | sampling(["1", 0], start=10)  # what the frontend sends for a bypassed node
-    first, second = (picture(server, server.run(one), "15") for one in (plain, flow))
+    first, second = (picture(server, server.run(graph), "15") for graph in (plain, flow))
     third = picture(
         server,
         server.run(
@@ -185,53 +185,46 @@ def test_strength_does_not_solve_again_and_a_changed_file_does(server):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("number", "widgets"),
     [
-        ({"2": {"text": "# nothing"}}, "nothing to erase"),
-        ({"2": {"text": "a -> b -> c"}}, "Line 1: there is more than one arrow"),
-        ({"2": {"text": "Monet\nMonet"}}, "is already in line 1"),
-        ({"2": {"file": "gone.txt"}}, "no file 'gone.txt'"),
-        ({"3": {"file": "gone.csv"}}, "no file 'gone.csv'"),
-        ({"4": {"preset": "fwe"}}, "did you mean 'few'?"),
-        ({"9": {"threshold": 5e9}}, "threshold is"),
-        ({"4": {"strength": float("nan")}}, "The strength is nan"),
-        ({"9": {"lam": float("nan")}}, "lam is nan"),
+        ("2", {"text": "# nothing"}),
+        ("2", {"text": "a -> b -> c"}),
+        ("2", {"text": "Monet\nMonet"}),
+        ("2", {"file": "gone.txt"}),
+        ("3", {"file": "gone.csv"}),
+        ("4", {"preset": "fwe"}),
+        ("4", {"strength": float("nan")}),
+        ("9", {"advanced": "threshold=5e9"}),
+        ("9", {"advanced": "lam=nan"}),
+        ("9", {"held_out": 0.9}),
     ],
 )
-def test_bad_widgets_are_refused_before_anything_runs(server, changes, said):
-    widgets = server.get("/object_info/SpeedSettings")["SpeedSettings"]["input"]["required"]
-    untouched = {name: spec[1]["default"] for name, spec in widgets.items()}
+def test_bad_widgets_are_refused_before_anything_runs(server, number, widgets):
+    inputs = server.get("/object_info/SpeedSettings")["SpeedSettings"]["input"]["required"]
+    untouched = {name: spec[1]["default"] for name, spec in inputs.items()}
     flow = _with(erasing() | {"9": node("SpeedSettings", **untouched)}, "4", settings=["9", 0])
-    for number, values in changes.items():
-        flow = _with(flow, number, **values)
     with pytest.raises(ServerError) as caught:
-        server.queue(flow)
-    details = [
-        error["details"]
-        for facts in caught.value.details["node_errors"].values()
-        for error in facts["errors"]
-    ]
-    assert any(said in text for text in details), details
+        server.queue(_with(flow, number, **widgets))
+    errors = caught.value.details["node_errors"]
+    assert list(errors) == [number]
+    assert {error["type"] for error in errors[number]["errors"]} == {"custom_validation_failed"}
 
 
 def test_bad_wires_give_their_sentence_and_the_server_stays_healthy(server):
     good = picture(server, server.run(erasing() | sampling(["4", 0], start=10)), "15")
-    other = {
+    loaders = {
         "7": node("TinyCheckpoint", name="tiny21.safetensors"),
         "8": node("TinyDiffusionModel", name="pixart.safetensors"),
         "9": node("TinyCheckpoint", name="nan.safetensors"),
     }
-    for changes, said in (
-        ({"clip": ["7", 1]}, "CLIP does not belong to this model"),
-        (
-            {"model": ["8", 0]},
-            "This looks like a PixArt model. Supported models: Stable Diffusion 1.x",
-        ),
-        ({"model": ["9", 0]}, "contains NaN or Inf: the model file is damaged"),
+    for changes, word in (
+        ({"clip": ["7", 1]}, "CLIP"),
+        ({"model": ["8", 0]}, "PixArt"),
+        ({"model": ["9", 0]}, "NaN"),
     ):
         with pytest.raises(ServerError) as caught:
-            server.run(_with(erasing() | other, "4", **changes))
-        assert said in sentence(caught.value)
+            server.run(_with(erasing() | loaders, "4", **changes))
+        assert word in sentence(caught.value)
     flow = erasing() | sampling(["4", 0], start=10)
     flow["15"]["inputs"]["filename_prefix"] = "after"
     assert np.array_equal(picture(server, server.run(flow), "15"), good)
@@ -252,13 +245,14 @@ def test_interrupt_stops_within_a_second_and_leaves_nothing(server):
 
 
 def test_forecast_and_leak_probe_run_in_a_graph(server):
+    wires = {"model": ["1", 0], "clip": ["1", 1]}
+    widgets = {"preset": "few", "strength": 1.0, "seed": 0}
     flow = erasing() | {
-        "6": node("SpeedForecast", model=["1", 0], clip=["1", 1], concepts=["2", 0], shown=5, retain=["3", 0]),
-        "7": node("SpeedLeakProbe", model=["1", 0], clip=["1", 1], erasure=["4", 2], templates=1, description=""),
-        "8": node("SpeedErase", model=["1", 0], clip=["1", 1], concepts=["7", 2], retain=["3", 0], preset="few",
-                  strength=1.0, seed=0),
+        "6": node("SpeedForecast", **wires, concepts=["2", 0], shown=5, retain=["3", 0]),
+        "7": node("SpeedLeakProbe", **wires, erasure=["4", 2], templates=1, description=""),
+        "8": node("SpeedErase", **wires, concepts=["7", 2], retain=["3", 0], **widgets),
         "9": node("SpeedReport", erasure=["8", 2]),
-    }  # fmt: skip
+    }
     out = server.run(flow)
     assert (
         "Predicted shift of" in out["6"]["text"][0] and "phrases still draw" in out["7"]["text"][0]

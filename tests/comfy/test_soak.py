@@ -39,14 +39,14 @@ def server(comfyui, tmp_path_factory):
         running.stop()
 
 
-def flow(turn: int) -> dict:
+def flow(number: int) -> dict:
     """Every tenth prompt is the same one; every tenth after that samples the original model."""
-    name = "Van Gogh" if turn % 10 == 0 else f"Painter {turn} of Utopia"
-    model = ["1", 0] if turn % 10 == 5 else ["4", 0]
+    name = "Van Gogh" if number % 10 == 0 else f"Painter {number} of Utopia"
+    model = ["1", 0] if number % 10 == 5 else ["4", 0]
     steps = erasing(f"{name} -> art", retain="Claude Monet\nEdvard Munch\nPaul Klee") | sampling(
         model, "Van Gogh"
     )
-    steps["15"] = node("SaveImage", images=["14", 0], filename_prefix=f"turn{turn}")
+    steps["15"] = node("SaveImage", images=["14", 0], filename_prefix=f"turn{number}")
     return steps
 
 
@@ -59,20 +59,20 @@ def picture(server: ComfyServer, entry: dict) -> str:
 
 def test_two_hundred_prompts(server):
     resident: list[int] = []
-    again, original, others = set(), set(), set()
-    for turn in range(PROMPTS):
-        entry = server.wait(server.queue(flow(turn)))
+    again, original, different = set(), set(), set()
+    for number in range(PROMPTS):
+        entry = server.wait(server.queue(flow(number)))
         assert entry["status"]["status_str"] == "success", entry["status"]
-        kind = again if turn % 10 == 0 else original if turn % 10 == 5 else others
+        kind = again if number % 10 == 0 else original if number % 10 == 5 else different
         kind.add(picture(server, entry))
         resident.append(server.resident_bytes)
-        if turn == SETTLED:
+        if number == SETTLED:
             settled = server.get("/test/memory")
     ended = server.get("/test/memory")
     assert len(again) == len(original) == 1 and again != original, (
         "same seed, same picture; no patch stays behind"
     )
-    assert len(others) > PROMPTS // 2, "and another erasure gives another picture"
+    assert len(different) > PROMPTS // 2, "and another erasure gives another picture"
     assert ended["models"] == settled["models"], (
         "no further copy of a model, of a text encoder or of a patch"
     )

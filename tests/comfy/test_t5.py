@@ -50,15 +50,17 @@ def encoders(
     kind: str = "fp16", without: str = "", vocabulary: int = SMALL
 ) -> dict[str, dict[str, torch.Tensor]]:
     """Tensors of the encoders by their name."""
-    found = {name: mini_dit.clip_tensors(name) for name in ("clip_l", "clip_g")}
-    found["t5xxl"] = T5_KINDS[kind](mini_dit.t5_tensors(vocabulary))
-    return {name: tensors for name, tensors in found.items() if name not in without.split()}
+    tensors_by_name = {name: mini_dit.clip_tensors(name) for name in ("clip_l", "clip_g")}
+    tensors_by_name["t5xxl"] = T5_KINDS[kind](mini_dit.t5_tensors(vocabulary))
+    return {
+        name: tensors for name, tensors in tensors_by_name.items() if name not in without.split()
+    }
 
 
-def write_sd3(path: Path, parts: dict[str, dict[str, torch.Tensor]]) -> Path:
+def write_sd3(path: Path, files: dict[str, dict[str, torch.Tensor]]) -> Path:
     """ComfyUI's smallest SD3 with these encoders inside."""
     content = load_file(mini_checkpoints.shared("sd3"))
-    for name, tensors in parts.items():
+    for name, tensors in files.items():
         content |= {
             f"text_encoders.{name}.transformer.{key}": value for key, value in tensors.items()
         }
@@ -101,10 +103,12 @@ def assert_equal(encoder: Any, clip: Any) -> None:
     for text in PROMPTS:
         escaped = text.replace("(", "\\(").replace(")", "\\)")
         with torch.inference_mode():
-            wanted = clip.encode_from_tokens(clip.tokenize(escaped))[0].clone()
+            expected = clip.encode_from_tokens(clip.tokenize(escaped))[0].clone()
         got = full_prompt(encoder.encoder, text)
-        assert got.shape == wanted.shape
-        assert (got - wanted).norm() <= 1e-4 * wanted.norm(), (got - wanted).norm() / wanted.norm()
+        assert got.shape == expected.shape
+        assert (got - expected).norm() <= 1e-4 * expected.norm(), (
+            got - expected
+        ).norm() / expected.norm()
 
 
 def test_sd3_rows_are_comfyuis_with_the_real_tokenizers(comfyui, tmp_path: Path) -> None:
@@ -138,24 +142,24 @@ def test_flux_rows_are_comfyuis_at_any_clip_skip(comfyui, words: Path, tmp_path:
     import comfy.sd
 
     mini_dit.write_dit(tmp_path / "flux.safetensors", "flux-dev")
-    parts = encoders(without="clip_g")
-    given = tuple(tmp_path / f"{name}.safetensors" for name in parts)
-    for path, tensors in zip(given, parts.values(), strict=True):
+    tensors_by_encoder = encoders(without="clip_g")
+    paths = tuple(tmp_path / f"{name}.safetensors" for name in tensors_by_encoder)
+    for path, tensors in zip(paths, tensors_by_encoder.values(), strict=True):
         save_file(tensors, path)
     clip = comfy.sd.load_text_encoder_state_dicts(
-        [dict(tensors) for tensors in parts.values()],
+        [dict(tensors) for tensors in tensors_by_encoder.values()],
         clip_type=comfy.sd.CLIPType.FLUX,
         model_options=options(SMALL),
     )
     use_small_words(clip, words)
     source = ModelSource.open(tmp_path / "flux.safetensors")
-    encoder = TextSetup(tokenizer=words, text_encoders=given).encoder(source)
+    encoder = TextSetup(tokenizer=words, text_encoders=paths).encoder(source)
     assert encoder.encoder.context_length == 256
     assert_equal(encoder, clip)
     assert_equal(wired(clip, "flux-dev"), clip)
     skipped = clip.clone()
     skipped.clip_layer(-2)
-    assert_equal(TextSetup(-2, words, given).encoder(source), skipped)
+    assert_equal(TextSetup(-2, words, paths).encoder(source), skipped)
     assert_equal(wired(skipped, "flux-dev"), skipped)
 
 

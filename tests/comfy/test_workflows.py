@@ -52,32 +52,34 @@ def test_it_is_what_its_description_makes(server, path):
 @each_graph
 def test_every_node_and_input_is_the_servers(server, path):
     info = server.get("/object_info")
-    for one in json.loads(path.read_text())["nodes"]:
-        if one["type"] in NOTES:
+    for saved in json.loads(path.read_text())["nodes"]:
+        if saved["type"] in NOTES:
             continue
-        known = dict(specs(info[one["type"]]))
-        assert {slot["name"] for slot in one["inputs"]} <= set(known), one["type"]
-        assert [slot["type"] for slot in one["outputs"]] == info[one["type"]]["output"], one["type"]
-        for name, value in widget_values(one, info[one["type"]]):
-            kind, options = known[name][0], known[name][1]
+        inputs = dict(specs(info[saved["type"]]))
+        assert {slot["name"] for slot in saved["inputs"]} <= set(inputs), saved["type"]
+        assert [slot["type"] for slot in saved["outputs"]] == info[saved["type"]]["output"], saved[
+            "type"
+        ]
+        for name, value in widget_values(saved, info[saved["type"]]):
+            kind, options = inputs[name][0], inputs[name][1]
             choices = kind if isinstance(kind, list) else options.get("options")
             if choices is not None:
-                assert value in choices, f"{one['type']}.{name}"
+                assert value in choices, f"{saved['type']}.{name}"
             elif kind in ("INT", "FLOAT"):
                 assert options.get("min", value) <= value <= options.get("max", value), (
-                    f"{one['type']}.{name}"
+                    f"{saved['type']}.{name}"
                 )
             else:
                 assert isinstance(value, {"STRING": str, "BOOLEAN": bool}[kind]), (
-                    f"{one['type']}.{name}"
+                    f"{saved['type']}.{name}"
                 )
-        wired = {slot["name"] for slot in one["inputs"] if slot.get("link") is not None}
+        wired = {slot["name"] for slot in saved["inputs"] if slot.get("link") is not None}
         needed = {
             name
-            for name in info[one["type"]]["input"].get("required", {})
-            if not is_widget(known[name])
+            for name in info[saved["type"]]["input"].get("required", {})
+            if not is_widget(inputs[name])
         }
-        assert needed <= wired, f"{one['type']} lacks {needed - wired}"
+        assert needed <= wired, f"{saved['type']} lacks {needed - wired}"
 
 
 @pytest.mark.parametrize(
@@ -95,24 +97,24 @@ def test_it_runs(server, path):
         "kind": "as the concepts",
     }
     flow["99"] = node("RetainSetLoader", **retain, limit=20)
-    for number, one in flow.items():
-        inputs = one["inputs"]
-        if one["class_type"] == "CheckpointLoaderSimple":
+    for number, step in flow.items():
+        inputs = step["inputs"]
+        if step["class_type"] == "CheckpointLoaderSimple":
             flow[number] = node("TinyCheckpoint", name=inputs["ckpt_name"])
-        elif one["class_type"] == "RetainSetLoader":
+        elif step["class_type"] == "RetainSetLoader":
             inputs["limit"] = 20
-        elif one["class_type"] == "SpeedErase":
+        elif step["class_type"] == "SpeedErase":
             inputs.setdefault("retain", ["99", 0])
-        elif one["class_type"] == "SpeedCompare":
+        elif step["class_type"] == "SpeedCompare":
             inputs |= {"width": 64, "height": 64, "steps": 1, "pairs": 1}
         if "preset" in inputs:
             inputs["preset"] = "few"
     out = server.run(flow, 600)
-    kinds = {one["class_type"]: number for number, one in flow.items()}
+    kinds = {step["class_type"]: number for number, step in flow.items()}
     erasers = [
         number
-        for number, one in flow.items()
-        if one["class_type"] in ("SpeedErase", "SpeedApplyRecipe")
+        for number, step in flow.items()
+        if step["class_type"] in ("SpeedErase", "SpeedApplyRecipe")
     ]
     assert erasers and all(out[number]["speed"][0]["concepts"] for number in erasers)
     if "SpeedCompare" in kinds:

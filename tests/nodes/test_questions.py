@@ -25,7 +25,7 @@ def test_every_line_is_judged_whatever_is_wrong_with_others(folder):
         " -> cow\nx|| paintr"
     )
     answer = check({"text": text, "kind": "style", "file": "none"})
-    lines = {one["line"]: one for one in answer["lines"]}
+    lines = {entry["line"]: entry for entry in answer["lines"]}
     assert set(lines) == {1, 3, 4, 5, 6, 7}
     assert (lines[1]["target"], lines[1]["anchor"], lines[1]["problem"]) == ("Van Gogh", "art", "")
     assert lines[3]["problem"].startswith("Line 3: there is more than one arrow")
@@ -39,13 +39,15 @@ def test_what_a_run_would_refuse_is_what_is_marked(folder):
     from speed_erase.nodes.concept_list import ConceptListNode, check
 
     for text in ("Monet\nMonet", "a => b", "x ||", "a | -> b", "‮", "y" * 400):
-        said = ConceptListNode.validate_inputs(text=text, kind="style")
+        refusal = ConceptListNode.validate_inputs(text=text, kind="style")
         marked = [
-            one["problem"]
-            for one in check({"text": text, "kind": "style"})["lines"]
-            if one["problem"]
+            entry["problem"]
+            for entry in check({"text": text, "kind": "style"})["lines"]
+            if entry["problem"]
         ]
-        assert marked[:1] == ([said] if said is not True and "nothing to erase" not in said else [])
+        assert marked[:1] == (
+            [refusal] if refusal is not True and "nothing to erase" not in refusal else []
+        )
 
 
 def test_notes_speak_of_invisible_characters_and_of_too_many_tokens(folder):
@@ -61,12 +63,12 @@ def test_notes_speak_of_invisible_characters_and_of_too_many_tokens(folder):
 def test_a_target_inside_the_kept_names_is_told_on_its_line(folder):
     from speed_erase.nodes.concept_list import check
 
-    asked = {
+    question = {
         "text": "Van Gogh\nGoya",
         "kind": "style",
         "retain": {"text": "Van Gogh Museum\nRembrandt"},
     }
-    first, second = check(asked)["lines"]
+    first, second = check(question)["lines"]
     assert (
         first["note"] == "It is inside kept names, which are therefore not kept: 'Van Gogh Museum'."
     )
@@ -86,7 +88,7 @@ def test_names_are_suggested_from_our_lists_and_the_users_files(folder):
 def test_a_look_at_kept_names_counts_searches_and_tells_what_drops_out(folder):
     from speed_erase.nodes.retain_set_loader import look
 
-    asked = {
+    question = {
         "builtin": "none",
         "text": "Claude Monet\nVan Gogh Museum\nRembrandt",
         "file": "none",
@@ -95,7 +97,7 @@ def test_a_look_at_kept_names_counts_searches_and_tells_what_drops_out(folder):
     }
     answer = look(
         {
-            **asked,
+            **question,
             "concepts": "Van Gogh\nbroken -> a -> b",
             "concepts_kind": "style",
             "search": "REM",
@@ -104,14 +106,14 @@ def test_a_look_at_kept_names_counts_searches_and_tells_what_drops_out(folder):
     assert answer["total"] == 3 and answer["counts"].startswith("3 names: typed 3")
     assert answer["names"] == ["Rembrandt"] and answer["found"] == 1
     assert answer["dropped_names"] == ["Van Gogh Museum"] and answer["dropped"] == 1
-    assert look({**asked, "limit": 2})["total"] == 2
+    assert look({**question, "limit": 2})["total"] == 2
 
 
 def test_search_words_are_given_only_where_they_are_known(comfyui, monkeypatch):
     from comfy_api.latest import io
 
-    from speed_erase.nodes.sockets import found_by
+    from speed_erase.nodes.sockets import search_aliases
 
-    assert ("search_aliases" in io.Schema.__dataclass_fields__) == bool(found_by("x"))
+    assert ("search_aliases" in io.Schema.__dataclass_fields__) == bool(search_aliases("x"))
     monkeypatch.setattr(io.Schema, "__dataclass_fields__", {"search_aliases": None})
-    assert "unlearn" in found_by("x")["search_aliases"]
+    assert "unlearn" in search_aliases("x")["search_aliases"]

@@ -1,4 +1,4 @@
-"""The widgets of the settings say what the engine says: same names, same ranges, same help."""
+"""The widgets of the settings agree with the engine: same names, same ranges, same help."""
 
 from __future__ import annotations
 
@@ -7,52 +7,80 @@ import dataclasses
 import pytest
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
+from speed_erase.speed_ops.errors import SettingsError
 from speed_erase.speed_ops.job import HELD_OUT_SHARE
 
 pytestmark = pytest.mark.comfy
+FIELDS = {item.name: item for item in dataclasses.fields(EraseSettings)}
+PUBLIC = {name for name, item in FIELDS.items() if item.metadata["public"]}
 
 
 @pytest.fixture
-def widgets(comfyui):
-    from speed_erase.nodes import speed_settings as settings_widgets
+def settings_node(comfyui):
+    from speed_erase.nodes import speed_settings
 
-    return settings_widgets
+    return speed_settings
 
 
-def test_every_setting_has_a_widget_with_its_help_and_range(widgets):
-    found = {one.id: one.as_dict() for one in widgets.expert_inputs()}
-    fields = {item.name: item for item in dataclasses.fields(EraseSettings)}
-    assert set(found) == set(fields) - {"preset_name", "seed"}
-    for name, spec in found.items():
-        assert spec["tooltip"].startswith(fields[name].metadata["help"])
+def widgets_of(settings_node) -> dict:
+    inputs = settings_node.SpeedSettings.define_schema().inputs
+    return {widget.id: widget.as_dict() for widget in inputs}
+
+
+def test_every_public_setting_has_a_widget_with_its_help_and_range(settings_node):
+    widgets = widgets_of(settings_node)
+    assert widgets.pop("advanced")["multiline"]
+    assert set(widgets) == PUBLIC - {"preset_name", "seed"}
+    for name, spec in widgets.items():
+        assert spec["tooltip"].startswith(FIELDS[name].metadata["help"])
         if "max" in spec:
-            assert (
-                spec["max"] == fields[name].metadata["high"]
-                and spec["default"] == spec["min"] == -1
-            )
+            assert spec["max"] == FIELDS[name].metadata["high"]
+            assert spec["default"] == spec["min"] == -1
 
 
-def test_untouched_widgets_change_nothing(widgets):
-    untouched = {one.id: one.as_dict()["default"] for one in widgets.expert_inputs()}
-    assert widgets.moved(untouched) == {}
+def test_at_most_twelve_settings_are_widgets_and_the_help_page_lists_the_others(settings_node):
+    from pathlib import Path
+
+    assert len(PUBLIC | {"advanced"}) <= 12
+    page = Path(settings_node.__file__).parents[1] / "web" / "docs" / "SpeedSettings.md"
+    text = page.read_text(encoding="utf-8")
+    assert [name for name in FIELDS if name not in PUBLIC and f"`{name}`" not in text] == []
+
+
+def test_untouched_widgets_change_nothing(settings_node):
+    untouched = {name: spec["default"] for name, spec in widgets_of(settings_node).items()}
+    assert settings_node.changed_settings(untouched) == {}
     for preset in ("auto", "few", "multi", "implicit"):
-        assert widgets.settings_from(preset, 5) == EraseSettings.preset(
-            preset, seed=5, held_out=HELD_OUT_SHARE
+        expected = EraseSettings.preset(preset, seed=5, held_out=HELD_OUT_SHARE)
+        assert settings_node.preset_settings(preset, 5) == expected
+
+
+def test_changes_by_widget_and_by_text_are_taken(settings_node):
+    advanced = "threshold = 0\n\ndpa=false\n"
+    widgets = {"layers": "KV", "held_out": 0.0, "pooled": "off", "effort": "as preset"}
+    changes = settings_node.changed_settings({**widgets, "advanced": advanced})
+    assert changes == {
+        "layers": "KV",
+        "held_out": 0.0,
+        "pooled": False,
+        "threshold": 0.0,
+        "dpa": False,
+    }
+    settings = settings_node.preset_settings("few", 0, changes)
+    assert settings.to_dict() == EraseSettings.preset("few").to_dict() | changes
+
+
+@pytest.mark.parametrize(
+    "advanced", ["lam=0", "lam", "lamm=1", "layers=KV", "seed=1", "preset_name=few", "mu=1\nmu=2"]
+)
+def test_bad_texts_are_refused_before_a_run(settings_node, advanced):
+    node = settings_node.SpeedSettings
+    assert isinstance(node.validate_inputs(layers="V", advanced=advanced), str)
+    with pytest.raises(SettingsError):
+        settings_node.check_changes(
+            settings_node.changed_settings({"layers": "V", "advanced": advanced})
         )
 
 
-def test_moved_widgets_are_taken_and_bad_ones_refused(widgets):
-    changes = widgets.moved(
-        {"threshold": 0.0, "dpa": "off", "layers": "KV", "held_out": 0.0, "lam": -1.0}
-    )
-    assert changes == {"threshold": 0.0, "dpa": False, "layers": "KV", "held_out": 0.0}
-    settings = widgets.settings_from("few", 0, changes)
-    assert (
-        settings.threshold == 0.0
-        and settings.dpa is False
-        and settings.held_out == 0.0
-        and settings.lam == 1.0
-    )
-    widgets.check_moved({"rpa": True})  # auto can take it, though few cannot
-    with pytest.raises(ValueError, match="lam is"):
-        widgets.check_moved({"lam": 0.0})
+def test_what_only_some_presets_can_take_is_not_refused(settings_node):
+    assert settings_node.SpeedSettings.validate_inputs(advanced="rpa=true") is True

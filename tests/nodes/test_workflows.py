@@ -71,11 +71,15 @@ def test_our_nodes_have_the_inputs_of_their_schema(path: Path, comfyui: Path) ->
     for node in ours:
         schema = schemas[node["type"]]
         assert [slot["name"] for slot in node["inputs"] if "widget" not in slot] == [
-            one.id for one in schema.inputs if not is_widget(one)
+            slot_in_schema.id for slot_in_schema in schema.inputs if not is_widget(slot_in_schema)
         ]
         values = node.get("widgets_values", [])
-        assert len(values) == len([one for one in schema.inputs if is_widget(one)])
-        assert [slot["type"] for slot in node["outputs"]] == [one.io_type for one in schema.outputs]
+        assert len(values) == len(
+            [slot_in_schema for slot_in_schema in schema.inputs if is_widget(slot_in_schema)]
+        )
+        assert [slot["type"] for slot in node["outputs"]] == [
+            slot_in_schema.io_type for slot_in_schema in schema.outputs
+        ]
 
 
 @pytest.mark.comfy
@@ -86,8 +90,8 @@ def test_every_node_has_a_help_page_and_every_page_a_node(comfyui: Path) -> None
     schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
     assert set(pages) == set(schemas)
     for name, schema in schemas.items():
-        for slot in [one.id for one in schema.inputs] + [
-            one.display_name for one in schema.outputs
+        for slot in [slot_in_schema.id for slot_in_schema in schema.inputs] + [
+            slot_in_schema.display_name for slot_in_schema in schema.outputs
         ]:
             assert f"**{slot}**" in pages[name], f"the page of {name} does not explain {slot}"
 
@@ -106,13 +110,13 @@ def test_the_pages_give_the_engines_bars() -> None:
 
     page = (ROOT / "web" / "docs" / "SpeedReport.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    shown = {
+    bars_shown = {
         kind: (erased, stands)
         for kinds, erased, stands in (row for row in rows if len(row) == 3)
         for kind in kinds.split(", ")
     }
     for kind, bars in BARS.items():
-        assert shown[kind] == (f"{bars.erased * 100:.0f} %", f"{bars.stands * 100:.0f} %")
+        assert bars_shown[kind] == (f"{bars.erased * 100:.0f} %", f"{bars.stands * 100:.0f} %")
 
 
 @pytest.mark.comfy
@@ -130,7 +134,7 @@ def test_the_blueprint_holds_our_nodes_with_their_widgets(comfyui: Path) -> None
         "SpeedCompare",
     }
     for node in nodes.values():
-        widgets = [one.id for one in schemas[node["type"]].inputs if is_widget(one)]
+        widgets = [widget.id for widget in schemas[node["type"]].inputs if is_widget(widget)]
         assert len(node["widgets_values"]) == len(widgets), node["type"]
     for number, name in graph["nodes"][0]["properties"]["proxyWidgets"]:
-        assert name in {one.id for one in schemas[nodes[number]["type"]].inputs}
+        assert name in {widget.id for widget in schemas[nodes[number]["type"]].inputs}

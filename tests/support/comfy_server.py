@@ -55,7 +55,8 @@ class TinyDiffusionModel:
     CATEGORY = "test"
 
     def load(self, name):
-        return (comfy.sd.load_diffusion_model(folder_paths.get_full_path_or_raise("diffusion_models", name)),)
+        path = folder_paths.get_full_path_or_raise("diffusion_models", name)
+        return (comfy.sd.load_diffusion_model(path),)
 
 
 NODE_CLASS_MAPPINGS = {"TinyCheckpoint": TinyCheckpoint, "TinyDiffusionModel": TinyDiffusionModel}
@@ -90,8 +91,9 @@ def allocated():
 @PromptServer.instance.routes.get("/test/memory")
 async def memory(request):
     gc.collect()
-    kinds = collections.Counter(type(one).__name__ for one in gc.get_objects())
-    return web.json_response({"allocated": allocated(), "models": {kind: kinds[kind] for kind in KINDS}})
+    counts = collections.Counter(type(item).__name__ for item in gc.get_objects())
+    models = {kind: counts[kind] for kind in KINDS}
+    return web.json_response({"allocated": allocated(), "models": models})
 
 
 NODE_CLASS_MAPPINGS = {}
@@ -262,11 +264,11 @@ def sentence(error: ServerError) -> str:
     )
 
 
-def _link(path: Path, place: Path) -> None:
+def _link(path: Path, target: Path) -> None:
     try:
-        os.link(path, place)
+        os.link(path, target)
     except OSError:
-        shutil.copy(path, place)
+        shutil.copy(path, target)
 
 
 def _free_port() -> int:

@@ -41,14 +41,14 @@ def picture(graph: dict[str, Any]) -> bytes:
         subject = "art"
     colour = np.array(COLOURS.get(subject, (128, 128, 128)))
     size = graph["6"]["inputs"]
-    kept = json.dumps([prompt, seed, graph["7"]["inputs"]["steps"]])
-    noise = np.random.default_rng(int(hashlib.sha256(kept.encode()).hexdigest()[:12], 16))
+    identity = json.dumps([prompt, seed, graph["7"]["inputs"]["steps"]])
+    noise = np.random.default_rng(int(hashlib.sha256(identity.encode()).hexdigest()[:12], 16))
     pixels = np.clip(
         colour + noise.normal(0, 12, (size["height"], size["width"], 3)), 0, 255
     ).astype(np.uint8)
-    held = io.BytesIO()
-    Image.fromarray(pixels * (prompt != BLACK)).save(held, "PNG")
-    return held.getvalue()
+    buffer = io.BytesIO()
+    Image.fromarray(pixels * (prompt != BLACK)).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 class FakeComfy:
@@ -84,21 +84,21 @@ class _Handler(BaseHTTPRequestHandler):
         if self.fake.dead:
             self.connection.close()
             return
-        parts = urllib.parse.urlsplit(self.path)
-        name = parts.path.rsplit("/", 1)[-1]
-        if parts.path.startswith("/object_info/"):
+        url = urllib.parse.urlsplit(self.path)
+        name = url.path.rsplit("/", 1)[-1]
+        if url.path.startswith("/object_info/"):
             inputs = {
                 widget: [files, {}] for (node, widget), files in FILES.items() if node == name
             }
             self._answer({name: {"input": {"required": inputs}}} if inputs else {})
-        elif parts.path.startswith("/history/"):
+        elif url.path.startswith("/history/"):
             self._history(int(name))
-        elif parts.path == "/view":
+        elif url.path == "/view":
             self._send(
-                picture(self.fake.drawn[int(urllib.parse.parse_qs(parts.query)["filename"][0])]),
+                picture(self.fake.drawn[int(urllib.parse.parse_qs(url.query)["filename"][0])]),
                 "image/png",
             )
-        elif parts.path.startswith("/view_metadata/"):
+        elif url.path.startswith("/view_metadata/"):
             self._answer(self.fake.metadata)
         else:
             self.send_error(404)
@@ -139,14 +139,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 def by_colour(pictures: list[Image.Image]) -> list[str]:
     """A classifier for these pictures."""
-    found = []
-    for one in pictures:
-        mean = np.asarray(one, float).reshape(-1, 3).mean(0)
+    subjects = []
+    for image in pictures:
+        mean = np.asarray(image, float).reshape(-1, 3).mean(0)
         name = min(COLOURS, key=lambda name: float(np.abs(mean - COLOURS[name]).sum()))
-        found.append(name if float(np.abs(mean - COLOURS[name]).sum()) < 60 else "")
-    return found
+        subjects.append(name if float(np.abs(mean - COLOURS[name]).sum()) < 60 else "")
+    return subjects
 
 
 def mean_colours(pictures: list[Image.Image]) -> np.ndarray:
     """Features of these pictures."""
-    return np.stack([np.asarray(one, float).reshape(-1, 3).mean(0) for one in pictures])
+    return np.stack([np.asarray(image, float).reshape(-1, 3).mean(0) for image in pictures])

@@ -68,10 +68,10 @@ def conditioning(clip: Any, text: str) -> Any:
 
 def value_outputs(model: Any, clip: Any, prompt: str) -> dict[str, Tensor]:
     """What every edited layer gives for a prompt in a real forward pass ({key: 77 x o})."""
-    seen: dict[str, Tensor] = {}
-    with _hooked(model, lambda key, output: seen.setdefault(key, output[0].clone())):
+    outputs: dict[str, Tensor] = {}
+    with _hooked(model, lambda key, output: outputs.setdefault(key, output[0].clone())):
         sample(model, clip, prompt)
-    return seen
+    return outputs
 
 
 def left(
@@ -103,9 +103,9 @@ def moved(model: Any, erased_model: Any, clip: Any, prompt: str, row: bool = Fal
     their size.
     """
     before, after = value_outputs(model, clip, prompt), value_outputs(erased_model, clip, prompt)
-    part = len(token_ids(clip, prompt)) if row else slice(None)
+    item = len(token_ids(clip, prompt)) if row else slice(None)
     return float(
-        max((after[k][part] - before[k][part]).norm() / before[k][part].norm() for k in before)
+        max((after[k][item] - before[k][item]).norm() / before[k][item].norm() for k in before)
     )
 
 

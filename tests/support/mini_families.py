@@ -279,9 +279,11 @@ def load_text(name: str, **options: Any) -> Any:
         clip = comfy.sd.CLIP(
             target, tokenizer_data=data, model_options=te_options() | shapes | options
         )
-        for part in clip.cond_stage_model.children():
-            if part.transformer.get_input_embeddings().num_embeddings == DISTINCT:
-                part.transformer.set_input_embeddings(Few(part.transformer.get_input_embeddings()))
+        for piece in clip.cond_stage_model.children():
+            if piece.transformer.get_input_embeddings().num_embeddings == DISTINCT:
+                piece.transformer.set_input_embeddings(
+                    Few(piece.transformer.get_input_embeddings())
+                )
         for key, value in clip.cond_stage_model.named_parameters():
             table = "embed" in key or ".shared." in key
             value.copy_(_tame(key, value.shape, 0.02 if table else None, decays=table))
@@ -323,12 +325,12 @@ def _tame(key: str, shape: torch.Size, size: float | None = 0.03, decays: bool =
         return torch.ones(shape) if key.endswith(("weight", "scale")) else torch.zeros(shape)
     start, count = sum(key.encode()) * 7919 % 2**20, math.prod(shape)
     pool = _pool()
-    whole = (
+    total = (
         pool[start : start + count]
         if start + count <= len(pool)
         else pool.repeat(count // len(pool) + 2)[start:]
     )
-    values = whole[:count].reshape(shape) * (size or shape[-1] ** -0.5)
+    values = total[:count].reshape(shape) * (size or shape[-1] ** -0.5)
     return values * torch.arange(1, shape[-1] + 1) ** -0.5 * shape[-1] ** 0.25 if decays else values
 
 

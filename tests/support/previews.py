@@ -50,7 +50,8 @@ class Erased:
         noise = demo.noise_for([seed] * len(prompts), demo.SIZE // demo.CELL)
         sides = [demo.draw(path, rows, noise) for path in (self.before, self.after)]
         return [
-            tuple(Image.fromarray(one.numpy()) for one in pair) for pair in zip(*sides, strict=True)
+            tuple(Image.fromarray(item.numpy()) for item in pair)
+            for pair in zip(*sides, strict=True)
         ]
 
 
@@ -75,10 +76,10 @@ class Workshop:
         from speed_erase.speed_ops.text.concept_list import parse_concepts
         from speed_erase.speed_ops.text.retain_set import parse_retain
 
-        kept = parse_retain("\n".join(known_names()["painters"] + known_names()["subjects"]))
+        retain = parse_retain("\n".join(known_names()["painters"] + known_names()["subjects"]))
         job = Job.of(
             parse_concepts(lines, kind),
-            kept,
+            retain,
             EraseSettings.preset("auto", effort="quick", **changes),
         )
         outputs = OutputFiles(
@@ -95,17 +96,17 @@ class Workshop:
         from speed_erase.speed_ops.checkpoints.verify import open_erased
         from speed_erase.speed_ops.leak_probe import probe_leaks
 
-        found = open_erased(erased.after, erased.before)
-        job = found.stored.job
-        weights = found.source.model(job.settings.layers).weights
+        file = open_erased(erased.after, erased.before)
+        job = file.stored.job
+        weights = file.source.model(job.settings.layers).weights
         report = probe_leaks(
-            TextSetup().encoder(found.source),
+            TextSetup().encoder(file.source),
             weights,
-            found.edits,
+            file.edits,
             job.concepts,
             description=description,
         )
-        return [(one.phrase, one.after, one.leaks) for one in report.tried]
+        return [(item.phrase, item.after, item.leaks) for item in report.tried]
 
 
 class Sheet:
@@ -139,7 +140,7 @@ class Sheet:
         self, pair: Sequence[Image.Image], x: int, y: int, side: int, frame: str = ""
     ) -> None:
         """Before on the left, after on the right, a handle between."""
-        before, after = (one.resize((side, side), Image.Resampling.BICUBIC) for one in pair)
+        before, after = (item.resize((side, side), Image.Resampling.BICUBIC) for item in pair)
         before.paste(after.crop((side // 2, 0, side, side)), (side // 2, 0))
         self.tile(before, x, y, side, frame)
         middle, ring = x + side // 2, max(8, side // 22)
@@ -159,16 +160,16 @@ class Sheet:
 
 
 def columns(
-    sheet: Sheet, pairs: Sequence[Sequence[Image.Image]], names: Sequence[str], kept: int = 0
+    sheet: Sheet, pairs: Sequence[Sequence[Image.Image]], names: Sequence[str], retained: int = 0
 ) -> None:
-    """Before above after, one column for each prompt; the last `kept` of them are those that
+    """Before above after, one column for each prompt; the last `retained` of them are those that
     stay.
     """
     count = len(pairs)
     side = min(180, (SIDE - 60) // count - 16)
     left, top = (SIDE - count * side - (count - 1) * 24) // 2, (SIDE - 2 * side - 90) // 2
-    for place, (pair, name) in enumerate(zip(pairs, names, strict=True)):
-        x, colour = left + place * (side + 24), _STAYS if place >= count - kept else _GONE
+    for position, (pair, name) in enumerate(zip(pairs, names, strict=True)):
+        x, colour = left + position * (side + 24), _STAYS if position >= count - retained else _GONE
         sheet.tile(pair[0], x, top, side)
         sheet.arrow(x + side // 2, top + side + 6, 12, down=True)
         sheet.tile(pair[1], x, top + side + 34, side, colour)
@@ -178,7 +179,7 @@ def columns(
 def start(shop: Workshop, sheet: Sheet) -> None:
     done = shop.erase("Orla Venn | the Copper Hand -> art")
     pairs = done.pairs("a cat by Orla Venn", "a cat by Dario Fenwick")
-    columns(sheet, pairs, ("Orla Venn: forgotten", "Dario Fenwick: kept"), kept=1)
+    columns(sheet, pairs, ("Orla Venn: forgotten", "Dario Fenwick: kept"), retained=1)
 
 
 def one_style(shop: Workshop, sheet: Sheet) -> None:
@@ -199,12 +200,12 @@ def characters(shop: Workshop, sheet: Sheet) -> None:
 def hundred(shop: Workshop, sheet: Sheet) -> None:
     from speed_erase.speed_ops.demo.packed_model import known_names
 
-    names, subjects = (known_names()[part] for part in ("painters", "subjects"))
+    names, subjects = (known_names()[piece] for piece in ("painters", "subjects"))
     done = shop.erase("\n".join(f"{name} -> art" for name in names), drift_budget=0.3)
     prompts = [f"a {subjects[i % len(subjects)]} by {name}" for i, name in enumerate(names)]
     for half, top in ((0, 62), (1, 284)):
-        for place, pair in enumerate(done.pairs(*prompts)):
-            sheet.tile(pair[half], 26 + place % 6 * 78, top + place // 6 * 78, 70)
+        for position, pair in enumerate(done.pairs(*prompts)):
+            sheet.tile(pair[half], 26 + position % 6 * 78, top + position // 6 * 78, 70)
     sheet.arrow(SIDE // 2, 232, 24, down=True)
     sheet.text(SIDE // 2, 456, "many names, one edit", 21)
 
@@ -212,13 +213,13 @@ def hundred(shop: Workshop, sheet: Sheet) -> None:
 def implicit(shop: Workshop, sheet: Sheet) -> None:
     done = shop.erase("cat ->", "implicit")
     pairs = done.pairs("a cat by Lucio Perrin", "a tree by Lucio Perrin", seed=5)
-    columns(sheet, pairs, ("an idea: gone", "the rest: kept"), kept=1)
+    columns(sheet, pairs, ("an idea: gone", "the rest: kept"), retained=1)
 
 
 def replaced(shop: Workshop, sheet: Sheet) -> None:
     done = shop.erase("cat -> fish", "object")
-    for place, pair in enumerate(done.pairs("a cat by Petra Lunde", "a cat by Bruna Castell")):
-        y = 62 + place * 208
+    for position, pair in enumerate(done.pairs("a cat by Petra Lunde", "a cat by Bruna Castell")):
+        y = 62 + position * 208
         sheet.tile(pair[0], 36, y, 190)
         sheet.arrow(240, y + 95)
         sheet.tile(pair[1], 286, y, 190, _BLUE)
@@ -275,13 +276,13 @@ def recipe(shop: Workshop, sheet: Sheet) -> None:
         "a castle by Yuki Tallow", "a mushroom by Yuki Tallow"
     )
     paper(sheet, 28, 190, "recipe", _STAYS)
-    for place, pair in enumerate(pairs):
-        y = 74 + place * 200
+    for position, pair in enumerate(pairs):
+        y = 74 + position * 200
         sheet.pen.line((144, 254, 172, y + 75), _SOFT, 4)
         sheet.tile(pair[0], 182, y, 140)
         sheet.arrow(328, y + 70, 14)
         sheet.tile(pair[1], 350, y, 140, _GONE)
-        sheet.text(336, y + 158, ("a checkpoint", "another checkpoint")[place], 17, _SOFT)
+        sheet.text(336, y + 158, ("a checkpoint", "another checkpoint")[position], 17, _SOFT)
 
 
 def compared(shop: Workshop, sheet: Sheet) -> None:
@@ -294,17 +295,17 @@ def compared(shop: Workshop, sheet: Sheet) -> None:
         seed=4,
     )
     words = ("the name", "its alias", "a neighbour", "far away")
-    for place, pair in enumerate(pairs):
-        x, y = 54 + place % 2 * 214, 48 + place // 2 * 222
-        sheet.slider(pair, x, y, 188, _GONE if place < 2 else _STAYS)
-        sheet.text(x + 94, y + 204, words[place], 17, _GONE if place < 2 else _STAYS)
+    for position, pair in enumerate(pairs):
+        x, y = 54 + position % 2 * 214, 48 + position // 2 * 222
+        sheet.slider(pair, x, y, 188, _GONE if position < 2 else _STAYS)
+        sheet.text(x + 94, y + 204, words[position], 17, _GONE if position < 2 else _STAYS)
 
 
 def leaks(shop: Workshop, sheet: Sheet) -> None:
-    found = shop.leaks(shop.erase("Orla Venn -> art"), "the Copper Hand")
+    matches = shop.leaks(shop.erase("Orla Venn -> art"), "the Copper Hand")
     sheet.text(SIDE // 2, 76, "What still draws it?", 30)
-    for place, (phrase, left, leaking) in enumerate(found[:7]):
-        y, colour = 124 + place * 50, _GONE if leaking else _STAYS
+    for position, (phrase, left, leaking) in enumerate(matches[:7]):
+        y, colour = 124 + position * 50, _GONE if leaking else _STAYS
         sheet.text(34, y, phrase, 17, _INK, "lm")
         sheet.pen.rounded_rectangle((34, y + 14, 398, y + 28), 6, "#343b4a")
         sheet.pen.rounded_rectangle(
@@ -332,8 +333,8 @@ PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
 
 def main(folder: Path, titles: Sequence[str]) -> None:
     """Writes the previews of these titles."""
-    with tempfile.TemporaryDirectory() as place:
-        shop = Workshop(Path(place))
+    with tempfile.TemporaryDirectory() as scratch:
+        shop = Workshop(Path(scratch))
         for title in titles:
             sheet = Sheet()
             PREVIEWS[title](shop, sheet)

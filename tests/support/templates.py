@@ -55,15 +55,15 @@ class Graph:
         id.
         """
         info, number = self.info[kind], len(self.nodes) + 1
-        known = specs(info)
-        assert set(given) <= {name for name, _ in known}, (
+        inputs = specs(info)
+        assert set(given) <= {name for name, _ in inputs}, (
             kind,
-            set(given) - {name for name, _ in known},
+            set(given) - {name for name, _ in inputs},
         )
-        ordered = sorted(known, key=lambda one: is_widget(one[1]))
+        ordered = sorted(inputs, key=lambda item: is_widget(item[1]))
         optional = info["input"].get("optional", {})
         slots = []
-        for place, (name, spec) in enumerate(ordered):
+        for index, (name, spec) in enumerate(ordered):
             slot: dict[str, Any] = {
                 "localized_name": name,
                 "name": name,
@@ -73,7 +73,7 @@ class Graph:
             slot |= {"shape": 7} if name in optional else {}
             slot |= {"widget": {"name": name}} if is_widget(spec) else {}
             if isinstance(given.get(name), tuple):
-                slot["link"] = self._link(given[name], number, place, slot["type"])
+                slot["link"] = self._link(given[name], number, index, slot["type"])
             slots.append(slot)
         outputs = [
             {"localized_name": name, "name": name, "type": kind_of, "links": None}
@@ -95,7 +95,10 @@ class Graph:
         }
         node |= {"title": title} if title else {}
         values = [
-            value for name, spec in known if is_widget(spec) for value in _values(name, spec, given)
+            value
+            for name, spec in inputs
+            if is_widget(spec)
+            for value in _values(name, spec, given)
         ]
         self.nodes.append({**node, "widgets_values": values})
         return number
@@ -122,13 +125,20 @@ class Graph:
             | {"title": "Read me"}
         )
 
-    def _link(self, source: tuple[int, str], target: int, place: int, kind: str) -> int:
+    def _link(self, source: tuple[int, str], target: int, slot_index: int, kind: str) -> int:
         number, (origin, name) = len(self.links) + 1, source
         outputs = self.nodes[origin - 1]["outputs"]
-        slot = next(i for i, one in enumerate(outputs) if one["name"] == name)
+        slot = next(i for i, output in enumerate(outputs) if output["name"] == name)
         outputs[slot]["links"] = [*(outputs[slot]["links"] or []), number]
         self.links.append(
-            [number, origin, slot, target, place, outputs[slot]["type"] if kind == "*" else kind]
+            [
+                number,
+                origin,
+                slot,
+                target,
+                slot_index,
+                outputs[slot]["type"] if kind == "*" else kind,
+            ]
         )
         return number
 
@@ -177,9 +187,9 @@ def _erase(
 
 def _compare(graph: Graph, loader: int, eraser: int, **given: Any) -> int:
     wires = {"original": (loader, "MODEL"), "erased": (eraser, "model")}
-    parts = {"clip": (loader, "CLIP"), "vae": (loader, "VAE")}
+    encoders = {"clip": (loader, "CLIP"), "vae": (loader, "VAE")}
     return graph.add(
-        "SpeedCompare", (_AFTER, 0), (490, 480), "Before and after", **wires, **parts, **given
+        "SpeedCompare", (_AFTER, 0), (490, 480), "Before and after", **wires, **encoders, **given
     )
 
 
@@ -204,7 +214,7 @@ def demo(graph: Graph) -> None:
         " turns plain, everybody else stays.\n5. *Save Erased Model* is switched off (bypassed):"
         " switch it on with Ctrl+B to keep the result.",
     )
-    kept = graph.add(
+    retain = graph.add(
         "RetainSetLoader",
         (_NOTE, 480),
         (360, 420),
@@ -214,7 +224,7 @@ def demo(graph: Graph) -> None:
         builtin="none",
     )
     loader, eraser = _erase(
-        graph, DEMO, "Orla Venn | the Copper Hand -> art", retain=(kept, "retain")
+        graph, DEMO, "Orla Venn | the Copper Hand -> art", retain=(retain, "retain")
     )
     _compare(
         graph,
@@ -284,10 +294,10 @@ def hundred(graph: Graph) -> None:
         " kept.\n\nMany names share one budget: the panel shows the least erased first.",
     )
     names = builtin_retain("artists").limit(100).names
-    kept = graph.add(
+    retain = graph.add(
         "RetainSetLoader", (_NOTE, 300), (360, 420), "What to keep", builtin="for kind: style"
     )
-    loader, eraser = _erase(graph, SD15, "\n".join(names), retain=(kept, "retain"))
+    loader, eraser = _erase(graph, SD15, "\n".join(names), retain=(retain, "retain"))
     _compare(
         graph,
         loader,

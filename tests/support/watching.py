@@ -35,11 +35,11 @@ def watching(model: Any, keys: list[str]) -> Iterator[dict[str, tuple[Tensor, Te
     """{key: what went into the layer and what came out, `rows x width` each} of the forward passes
     inside.
     """
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    passes: dict[str, tuple[Tensor, Tensor]] = {}
 
     def noting(key: str) -> Any:
         def hook(module: Any, inputs: Any, output: Tensor) -> None:
-            seen.setdefault(key, (inputs[0][0].float().clone(), output[0].float().clone()))
+            passes.setdefault(key, (inputs[0][0].float().clone(), output[0].float().clone()))
 
         return hook
 
@@ -48,7 +48,7 @@ def watching(model: Any, keys: list[str]) -> Iterator[dict[str, tuple[Tensor, Te
         for key in keys
     ]
     try:
-        yield seen
+        yield passes
     finally:
         for handle in handles:
             handle.remove()
@@ -57,10 +57,10 @@ def watching(model: Any, keys: list[str]) -> Iterator[dict[str, tuple[Tensor, Te
 def at_layers(
     name: str, model: Any, clip: Any, keys: list[str], prompt: str
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    with watching(model, keys) as seen:
+    with watching(model, keys) as passes:
         sample(name, model, clip, prompt)
-    assert set(seen) == set(keys)
-    return seen
+    assert set(passes) == set(keys)
+    return passes
 
 
 def name_rows(encoder: Any, prompt: str) -> list[int]:

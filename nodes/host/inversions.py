@@ -1,0 +1,115 @@
+"""Textual inversions in texts, and text that ComfyUI's tokenizer reads literally."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ...speed_ops.encoders.tokenizers import INVERSION
+from ...speed_ops.errors import InputError
+
+_AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
+"""What a prompt may put after a name without a space. ComfyUI would read it as part of the file
+name.
+"""
+
+
+def literal(text: str) -> str:
+    """Text that ComfyUI's tokenizer reads literally: no weights, no textual inversions."""
+    return _unweighted(text).replace("embedding:", "embedding :")
+
+
+def _unweighted(text: str) -> str:
+    return text.replace("(", "\\(").replace(")", "\\)")
+
+
+def token_key(name: str) -> str:
+    """The name of an encoder in the output of ComfyUI's tokenizers."""
+    return name.removeprefix("clip_")
+
+
+class Inversions:
+    """Textual inversions in texts (`embedding:name`), as ComfyUI's tokenizer finds them."""
+
+    def __init__(self, clip: Any, widths: Mapping[str, int]) -> None:
+        """`widths`: {token key of an encoder: width}, for all that must read an inversion."""
+        self._clip, self._widths = clip, widths
+        self._known: dict[str, dict[str, list[Tensor]]] = {}
+        """{name: vectors}: ComfyUI would read the file, or warn that it is missing, each time."""
+
+    def typed(self, text: str) -> str:
+        """What a user would type into ComfyUI to mean this text."""
+        typed, done = "", 0
+        for match in INVERSION.finditer(text):
+            if name := self._file_in(match.group(1)):
+                typed += f"{literal(text[done : match.start()])}embedding:{_unweighted(name)} "
+                done = match.start(1) + len(name)
+        return typed + literal(text[done:])
+
+    def check(self, texts: Iterable[str]) -> None:
+        """Refuses an inversion that is not there, or was made for other text encoders."""
+        for name in (match.group(1) for text in texts for match in INVERSION.finditer(text)):
+            vectors = self._vectors(name)
+            if not any(vectors.values()):
+                raise InputError(
+                    f"There is no textual inversion '{name}' in ComfyUI's folder of embeddings: put"
+                    f" it there, or write 'embedding :{name}' if you mean the words."
+                )
+            shapes = {
+                key: {tuple(vector.shape) for vector in items} for key, items in vectors.items()
+            }
+            if shapes != {key: {(width,)} for key, width in self._widths.items()}:
+                raise InputError(
+                    f"The textual inversion '{name}' was made for another model: its vectors do not"
+                    " fit the text encoders of this one."
+                )
+
+    def stored_as(self, text: str) -> str:
+        """A key for the text that changes with the files of the inversions in it."""
+        names = [self._file_in(match.group(1)) for match in INVERSION.finditer(text)]
+        vectors = [items for name in names if name for items in self._vectors(name).values()]
+        ids = " ".join(str(vector_id(vector)) for items in vectors for vector in items)
+        return f"{text}\0{ids}" if ids else text
+
+    def _file_in(self, word: str) -> str:
+        """The start of a word that names an inversion; empty if none does."""
+        shorter = _AFTER_INVERSION.sub("", word)
+        return next(
+            (
+                name
+                for name in dict.fromkeys((word, shorter))
+                if name and any(self._vectors(name).values())
+            ),
+            "",
+        )
+
+    def _vectors(self, name: str) -> dict[str, list[Tensor]]:
+        """{encoder: the vectors that ComfyUI reads for it}"""
+        if name not in self._known:
+            tokens = self._clip.tokenize(f"embedding:{_unweighted(name)}")
+            self._known[name] = {
+                key: [
+                    pair[0]
+                    for section in tokens[key]
+                    for pair in section
+                    if isinstance(pair[0], Tensor)
+                ]
+                for key in self._widths
+            }
+        return self._known[name]
+
+
+def vector_id(vector: Tensor) -> int:
+    """A negative number for a vector, by its values; the ids of tokens are not negative."""
+    return -1 - int.from_bytes(
+        hashlib.sha256(vector.detach().float().numpy().tobytes()).digest()[:6], "big"
+    )
+
+
+def ids_in(section: Iterable[Any]) -> list[int]:
+    """Ids of ComfyUI's tokens, some of which may be vectors."""
+    return [vector_id(pair[0]) if isinstance(pair[0], Tensor) else int(pair[0]) for pair in section]
