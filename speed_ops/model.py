@@ -36,7 +36,7 @@ class EditableModel:
 
     @property
     def inputs(self) -> dict[str, Mapping[str, Tensor]]:
-        """{text input: {canonical key: the columns of the layer that read it}}, token rows first."""
+        """{text input: {canonical key: the columns that read it}}, token rows first."""
         return {
             name: TextColumns(
                 self.stored,

@@ -344,4 +344,5 @@ def _drift(summary: Drift) -> str:
         f"drift median {summary.median:.1%}, 95th percentile {summary.p95:.1%}, maximum"
         f" {summary.maximum:.1%}"
     )
-    return f"{GROUPS[summary.group]} ({PLACES[summary.where]}, {summary.names}): {drift}; moved most: {worst}."
+    group = f"{GROUPS[summary.group]} ({PLACES[summary.where]}, {summary.names})"
+    return f"{group}: {drift}; moved most: {worst}."

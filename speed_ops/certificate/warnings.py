@@ -87,8 +87,8 @@ def _budget_warnings(
         unseen = summary.group == "held_out" and summary.where == "context"
         if unseen and summary.mean > OVER_BUDGET * budget:
             yield (
-                f"Names that the edit did not know drift by {summary.mean:.1%} on average, more than"
-                f" the budget of {budget:.0%}: keep more names, or lower the budget."
+                f"Names that the edit did not know drift by {summary.mean:.1%} on average, more"
+                f" than the budget of {budget:.0%}: keep more names, or lower the budget."
             )
     weak = [concept.name for concept in concepts if concept.verdict in ("weakened", "stands")]
     if not weak:

@@ -166,8 +166,8 @@ class ClipTower(PoolingTower):
     @property
     def rule(self) -> str:
         """What besides the weights decides the output."""
-        row = self.row
-        return f"{row.name}:{self.blocks}:{'norm' if row.final_norm else 'raw'}:{row.pad_token}:{self._activation}"
+        norm = "norm" if self.row.final_norm else "raw"
+        return f"{self.row.name}:{self.blocks}:{norm}:{self.row.pad_token}:{self._activation}"
 
     @property
     def _activation(self) -> str:

@@ -55,12 +55,13 @@ def checked(rows: RowSet) -> RowSet:
     rows = rows.map(widen_rows)
     check_pairs(rows.targets, rows.anchors)
     for label, pair in (("probe", rows.probes), ("trial", rows.trial)):
-        if pair is not None and len(pair[0].values):
-            if pair[0].names != rows.targets.names or pair[0].groups != pair[1].groups:
-                raise InputError(
-                    f"The {label} rows must belong to the targets, in their order, with an anchor"
-                    " row each."
-                )
+        if pair is None or not len(pair[0].values):
+            continue
+        if pair[0].names != rows.targets.names or pair[0].groups != pair[1].groups:
+            raise InputError(
+                f"The {label} rows must belong to the targets, in their order, with an anchor row"
+                " each."
+            )
     return replace(
         rows,
         probes=_pair_or_none(rows.probes),
