@@ -81,9 +81,9 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 def encoding() -> None:
     """Rows alone, and rows with pooled embeddings, in turn."""
     family = by_name("sdxl-refiner")
-    assert family.pooled is not None
+    assert family.second_input is not None
     encoder = ClipTextEncoder(
-        RandomClipG(), family.encoders, ClipTokenizer.from_package(), pooled=family.pooled.encoders
+        RandomClipG(), family.encoders, ClipTokenizer.from_package(), pooled=family.second_input.encoders
     )
     prompts = [f"a painting of number {number}" for number in range(PROMPTS)]
     encoder.encode(prompts[:1], [77])

@@ -63,7 +63,7 @@ def erase(
         except NoRoomError:
             if name == TOKENS:
                 raise
-            notes.append(NO_POOLED_ROOM)
+            notes.append(NO_ROOM.format(name=name))
     erasure = Erasure(
         edits={
             key: padded(edit.to("cpu"), model.stored[key].shape[1])
@@ -84,8 +84,8 @@ def erase(
     return at_strength(replace(erasure, full_certificate=erasure.certificate), strength, model)
 
 
-NO_POOLED_ROOM = (
-    "The pooled embeddings of the kept names fill their space, so the pooled path was left as it"
+NO_ROOM = (
+    "The {name} embeddings of the kept names fill their space, so the {name} path was left as it"
     " is: keep fewer names, or use the preset auto."
 )
 
@@ -116,7 +116,7 @@ def edited_inputs(job: Job, model: EditableModel, encoder: AnyEncoder) -> tuple[
         name
         for name, weights in model.inputs.items()
         if name == TOKENS
-        or (job.settings.pooled and len(weights) > 0 and reader.width_of(name) > 0)
+        or (job.settings.edits_input(name) and len(weights) > 0 and reader.width_of(name) > 0)
     )
 
 

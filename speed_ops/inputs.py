@@ -4,3 +4,5 @@ TOKENS = "tokens"
 """A prompt, row by row. Every model has this input, and it comes first."""
 POOLED = "pooled"
 """One embedding of the whole prompt (SDXL, SD3, Flux)."""
+INPUT_TITLES = {TOKENS: "Prompt", POOLED: "Pooled path"}
+"""What people call them."""

@@ -245,7 +245,7 @@ def probe_leaks(
         for case in _cases(reader, concept, templates, description, progress)
     ]
     before, after = [], []
-    # the pooled path has no rows to look at
+    # only layers that read a prompt row by row
     edits = {key: edit for key, edit in edits.items() if key in weights}
     for done, (key, edit) in enumerate(edits.items()):
         if progress is not None:

@@ -9,7 +9,7 @@ from .certificate.certificate import Certificate
 from .certificate.measure import certificate_at
 from .engine.edits import LayerEdit
 from .erasure import Erasure
-from .inputs import POOLED, TOKENS
+from .inputs import TOKENS
 from .model import EditableModel
 from .progress import Progress
 
@@ -39,7 +39,7 @@ def at_strength(
             for key in weights
             if key in erasure
         }
-        part = full if name == TOKENS else full.pooled
+        part = full if name == TOKENS else full.other_inputs.get(name)
         if part is not None:
             certificates[name] = certificate_at(
                 strength, part, weights, edits, rows, settings, progress
@@ -50,4 +50,5 @@ def at_strength(
 def joined_certificate(certificates: Mapping[str, Certificate | None]) -> Certificate | None:
     """One certificate for all text inputs."""
     first = certificates[TOKENS]
-    return first and replace(first, pooled=certificates.get(POOLED))
+    others = {name: part for name, part in certificates.items() if name != TOKENS and part}
+    return first and replace(first, other_inputs=others)

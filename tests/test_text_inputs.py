@@ -57,16 +57,18 @@ def encoder() -> ClipTextEncoder:
 def model() -> EditableModel:
     """SDXL's shape in small: one layer that reads rows, one that reads pooled text and sizes."""
     xl = by_name("sdxl")
-    assert xl.pooled is not None
+    assert xl.second_input is not None
     path = replace(
-        xl.pooled, width=WIDTH + SIZES, encoders=(replace(xl.pooled.encoders[0], width=WIDTH),)
+        xl.second_input,
+        width=WIDTH + SIZES,
+        encoders=(replace(xl.second_input.encoders[0], width=WIDTH),),
     )
     generator = torch.Generator().manual_seed(4)
     shapes = {ROWS: (16, 2 * WIDTH), POOLED: (20, WIDTH + SIZES)}
     stored = {key: torch.randn(shape, generator=generator) for key, shape in shapes.items()}
-    kinds = {ROWS: "V", POOLED: "pooled"}
+    kinds = {ROWS: "V", POOLED: "second"}
     layers = tuple(LayerKey(key, key, key, key, key, kinds[key], shapes[key]) for key in shapes)  # type: ignore[arg-type]
-    return EditableModel(replace(xl, pooled=path), layers, stored)
+    return EditableModel(replace(xl, second_input=path), layers, stored)
 
 
 def job(text: str = "Van Gogh | Vincent -> art", settings: EraseSettings = PLAIN) -> Job:
@@ -110,9 +112,16 @@ def test_equals_the_dense_equations_and_spares_the_other_columns(
 def test_the_certificate_has_a_part_for_it(encoder: ClipTextEncoder, model: EditableModel) -> None:
     outcome = erase(job(), model, encoder)
     whole = outcome.certificate
-    assert whole is not None and whole.pooled is not None and outcome.rows is not None
-    (layer,), (concept,) = whole.pooled.layers, whole.pooled.concepts
-    assert layer.key == POOLED and concept.name == "Van Gogh" and whole.pooled.settings["pooled"]
+    assert whole is not None and "pooled" in whole.other_inputs and outcome.rows is not None
+    (layer,), (concept,) = (
+        whole.other_inputs["pooled"].layers,
+        whole.other_inputs["pooled"].concepts,
+    )
+    assert (
+        layer.key == POOLED
+        and concept.name == "Van Gogh"
+        and whole.other_inputs["pooled"].settings["pooled"]
+    )
     edited = model.stored[POOLED][:, :WIDTH].double() + outcome.edits[POOLED].delta()[:, :WIDTH]
     before = model.stored[POOLED][:, :WIDTH].double()
     target, alias, anchor = (
@@ -127,7 +136,7 @@ def test_the_certificate_has_a_part_for_it(encoder: ClipTextEncoder, model: Edit
     assert concept.solved_median == pytest.approx(left, abs=1e-3)
     text = whole.text()
     assert "Pooled path: " in text and text.index("Pooled path: ") > text.index("Van Gogh: ")
-    header = whole.short()["pooled"]
+    header = whole.short()["other_inputs"]["pooled"]
     assert (
         header["concepts"][0]["name"] == "Van Gogh"
         and "seconds" not in header
@@ -147,7 +156,7 @@ def test_off_by_the_setting_and_where_the_encoder_has_none(
         assert (
             set(outcome.edits) == {ROWS}
             and outcome.certificate is not None
-            and outcome.certificate.pooled is None
+            and "pooled" not in outcome.certificate.other_inputs
         )
         assert torch.allclose(outcome.edits[ROWS].delta(), both.edits[ROWS].delta(), atol=1e-5)
     assert set(both.edits) == {ROWS, POOLED}
@@ -226,12 +235,20 @@ def test_the_budget_holds_for_it(encoder: ClipTextEncoder, model: EditableModel)
     drifts = []
     for budget in (0.03, 0.3):
         whole = erase(job(settings=auto.replace(drift_budget=budget)), model, encoder).certificate
-        assert whole is not None and whole.pooled is not None and whole.pooled.curve is not None
-        chosen = whole.pooled.curve.chosen
-        assert whole.pooled.curve.budget == budget and chosen.drift + chosen.spread <= budget
-        assert whole.curve is not None and whole.pooled.settings["lam"] != whole.settings["lam"], (
-            "a choice of its own"
+        assert (
+            whole is not None
+            and "pooled" in whole.other_inputs
+            and whole.other_inputs["pooled"].curve is not None
         )
+        chosen = whole.other_inputs["pooled"].curve.chosen
+        assert (
+            whole.other_inputs["pooled"].curve.budget == budget
+            and chosen.drift + chosen.spread <= budget
+        )
+        assert (
+            whole.curve is not None
+            and whole.other_inputs["pooled"].settings["lam"] != whole.settings["lam"]
+        ), "a choice of its own"
         drifts.append(chosen.left)
     assert drifts[1] < drifts[0], "more drift erases more"
 
@@ -240,7 +257,10 @@ def test_strength_scales_it(encoder: ClipTextEncoder, model: EditableModel) -> N
     outcome = erase(job(), model, encoder)
     half = at_strength(outcome, 0.5, model)
     assert outcome.certificate is not None and half.certificate is not None
-    before, after = outcome.certificate.pooled, half.certificate.pooled
+    before, after = (
+        outcome.certificate.other_inputs["pooled"],
+        half.certificate.other_inputs["pooled"],
+    )
     assert before is not None and after is not None
     assert after.drift[0].maximum == pytest.approx(before.drift[0].maximum / 2)
     assert after.layers[0].change == pytest.approx(before.layers[0].change / 2)
@@ -284,12 +304,12 @@ def test_an_encoder_s_last_blocks_count(tmp_path: Path) -> None:
     pooled embeddings.
     """
     xl = by_name("sdxl-refiner")
-    assert xl.pooled is not None
+    assert xl.second_input is not None
     one = tiny_encoder("sdxl-refiner")
     tensors = dict(one._clips[0].weights._tensors)  # type: ignore[call-overload]
     key = next(name for name in tensors if name.endswith("text_projection"))
     tensors[key] = tensors[key] * 1.5
-    other = ClipTextEncoder(tensors, xl.encoders, one._tokenizer, pooled=xl.pooled.encoders)
+    other = ClipTextEncoder(tensors, xl.encoders, one._tokenizer, pooled=xl.second_input.encoders)
     assert (
         one.fingerprint == other.fingerprint and one.pooled_fingerprint != other.pooled_fingerprint
     )

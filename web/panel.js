@@ -30,7 +30,7 @@ const isMeasured = (share) => Number.isFinite(share);
  * `showAll` only the first concepts are drawn, and a button that calls it.
  */
 export function drawPanel(result, settings, showAll) {
-  const { concepts, counts, curve, drift, pooled, warnings } = result;
+  const { concepts, counts, curve, drift, inputs, warnings } = result;
   const shown = showAll ? concepts.slice(0, SHOWN_CONCEPTS) : concepts;
   const hasToGo = concepts.some((concept) => isMeasured(concept.to_go));
   const legend = t("Strong: straight way to the anchor still to go. Pale: went astray.");
@@ -50,7 +50,7 @@ export function drawPanel(result, settings, showAll) {
       h("button", { onclick: showAll }, t("Show {0} concepts", concepts.length)),
     drift.length > 0 && h("h4", {}, t("How far other names moved")),
     drawDrift(drift),
-    pooled && h("div", { class: "dim", "data-speed": "pooled" }, pooled),
+    ...inputs.map((line) => h("div", { class: "dim", "data-speed": "input" }, line)),
     curve && [h("h4", {}, t("The trade: what is left against drift")), drawCurve(result, settings)],
     h("h4", {}, t("What next")),
     h(

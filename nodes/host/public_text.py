@@ -56,7 +56,7 @@ class WiredText(TextEncoder, Protocol):
 def open_text(clip: Any, architecture: Architecture) -> WiredText:
     """The family's encoders that are wired in. Refuses a CLIP of another family."""
     present = _family_encoders(clip, architecture)
-    path = architecture.pooled
+    path = architecture.second_input
     widths = _widths(clip)
     pooled = [row for row in path.encoders if widths.get(row.name) == row.width] if path else []
     column = path.first_column(pooled[0].name) if path and pooled else 0

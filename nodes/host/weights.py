@@ -17,7 +17,7 @@ from ...speed_ops.encoders.push import Push
 from ...speed_ops.errors import UnsupportedModelError
 from ...speed_ops.model import EditableModel
 from ...speed_ops.models.architecture import Architecture, LayerKey
-from ...speed_ops.models.detect import detect, layers, pooled_layer, reads_text
+from ...speed_ops.models.detect import detect, layers, reads_text, second_layer
 from .progress import check_stop
 
 # Storage that keeps a small edit: 8 bits and less do not.
@@ -149,8 +149,8 @@ def open_model(patcher: Any, which: str = "V") -> EditableModel:
     }
     _refuse_packed(patcher, [key for key in shapes if reads_text(key)])
     architecture = detect(shapes)
-    pooled = pooled_layer(architecture, shapes)
-    editable = [*layers(architecture, shapes, which), *([pooled] if pooled else [])]
+    second = second_layer(architecture, shapes)
+    editable = [*layers(architecture, shapes, which), *([second] if second else [])]
     if any(path.startswith("diffusion_model.") for path in getattr(patcher, "object_patches", {})):
         _refuse_replaced(patcher, editable)
     weights = EffectiveWeights(patcher, [layer.canonical for layer in editable])

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from ..engine.adversarial import Round
 from ..engine.auto import knee, preferred
 from ..engine.curve import Curve, CurvePoint
+from ..inputs import INPUT_TITLES
 
 MAX_HEADER_WARNINGS = 100
 """Warnings that a file's header holds; the report has them all."""
@@ -141,9 +142,9 @@ class Certificate:
     settings: dict[str, Any] = field(default_factory=dict)
     curve: Curve | None = None
     """The trade-off, and the point on it that the edit is; at strength 1."""
-    pooled: Certificate | None = None
-    """The like for the pooled path, where that was edited: its rows are pooled embeddings of whole
-    prompts, and its `sot_drift` is that of the empty prompt's."""
+    other_inputs: dict[str, Certificate] = field(default_factory=dict)
+    """{text input: the same for it}, for inputs other than the prompt's rows that were edited. There
+    `sot_drift` is that of the empty prompt."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for `json.dumps`."""
@@ -160,30 +161,30 @@ class Certificate:
             ]
         values["null_text_drift"] = max(self.null_text_drift, default=None)
         values["layers"] = len(self.layers)
-        del values["pooled"]
-        if self.pooled is not None:
-            about = self.pooled.short()
-            values["pooled"] = {
-                name: value for name, value in about.items() if name not in _SAID_ONCE
-            }
+        values["other_inputs"] = {
+            name: {key: value for key, value in part.short().items() if key not in _ONLY_ONCE}
+            for name, part in self.other_inputs.items()
+        }
         return values
 
     @property
     def every_warning(self) -> tuple[str, ...]:
-        """Its own, and those of the pooled path that say something else."""
-        pooled_warnings = () if self.pooled is None else self.pooled.warnings
-        return (
-            *self.warnings,
-            *(f"Pooled path: {text}" for text in pooled_warnings if text not in self.warnings),
-        )
+        """Its own warnings, and those of the other text inputs that differ from them."""
+        others = [
+            f"{INPUT_TITLES[name]}: {text}"
+            for name, part in self.other_inputs.items()
+            for text in part.warnings
+            if text not in self.warnings
+        ]
+        return (*self.warnings, *others)
 
     def text(self) -> str:
         """A few lines for people."""
         return describe(self)
 
 
-_SAID_ONCE = ("seconds", "settings")
-"""What a header does not say again of the pooled path."""
+_ONLY_ONCE = ("seconds", "settings", "other_inputs")
+"""What a header does not repeat for other text inputs."""
 
 
 def verdict(
@@ -264,23 +265,26 @@ def describe(certificate: Certificate) -> str:
             else " (the last round did not lower the leak enough and was dropped)"
         )
         lines.append(f"Adversarial rounds: leak {leaks}{dropped}.")
-    if certificate.pooled is not None:
-        lines += pooled_lines(certificate.pooled)
+    for name, part in certificate.other_inputs.items():
+        lines += input_lines(name, part)
     return "\n".join(lines + [f"Warning: {text}" for text in certificate.every_warning])
 
 
-def pooled_lines(pooled: Certificate) -> list[str]:
-    """The pooled path, after what is reported about the rows."""
-    worst = max(pooled.concepts, key=lambda concept: concept.left)
-    mean = sum(concept.left for concept in pooled.concepts) / len(pooled.concepts)
+def input_lines(name: str, certificate: Certificate) -> list[str]:
+    """Another text input, after what is reported about the prompt's rows."""
+    worst = max(certificate.concepts, key=lambda concept: concept.left)
+    mean = sum(concept.left for concept in certificate.concepts) / len(certificate.concepts)
     left = f"{mean:.0%} left"
-    if len(pooled.concepts) > 1:
+    if len(certificate.concepts) > 1:
         left += f" on average, at most {worst.left:.0%} ({worst.name})"
-    lines = [f"Pooled path: {left}.", *(f"  {_drift(summary)}" for summary in pooled.drift)]
-    if pooled.sot_drift is not None:
-        lines.append(f"  Empty prompt: drift at most {pooled.sot_drift:.1e}.")
-    if pooled.curve is not None:
-        lines.append(f"  {_trade_off(pooled.curve)}")
+    lines = [
+        f"{INPUT_TITLES[name]}: {left}.",
+        *(f"  {_drift(summary)}" for summary in certificate.drift),
+    ]
+    if certificate.sot_drift is not None:
+        lines.append(f"  Empty prompt: drift at most {certificate.sot_drift:.1e}.")
+    if certificate.curve is not None:
+        lines.append(f"  {_trade_off(certificate.curve)}")
     return lines
 
 

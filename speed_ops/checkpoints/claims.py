@@ -16,6 +16,7 @@ from ..certificate.certificate import (
     verdict_in_words,
 )
 from ..files.schema import finite
+from ..inputs import INPUT_TITLES
 from ..recipe import Recipe
 from ..text.names import quoted, same_name_key
 
@@ -39,19 +40,17 @@ def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate
         measured: The certificate as measured here.
     """
     faults = _section_faults(claimed, recipe, measured)
-    if measured.pooled is not None:
-        pooled = claimed_section(claimed, "pooled")
-        if pooled:
-            faults += [
-                f"Pooled path: {text}" for text in _section_faults(pooled, recipe, measured.pooled)
-            ]
+    for name, part in measured.other_inputs.items():
+        section, title = claimed_section(claimed, name), INPUT_TITLES[name]
+        if section:
+            faults += [f"{title}: {text}" for text in _section_faults(section, recipe, part)]
         else:
-            faults.append("The pooled path is edited, and the certificate says nothing about it.")
+            faults.append(f"{title} is edited, and the certificate says nothing about it.")
     return faults + list(_setting_faults(claimed, recipe))
 
 
 def _section_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
-    """The faults of the token rows, or of the pooled path."""
+    """The faults of one text input."""
     faults = _concept_faults(_list(claimed, "concepts"), recipe, measured)
     faults += _drift_faults(_list(claimed, "drift"), measured.drift)
     empty = {
@@ -226,6 +225,7 @@ def _list(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def claimed_section(claimed: dict[str, Any], name: str) -> dict[str, Any]:
-    """A section of the header's certificate; empty where it has none."""
-    section = claimed.get(name)
+    """What the header's certificate claims about another text input; empty if nothing."""
+    sections = claimed.get("other_inputs")
+    section = sections.get(name) if isinstance(sections, dict) else None
     return section if isinstance(section, dict) else {}

@@ -16,6 +16,7 @@ from ..erasure import Erasure
 from ..errors import Notice, SpeedError
 from ..files.checkpoint import Checkpoint
 from ..files.results import output_lock
+from ..inputs import INPUT_TITLES, POOLED
 from ..job import Job
 from ..progress import Announce, Progress
 from ..provenance import history_of, read_provenance
@@ -217,7 +218,7 @@ def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]
     """What a user should know before the long work: what is missing, and how much text a slow
     encoder has to read.
     """
-    notes = [*missing_encoders(source, text), *unread_pooled(source, job, text)]
+    notes = [*missing_encoders(source, text), *unread_inputs(source, job, text)]
     encoders = source.encoder_files(text.text_encoders).available
     slow = [encoder.title for encoder in encoders if not encoder.causal]
     count = _max_texts(job)
@@ -250,21 +251,24 @@ def missing_encoders(source: ModelSource, text: TextSetup) -> list[str]:
     ]
 
 
-def unread_pooled(source: ModelSource, job: Job, text: TextSetup) -> list[str]:
-    """A sentence where the model reads pooled text that no encoder here can make: that path then
+def unread_inputs(source: ModelSource, job: Job, text: TextSetup) -> list[str]:
+    """A sentence for each text input of the model that no encoder here can encode: its layer then
     stays as it is.
     """
-    path = source.architecture.pooled
-    if path is None or not job.settings.pooled or text.encoder(source).encoder.pooled_width:
+    second, name = source.architecture.second_input, POOLED
+    readable = text.encoder(source).width_of(name) > 0
+    if second is None or not job.settings.edits_input(name) or readable:
         return []
-    available = source.encoder_files(text.text_encoders).pooled
+    available = source.encoder_files(text.text_encoders).second
     if available:  # a diffusers folder without the last blocks, which the rows do without
         reason = f"{' and '.join(encoder.title for encoder in available)} lacks its last layers"
         reason = f"{reason} here"
     else:
-        reason = f"no {' or '.join(encoder.title for encoder in path.encoders)} was found"
+        reason = f"no {' or '.join(encoder.title for encoder in second.encoders)} was found"
     return [
-        Notice(f"The pooled path stays unedited, because {reason}.", advice="give-text-encoder")
+        Notice(
+            f"{INPUT_TITLES[name]} stays unedited, because {reason}.", advice="give-text-encoder"
+        )
     ]
 
 

@@ -60,14 +60,16 @@ def _numbered(
         replace(result, name=f"concept {index}")
         for index, result in enumerate(certificate.concepts, 1)
     ]
-    pooled = certificate.pooled
     return replace(
         certificate,
         concepts=tuple(concepts),
         drift=tuple(drift),
         curve=curve,
         warnings=tuple(text for text in certificate.warnings if not mentions(text)),
-        pooled=None if pooled is None else _numbered(pooled, number, mentions),
+        other_inputs={
+            name: _numbered(part, number, mentions)
+            for name, part in certificate.other_inputs.items()
+        },
     )
 
 

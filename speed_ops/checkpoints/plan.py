@@ -85,11 +85,7 @@ def plan_file(
     needed = _Texts.of(encoder.encoder.streams, encoder.encoder.context_length, job)
     quick = sum(math.prod(shape) for shape in files.shapes.values()) <= QUICK_PARAMETERS
     cached = _cached(encoder, needed.requests, quick)
-    layers = (
-        source.every_layer(job.settings.layers)
-        if job.settings.pooled
-        else source.layers(job.settings.layers)
-    )
+    layers = source.edited_layers(job.settings)
     sizes: dict[Product, int] = {
         "checkpoint": source.checkpoint.size,
         "lora": _lora_bytes(

@@ -18,12 +18,13 @@ from ..encoders.clip import ClipTextEncoder
 from ..encoders.encoder import EncoderPart, JoinedTextEncoder, PairedTextEncoder, TextEncoder
 from ..encoders.t5 import T5TextEncoder
 from ..encoders.tokenizers import clip_tokenizer, t5_tokenizer
+from ..engine.settings import EraseSettings
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint, checkpoint_hash
 from ..files.tensors import read_scaled, tensors_hash
 from ..model import EditableModel
 from ..models.architecture import Architecture, FamilyEncoder, LayerKey
-from ..models.detect import detect, layers, pooled_layer
+from ..models.detect import detect, layers, second_layer
 from ..models.keys import Shapes, encoder_keys, spelling
 from ..progress import Progress
 
@@ -45,8 +46,8 @@ class EncoderFiles:
     holders: tuple[Checkpoint, ...]
     """The files, each once."""
     locations: dict[str, tuple[Checkpoint, str]]
-    pooled: tuple[FamilyEncoder, ...] = ()
-    """Those that feed the pooled path, some of them that alone."""
+    second: tuple[FamilyEncoder, ...] = ()
+    """Those that feed the second text input, some of them only that."""
 
     def keys(self) -> Iterable[str]:
         return self.locations.keys()
@@ -102,8 +103,8 @@ def gather_encoders(
         },
         (
             ()
-            if family.pooled is None
-            else tuple(row for row in family.pooled.encoders if row.name in selected)
+            if family.second_input is None
+            else tuple(row for row in family.second_input.encoders if row.name in selected)
         ),
     )
 
@@ -200,9 +201,14 @@ class ModelSource:
         return layers(self.architecture, self.checkpoint.shapes, which)
 
     def every_layer(self, which: str) -> list[LayerKey]:
-        """Those, and the one that reads pooled text."""
-        pooled = pooled_layer(self.architecture, self.checkpoint.shapes)
-        return [*self.layers(which), *([pooled] if pooled else [])]
+        """Those, and the one that reads the second text input."""
+        second = second_layer(self.architecture, self.checkpoint.shapes)
+        return [*self.layers(which), *([second] if second else [])]
+
+    def edited_layers(self, settings: EraseSettings) -> list[LayerKey]:
+        """The layers that an erasure with these settings may edit."""
+        layers = self.every_layer(settings.layers)
+        return [layer for layer in layers if settings.edits_input(layer.text_input)]
 
     def model(self, which: str) -> EditableModel:
         """What an erasure sees of it; weights are read when they are asked for."""
@@ -277,13 +283,13 @@ class TextSetup:
         clips = [row for row in files.available if row.appends == "columns"]
         if clips:
             words = clip_tokenizer(self.tokenizer, files.holders)
-            clip = ClipTextEncoder(files, clips, words, self.clip_skip, self.device, files.pooled)
-            pooled = (
-                family.pooled.first_column(files.pooled[0].name)
-                if family.pooled and files.pooled
+            clip = ClipTextEncoder(files, clips, words, self.clip_skip, self.device, files.second)
+            column = (
+                family.second_input.first_column(files.second[0].name)
+                if family.second_input and files.second
                 else 0
             )
-            parts.append(EncoderPart(clip, family.columns(clips[0].name).start, pooled))
+            parts.append(EncoderPart(clip, family.columns(clips[0].name).start, column))
         for row in files.available:
             if row.appends == "rows":
                 t5 = T5TextEncoder(
@@ -297,20 +303,22 @@ class TextSetup:
         if family.entry is None:
             return parts[0].encoder
         if family.encoders == files.available[:1]:
-            return self._with_pooled(parts[0].encoder, files)
+            return self._with_second(parts[0].encoder, files)
         return JoinedTextEncoder(
-            parts, family.context_width, family.pooled.text_width if family.pooled else 0
+            parts,
+            family.context_width,
+            family.second_input.text_width if family.second_input else 0,
         )
 
-    def _with_pooled(self, rows: TextEncoder, files: EncoderFiles) -> TextEncoder:
-        """An encoder of rows with those that the model reads for its pooled path alone, where they
+    def _with_second(self, rows: TextEncoder, files: EncoderFiles) -> TextEncoder:
+        """An encoder of rows with those that the model reads only for its second text input, where they
         were found.
         """
-        if not files.pooled:
+        if not files.second:
             return rows
         words = clip_tokenizer(self.tokenizer, files.holders)
         return PairedTextEncoder(
-            rows, ClipTextEncoder(files, files.pooled, words, None, self.device, files.pooled)
+            rows, ClipTextEncoder(files, files.second, words, None, self.device, files.second)
         )
 
 

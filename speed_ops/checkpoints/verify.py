@@ -101,10 +101,7 @@ def open_erased(
         edits = _differences(source, published, faults)
     faults += _origin_faults(provenance, header, source)
     settings = stored.job.settings
-    reached = (
-        source.every_layer(settings.layers) if settings.pooled else source.layers(settings.layers)
-    )
-    ours = {layer.canonical for layer in reached}
+    ours = {layer.canonical for layer in source.edited_layers(settings)}
     faults += _foreign_columns(source, edits)
     faults += [
         f"The layer {key} is edited, but the recipe leaves it alone."

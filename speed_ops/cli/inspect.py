@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedModelError
-from ..models.detect import detect, is_lora, layers, pooled_layer
+from ..models.detect import detect, is_lora, layers, second_layer
 from ..provenance import Provenance, read_provenance
 from ..recipe import Recipe
 from .console import Console
@@ -73,12 +73,12 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
     except UnsupportedModelError as fault:
         return facts | {"what": "not a model that can be edited", "reason": str(fault)}
     count = len(layers(family, model.shapes, "V"))
-    pooled = pooled_layer(family, model.shapes) is not None
-    also = " and one more for pooled text" if pooled else ""
+    second = second_layer(family, model.shapes) is not None
+    also = " and one more for pooled text" if second else ""
     return facts | {
         "family": family.name,
         "layers": count,
-        "pooled": pooled,
+        "pooled": second,
         "what": (
             f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit{also}"
         ),

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _show_verification(found: Verification, file: Path, console: Console) -> None:
-    from ..certificate.certificate import GROUPS, PLACES, pooled_lines, verdict_in_words
+    from ..certificate.certificate import GROUPS, PLACES, input_lines, verdict_in_words
 
     console.result(
         {
@@ -85,8 +85,8 @@ def _show_verification(found: Verification, file: Path, console: Console) -> Non
             f"{GROUPS[drift.group]} ({PLACES[drift.where]}): drift median {drift.median:.1%}, 95th"
             f" percentile {drift.p95:.1%}, maximum {drift.maximum:.1%}."
         )
-    if found.measured.pooled is not None:
-        for line in pooled_lines(found.measured.pooled):
+    for name, part in found.measured.other_inputs.items():
+        for line in input_lines(name, part):
             console.say(line)
     for text in found.faults:
         console.say(f"Fault: {advised(text)}")

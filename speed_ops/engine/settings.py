@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import SettingsError, suggestion
+from ..inputs import POOLED
 
 Method = Literal["speed", "uce", "rece", "null_space"]
 Layers = Literal["V", "K", "KV"]
@@ -197,6 +198,10 @@ class EraseSettings:
             if name not in names:
                 raise SettingsError(f"There is no setting {name!r}{suggestion(name, names)}.")
         return cls(**values)
+
+    def edits_input(self, text_input: str) -> bool:
+        """Whether the layers of a text input are edited (see `inputs`)."""
+        return text_input != POOLED or self.pooled
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a recipe or a report."""

@@ -80,7 +80,7 @@ class FamilyEncoder:
 
 
 @dataclass(frozen=True)
-class PooledPath:
+class SecondInput:
     """The second way text enters: a linear layer that reads one pooled embedding per prompt."""
 
     ldm_key: str
@@ -153,7 +153,7 @@ class Architecture:
     """
     modelspec: str
     kohya_version: str
-    pooled: PooledPath | None = None
+    second_input: SecondInput | None = None
     lora_paths: Literal["ldm", "diffusers"] = "ldm"
     """Which spelling of a layer's path kohya's trainer writes for this family, and so every program
     reads.
@@ -175,12 +175,12 @@ class Architecture:
     def every_encoder(self) -> tuple[FamilyEncoder, ...]:
         """The encoders of token rows, then those that only feed the pooled path."""
         names = {encoder.name for encoder in self.encoders}
-        pooled = () if self.pooled is None else self.pooled.encoders
-        return (*self.encoders, *(encoder for encoder in pooled if encoder.name not in names))
+        second = () if self.second_input is None else self.second_input.encoders
+        return (*self.encoders, *(encoder for encoder in second if encoder.name not in names))
 
     def text_columns(self, text_input: str) -> int | None:
         """How many columns of a layer read this text input, from the first on; None: all."""
-        return self.pooled.text_width if text_input == POOLED and self.pooled else None
+        return self.second_input.text_width if text_input != TOKENS and self.second_input else None
 
     def columns(self, name: str) -> slice:
         """The columns of the context that an encoder fills."""
@@ -209,7 +209,7 @@ class LayerKey:
     diffusers_path: str
     lora_base: str
     """kohya's name of the layer, to which `.lora_up.weight` is appended."""
-    kind: Literal["K", "V", "entry", "pooled"]
+    kind: Literal["K", "V", "entry", "second"]
     shape: tuple[int, int]
     """Outputs x width of the rows that it reads, or the whole width of the pooled path's layer."""
 
@@ -219,7 +219,7 @@ class LayerKey:
         file_key: str,
         ldm_path: str,
         diffusers_path: str,
-        kind: Literal["K", "V", "entry", "pooled"],
+        kind: Literal["K", "V", "entry", "second"],
         shape: tuple[int, int],
         lora_paths: Literal["ldm", "diffusers"] = "ldm",
     ) -> LayerKey:
@@ -241,4 +241,4 @@ class LayerKey:
     @property
     def text_input(self) -> str:
         """Which text input of the model the layer reads."""
-        return POOLED if self.kind == "pooled" else TOKENS
+        return POOLED if self.kind == "second" else TOKENS

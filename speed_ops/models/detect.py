@@ -214,19 +214,19 @@ def _key_path(value_path: str, entry: EntryLayer) -> str:
     return f"{value_path.rpartition('.')[0]}.{entry.key_name}"
 
 
-def pooled_layer(architecture: Architecture, shapes: Shapes) -> LayerKey | None:
-    """The layer that reads the pooled embedding; None where the family has none."""
-    pooled = architecture.pooled
-    if pooled is None:
+def second_layer(architecture: Architecture, shapes: Shapes) -> LayerKey | None:
+    """The layer that reads the second text input; None where the family has none."""
+    second = architecture.second_input
+    if second is None:
         return None
     prefixes = [*UNET_PREFIXES, *(layout.prefix for layout in entry_layouts(architecture))]
     for prefix in dict.fromkeys(prefixes):
-        for key in (pooled.ldm_key, pooled.diffusers_key):
+        for key in (second.ldm_key, second.diffusers_key):
             shape = shapes.get(prefix + key, ())
-            if len(shape) == 2 and shape[1] == pooled.width:
-                ldm = pooled.ldm_key.removesuffix(".weight")
-                diffusers = pooled.diffusers_key.removesuffix(".weight")
-                return LayerKey.of(prefix + key, ldm, diffusers, "pooled", (shape[0], shape[1]))
+            if len(shape) == 2 and shape[1] == second.width:
+                ldm = second.ldm_key.removesuffix(".weight")
+                diffusers = second.diffusers_key.removesuffix(".weight")
+                return LayerKey.of(prefix + key, ldm, diffusers, "second", (shape[0], shape[1]))
     return None
 
 
@@ -266,8 +266,8 @@ def _text_paths() -> Iterator[str]:
             if entry.key_name:
                 paths += [_key_path(path, entry) for path in paths]
             yield from (re.escape(path).replace(r"\*", r"\d{1,4}") for path in paths)
-        if family.pooled:
-            yield re.escape(family.pooled.ldm_key.removesuffix(".weight"))
+        if family.second_input:
+            yield re.escape(family.second_input.ldm_key.removesuffix(".weight"))
 
 
 _TEXT_LAYER = re.compile(rf"diffusion_model\.(?:{'|'.join(_text_paths())})\.weight")

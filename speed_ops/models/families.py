@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import SettingsError, suggestion
-from .architecture import Architecture, EntryLayer, FamilyEncoder, PooledPath, PushRule
+from .architecture import Architecture, EntryLayer, FamilyEncoder, PushRule, SecondInput
 
 _LONGEST = 512
 """Rows of a prompt where ComfyUI has no limit; names in prompts are far shorter."""
@@ -112,7 +112,7 @@ def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architectur
         title=title,
         context_width=4096,
         encoders=(_t5("text_encoder_2", 256),),
-        pooled=PooledPath(
+        second_input=SecondInput(
             *("vector_in.in_layer.weight", _TEXT_EMBEDDER),
             width=768,
             encoders=(_clip_l(-1, True, *_APART_L),),
@@ -201,7 +201,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         context_width=2048,
         encoders=(_clip_l(-2, False, _SGM_L), _SDXL_G),
         label_widths=(2816,),
-        pooled=PooledPath(*_LABEL, width=2816, encoders=(_SDXL_G,)),
+        second_input=SecondInput(*_LABEL, width=2816, encoders=(_SDXL_G,)),
         modelspec="stable-diffusion-xl-v1-base",
         kohya_version="sdxl_base_v1-0",
     ),
@@ -211,7 +211,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         context_width=1280,
         encoders=(_REFINER_G,),
         label_widths=(2560,),
-        pooled=PooledPath(*_LABEL, width=2560, encoders=(_REFINER_G,)),
+        second_input=SecondInput(*_LABEL, width=2560, encoders=(_REFINER_G,)),
         modelspec="stable-diffusion-xl-v1-refiner",
         kohya_version="sdxl_refiner_v1-0",
     ),
@@ -220,7 +220,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         title="Stable Diffusion 3",
         context_width=4096,
         encoders=(_SD3_L, _SD3_G, _in_sd3(_t5("text_encoder_3", 77))),
-        pooled=PooledPath(
+        second_input=SecondInput(
             "y_embedder.mlp.0.weight", _TEXT_EMBEDDER, width=2048, encoders=(_SD3_L, _SD3_G)
         ),
         entry=EntryLayer(

@@ -162,21 +162,21 @@ class EntryLayout(NamedTuple):
 
 def entry_layouts(family: Architecture) -> Iterator[EntryLayout]:
     """Every layout that files of the family may have."""
-    entry, pooled, push = family.entry, family.pooled, family.push
+    entry, second, push = family.entry, family.second_input, family.push
     if entry is None:
         return
-    ldm_pooled, diffusers_pooled = (pooled.ldm_key, pooled.diffusers_key) if pooled else ("", "")
-    for prefixes, path, keys, pooled_key in (
-        (_LDM_PREFIXES, entry.ldm_path, entry.ldm_needs, ldm_pooled),
-        (_DIFFUSERS_PREFIXES, entry.diffusers_path, entry.diffusers_needs, diffusers_pooled),
+    ldm_second, diffusers_second = (second.ldm_key, second.diffusers_key) if second else ("", "")
+    for prefixes, path, keys, second_key in (
+        (_LDM_PREFIXES, entry.ldm_path, entry.ldm_needs, ldm_second),
+        (_DIFFUSERS_PREFIXES, entry.diffusers_path, entry.diffusers_needs, diffusers_second),
     ):
         if not path:
             continue
         needs: list[tuple[str, int | None]] = [(key, None) for key in keys]
         text_reader = push.paths[0] if push is not None and push.kind == "mlp" else path
         needs.append((f"{text_reader}.weight", family.context_width))
-        if pooled is not None:
-            needs.append((pooled_key, pooled.width))
+        if second is not None:
+            needs.append((second_key, second.width))
         for prefix in prefixes:
             yield EntryLayout(prefix, path, tuple(needs))
 

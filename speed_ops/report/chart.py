@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..certificate.certificate import GROUPS, PLACES, Certificate, verdict_in_words
 from ..certificate.forecast import Forecast
+from ..inputs import INPUT_TITLES
 from .trade_off import TradeOff, trade_off
 
 Pixels = NDArray[np.uint8]
@@ -66,11 +67,10 @@ def certificate_chart(certificate: Certificate) -> Pixels:
         ),
         _drift(certificate, "Drift: how far the kept names moved"),
     ]
-    if certificate.pooled is not None:
-        title = "Pooled path: how much of each concept is left there"
-        panels.append(_concepts(certificate.pooled, title))
-        title = "Pooled path: how far the kept names moved there"
-        panels.append(_drift(certificate.pooled, title))
+    for name, part in certificate.other_inputs.items():
+        title = INPUT_TITLES[name]
+        panels.append(_concepts(part, f"{title}: how much of each concept is left there"))
+        panels.append(_drift(part, f"{title}: how far the kept names moved there"))
     return draw(panels, None if certificate.curve is None else trade_off(certificate.curve))
 
 
@@ -85,8 +85,7 @@ def forecast_chart(forecast: Forecast) -> Pixels:
 def _concepts(certificate: Certificate, title: str) -> Panel:
     bars = []
     for concept in certificate.concepts:
-        median = concept.probe_median
-        left = median if median is not None else concept.solved_median
+        left = concept.left
         note = f"{left:.0%} left, {verdict_in_words(concept.verdict)}"
         bars.append(Bar(concept.name, left, _COLORS[concept.verdict], note, concept.probe_to_go))
     bars.sort(key=lambda bar: -bar.value)

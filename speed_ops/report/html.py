@@ -13,7 +13,7 @@ from typing import Any
 from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
 from ..erasure import Erasure
 from ..errors import InputError
-from ..inputs import TOKENS
+from ..inputs import INPUT_TITLES, TOKENS
 from .trade_off import Point, trade_off_from_json
 
 _WORDS = {
@@ -116,7 +116,7 @@ def render(facts: dict[str, Any], drawn: Sequence[Drawn] = ()) -> str:
         **_drift(certificate["drift"]),
         **_layers(certificate["layers"]),
         "curve": curve_facts(certificate.get("curve")),
-        "pooled": _pooled(certificate.get("pooled")),
+        "inputs": [_input_facts(name, part) for name, part in certificate["other_inputs"].items()],
     }
     return str(template(Path(__file__).with_name("report.html")).render(page))
 
@@ -216,11 +216,10 @@ def _marks(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _pooled(certificate: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The pooled path, if it was edited: what is left of each concept there, drift, trade-off."""
-    if certificate is None:
-        return None
+def _input_facts(name: str, certificate: dict[str, Any]) -> dict[str, Any]:
+    """Another text input: what is left of each concept there, drift, trade-off."""
     return {
+        "title": INPUT_TITLES[name],
         "bars": _concept_bars(certificate["concepts"]),
         "marks": _marks(certificate["concepts"]),
         "change": max(layer["change"] for layer in certificate["layers"]),
@@ -287,8 +286,12 @@ def _layers(layers: list[dict[str, Any]]) -> dict[str, Any]:
 def _warnings(facts: dict[str, Any]) -> list[str]:
     """The warnings of the certificate, and names that were not kept."""
     warnings = list(facts["certificate"]["warnings"])
-    pooled = facts["certificate"].get("pooled") or {"warnings": ()}
-    warnings += [f"Pooled path: {text}" for text in pooled["warnings"] if text not in warnings]
+    warnings += [
+        f"{INPUT_TITLES[name]}: {text}"
+        for name, part in facts["certificate"]["other_inputs"].items()
+        for text in part["warnings"]
+        if text not in warnings
+    ]
     for field, reason in (
         ("dropped", "they contain an erased concept"),
         ("unusable", "they have no tokens or too many"),

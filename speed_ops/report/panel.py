@@ -16,8 +16,8 @@ from ..certificate.certificate import (
     Drift,
     bars_of,
     helped_by_more,
+    input_lines,
     point_within,
-    pooled_lines,
     verdict_in_words,
 )
 from ..engine.settings import BUDGETS
@@ -56,7 +56,7 @@ def panel(erasure: Erasure) -> dict[str, Any]:
         "counts": dict(Counter(concept.verdict for concept in concepts)),
         "drift": [_drift(group) for group in certificate.drift],
         "curve": _curve(erasure.full_certificate or certificate),
-        "pooled": "" if certificate.pooled is None else pooled_lines(certificate.pooled)[0],
+        "inputs": [input_lines(name, part)[0] for name, part in certificate.other_inputs.items()],
         "warnings": list(certificate.every_warning[:SHOWN_WARNINGS]),
         "next": list(advice(certificate)),
     }

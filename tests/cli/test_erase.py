@@ -17,7 +17,7 @@ from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.lora import read_lora
 from speed_erase.speed_ops.models.architecture import LayerKey
-from speed_erase.speed_ops.models.detect import detect, layers, pooled_layer
+from speed_erase.speed_ops.models.detect import detect, layers, second_layer
 from speed_erase.speed_ops.provenance import read_provenance
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -56,7 +56,7 @@ def machine(capsys: pytest.CaptureFixture[str]) -> dict:
 def edited_layers(path: Path) -> list[LayerKey]:
     shapes = Checkpoint.open(path).shapes
     family = detect(shapes)
-    pooled = pooled_layer(family, shapes)
+    pooled = second_layer(family, shapes)
     return [*layers(family, shapes, "V"), *([pooled] if pooled else [])]
 
 

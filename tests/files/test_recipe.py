@@ -312,7 +312,7 @@ def assert_header_can_be_read(job: Job) -> None:
     recipe = recipe_of(job)
     numbers = dict.fromkeys("abcdef", -1.2345678901234567e-100)  # no number has a longer text
     results = [{"name": concept.target, "kind": "style"} | numbers for concept in job.concepts]
-    proof = {"concepts": results, "pooled": {"concepts": results}}
+    proof = {"concepts": results, "other_inputs": {"pooled": {"concepts": results}}}
     raw = encode_header({}, build_metadata(by_name("sd1"), "lora", recipe, proof))
     header = parse_header(raw[8:], 0, Path("m.safetensors"))
     provenance = read_provenance(header.metadata)

@@ -96,7 +96,7 @@ def test_distilled_xl_models_are_xl(structure: tuple[tuple[int, ...], int | None
 def test_columns_and_conventions() -> None:
     xl = by_name("sdxl")
     assert (xl.columns("clip_l"), xl.columns("clip_g")) == (slice(0, 768), slice(768, 2048))
-    assert xl.pooled is not None and xl.pooled.width == 2816
+    assert xl.second_input is not None and xl.second_input.width == 2816
     for family in ARCHITECTURES:
         ends = [family.columns(encoder.name).stop for encoder in family.encoders]
         ends.append(sum(item.width for item in family.encoders if item.appends == "columns"))

@@ -56,6 +56,7 @@ def facts(concepts: int = 2, drift: bool = True, **changes: Any) -> dict[str, An
         ],
         "seconds": {"solve": 1.0},
         "warnings": ["Something to know."],
+        "other_inputs": {},
         "settings": {"method": "speed"},
     }
     base = {

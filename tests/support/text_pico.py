@@ -108,7 +108,7 @@ def tiny_encoder(
 ) -> ClipTextEncoder:
     """A working encoder of a few layers."""
     tensors = checkpoint_tensors(family, **options)  # type: ignore[arg-type]
-    path = by_name(family).pooled
+    path = by_name(family).second_input
     pooled = () if path is None else path.encoders
     return ClipTextEncoder(
         tensors, encoder_rows(family), ClipTokenizer.from_package(), clip_skip, pooled=pooled
