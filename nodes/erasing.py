@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..speed_ops.erase import erase
 from ..speed_ops.erasure import Erasure
 from ..speed_ops.files.tensors import tensors_hash
-from ..speed_ops.inputs import TOKENS
+from ..speed_ops.inputs import INPUT_TITLES, TOKENS
 from ..speed_ops.job import Job, check_strength
 from ..speed_ops.recipe import recipe_of
 from ..speed_ops.strength import at_strength
@@ -63,7 +63,7 @@ def run_erase(
     recipe.check_size()
     with wire(model, clip, job.settings, job.concepts, hidden) as wired:
         held = held_rows(model, job.concepts, wired.reader, wired.model, wired.progress)
-        base = _base_hash(wired.model, job.settings.pooled)
+        base = _base_hash(wired.model, job.settings)
         erasure, is_recent = _erase_once(wired, job, held, base)
         erasure = at_strength(erasure, strength, wired.model, wired.progress)
     notes = [*erasure.notes, *notes_on(model, held.get(TOKENS))]
@@ -71,8 +71,11 @@ def run_erase(
         notes.append("The edit was not computed again: only the strength changed.")
     inputs = wired.model.inputs
     unread = [name for name in inputs if inputs[name] and not wired.reader.width_of(name)]
-    if job.settings.pooled and unread:
-        notes.append("The pooled path stays unedited: no CLIP that makes pooled text is wired in.")
+    notes += [
+        f"{INPUT_TITLES[name]} stays unedited: no CLIP that encodes it is wired in."
+        for name in unread
+        if job.settings.edits_input(name)
+    ]
     notes += [rounding_note(model, erasure.edits), *wired.encoder.notes, wired.cache.problem]
     notes += [wired.model.architecture.note]
     recipe = replace(
@@ -119,9 +122,14 @@ def _erase_once(
     return _recent[key], False
 
 
-def _base_hash(model: EditableModel, pooled: bool) -> str:
+def _base_hash(model: EditableModel, settings: EraseSettings) -> str:
     """Hash of all weights that the edit depends on."""
-    layers = tensors_hash((model.stored if pooled else model.weights).items())
+    weights = {
+        layer.canonical: model.stored[layer.canonical]
+        for layer in model.layers
+        if settings.edits_input(layer.text_input)
+    }
+    layers = tensors_hash(weights.items())
     if model.push is None:
         return layers
     return hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()

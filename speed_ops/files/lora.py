@@ -3,7 +3,7 @@ namings.
 
 A layer's delta is `up @ down`; the file scales it by `alpha / rank`, and `alpha` is written as the
 rank, so that strength 1.0 is the edit itself. Names are those kohya's trainer writes for the
-family: ComfyUI, A1111/Forge and diffusers read them, but for SDXL's pooled layer, which diffusers
+family: ComfyUI, A1111/Forge and diffusers read them, but for SDXL's label layer, which diffusers
 refuses.
 """
 

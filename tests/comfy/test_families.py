@@ -92,7 +92,7 @@ def case(request: pytest.FixtureRequest, comfyui, own_cache) -> Case:
 
 def test_a_family_is_recognized_with_its_layers(case: Case) -> None:
     assert case.architecture.name == minis.MINIS[case.name].family
-    assert len(case.all_keys) == len(case.keys) + (case.architecture.pooled is not None)
+    assert len(case.all_keys) == len(case.keys) + (case.architecture.second_input is not None)
     assert list(case.erasure.edits) == case.keys + case.pooled
     assert case.architecture.note in case.report
 
