@@ -63,7 +63,7 @@ def run_erase(
     recipe.check_size()
     with wire(model, clip, job.settings, job.concepts, hidden) as wired:
         held = held_rows(model, job.concepts, wired.reader, wired.model, wired.progress)
-        base = _base_hash(wired.model, job.settings)
+        base = _base_hash(wired.model, job)
         erasure, is_recent = _erase_once(wired, job, held, base)
         erasure = at_strength(erasure, strength, wired.model, wired.progress)
     notes = [*erasure.notes, *notes_on(model, held.get(TOKENS))]
@@ -122,14 +122,10 @@ def _erase_once(
     return _recent[key], False
 
 
-def _base_hash(model: EditableModel, settings: EraseSettings) -> str:
+def _base_hash(model: EditableModel, job: Job) -> str:
     """Hash of all weights that the edit depends on."""
-    weights = {
-        layer.canonical: model.stored[layer.canonical]
-        for layer in model.layers
-        if settings.edits_input(layer.text_input)
-    }
-    layers = tensors_hash(weights.items())
+    keys = [layer.canonical for layer in model.layers if job.settings.edits_input(layer.text_input)]
+    layers = tensors_hash((key, model.stored[key]) for key in keys)
     if model.push is None:
         return layers
     return hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()
