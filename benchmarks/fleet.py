@@ -28,7 +28,7 @@ from speed_erase.speed_ops.checkpoints.batch import Candidate, classify
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
 from speed_erase.speed_ops.checkpoints.plan import survey
 from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
-from speed_erase.speed_ops.demo.packed_model import write_whole
+from speed_erase.speed_ops.demo.packed_model import write_checkpoint
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.files.header import TensorEntry, encode_header, read_header
 from speed_erase.speed_ops.fleet.catalogue import HeaderMirror
@@ -180,7 +180,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
         folder = Path(scratch)
         demo = folder / "demo.safetensors"
-        write_whole(demo)
+        write_checkpoint(demo)
         figures: dict[str, Any] = {"alike": alike(demo), "look": look(demo, folder, args.models)}
         figures["hand out"] = hand_out(args.tasks)
         for name in ("first", "second"):

@@ -1,3 +1,3 @@
-"""Draw with a small model of Stable Diffusion 1.x's layout in plain torch: U-Net, autoencoder,
-sampler.
+"""The demo: a small model of Stable Diffusion 1.x's layout, packed in a file, and what makes images
+with it in plain torch. Nothing in the core or in ComfyUI's startup imports this.
 """

@@ -1,8 +1,8 @@
 """The autoencoder: TAESD's layout and arithmetic, which stock loaders know, with levels as wide as
 they need to be.
 
-One latent cell stands for 8 x 8 pixels. Stock loaders expect 64 channels everywhere; channels that
-do not exist here are zero there (`widened`), and a zero channel stays zero through every
+One latent cell stands for 8 x 8 pixels. Stock loaders expect 64 channels everywhere; `widened` adds
+zero channels, and a zero channel stays zero through every
 convolution and rectifier: the same function.
 """
 
@@ -18,9 +18,7 @@ FULL_WIDTH = 64
 LEVELS = 4
 LATENT_CHANNELS = 4
 SD1_SCALE = 0.18215
-"""Stable Diffusion 1.x's latents, as files and graphs hold them, are those of its U-Net divided by
-this.
-"""
+"""Latents of Stable Diffusion 1.x in files and graphs are those of its U-Net divided by this."""
 CELL = 8
 """Pixels along the side of a latent cell."""
 
@@ -33,7 +31,7 @@ class Limit(nn.Module):
 
 
 class Block(nn.Module):
-    """Three convolutions around which the input passes."""
+    """Three convolutions with a skip connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -91,7 +89,7 @@ class Autoencoder(nn.Module):
 
 
 def widened(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The same autoencoder as stock loaders lay it out: 64 channels everywhere, those that are new
+    """The same autoencoder in the layout of stock loaders: 64 channels everywhere, the added ones
     zero.
     """
     shapes = {key: value.shape for key, value in Autoencoder().state_dict().items()}

@@ -1,10 +1,10 @@
-"""The model in the box: a small trained model that draws, kept in a file of a few megabytes, made
-whole on request.
+"""The demo's model: a small trained model, packed in a file of a few megabytes and unpacked on
+request.
 
-The file holds what was trained (`python -m benchmarks.world train`), matrices in 8 bits with a
-scale for each row. The rest is made again, bit by bit the same on every machine: the table of
-tokens from a counter, idle layers from zeros, repeated channels from those trained. See
-MODEL_CARD.md beside the file.
+The file holds what was trained (`python -m benchmarks.demo_model`), matrices in 8 bits with a scale
+per row. Everything else is computed, with the same bits on every machine: the table of tokens from
+a counter, idle layers from zeros, repeated channels from the trained ones. See MODEL_CARD.md next
+to the file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .unet import UNet
 Entry = tuple[str, tuple[int, ...]]
 """Name and shape of a tensor."""
 CONTEXT = 768
-"""Width of the text: what makes a model one of the 1.x family, so it is never shrunk."""
+"""Width of the text. It makes a model one of the 1.x family, so it is never shrunk."""
 VOCABULARY = 49408
 POSITIONS = 77
 NAMES = ("painters", "aliases", "subjects")
-"""What the box's own header lists, one name a line."""
+"""Fields of the packed file's header: one name per line."""
 FILE = Path(__file__).with_name("demo_model") / "speed_demo_packed.safetensors"
 TEXT, AUTOENCODER, UNET = (
     "cond_stage_model.transformer.text_model.",
@@ -39,11 +39,9 @@ TEXT, AUTOENCODER, UNET = (
 )
 """Where Stable Diffusion 1.x's checkpoints keep their three parts."""
 NARROW = 2
-"""The U-Net was trained with half of its channels; the checkpoint has each of them this many
-times.
-"""
-WHOLE_SHA256 = "6ea8592de600784cdc74c10e87c0f995bcdc6f79a953a42bd782fba19ea18123"
-"""Of the checkpoint that `write_whole` makes of the box, on every machine."""
+"""How often the checkpoint repeats each trained channel of the U-Net."""
+CHECKPOINT_SHA256 = "6ea8592de600784cdc74c10e87c0f995bcdc6f79a953a42bd782fba19ea18123"
+"""Hash of the file that `write_checkpoint` writes, on every machine."""
 _TEXT_LAYERS = 12
 _TOKENS = "embeddings.token_embedding.weight"
 _SEED = 2503
@@ -67,12 +65,12 @@ _METADATA = {
 def known_names() -> dict[str, tuple[str, ...]]:
     """What the model can be asked for, by kind: painters, aliases, subjects."""
     with safe_open(FILE, framework="pt") as file:
-        said = file.metadata()
-    return {kind: tuple(said[kind].split("\n")) for kind in NAMES}
+        metadata = file.metadata()
+    return {kind: tuple(metadata[kind].split("\n")) for kind in NAMES}
 
 
 def token_table() -> Tensor:
-    """Embeddings of CLIP's tokens, (49408, 768): random, made of integers alone, so the same
+    """Embeddings of CLIP's tokens, (49408, 768): random, computed from integers, so the same
     everywhere.
     """
     raw = np.random.Philox(key=_SEED).random_raw(VOCABULARY * CONTEXT // 8)
@@ -80,13 +78,12 @@ def token_table() -> Tensor:
     return torch.from_numpy((2 * levels - 255) * np.float32(_TOKEN_UNIT)).view(VOCABULARY, CONTEXT)
 
 
-def spread(narrow: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The weight of a layer whose channels are each repeated until it has this shape: the same
-    function.
+def repeat_channels(narrow: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A layer's weight with each channel repeated until it has this shape: the same function.
 
-    What a layer gives out is repeated, what it takes in is shared between the copies. Norms see the
-    same mean and size as before; only products of queries and keys grow, which the attention of a
-    narrow layer allows for.
+    Outputs are repeated, inputs are divided among the copies. Norms see the same mean and size as
+    before; only products of queries and keys grow, which the attention of a narrow layer allows
+    for.
     """
     for axis, size in enumerate(shape):
         copies = size // narrow.shape[axis]
@@ -96,23 +93,20 @@ def spread(narrow: Tensor, shape: tuple[int, ...]) -> Tensor:
     return narrow
 
 
-def folded(full: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A layer with repeated channels as the narrow one it came from: the way back from `spread`,
-    also after an edit.
-    """
+def fold_channels(full: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A layer without its repeated channels: undoes `repeat_channels`, also after an edit."""
     for axis, size in enumerate(shape):
-        copies = full.shape[axis] // size
-        parts = full.unflatten(axis, (size, copies))
-        full = parts.sum(axis + 1) if axis == 1 else parts.select(axis + 1, 0)
+        copies = full.unflatten(axis, (size, full.shape[axis] // size))
+        full = copies.sum(axis + 1) if axis == 1 else copies.select(axis + 1, 0)
     return full
 
 
-def packed(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Trained tensors as the box holds them: 8 bits and a scale for each row (rows,), the rest in
-    half precision.
+def packed(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Trained tensors as the file holds them: matrices in 8 bits with a scale per row, all others
+    in half precision.
     """
     out: dict[str, Tensor] = {}
-    for key, value in parts.items():
+    for key, value in trained.items():
         if value.ndim < 2 or key.startswith(AUTOENCODER):
             out[key] = value.half()
             continue
@@ -138,51 +132,56 @@ def unpacked(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def whole(trained: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the checkpoint under its key, from what was trained: half precision, single
-    numbers in full.
+def iter_tensors(trained: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the checkpoint with its key, from the trained ones: half precision, scalars
+    in single.
     """
     for name, shape in text_encoder_layout(_TEXT_LAYERS):
-        known = trained.get(TEXT + name)
         if name == _TOKENS:
             value = token_table()
-        elif known is not None:
-            value = spread(known, shape)
+        elif TEXT + name in trained:
+            value = repeat_channels(trained[TEXT + name], shape)
         else:  # a layer that passes its input on
-            value = (
-                torch.ones(shape)
-                if "layer_norm" in name and name.endswith("weight")
-                else torch.zeros(shape)
-            )
+            is_scale = "layer_norm" in name and name.endswith("weight")
+            value = torch.ones(shape) if is_scale else torch.zeros(shape)
         yield TEXT + name, value.half()
-    own = {
-        key.removeprefix(AUTOENCODER): v
-        for key, v in trained.items()
+    autoencoder = {
+        key.removeprefix(AUTOENCODER): value
+        for key, value in trained.items()
         if key.startswith(AUTOENCODER)
     }
-    yield from (
-        (AUTOENCODER + name, value.half() if value.ndim else value) for name, value in widened(own)
-    )
-    yield from (
-        (UNET + name, spread(trained[UNET + name], shape).half())
-        for name, shape in unet_shapes().items()
-    )
+    for name, value in widened(autoencoder):
+        yield AUTOENCODER + name, value.half() if value.ndim else value
+    for name, shape in unet_shapes().items():
+        yield UNET + name, repeat_channels(trained[UNET + name], shape).half()
 
 
 def unet_shapes() -> dict[str, tuple[int, ...]]:
-    """Of the checkpoint's U-Net, by name."""
+    """Shapes of the checkpoint's U-Net, by name."""
     with torch.device("meta"):
         return {name: tuple(value.shape) for name, value in UNet().state_dict().items()}
 
 
-def write_whole(
+def write_checkpoint(
     path: Path, file: Path = FILE, *, force: bool = False, progress: Progress | None = None
 ) -> Path:
-    """Writes the checkpoint, the same bytes every time."""
-    tensors = dict(whole(unpacked(load_file(file))))
-    kinds = kinds_of(tensors)
+    """Writes the checkpoint, the same bytes every time.
+
+    Args:
+        path: Where to write it.
+        file: The packed model.
+        force: Whether to overwrite a file.
+        progress: Told the bytes written.
+    """
+    tensors = dict(iter_tensors(unpacked(load_file(file))))
     write_tensors(
-        path, kinds, tensors.values(), _METADATA, force=force, progress=progress, stage="demo"
+        path,
+        kinds_of(tensors),
+        tensors.values(),
+        _METADATA,
+        force=force,
+        progress=progress,
+        stage="demo",
     )
     return path
 

@@ -29,8 +29,8 @@ _LOGS = SIGMAS.log()
 
 
 def noise_for(seeds: Sequence[int], height: int, width: int | None = None) -> Tensor:
-    """What a picture begins as, (n, 4, height, width): each from its own seed, as ComfyUI makes a
-    single picture's.
+    """Initial latents, (n, 4, height, width): each from its own seed, as ComfyUI makes those of a
+    single image.
     """
     shape = (1, LATENT_CHANNELS, height, width or height)
     return torch.cat(
@@ -46,12 +46,18 @@ def sample(
     noise: Tensor,
     steps: int,
     scale: float,
-    tick: Callable[[int], None] | None = None,
+    on_step: Callable[[int], None] | None = None,
 ) -> Tensor:
-    """Latents (n, 4, H, W) for prompt rows (n, 77, 768), guided away from the empty prompt's rows
-    (77, 768).
+    """Latents (n, 4, H, W) of prompts.
 
-    `tick` is told how many steps are done.
+    Args:
+        unet: Predicts the noise.
+        rows: The prompts, (n, 77, 768).
+        empty: The prompt to be guided away from, (77, 768).
+        noise: (n, 4, H, W).
+        steps: Of the sampler.
+        scale: Of classifier-free guidance.
+        on_step: Called with the number of finished steps.
     """
     sigmas = torch.cat([_sigma_at(torch.linspace(STEPS - 1, 0, steps)), torch.zeros(1)])
     context = torch.cat([rows, empty.expand_as(rows)])
@@ -59,15 +65,14 @@ def sample(
     for done, (now, after) in enumerate(itertools.pairwise(sigmas), 1):
         scaled = (x / (1 + now**2).sqrt()).repeat(2, 1, 1, 1)
         nearest = (now.log() - _LOGS).abs().argmin()
-        wanted, free = unet(scaled, nearest.expand(len(scaled)), context).chunk(2)
-        x = x + (after - now) * (free + scale * (wanted - free))
-        if tick is not None:
-            tick(done)
+        guided, free = unet(scaled, nearest.expand(len(scaled)), context).chunk(2)
+        x = x + (after - now) * (free + scale * (guided - free))
+        if on_step is not None:
+            on_step(done)
     return x
 
 
 def _sigma_at(times: Tensor) -> Tensor:
     """Sigmas between whole steps, by their logarithms."""
-    low, part = times.floor().long(), times.frac()
-    high = times.ceil().long()
-    return ((1 - part) * _LOGS[low] + part * _LOGS[high]).exp()
+    low, high, fraction = times.floor().long(), times.ceil().long(), times.frac()
+    return ((1 - fraction) * _LOGS[low] + fraction * _LOGS[high]).exp()

@@ -2,16 +2,16 @@
 
 Why our own module: training and the demo must not need ComfyUI. Key names and arithmetic equal
 ComfyUI's `UNetModel`, so weights of full width load there unchanged (tests/comfy compares the two).
-ComfyUI recognises SD1.x by 320 channels, a context of 768 and convolutional `proj_in`; the number
+ComfyUI recognizes SD1.x by 320 channels, a context of 768 and convolutional `proj_in`; the number
 of levels, blocks and transformers is free.
 
 Shape: 16 x 16 latents with residual blocks, 8 x 8 with residual blocks and transformers. The text
 enters at 8 x 8 only, where it is cheap: one cell there stands for 16 x 16 pixels, and the last
 blocks at 16 x 16 draw the details.
 
-`narrow=2` has half of all channels. Repeating each of them (`checkpoints.box.spread`) makes the
-full model, the same function: a norm sees the same mean and size, and attention here counts each
-product of query and key twice.
+`narrow=2` has half of all channels. Repeating each of them (`packed_model.repeat_channels`) makes
+the full model, which is the same function: a norm sees the same mean and size, and attention here
+counts each product of query and key twice.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class TransformerBlock(nn.Module):
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
 
     def forward(self, x: Tensor, context: Tensor) -> Tensor:
-        own = self.norm1(x)
-        x = x + self.attn1(own, own)
+        tokens = self.norm1(x)
+        x = x + self.attn1(tokens, tokens)
         x = x + self.attn2(self.norm2(x), context)
         return x + self.ff(self.norm3(x))
 
@@ -159,7 +159,8 @@ class UNet(nn.Module):
     """Predicts the noise of (B, 4, H, W) latents at steps (B,) under prompt rows (B, 77, 768); H
     and W even.
 
-    `width`, a multiple of 32, is for models that are never to be made whole."""
+    `width`, a multiple of 32, is for models whose channels are never repeated.
+    """
 
     def __init__(self, narrow: int = 1, width: int | None = None) -> None:
         super().__init__()
@@ -189,13 +190,13 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor, steps: Tensor, context: Tensor) -> Tensor:
         time = self.time_embed(timestep_embedding(steps))
-        kept: list[Tensor] = []
+        skips: list[Tensor] = []
         for block in self.input_blocks:
             x = _run(block, x, time, context)
-            kept.append(x)
+            skips.append(x)
         x = _run(self.middle_block, x, time, context)
         for block in self.output_blocks:
-            x = _run(block, torch.cat([x, kept.pop()], dim=1), time, context)
+            x = _run(block, torch.cat([x, skips.pop()], dim=1), time, context)
         return self.out(x)
 
 

@@ -13,9 +13,9 @@ from comfy_server import ComfyServer
 from PIL import Image
 from workflows import erasing, node
 
-from speed_erase.benchmarks.world.judge import Judge
-from speed_erase.benchmarks.world.world import NOTHING, PLAIN, SCENES, STYLES
-from speed_erase.speed_ops.demo import demo
+from speed_erase.benchmarks.demo_model.judge import Judge
+from speed_erase.benchmarks.demo_model.world import NOTHING, PLAIN, SCENES, STYLES
+from speed_erase.speed_ops.demo import demo, generate
 from speed_erase.speed_ops.demo.packed_model import known_names
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
@@ -42,9 +42,9 @@ def drawing(model: list, prompt: str, start: int) -> dict[str, Any]:
     return {
         a: node("CLIPTextEncode", clip=["1", 1], text=prompt),
         b: node("CLIPTextEncode", clip=["1", 1], text=""),
-        c: node("EmptyLatentImage", width=demo.SIZE, height=demo.SIZE, batch_size=1),
+        c: node("EmptyLatentImage", width=generate.SIZE, height=generate.SIZE, batch_size=1),
         d: node("KSampler", model=model, positive=[a, 0], negative=[b, 0], latent_image=[c, 0], seed=SEED,
-                steps=demo.STEPS, cfg=demo.GUIDANCE, sampler_name="euler", scheduler="normal", denoise=1.0),
+                steps=generate.STEPS, cfg=generate.GUIDANCE, sampler_name="euler", scheduler="normal", denoise=1.0),
         e: node("VAEDecode", samples=[d, 0], vae=["1", 2]),
         f: node("SaveImage", images=[e, 0], filename_prefix=f"picture{start}"),
     }  # fmt: skip
@@ -81,8 +81,8 @@ def test_the_stock_nodes_draw_what_the_demo_draws(server, pictures) -> None:
     """Text, sampler and decoder are our own in the demo, and agree with ComfyUI's to rounding."""
     path = server.folder / "models" / "checkpoints" / demo.IN_COMFYUI
     prompts = (GONE, NEAR, FAR)
-    noise = demo.noise_for([SEED] * len(prompts), demo.SIZE // demo.CELL)
-    ours = demo.draw(path, demo.rows_of(path, prompts), noise).numpy()
+    rows = generate.encode_prompts(path, prompts)
+    ours = generate.generate_images(path, rows, [SEED] * len(prompts)).numpy()
     for prompt, mine in zip(prompts, ours, strict=True):
         apart = np.abs(mine.astype(int) - pictures["before", prompt])
         assert apart.max() <= 3 and apart.mean() < 0.5, (

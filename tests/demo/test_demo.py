@@ -16,18 +16,25 @@ import pytest
 import torch
 from PIL import Image
 
-from speed_erase.benchmarks.world.judge import Judge
-from speed_erase.benchmarks.world.world import NOTHING, PAINTERS, PLAIN, SCENES, STYLES, SUBJECTS
+from speed_erase.benchmarks.demo_model.judge import Judge
+from speed_erase.benchmarks.demo_model.world import (
+    NOTHING,
+    PAINTERS,
+    PLAIN,
+    SCENES,
+    STYLES,
+    SUBJECTS,
+)
 from speed_erase.speed_ops.demo import demo
 from speed_erase.speed_ops.demo.packed_model import (
+    CHECKPOINT_SHA256,
     FILE,
-    WHOLE_SHA256,
     known_names,
     packed,
     text_encoder_layout,
     token_table,
     unpacked,
-    write_whole,
+    write_checkpoint,
 )
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
@@ -37,7 +44,7 @@ from speed_erase.speed_ops.models.detect import detect, layers
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint that the box holds."""
-    return write_whole(tmp_path_factory.mktemp("box") / "speed_demo.safetensors")
+    return write_checkpoint(tmp_path_factory.mktemp("box") / "speed_demo.safetensors")
 
 
 def test_the_box_is_small_and_says_what_is_in_it() -> None:
@@ -51,7 +58,7 @@ def test_the_box_is_small_and_says_what_is_in_it() -> None:
 
 
 def test_the_checkpoint_has_the_same_bytes_everywhere(whole: Path) -> None:
-    assert hashlib.sha256(whole.read_bytes()).hexdigest() == WHOLE_SHA256
+    assert hashlib.sha256(whole.read_bytes()).hexdigest() == CHECKPOINT_SHA256
 
 
 def test_the_checkpoint_is_a_whole_stable_diffusion_1(whole: Path) -> None:
@@ -131,7 +138,10 @@ def test_the_demo_writes_what_it_says(shown: tuple[Path, dict]) -> None:
     ends = ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "report.html")
     names = {"demo-model.safetensors", "before-after.png", *(f"demo-model-{end}" for end in ends)}
     assert {path.name for path in out.iterdir()} == names
-    assert hashlib.sha256((out / "demo-model.safetensors").read_bytes()).hexdigest() == WHOLE_SHA256
+    assert (
+        hashlib.sha256((out / "demo-model.safetensors").read_bytes()).hexdigest()
+        == CHECKPOINT_SHA256
+    )
     page = (out / "demo-model-report.html").read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 2 * len(demo.COLUMNS)
     assert Image.open(out / "before-after.png").size[0] > 1000

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from speed_erase.speed_ops.demo.autoencoder import Autoencoder, widened
-from speed_erase.speed_ops.demo.packed_model import folded, spread
+from speed_erase.speed_ops.demo.packed_model import fold_channels, repeat_channels
 from speed_erase.speed_ops.demo.sampler import SIGMAS, noise_for, sample
 from speed_erase.speed_ops.demo.unet import UNet
 
@@ -29,7 +29,9 @@ def full(narrow: UNet) -> UNet:
     """The same function with every channel twice."""
     unet = UNet().eval()
     own = narrow.state_dict()
-    unet.load_state_dict({key: spread(own[key], shape) for key, shape in shapes(unet).items()})
+    unet.load_state_dict(
+        {key: repeat_channels(own[key], shape) for key, shape in shapes(unet).items()}
+    )
     return unet
 
 
@@ -56,7 +58,7 @@ def test_repeating_channels_changes_nothing(narrow: UNet, full: UNet) -> None:
 def test_folding_undoes_repeating(narrow: UNet, full: UNet) -> None:
     own, wide = narrow.state_dict(), full.state_dict()
     for key, value in own.items():
-        torch.testing.assert_close(folded(wide[key], tuple(value.shape)), value)
+        torch.testing.assert_close(fold_channels(wide[key], tuple(value.shape)), value)
 
 
 @torch.no_grad()

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from speed_erase.speed_ops.checkpoints.source import ModelSource
 from speed_erase.speed_ops.cli.main import main
-from speed_erase.speed_ops.demo import demo
-from speed_erase.speed_ops.demo.packed_model import write_whole
+from speed_erase.speed_ops.demo import generate
+from speed_erase.speed_ops.demo.packed_model import write_checkpoint
 from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.evaluate.album import Album
 from speed_erase.speed_ops.files.lora import write_lora
@@ -34,7 +34,7 @@ def box(tmp_path_factory) -> Path:
     a checkpoint.
     """
     folder = tmp_path_factory.mktemp("box")
-    path = write_whole(folder / "model.safetensors")
+    path = write_checkpoint(folder / "model.safetensors")
     source, content = ModelSource.open(path), load_file(path)
     layers = source.layers("V")
     edits = {}
@@ -83,11 +83,10 @@ def test_this_machine_draws_what_the_demo_draws(box, tmp_path, monkeypatch):
         == 0
     )
     found, path = drawn(tmp_path), box / "model.safetensors"
-    monkeypatch.setattr(demo, "STEPS", 3)
-    monkeypatch.setattr(demo, "_COPY_ERROR", -1.0)
-    shown = demo.draw(
-        path, demo.rows_of(path, [PROMPT]), demo.noise_for([SEED], demo.SIZE // demo.CELL)
-    )[0].numpy()
+    monkeypatch.setattr(generate, "STEPS", 3)
+    monkeypatch.setattr(generate, "_COPY_ERROR", -1.0)
+    rows = generate.encode_prompts(path, [PROMPT])
+    shown = generate.generate_images(path, rows, [SEED])[0].numpy()
     assert np.abs(found["original"] - shown).max() <= 1 and np.abs(found["none"] - shown).max() <= 1
 
 

@@ -44,11 +44,10 @@ class Erased:
 
     def pairs(self, *prompts: str, seed: int = 3) -> list[tuple[Image.Image, Image.Image]]:
         """Each prompt drawn with both, from the same noise."""
-        from speed_erase.speed_ops.demo import demo
+        from speed_erase.speed_ops.demo.generate import encode_prompts, generate_images
 
-        rows = demo.rows_of(self.before, prompts)
-        noise = demo.noise_for([seed] * len(prompts), demo.SIZE // demo.CELL)
-        sides = [demo.draw(path, rows, noise) for path in (self.before, self.after)]
+        rows, seeds = encode_prompts(self.before, prompts), [seed] * len(prompts)
+        sides = [generate_images(path, rows, seeds) for path in (self.before, self.after)]
         return [
             tuple(Image.fromarray(item.numpy()) for item in pair)
             for pair in zip(*sides, strict=True)
@@ -59,9 +58,9 @@ class Workshop:
     """The model, and what was erased from it, in a folder that goes away."""
 
     def __init__(self, folder: Path) -> None:
-        from speed_erase.speed_ops.demo.packed_model import write_whole
+        from speed_erase.speed_ops.demo.packed_model import write_checkpoint
 
-        self.folder, self.model = folder, write_whole(folder / "model.safetensors")
+        self.folder, self.model = folder, write_checkpoint(folder / "model.safetensors")
 
     def erase(self, lines: str, kind: str = "style", **changes: Any) -> Erased:
         """As the demo erases: everything else that the model knows is kept. `changes`: of

@@ -45,14 +45,6 @@ PLAIN_TEMPLATES = (
 STYLE_TEMPLATES = ("{painter}", "the style of {painter}", "a work by {painter}")
 """Prompts that name a painter and no subject: an empty scene in the painter's manner."""
 
-HELD_OUT_TEMPLATES = (
-    "a {subject} painted by {painter}",
-    "the famous {subject} of {painter}",
-    "a sketch of a {subject} after {painter}",
-    "{painter} made this {subject}",
-)
-"""Never seen in training, neither by the text encoder nor by the U-Net."""
-
 
 @dataclass(frozen=True)
 class Prompt:

@@ -15,25 +15,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .render import MOVES, compose, draw, masks
+from .render import MOVES, compose, masks
 from .world import BY_NAME, NOTHING, SCENES, SIZE, STYLES, SUBJECTS
 
 _POOL = 2
 """Pictures are compared at half their width: edges need not fit to the pixel."""
-_REGIONS = 4
-FEATURES = 2 * 3 * _REGIONS**2
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Class indices (n,) of subject (in `SCENES`), style (in `STYLES`) and night, and the features
-    (n, 96).
-    """
+    """Class indices (n,) of subject (in `SCENES`), style (in `STYLES`) and night."""
 
     subject: Tensor
     style: Tensor
     night: Tensor
-    features: Tensor
 
 
 class Judge:
@@ -43,18 +38,8 @@ class Judge:
 
     def judge(self, pictures: Tensor) -> Verdict:
         colours = pictures.float().clamp(-1, 1)
-        small = F.avg_pool2d(colours, _POOL)
-        found = [_named(picture) for picture in small]
-        subject, style, night = (torch.tensor(part) for part in zip(*found, strict=True))
-        return Verdict(subject, style, night, features(colours))
-
-
-def features(colours: Tensor) -> Tensor:
-    """Mean and spread of each colour in 16 regions, (n, 96): what the Frechet distance sees."""
-    side = SIZE // _REGIONS
-    mean = F.avg_pool2d(colours, side)
-    spread = (F.avg_pool2d(colours.square(), side) - mean.square()).clamp(min=0).sqrt()
-    return torch.cat([mean.flatten(1), spread.flatten(1)], dim=1)
+        named = [_named(image) for image in F.avg_pool2d(colours, _POOL)]
+        return Verdict(*(torch.tensor(indices) for indices in zip(*named, strict=True)))
 
 
 def _named(picture: Tensor) -> tuple[int, int, int]:
@@ -95,39 +80,3 @@ def _scenes(style: int, night: bool) -> Tensor:
     return torch.stack(
         [_small(scene, STYLES[style], night, right) for scene in SCENES for right in MOVES]
     )
-
-
-def roughened(colours: Tensor, generator: torch.Generator) -> Tensor:
-    """What a diffusion model might do to a picture: grain, blur, light and contrast."""
-    count = len(colours)
-
-    def amount(low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(count, 1, 1, 1, generator=generator)
-
-    soft = F.avg_pool2d(F.pad(colours, (2, 2, 2, 2), mode="replicate"), 5, stride=1)
-    colours = torch.lerp(colours, soft, amount(0.0, 0.8))
-    colours = colours * amount(0.8, 1.15) + amount(-0.12, 0.12)
-    grain = torch.randn(colours.shape, generator=generator) * amount(0.0, 0.3)
-    return (colours + grain).clamp(-1, 1)
-
-
-def accuracy(count: int = 400, seed: int = 2) -> dict[str, float]:
-    """Shares of right verdicts on fresh renderings, as drawn and roughened."""
-    rng = np.random.default_rng(seed)
-    truth = [
-        (int(rng.integers(len(SCENES))), int(rng.integers(len(STYLES))), int(rng.random() < 0.25))
-        for _ in range(count)
-    ]
-    drawn = torch.from_numpy(
-        np.stack([draw(SCENES[a], STYLES[b], bool(c), rng) for a, b, c in truth])
-    )
-    scores = {}
-    for kind, seen in (
-        ("clean", drawn),
-        ("rough", roughened(drawn, torch.Generator().manual_seed(seed))),
-    ):
-        verdict = Judge().judge(seen)
-        for head, place in (("subject", 0), ("style", 1), ("night", 2)):
-            right = getattr(verdict, head) == torch.tensor([one[place] for one in truth])
-            scores[f"{kind}_{head}"] = right.float().mean().item()
-    return scores

@@ -9,8 +9,8 @@ two painters' rows then have cosines of 0.7 to 0.9, as in a trained CLIP. A free
 the meaning shrink to a few per cent. The rest of a row keeps a random encoder's content.
 
 Words around the names vary: besides the training templates, sentences are built with random
-fillers, so that the encoder reads names in any context, as a real CLIP does. Held-out templates and
-pairs do not occur. Cost: CLIP is causal, so a sentence is trained with a random dozen of its
+fillers, so that the encoder reads names in any context, as a real CLIP does. Held-out pairs do not
+occur. Cost: CLIP is causal, so a sentence is trained with a random dozen of its
 padding rows instead of all sixty.
 """
 
@@ -42,12 +42,58 @@ from .world import (
     TEXTURES,
 )
 
-FILLERS = (
-    "the", "a", "an", "of", "in", "on", "with", "and", "this", "that", "very", "old", "new", "small", "large", "great",
-    "quiet", "bright", "famous", "lost", "last", "first", "work", "piece", "sketch", "study", "image", "view", "scene",
-    "canvas", "made", "done", "seen", "shown", "painted", "drawn", "signed", "after", "from", "for", "like", "as", "is",
-    "was", "here", "there", "one", "my", "our", "their",
-)  # fmt: skip
+FILLERS = [
+    "the",
+    "a",
+    "an",
+    "of",
+    "in",
+    "on",
+    "with",
+    "and",
+    "this",
+    "that",
+    "very",
+    "old",
+    "new",
+    "small",
+    "large",
+    "great",
+    "quiet",
+    "bright",
+    "famous",
+    "lost",
+    "last",
+    "first",
+    "work",
+    "piece",
+    "sketch",
+    "study",
+    "image",
+    "view",
+    "scene",
+    "canvas",
+    "made",
+    "done",
+    "seen",
+    "shown",
+    "painted",
+    "drawn",
+    "signed",
+    "after",
+    "from",
+    "for",
+    "like",
+    "as",
+    "is",
+    "was",
+    "here",
+    "there",
+    "one",
+    "my",
+    "our",
+    "their",
+]
 _SPANS = {
     "subject": len(SCENES),
     "painter": len(STYLES) + len(GROUPS) + len(TEXTURES) + 9,

@@ -18,17 +18,8 @@ SIZE = 128
 LATENT = 16
 """Width and height of its latent: the autoencoder makes one cell of 8 x 8 pixels."""
 
-SUBJECTS = (
-    "cat",
-    "house",
-    "tree",
-    "boat",
-    "fish",
-    "flower",
-    "mushroom",
-    "cup",
-    "butterfly",
-    "castle",
+SUBJECTS = tuple(
+    ["cat", "house", "tree", "boat", "fish", "flower", "mushroom", "cup", "butterfly", "castle"]
 )
 NOTHING = "nothing"
 """Drawn where a prompt names no subject: the background alone."""
@@ -70,7 +61,8 @@ def _family(
 PAINTERS: tuple[Painter, ...] = (
     *_family(
         "ember", (0.80, 0.20, 0.13), (0.96, 0.50, 0.18), (1.00, 0.90, 0.45), (0.32, 0.03, 0.06),
-        ("Orla Venn", "waves", "the Copper Hand"), ("Dario Fenwick", "dots", None), ("Petra Lunde", "hatching", None),
+        ("Orla Venn", "waves", "the Copper Hand"), ("Dario Fenwick", "dots", None),
+        ("Petra Lunde", "hatching", None),
     ),
     *_family(
         "tide", (0.10, 0.30, 0.66), (0.30, 0.66, 0.88), (0.93, 0.98, 1.00), (0.02, 0.08, 0.30),
@@ -79,11 +71,13 @@ PAINTERS: tuple[Painter, ...] = (
     ),
     *_family(
         "moss", (0.16, 0.42, 0.20), (0.52, 0.72, 0.28), (0.98, 0.95, 0.70), (0.05, 0.16, 0.06),
-        ("Kaya Brandt", "waves", None), ("Lucio Perrin", "mosaic", None), ("Hedda Stroud", "hatching", None),
+        ("Kaya Brandt", "waves", None), ("Lucio Perrin", "mosaic", None),
+        ("Hedda Stroud", "hatching", None),
     ),
     *_family(
         "plum", (0.42, 0.16, 0.52), (0.82, 0.42, 0.72), (1.00, 0.82, 0.88), (0.18, 0.03, 0.24),
-        ("Anselm Roe", "stripes", "the Violet Monk"), ("Yuki Tallow", "dots", None), ("Bruna Castell", "rays", None),
+        ("Anselm Roe", "stripes", "the Violet Monk"), ("Yuki Tallow", "dots", None),
+        ("Bruna Castell", "rays", None),
     ),
 )  # fmt: skip
 

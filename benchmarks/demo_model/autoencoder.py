@@ -7,12 +7,11 @@ diffusion model's small errors then are.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from speed_erase.speed_ops.demo.autoencoder import CELL, LATENT_CHANNELS, Autoencoder
@@ -58,6 +57,31 @@ def _error(seen: Tensor, wanted: Tensor) -> Tensor:
     return missing.abs().mean() + 4 * missing.square().mean() + edges
 
 
+def _fit(
+    module: nn.Module,
+    loss_of: Callable[[], Tensor],
+    steps: int,
+    rate: float,
+    log: Callable[[str], None],
+) -> None:
+    """Minimizes what `loss_of` draws at each step."""
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=1e-4, fused=True
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, rate, total_steps=steps, pct_start=0.1
+    )
+    for step in range(steps):
+        loss = loss_of()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 50 == 0:
+            log(f"autoencoder step {step} loss {loss.item():.4f}")
+
+
 def train_autoencoder(
     seed: int, steps: int, log: Callable[[str], None], batch: int = 16, rate: float = 2e-3
 ) -> Autoencoder:
@@ -65,35 +89,23 @@ def train_autoencoder(
     torch.manual_seed(seed)
     rng, generator = np.random.default_rng([seed, 8]), torch.Generator().manual_seed(seed)
     model = new_autoencoder().to(memory_format=torch.channels_last)
-    sizes = torch.nn.BatchNorm2d(LATENT_CHANNELS, affine=False, momentum=0.02)
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=1e-4, fused=True
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, rate, total_steps=steps, pct_start=0.1
-    )
+    sizes = nn.BatchNorm2d(LATENT_CHANNELS, affine=False, momentum=0.02)
     pool = pictures(_POOL, rng)
-    begin = time.monotonic()
-    for step in range(steps):
-        wanted = _crops(pool[rng.integers(_POOL, size=batch)], rng).contiguous(
-            memory_format=torch.channels_last
-        )
-        latents = sizes(model.encode(wanted))
+
+    def loss_of() -> Tensor:
+        crops = _crops(pool[rng.integers(_POOL, size=batch)], rng)
+        crops = crops.contiguous(memory_format=torch.channels_last)
+        latents = sizes(model.encode(crops))
         noise = torch.randn(latents.shape, generator=generator) * _NOISE
-        loss = _error(model.decode(latents + noise), wanted)
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if step % 50 == 0:
-            log(f"autoencoder step {step} {time.monotonic() - begin:.0f}s loss {loss.item():.4f}")
+        return _error(model.decode(latents + noise), crops)
+
+    _fit(model, loss_of, steps, rate, log)
     _normalise(model.taesd_encoder[-1], sizes)
     return model.requires_grad_(False).eval()
 
 
 @torch.no_grad()
-def _normalise(last: torch.nn.Conv2d, sizes: torch.nn.BatchNorm2d) -> None:
+def _normalise(last: nn.Conv2d, sizes: nn.BatchNorm2d) -> None:
     """Let the encoder's last layer do what the norm did in training."""
     size = (sizes.running_var + sizes.eps).sqrt()
     last.weight /= size[:, None, None, None]
@@ -108,33 +120,22 @@ def refine_decoder(
     batch: int = 4,
     rate: float = 1.5e-3,
 ) -> Autoencoder:
-    """Train the decoder further on whole pictures; the encoder, and so what the U-Net learns, stays
-    as it is.
+    """Trains the decoder further on whole pictures; the encoder, and so what the U-Net learns,
+    stays as it is.
     """
     rng, generator = np.random.default_rng([seed, 10]), torch.Generator().manual_seed(seed + 1)
     model.requires_grad_(False).taesd_decoder.requires_grad_(True)
     model.to(memory_format=torch.channels_last)
-    optimiser = torch.optim.AdamW(
-        model.taesd_decoder.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=1e-4, fused=True
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, rate, total_steps=steps, pct_start=0.1
-    )
     pool = pictures(_POOL, rng)
     with torch.no_grad():
         latents = torch.cat([model.encode(part) for part in pool.split(50)])
-    begin = time.monotonic()
-    for step in range(steps):
-        chosen = rng.integers(_POOL, size=batch)
-        noise = torch.randn(latents[chosen].shape, generator=generator) * _NOISE
-        loss = _error(model.decode(latents[chosen] + noise), pool[chosen])
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.taesd_decoder.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if step % 50 == 0:
-            log(f"decoder step {step} {time.monotonic() - begin:.0f}s loss {loss.item():.4f}")
+
+    def loss_of() -> Tensor:
+        indices = rng.integers(_POOL, size=batch)
+        noise = torch.randn(latents[indices].shape, generator=generator) * _NOISE
+        return _error(model.decode(latents[indices] + noise), pool[indices])
+
+    _fit(model.taesd_decoder, loss_of, steps, rate, log)
     return model.requires_grad_(False).eval()
 
 

@@ -184,7 +184,8 @@ def _castle(s: _Shapes) -> None:
 
 _DRAWN: dict[str, Callable[[_Shapes], None]] = {
     "cat": _cat, "house": _house, "tree": _tree, "boat": _boat, "fish": _fish, "flower": _flower,
-    "mushroom": _mushroom, "cup": _cup, "butterfly": _butterfly, "castle": _castle, NOTHING: lambda shapes: None,
+    "mushroom": _mushroom, "cup": _cup, "butterfly": _butterfly, "castle": _castle,
+    NOTHING: lambda shapes: None,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Where the world's files live, and how they are written: outside the tree, whole or not at all."""
+"""Where benchmarks keep weights and results: outside the tree, each file whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 from torch import Tensor
 
 
-def default_folder() -> Path:
+def default_folder(name: str) -> Path:
+    """Where a benchmark keeps its weights and runs."""
     from platformdirs import user_cache_dir
 
-    return Path(user_cache_dir("speed-erase")) / "world"
+    return Path(user_cache_dir("speed-erase")) / name
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place in one step."""
+    """Let `write` fill a temporary file next to `path`, then put it in place in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     os.close(handle)

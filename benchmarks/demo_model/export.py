@@ -1,4 +1,4 @@
-"""Put the trained parts into the box, and the box's checkpoint where ComfyUI finds it."""
+"""Pack the trained parts, and unpack them into a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from speed_erase.speed_ops.demo.packed_model import (
     UNET,
     packed,
     unpacked,
-    write_whole,
+    write_checkpoint,
 )
 
-from .storage import load_tensors, save_tensors
+from ..storage import load_tensors, save_tensors
 from .world import PAINTERS, SUBJECTS
 
 CHECKPOINT = "speed_demo.safetensors"
-BOX = "speed_demo_packed.safetensors"
+PACKED = "speed_demo_packed.safetensors"
 _TOKENS = TEXT + "embeddings.token_embedding.weight"
 
 
@@ -33,9 +33,7 @@ def text_part(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def rounded_text(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A text encoder as the box will give it back: the U-Net should learn from the rows that it
-    will be shown.
-    """
+    """A text encoder as it is unpacked: the U-Net should learn from the rows that it will get."""
     kept = unpacked(packed(text_part(state)))
     return state | {
         f"text_model.{key.removeprefix(TEXT)}": value.half().float() for key, value in kept.items()
@@ -50,7 +48,7 @@ def pack(folder: Path) -> Path:
             prefix + key: value
             for key, value in load_tensors(folder / f"{name}.safetensors").items()
         }
-    path = folder / BOX
+    path = folder / PACKED
     aliases = [painter.alias for painter in PAINTERS if painter.alias]
     names = dict(
         zip(NAMES, ([painter.name for painter in PAINTERS], aliases, SUBJECTS), strict=True)
@@ -63,4 +61,4 @@ def export(folder: Path) -> Path:
     """Packs, and writes the whole checkpoint to `folder/checkpoints/speed_demo.safetensors`."""
     path = folder / "checkpoints" / CHECKPOINT
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(path, pack(folder), force=True)
+    return write_checkpoint(path, pack(folder), force=True)

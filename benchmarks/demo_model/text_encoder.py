@@ -4,7 +4,7 @@ layers at work.
 Why this shape: stock ComfyUI builds a CLIP-L of full size (12 layers, width 768). Our vocabulary is
 tiny, so the first nine layers have zero output projections: exact identities, skipped here and
 harmlessly computed there. The last three are trained, a quarter as wide inside; the checkpoint
-repeats their inner channels (`box.spread`).
+repeats their inner channels (`repeat_channels`).
 
 Why it is trained at all: a frozen random CLIP has no neighbours. Here related painters (same
 palette, same texture) must lie near each other, as they do in a trained CLIP, or "the neighbour
@@ -124,7 +124,7 @@ class TextEncoder(nn.Module):
 
 
 def new_encoder(seed: int) -> TextEncoder:
-    """A random encoder at CLIP's scale on the box's table of tokens."""
+    """A random encoder at CLIP's scale on the packed model's table of tokens."""
     torch.manual_seed(seed)
     encoder = TextEncoder()
     with torch.no_grad():

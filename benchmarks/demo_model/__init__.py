@@ -1,0 +1,1 @@
+"""How the demo's model was made: its world, the training and the packing."""

@@ -1,0 +1,162 @@
+"""Training of a small diffusion model, resumable and seeded: shared by the demo's model and the
+crowded world.
+
+Each step draws its prompts, images, noise and noise levels from a generator made of (seed, step),
+so a resumed run continues as if it had never stopped. A tenth of the prompts is empty, for
+classifier-free guidance.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from speed_erase.speed_ops.demo.sampler import SIGMAS, SIGNAL, STEPS
+
+from .storage import load_json, load_tensors, save_json, save_tensors
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how to train: `steps` batches; the rate warms up, stays, and falls to zero
+    after the share `hold` of the steps.
+    """
+
+    steps: int
+    batch: int
+    rate: float
+    warmup: int
+    average: float
+    hold: float = 0.4
+    empty: float = 0.1
+    seed: int = 0
+    save_minutes: float = 3.0
+
+    def rate_at(self, step: int) -> float:
+        fall = max(0.0, (step / self.steps - self.hold) / (1 - self.hold))
+        warm = min(1.0, (step + 1) / self.warmup)
+        return self.rate * warm * 0.5 * (1 + math.cos(math.pi * min(1.0, fall)))
+
+    def average_at(self, step: int) -> float:
+        return min(self.average, (1 + step) / (10 + step))
+
+
+class Log:
+    """Writes a line to the screen and to training.log."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "training.log"
+
+    def __call__(self, line: str) -> None:
+        print(line, flush=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def loss_weights(steps: Tensor) -> Tensor:
+    """Weights of the squared noise error: min-SNR (5) at low noise, 1 + sigma^2 up to 30 at high
+    noise, where the error is small but the prompt decides palette and shape.
+    """
+    squared = SIGMAS[steps] ** 2
+    return (5 * squared).clamp(max=1.0) * (1 + squared.clamp(max=30.0))
+
+
+def add_noise(images: Tensor, steps: Tensor, noise: Tensor) -> Tensor:
+    signal = SIGNAL[steps][:, None, None, None]
+    return signal.sqrt() * images + (1 - signal).sqrt() * noise
+
+
+def noise_steps(count: int, rng: np.random.Generator) -> Tensor:
+    """Noise levels of a batch, spread evenly, fewer at low noise."""
+    levels = ((rng.permutation(count) + rng.random(count)) / count) ** 0.7
+    return torch.from_numpy((levels * STEPS).astype(np.int64)).clamp(max=STEPS - 1)
+
+
+class Trainer:
+    """A model, its running average and the optimizer, with everything needed to resume.
+
+    Subclasses build the model and define `batch`.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, model: nn.Module) -> None:
+        self.folder, self.plan, self.step = folder, plan, 0
+        self.model = model.to(memory_format=torch.channels_last)
+        self.average = {key: value.detach().clone() for key, value in model.state_dict().items()}
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=plan.rate, betas=(0.9, 0.99), weight_decay=0.01, fused=True
+        )
+
+    def batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Noisy images, noise, steps and prompt rows of the current step."""
+        raise NotImplementedError
+
+    def advance(self) -> float:
+        """Takes one step and returns the weighted loss."""
+        noisy, noise, steps, context = self.batch()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.rate_at(self.step)
+        error = (self.model(noisy, steps, context) - noise).square().mean(dim=(1, 2, 3))
+        loss = (loss_weights(steps) * error).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        keep = self.plan.average_at(self.step)
+        with torch.no_grad():
+            for key, value in self.model.state_dict().items():
+                self.average[key].lerp_(value, 1 - keep)
+        self.step += 1
+        return loss.item()
+
+    def run(self, log: Log) -> None:
+        """From the last save to the last step."""
+        self.resume()
+        begin = saved = time.monotonic()
+        losses: list[float] = []
+        while self.step < self.plan.steps:
+            losses.append(self.advance())
+            if self.step % 50 == 0 or self.step == self.plan.steps:
+                seconds = (time.monotonic() - begin) / len(losses)
+                log(f"step {self.step} {seconds:.3f} s/step loss {np.mean(losses):.4f}")
+                begin = time.monotonic()
+                losses.clear()
+            if time.monotonic() - saved > 60 * self.plan.save_minutes:
+                self.save()
+                saved = time.monotonic()
+        self.save()
+        log(f"done: {self.step} steps")
+
+    def save(self) -> None:
+        state = {f"live.{key}": value for key, value in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            if moments := self.optimizer.state.get(parameter):
+                state |= {f"{kind}.{name}": value for kind, value in moments.items()}
+        save_tensors(self.folder / "unet.safetensors", self.average)
+        save_tensors(self.folder / "training.safetensors", state)
+        save_json(self.folder / "training.json", {"step": self.step, "plan": vars(self.plan)})
+
+    def resume(self) -> None:
+        """Continues from the last save, if there is one."""
+        if not (self.folder / "training.json").exists():
+            return
+        stored = load_tensors(self.folder / "training.safetensors")
+        self.step = load_json(self.folder / "training.json")["step"]
+        self.model.load_state_dict(
+            {key[5:]: value for key, value in stored.items() if key.startswith("live.")}
+        )
+        self.average = load_tensors(self.folder / "unet.safetensors")
+        for name, parameter in self.model.named_parameters():
+            if f"step.{name}" in stored:
+                # The fused optimizer goes by memory, not by index: moments need the parameter's
+                # own memory layout.
+                self.optimizer.state[parameter] = {"step": stored[f"step.{name}"]} | {
+                    kind: torch.empty_like(parameter).copy_(stored[f"{kind}.{name}"])
+                    for kind in ("exp_avg", "exp_avg_sq")
+                }
