@@ -30,9 +30,9 @@ from speed_erase.speed_ops.encoders.t5 import T5TextEncoder
 from speed_erase.speed_ops.encoders.tokenizers import t5_tokenizer
 from speed_erase.speed_ops.models.families import by_name
 
+from .encoders import CLIP_SIZE, mpnet
 from .frontier import cells
 from .frontier.cells import Cell, Method, job_for, least_left
-from .frontier.encoders import CLIP_SIZE, mpnet
 
 LAYERS = {"SD3": 1536, "Flux.1": 3072}
 """Outputs of the layer that all text enters through."""

@@ -26,8 +26,6 @@ from torch import Tensor
 from speed_erase.speed_ops.demo.packed_model import Entry, text_encoder_layout
 from speed_erase.speed_ops.files.tensors import write_tensors
 
-from .frontier.random_model import autoencoder_layout
-
 POOL = 16_777_259
 """Random numbers that all weights are cut from. A prime, so that no two rows of a matrix are the
 same.
@@ -208,6 +206,40 @@ def sdxl_unet() -> Iterator[Entry]:
             yield from linear(f"output_blocks.{number}.2.conv", block[1], block[1], 3, 3)
     yield from linear("out.0", 320)
     yield from linear("out.2", 4, 320, 3, 3)
+
+
+def autoencoder_layout(channels: int) -> Iterator[Entry]:
+    """The VAE with `channels` channels on its widest level (the real one has 128)."""
+    for side, blocks, step in (("encoder", 2, "down"), ("decoder", 3, "up")):
+        up = side == "decoder"
+        yield from linear(f"{side}.conv_in", channels * (4 if up else 1), 4 if up else 3, 3, 3)
+        width = channels * (4 if up else 1)
+        for level in reversed(range(4)) if up else range(4):
+            for place in range(blocks):
+                base, out = f"{side}.{step}.{level}.block.{place}", (1, 2, 4, 4)[level] * channels
+                yield from _vae_block(base, width, out)
+                width = out
+            if level != (0 if up else 3):
+                yield from linear(f"{side}.{step}.{level}.{step}sample.conv", width, width, 3, 3)
+        middle = 4 * channels
+        yield from _vae_block(f"{side}.mid.block_1", middle, middle)
+        yield from linear(f"{side}.mid.attn_1.norm", middle)
+        for name in ("q", "k", "v", "proj_out"):
+            yield from linear(f"{side}.mid.attn_1.{name}", middle, middle, 1, 1)
+        yield from _vae_block(f"{side}.mid.block_2", middle, middle)
+        yield from linear(f"{side}.norm_out", channels if up else middle)
+        yield from linear(f"{side}.conv_out", *((3, channels, 3, 3) if up else (8, middle, 3, 3)))
+    yield from linear("quant_conv", 8, 8, 1, 1)
+    yield from linear("post_quant_conv", 4, 4, 1, 1)
+
+
+def _vae_block(base: str, inside: int, out: int) -> Iterator[Entry]:
+    yield from linear(f"{base}.norm1", inside)
+    yield from linear(f"{base}.conv1", out, inside, 3, 3)
+    yield from linear(f"{base}.norm2", out)
+    yield from linear(f"{base}.conv2", out, out, 3, 3)
+    if inside != out:
+        yield from linear(f"{base}.nin_shortcut", out, inside, 1, 1)
 
 
 def _unet_block(base: str, inside: int, out: int, depth: int) -> Iterator[Entry]:

@@ -10,9 +10,9 @@ DATA = "the folder of weights and runs (default: the user's cache folder)"
 
 
 def _folder(options: argparse.Namespace) -> Path:
-    from ..world.storage import default_folder
+    from ..storage import default_folder
 
-    return options.data or default_folder().parent / "crowd"
+    return options.data or default_folder("crowd")
 
 
 def _text(options: argparse.Namespace) -> Any:

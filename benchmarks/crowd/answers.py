@@ -13,8 +13,7 @@ import numpy as np
 from speed_erase.speed_ops.certificate.certificate import bars_of, verdict
 from speed_erase.speed_ops.engine.settings import BUDGETS
 
-from ..world.measures import spearman
-from .measures import h_o_interval
+from .measures import h_o_interval, spearman
 from .methods import ABLATED, ABLATIONS, CURVED, DEFAULT, METHODS, NONE
 from .tasks import TASKS
 

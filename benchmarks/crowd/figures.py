@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..world.figures import plots, save
+from ..figures import plots, save_figure
 from .answers import Runs
 from .methods import CURVED, DEFAULT, METHODS, NONE
 from .render import compose
@@ -52,7 +52,7 @@ def world_sheet(out: Path) -> Path:
     wide.imshow(_strip([_bytes(compose(subject, PLAIN, False)) for subject in SUBJECTS]))
     wide.set_title("the subjects, where no painter is named", fontsize=9)
     wide.axis("off")
-    return save(figure, out / "world.png", DPI)
+    return save_figure(figure, out / "world.png", DPI)
 
 
 def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, list[int]]:
@@ -96,7 +96,7 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
         line[0].set_ylabel(label, fontsize=12, rotation=0, ha="right", va="center")
     figure.suptitle(f"Erased: {_named(task)}", fontsize=15, y=1.0)
     figure.subplots_adjust(wspace=0.04, hspace=0.04)
-    return save(figure, out / f"pictures_{task.name}.png", DPI)
+    return save_figure(figure, out / f"pictures_{task.name}.png", DPI)
 
 
 def _named(task: Task) -> str:
@@ -151,7 +151,7 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
     panels[0][0].set_ylabel("kept, recognised (%)", fontsize=8)
     panels[0][-1].legend(fontsize=7, loc="lower right")
     figure.tight_layout()
-    return save(figure, out / "trade_off.png", DPI)
+    return save_figure(figure, out / "trade_off.png", DPI)
 
 
 def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
@@ -187,7 +187,7 @@ def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
         row[0].set_ylabel("still recognised (% of pictures)", fontsize=8)
     panels[0][-1].legend(fontsize=7)
     figure.tight_layout()
-    return save(figure, out / "verdicts.png", DPI)
+    return save_figure(figure, out / "verdicts.png", DPI)
 
 
 def drawn_and_meant(runner: Runner, task: Task, out: Path, each: int = 12) -> Path:
@@ -209,4 +209,4 @@ def drawn_and_meant(runner: Runner, task: Task, out: Path, each: int = 12) -> Pa
         panel.set_xticks([])
         panel.set_yticks([])
         panel.set_ylabel(title, fontsize=9, rotation=0, ha="right", va="center")
-    return save(figure, out / "untouched.png", DPI)
+    return save_figure(figure, out / "untouched.png", DPI)

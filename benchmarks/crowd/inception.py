@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..world.storage import load_json, save_json
+from ..storage import load_json, save_json
 from .measures import frechet_kept
 from .methods import METHODS, NONE
 from .model import from_bytes

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..world.storage import load_tensors, save_json, save_tensors
+from ..storage import load_tensors, save_json, save_tensors
 from .render import draw
 from .world import STYLES, SUBJECTS
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..world import measures as world
-from ..world.measures import frechet, harmonic
+from speed_erase.speed_ops.evaluate import measures as evaluate
+
 from .judge import Verdict
 from .tasks import Question, Task
 from .world import STYLES, SUBJECTS
@@ -22,7 +22,38 @@ DRAWS = 2000
 
 def recognised(questions: Sequence[Question], verdict: Verdict) -> list[bool]:
     """For each picture whether the judge sees what the prompt names, by the question's own head."""
-    return world.recognised(questions, verdict, STYLES, SUBJECTS)
+    flags = []
+    for i, question in enumerate(questions):
+        if question.head == "style":
+            flags.append(STYLES[int(verdict.style[i])] == question.prompt.style)
+        elif question.head == "subject":
+            flags.append(SUBJECTS[int(verdict.subject[i])] == question.prompt.subject)
+        else:
+            flags.append(bool(verdict.night[i]) == question.prompt.night)
+    return flags
+
+
+def harmonic(acc_e: float, acc_r: float) -> float:
+    """H_o of the paper: harmonic mean of (1 - Acc_e) and Acc_r, 0 if either is 0."""
+    return float(_h_o(np.array(acc_e), np.array(acc_r)))
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """95 % interval of a share of `count` pictures."""
+    figure = evaluate.share(round(share * count), count)
+    assert figure is not None and figure.low is not None and figure.high is not None
+    return figure.low, figure.high
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Rank correlation, ties sharing their mean rank; not a number where one side is constant."""
+    ranks = []
+    for values in (first, second):
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
+    if min(np.std(values) for values in ranks) == 0:
+        return float("nan")
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 def scores(task: Task, questions: Sequence[Question], verdict: Verdict) -> dict[str, Any]:
@@ -68,7 +99,9 @@ def change(questions: Sequence[Question], before: Tensor, after: Tensor) -> dict
 def frechet_kept(questions: Sequence[Question], before: Tensor, after: Tensor) -> float:
     """Frechet distance of the kept pictures' features (n x f) before and after."""
     kept = [i for i, question in enumerate(questions) if question.role == "kept"]
-    return max(0.0, frechet(before[kept], after[kept]))
+    figure = evaluate.frechet(*(features[kept].double().numpy() for features in (before, after)))
+    assert figure is not None
+    return figure.value
 
 
 def share(flags: Sequence[bool], places: Sequence[int]) -> float | None:

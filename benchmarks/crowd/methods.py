@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.embed import Gathered, gather
 from speed_erase.speed_ops.engine.edits import apply_edits
+from speed_erase.speed_ops.engine.rows import Rows, join
 from speed_erase.speed_ops.engine.settings import BUDGETS
 
 from ..frontier.cells import Cell, compressed
-from ..world.methods import orthogonal, with_empty
 from .tasks import Task, settings_for
 
 Group = Literal["untouched", "ours", "published", "lent", "hard", "ablation"]
@@ -62,7 +63,7 @@ class Edited:
     seconds: float
 
 
-class Rows:
+class TaskRows:
     """The rows of one task, read when they are first needed."""
 
     def __init__(
@@ -88,7 +89,7 @@ class Rows:
         side: Gathered = cell.bare if method.bare else cell.rows
         begin = time.monotonic()
         if method.settings is None:
-            edited = orthogonal(**self._oce(method.times))(self._weights, side).weights  # type: ignore[arg-type]
+            edited = orthogonal(self._weights, side, **self._oce(method.times))
             return Edited(edited, None, time.monotonic() - begin)
         settings = method.settings
         judges: dict[str, Any] = dict(
@@ -100,7 +101,7 @@ class Rows:
             judges |= {"trial": None, "witnesses": None}
             retain = cell.kept(not method.bare)
             if settings.method in ("uce", "rece"):
-                retain = with_empty(_Kept(retain, side.invariants))
+                retain = with_empty(retain, side.invariants)
             if not method.bare:
                 settings = compressed(settings, len(side.targets.names))
         erasure = solve(
@@ -119,12 +120,66 @@ class Rows:
         return OCE[kind] | {"erase": times * OCE[kind]["erase"]}
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """What `with_empty` reads."""
+def with_empty(retain: Rows, invariants: Tensor) -> Rows:
+    """The kept rows and, as one more concept, the empty prompt: for methods without invariants."""
+    count = len(invariants)
+    return join([retain, Rows(invariants, (0,) * count, ("",), (True,) * count)])
 
-    retain: Any
-    invariants: Tensor
+
+def orthogonal(
+    weights: Mapping[str, Tensor],
+    rows: Gathered,
+    erase: float,
+    keep: float,
+    broad: float,
+    ridge: float,
+    names: int,
+) -> dict[str, Tensor]:
+    """OCE: W* = Q W with Q orthogonal (Procrustes); objective and weights as in its released code,
+    our own code.
+
+    Q maximizes tr(Q' M) with M = -erase E E'(I - G G') + keep W C0 C0' W' + broad W K W' + ridge W
+    W', so Q = U V' of M's SVD. E and G are orthonormal bases of the targets' and the anchors'
+    outputs, so the first term turns what only the targets say against itself; K, published as the
+    second moment of a large caption set, is here the mean second moment of the retained rows and
+    the empty prompt.
+
+    Args:
+        weights: The value layers.
+        rows: What to erase and to keep.
+        erase: Weight of the first term.
+        keep: Weight of the second, meant for `names` kept names; others weigh as much together.
+        broad: Weight of the third term.
+        ridge: Weight of the last term.
+        names: How many kept names `keep` is meant for.
+    """
+    retain = with_empty(rows.retain, rows.invariants)
+    shares = retain.weights().double()[:, None]
+    edited = {}
+    for key, weight in weights.items():
+        wide = weight.double()
+        erased, guide = (_output_basis(side, wide) for side in (rows.targets, rows.anchors))
+        kept = retain.values.double() @ wide.T
+        away = erased @ erased.T
+        target = -erase * (away - away @ guide @ guide.T)
+        target += (keep * names + broad) / len(retain.names) * (shares * kept).T @ kept
+        target += ridge * wide @ wide.T
+        left, _, right = torch.linalg.svd(target)
+        rotation = left @ right
+        rotation[:, -1] *= torch.linalg.det(rotation).sign()
+        edited[key] = (rotation @ wide).to(weight.dtype)
+    return edited
+
+
+def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
+    """`o x q`: orthonormal basis of the outputs of the concepts, each compressed to its leading
+    direction.
+    """
+    leading = []
+    for concept in range(len(rows.names)):
+        outputs = rows.values[rows.group_index() == concept].double() @ weight.T
+        leading.append(torch.linalg.svd(outputs, full_matrices=False).Vh[0])
+    return torch.linalg.qr(torch.stack(leading, dim=1)).Q
 
 
 def _pair(

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from speed_erase.speed_ops.demo.sampler import SIGNAL, sample
 from speed_erase.speed_ops.demo.unet import UNet
 
-from ..world.storage import load_json, load_tensors
+from ..storage import load_json, load_tensors
 from .judge import Judge, load_judge
 from .render import SIZE
 from .text import CrowdText

@@ -1,16 +1,17 @@
-"""docs/proof from the stored runs: a short page with one table a question, the long tables in files
-beside it.
+"""docs/proof from the stored runs: a short page with one table per question, and the data as CSV
+and JSON.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..world.measures import wilson
-from ..world.storage import load_json, write_whole
+from ..storage import load_json, write_whole
 from .answers import (
     Runs,
     Table,
@@ -27,7 +28,7 @@ from .answers import (
 )
 from .figures import before_after, drawn_and_meant, left_and_seen, trade_off, world_sheet
 from .inception import with_inception
-from .measures import h_o_interval
+from .measures import h_o_interval, wilson
 from .methods import METHODS, NONE
 from .run import COUNT, Runner
 from .tasks import TASKS
@@ -39,7 +40,7 @@ SECOND = (
 )
 REFUSED = (
     "A dash: the engine refused, because the kept names leave no room for an edit"
-    " ([runs.md](runs.md))."
+    " ([runs.csv](runs.csv))."
 )
 COMMAND = "python -m benchmarks.crowd"
 SHOWN = ("painters1", "painters10", "subjects3", "night")
@@ -47,9 +48,7 @@ SHOWN = ("painters1", "painters10", "subjects3", "night")
 
 
 def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Path:
-    """The page, the long tables, the pictures, and every result as JSON. `second`: runs of another
-    training.
-    """
+    """The page, its pictures, and every result as CSV and JSON; `second` has another training's."""
     every, real = with_inception(runner, _known(runner))
     runs = Runs.of(every)
     out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,7 @@ def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Pat
         _section("The goals", goals(runs)),
         _section("Does it hold where nothing was chosen?", *_again(runs, second)) if second else "",
         "\n".join(f"![before and after]({path.name})\n" for path in shots if path),
-        _section("At a glance", glance(runs), "All methods: [runs.md](runs.md)."),
+        _section("At a glance", glance(runs), "All methods: [runs.csv](runs.csv)."),
         _image(plots["trade"], "erased against kept"),
         _section("Does the point that `auto` chooses hold up in pictures?", chosen_point(runs)),
         _section("Which drift is the first that shows?", drift, said),
@@ -72,12 +71,13 @@ def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Pat
         _section("Do SPEED's filtering and augmentation help here?", ablation(runs), REFUSED),
         _section("How far apart are soft prior and null space?", soft_and_hard(runs)),
         _untouched(runner, runs, out),
+        (Path(__file__).parent / "tidy_world.md").read_text(encoding="utf-8"),
     ]
     _write(out / "README.md", "\n".join(part for part in parts if part).rstrip() + "\n")
-    _write(out / "runs.md", _long(runs, every, real))
-    if cases:
-        _write(out / "disagreements.md", _wrong(cases))
+    _write(out / "runs.csv", runs_csv(every))
     _write(out / "runs.json", _stored(every))
+    if cases:
+        _write(out / "disagreements.csv", disagreements_csv(cases))
     if second:
         _write(out / "second.json", _stored(_known(second)))
     return out / "README.md"
@@ -144,10 +144,10 @@ def _head(
         f" palette, texture, line and composition that others share in part, and {len(SUBJECTS)}"
         " subjects that look alike in groups. A small model draws it, told by prompts that a real"
         " text encoder reads (all-mpnet-base-v2, frozen, all rows). Concepts are erased by many"
-        " methods, and a judge trained on renderings says what the pictures still show. Attacks,"
-        " and the tidier world of the first release: [tidy](tidy/README.md).\n\n![the"
-        f" world](world.png)\n\n- Weights `{runner.folder.name}`, {runner.training['step']:,}"
-        f" training steps. {len(runs.results)}"
+        " methods, and a judge trained on renderings says what the pictures still show."
+        "\n\n![the world](world.png)\n\n"
+        f"- Weights `{runner.folder.name}`, {runner.training['step']:,} training steps."
+        f" {len(runs.results)}"
         f" runs{f', {refused} more refused' if refused else ''}, {pictures:,} pictures; the same"
         f" prompts and noise for every method.\n- {runner.count} pictures on each side of a run: a"
         f" share of 90 % is known to {50 * (near_high - near_low):.0f} points, one of 50 % to"
@@ -205,97 +205,64 @@ def _disagreements(cases: Sequence[Any]) -> str:
     wrong = [case for case in cases if not case.agrees]
     return (
         f"{len(wrong)} of {len(cases)} concepts in runs where verdict and pictures disagree: "
-        "[disagreements.md](disagreements.md)."
+        "[disagreements.csv](disagreements.csv)."
         if cases
         else ""
     )
 
 
-def _wrong(cases: Sequence[Any]) -> str:
-    lines = [
-        [
-            *(case.task, METHODS[case.method].label, case.concept, case.verdict),
-            *(f"{case.left:.2f}", f"{case.to_go:.2f}"),
-            *(
-                percent(case.seen),
-                percent(case.chance),
-                "**unsafe**" if case.unsafe else "cautious",
-            ),
-        ]
+def _csv(lines: Iterable[dict[str, Any]]) -> str:
+    rows, out = list(lines), io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def disagreements_csv(cases: Sequence[Any]) -> str:
+    """Where verdict and pictures disagree: one line per concept and run."""
+    return _csv(
+        {
+            "task": case.task,
+            "method": METHODS[case.method].label,
+            "concept": case.concept,
+            "verdict": case.verdict,
+            "left": f"{case.left:.2f}",
+            "to_go": f"{case.to_go:.2f}",
+            "recognized": percent(case.seen),
+            "by_chance": percent(case.chance),
+            "error": "unsafe" if case.unsafe else "cautious",
+        }
         for case in cases
         if not case.agrees
-    ]
-    head = [
-        "task",
-        "method",
-        "concept",
-        "verdict",
-        "left",
-        "to go",
-        "still recognised",
-        "by chance",
-        "",
-    ]
-    return "# Where verdict and pictures disagree\n\n" + table(head, lines)
+    )
 
 
-def _long(runs: Runs, every: Sequence[dict[str, Any]], real: bool) -> str:
-    """One table a task, every method."""
-    parts = [
-        f"# All runs\n\n`{COMMAND} run`, then `{COMMAND} report`. 95 % intervals in brackets.\n"
-    ]
-    head = [
-        "method",
-        "Acc_e",
-        "Acc_r",
-        "H_o",
-        "near",
-        "far",
-        "surnames",
-        "Frechet",
-        "left",
-        "drift",
-        "seconds",
-    ]
-    for task in TASKS.values():
-        own = sorted(runs.of_task(task.name), key=lambda result: -result["h_o"])
-        if not own:
-            continue
-        before = runs.get(task.name, NONE.name)
-        chance = before["chance"] if before else {}
-        brought = sum(chance.values()) / len(chance) if chance else None
-        count = own[0]["counts"]
-        parts.append(
-            f"## {task.label[0].upper()}{task.label[1:]}\n\n{count['erased']} pictures of the"
-            f" erased, {count['kept']} of the kept ({own[0]['near_count']} near,"
-            f" {own[0]['far_count']} far). Told the anchor instead, the untouched model shows the"
-            f" erased in {percent(brought)} % of its pictures: so much is chance.\n"
-        )
-        parts.append(table(head, (_line(result) for result in own)))
-        refused = [r for r in every if r["task"] == task.name and "refused" in r]
-        parts += [f"{METHODS[r['method']].label} was refused: {r['refused']}\n" for r in refused]
-    if not real:
-        parts.append("Frechet distances are on the judge's own features.\n")
-    return "\n".join(parts)
+def runs_csv(results: Sequence[dict[str, Any]]) -> str:
+    """One line per run, the best of each task first; intervals of 95 %, shares in percent."""
+    order = list(TASKS)
+    runs = sorted(results, key=lambda run: (order.index(run["task"]), -run.get("h_o", -1.0)))
+    return _csv(_csv_line(run) for run in runs)
 
 
-def _line(result: dict[str, Any]) -> list[str]:
-    counts = result["counts"]
-    shares = []
+def _csv_line(result: dict[str, Any]) -> dict[str, Any]:
+    line: dict[str, Any] = {"task": result["task"], "method": METHODS[result["method"]].label}
+    columns = ("acc_e", "acc_r", "h_o", *("near", "far", "surnames"), "frechet", "left", "drift")
+    empty = {key: "" for name in columns[:3] for key in (name, f"{name}_low", f"{name}_high")}
+    line |= empty | dict.fromkeys((*columns[3:], "seconds", "refused"), "")
+    if "refused" in result:
+        return line | {"refused": result["refused"]}
+    limits = {"h_o": h_o_interval(result)}
     for name, role in (("acc_e", "erased"), ("acc_r", "kept")):
-        low, high = wilson(result[name], counts[role])
-        shares.append(f"{percent(result[name])} [{percent(low)}, {percent(high)}]")
-    low, high = h_o_interval(result)
+        limits[name] = wilson(result[name], result["counts"][role])
+    for name, (low, high) in limits.items():
+        values = {name: result[name], f"{name}_low": low, f"{name}_high": high}
+        line |= {key: percent(value) for key, value in values.items()}
+    line |= {name: percent(result[name]) for name in ("near", "far")}
+    line["surnames"] = percent(result["splits"].get("surnames"))
+    line["frechet"] = f"{result['frechet']:.2f}"
     left = [value for value in result.get("left", {}).values() if value is not None]
-    drift = result.get("drift")
-    return [
-        METHODS[result["method"]].label,
-        *shares,
-        f"{percent(result['h_o'])} [{percent(low)}, {percent(high)}]",
-        *(percent(result[name]) for name in ("near", "far")),
-        percent(result["splits"].get("surnames")),
-        f"{result['frechet']:.2f}",
-        f"{sum(left) / len(left):.2f}" if left else "-",
-        "-" if drift is None else f"{drift:.3f}",
-        f"{result['seconds']['edit']:.1f}",
-    ]
+    line["left"] = f"{sum(left) / len(left):.2f}" if left else ""
+    if result.get("drift") is not None:
+        line["drift"] = f"{result['drift']:.3f}"
+    return line | {"seconds": f"{result['seconds']['edit']:.1f}"}

@@ -19,10 +19,10 @@ from torch import Tensor
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.engine import auto
 
-from ..world.storage import load_json, load_tensors, save_json, save_tensors
+from ..storage import load_json, load_tensors, save_json, save_tensors
 from .judge import Verdict
 from .measures import change, frechet_kept, recognised, scores, shares_by
-from .methods import DEFAULT, METHODS, NONE, Edited, Method, Rows, methods_of
+from .methods import DEFAULT, METHODS, NONE, Edited, Method, TaskRows, methods_of
 from .model import Crowd, from_bytes
 from .tasks import Task
 
@@ -54,7 +54,7 @@ class Runner:
         """Every method of every task that has no result yet: the most important ones of all tasks
         first, so that a run that is cut short can be read."""
         rows = {
-            task: Rows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
+            task: TaskRows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
             for task in tasks
         }
         for turn in itertools.zip_longest(*(methods(task.name) for task in rows)):
@@ -63,7 +63,7 @@ class Runner:
                     self.run(task, method, rows[task])
             self.crowd.text.save()
 
-    def run(self, task: Task, method: Method, rows: Rows) -> dict[str, Any]:
+    def run(self, task: Task, method: Method, rows: TaskRows) -> dict[str, Any]:
         """Edit, draw, judge, store. A method that refuses is a result, too."""
         try:
             edited = rows.edit(method)
@@ -104,7 +104,7 @@ class Runner:
         """What the default chooses, and what it would choose if no drift had to pay: where both are
         the same, pictures without the knee are the pictures with it. Draws nothing."""
         for task in tasks:
-            rows = Rows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
+            rows = TaskRows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
             chosen = []
             for pays in (auto.PAYS, -math.inf):
                 with patch.object(auto, "PAYS", pays):

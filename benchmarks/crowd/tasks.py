@@ -4,6 +4,7 @@ still there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -161,13 +162,11 @@ def _depicted(
 
 def _plain(count: int, subjects: Sequence[str], head: Head) -> list[Question]:
     """Prompts without a painter."""
+    pairs = zip(itertools.cycle(PLAIN_TEMPLATES), itertools.cycle(subjects), strict=False)
     return [
-        Question(
-            sentence(PLAIN_TEMPLATES[i % len(PLAIN_TEMPLATES)], subjects[i % len(subjects)], PLAIN.name),
-            "kept", head, "plain",
-        )
-        for i in range(count)
-    ]  # fmt: skip
+        Question(sentence(template, subject, PLAIN.name), "kept", head, "plain")
+        for template, subject in itertools.islice(pairs, count)
+    ]
 
 
 def _others(erased: Sequence[str]) -> tuple[list[str], list[str]]:

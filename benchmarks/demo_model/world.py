@@ -18,9 +18,9 @@ SIZE = 128
 LATENT = 16
 """Width and height of its latent: the autoencoder makes one cell of 8 x 8 pixels."""
 
-SUBJECTS = tuple(
-    ["cat", "house", "tree", "boat", "fish", "flower", "mushroom", "cup", "butterfly", "castle"]
-)
+SUBJECTS = (
+    "cat", "house", "tree", "boat", "fish", "flower", "mushroom", "cup", "butterfly", "castle",
+)  # fmt: skip
 NOTHING = "nothing"
 """Drawn where a prompt names no subject: the background alone."""
 SCENES = (*SUBJECTS, NOTHING)

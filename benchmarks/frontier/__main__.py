@@ -1,11 +1,9 @@
-"""`python -m benchmarks.frontier run|rows|pictures|comfy|report`: what is left against what drifts,
-on real encoders.
+"""`python -m benchmarks.frontier run|rows|report`: what is left against what drifts, on real
+encoders.
 
 python -m benchmarks.frontier run --mpnet FOLDER        every cell; goes on where it stopped
 python -m benchmarks.frontier report --out docs         docs/frontier.md and its pictures
 python -m benchmarks.frontier rows --mpnet FOLDER       ten concepts by what is encoded
-python -m benchmarks.frontier pictures --world FOLDER   the model that draws: pictures and attacks
-python -m benchmarks.frontier comfy --comfyui FOLDER    two painters in the real ComfyUI
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import json
 import os
 from pathlib import Path
 
-from ..world.storage import default_folder, load_json, save_json
+from ..storage import default_folder, load_json, save_json
 
 COUNTS = (1, 10, 50, 100)
 
@@ -23,9 +21,9 @@ COUNTS = (1, 10, 50, 100)
 def _run(options: argparse.Namespace) -> None:
     from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 
+    from ..encoders import available
     from .cells import Cell, as_json, job_for, methods
     from .clip_rows import table
-    from .encoders import found
 
     path = options.data / "frontier.json"
     known = load_json(path) if path.exists() else {}
@@ -33,14 +31,13 @@ def _run(options: argparse.Namespace) -> None:
     if options.clip_rows:
         known["clip rows"] = [list(line) for line in table(options.clip_rows)]
         save_json(path, known)
-    for name, encoder in found(options.data, options.mpnet).items():
+    for name, encoder in available(options.mpnet).items():
         if options.encoder and name not in options.encoder:
             continue
-        plain = encoder.encoder if isinstance(encoder, CachedEncoder) else encoder
         for count in options.concepts or COUNTS:
             cell = known.setdefault("cells", {}).setdefault(f"{name}, {count}", {})
             job = job_for(count)
-            rows = Cell.of(CachedEncoder(plain, cache), job)
+            rows = Cell.of(CachedEncoder(encoder, cache), job)
             default, certificate = rows.default(job.settings)
             cell["default"] = as_json([default])[0]
             cell["curve"] = certificate.to_json()["curve"]
@@ -55,7 +52,7 @@ def _run(options: argparse.Namespace) -> None:
         crowd = f"{name}, 100 of 1,000 kept"
         if crowd not in known["cells"] and not options.concepts:
             job = job_for(100, 1000, "thorough")
-            default, _ = Cell.of(CachedEncoder(plain, cache), job).default(job.settings)
+            default, _ = Cell.of(CachedEncoder(encoder, cache), job).default(job.settings)
             known["cells"][crowd] = {"default": as_json([default])[0]}
             save_json(path, known)
 
@@ -79,14 +76,13 @@ def _rows(options: argparse.Namespace) -> None:
 
     from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 
+    from ..encoders import available
     from .cells import Cell, as_json, job_for
-    from .encoders import found
 
     path = options.data / "frontier.json"
     known = load_json(path) if path.exists() else {}
     cache = EmbeddingCache(options.data / "rows")
-    for name, encoder in found(options.data, options.mpnet).items():
-        plain = encoder.encoder if isinstance(encoder, CachedEncoder) else encoder
+    for name, encoder in available(options.mpnet).items():
         own = known.setdefault("rows", {}).setdefault(name, {})
         job = job_for(10)
         known["rows budget"] = job.settings.drift_budget
@@ -94,7 +90,7 @@ def _rows(options: argparse.Namespace) -> None:
             if variation in own:
                 continue
             varied = replace(job, plan=replace(job.plan, **changes))
-            cell = Cell.of(CachedEncoder(plain, cache), varied)
+            cell = Cell.of(CachedEncoder(encoder, cache), varied)
             own[variation] = as_json([cell.default(job.settings)[0]])[0]
             if not changes:
                 for value in SOFTNESS:
@@ -102,80 +98,6 @@ def _rows(options: argparse.Namespace) -> None:
                     own[f"softness {value:g}"] = as_json([point])[0]
             save_json(path, known)
             print(f"{name}: {variation} {own[variation]}", flush=True)
-
-
-TASKS, RELEASES = ("one", "three", "half", "subject", "implicit"), ("auto", "auto_1")
-ATTACKED, RADII = ("auto", "auto_at3", "auto_at3_more"), (0.1, 0.2)
-
-
-def _pictures(options: argparse.Namespace) -> None:
-    from ..world.attacks import Attack
-    from ..world.matrix import method_named, task_named
-    from ..world.model import World
-    from ..world.run import Runner, attack_all
-
-    path = options.data / "frontier.json"
-    known = load_json(path) if path.exists() else {}
-    world = World(options.world)
-    runner = Runner(world, 36)
-    found = [
-        runner.run(task_named(task), method_named(method)) for task in TASKS for method in RELEASES
-    ]
-    trained = options.world / "training.json"
-    steps = (
-        f"one training of {load_json(trained)['step']:,} steps"
-        if trained.exists()
-        else "the model in the box"
-    )
-    known["pictures of"] = steps
-    known["pictures"] = [
-        {
-            "task": run["task"],
-            "method": run["method"],
-            "h_o": run["h_o"],
-            "drift": run["values"]["drift"],
-        }
-        for run in found
-    ]
-    radii = {f"{radius:g}": Attack(radius=radius) for radius in RADII}
-    attacks = attack_all(
-        Runner(world, 24), [(task_named("one"), method_named(name), radii) for name in ATTACKED]
-    )
-    known["attacks"] = [
-        {
-            "method": run["method"],
-            "success": {radius: hit["after"] for radius, hit in run["attacks"].items()},
-        }
-        for run in attacks
-    ]
-    save_json(path, known)
-
-
-FIRST_BUDGETS = ("0.03", "0.04", "0.05", "0.1")
-"""Beside the default: where the first release's erasure is reached for a fraction of its drift."""
-IN_COMFY = {
-    "untrained, as in transformers": "transformers",
-    "untrained, as published": "CLIP",
-    "random CLIP-L": None,
-}
-"""CLIP-L's weights there."""
-
-
-def _comfy(options: argparse.Namespace) -> None:
-    from .encoders import random_checkpoint
-    from .in_comfy import DEFAULT, FIRST, NOW, measured
-
-    path = options.data / "frontier.json"
-    known = load_json(path) if path.exists() else {}
-    budgets = [DEFAULT] if options.package else [*FIRST_BUDGETS, DEFAULT]
-    for name in options.encoder or IN_COMFY:
-        checkpoint = random_checkpoint(options.data, IN_COMFY[name], channels=320)
-        found = measured(checkpoint, options.comfyui, options.package, budgets)
-        known.setdefault("comfy", {}).setdefault(name, {})[FIRST if options.package else NOW] = (
-            found
-        )
-        save_json(path, known)
-        print(f"{name}: {json.dumps(found, indent=1)}", flush=True)
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -187,7 +109,7 @@ def _report(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.frontier", description=__doc__)
-    parser.add_argument("--data", type=Path, default=default_folder().parent / "frontier")
+    parser.add_argument("--data", type=Path, default=default_folder("frontier"))
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="measure every cell")
     run.add_argument(
@@ -208,27 +130,6 @@ def main() -> None:
     rows = commands.add_parser("rows", help="ten concepts by what is encoded")
     rows.add_argument("--mpnet", type=Path)
     rows.set_defaults(run=_rows)
-    pictures = commands.add_parser(
-        "pictures", help="what the model that draws shows: pictures, and attacks on them"
-    )
-    pictures.add_argument("--world", type=Path, default=default_folder())
-    pictures.set_defaults(run=_pictures)
-    comfy = commands.add_parser(
-        "comfy", help="two painters in the real ComfyUI, judged from outside"
-    )
-    checkout = os.environ.get("COMFYUI_PATH", str(Path.home() / "comfy" / "ComfyUI"))
-    comfy.add_argument(
-        "--comfyui", type=Path, default=Path(checkout), help="its checkout (default: COMFYUI_PATH)"
-    )
-    comfy.add_argument(
-        "--encoder", action="append", choices=tuple(IN_COMFY), help="only this one; may be repeated"
-    )
-    comfy.add_argument(
-        "--package",
-        type=Path,
-        help="folder that holds the first release as 'speed_erase', to compare",
-    )
-    comfy.set_defaults(run=_comfy)
     report = commands.add_parser("report", help="tables and pictures of what was measured")
     report.add_argument("--out", type=Path, default=Path("docs"))
     report.set_defaults(run=_report)

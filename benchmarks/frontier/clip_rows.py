@@ -17,7 +17,7 @@ from speed_erase.speed_ops import EraseSettings, Rows, solve
 from speed_erase.speed_ops.certificate.measure import left_of
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position, Stream, TokenSpan
 
-from ..world.storage import load_tensors
+from ..storage import load_tensors
 from .cells import layers
 
 KEPT = ("cat", "dog", "horse", "zebra")

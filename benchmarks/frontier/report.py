@@ -13,9 +13,9 @@ from typing import Any
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
 
-from ..world.storage import load_json, write_whole
+from ..figures import plots
+from ..storage import load_json, write_whole
 from .cells import NAMES, OUTPUTS, Point, least_left
-from .in_comfy import DEFAULT, FIRST, NOW
 
 BUDGET = EraseSettings.preset("auto").drift_budget
 DRIFTS = (0.05, 0.10, 0.20, 0.30)
@@ -79,10 +79,6 @@ def page(known: dict[str, Any]) -> str:
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
         "WORST": _worst(cells),
         "TIME": _time(known) if known.get("rows") else "",
-        "COMFY": "\n".join(_comfy(known.get("comfy", {}))),
-        "DRAWN": known.get("pictures of", "the model in the box"),
-        "PICTURES": "\n".join(_pictures(known.get("pictures", []))),
-        "ATTACKS": "\n".join(_attacks(known.get("attacks", []))),
     }
     for name, value in parts.items():
         text = text.replace("{" + name + "}", value)
@@ -101,68 +97,6 @@ EARLIER = " From before the default was raised, and with another training of the
 def _time(known: dict[str, Any]) -> str:
     at = known["rows budget"]
     return TIME.format(at, "" if at == BUDGET else EARLIER) + "\n".join(_rows(known["rows"]))
-
-
-def _comfy(known: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
-    yield "| CLIP-L | release | budget | left | still to go | drift of unseen names |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for encoder, releases in known.items():
-        for release in (FIRST, NOW):
-            for budget, run in releases.get(release, {}).items():
-                allowed = (
-                    f"{BUDGET:.0%} (the default)" if budget == DEFAULT else f"{float(budget):.0%}"
-                )
-                shown = f"{run['left']:.2f} | {run['to_go']:.2f} | {run['drift']:.3f}"
-                yield (
-                    f"| {encoder} | {release} | {'none to set' if release == FIRST else allowed} |"
-                    f" {shown} |"
-                )
-
-
-TASKS = {
-    "one": "one painter",
-    "three": "three painters",
-    "half": "half of the painters",
-    "subject": "a subject",
-    "implicit": "an implied idea",
-}
-ROUNDS = {
-    "auto": "without rounds",
-    "auto_at3": "3 rounds, 16 leaking rows each",
-    "auto_at3_more": "3 rounds, 64 leaking rows each",
-}
-
-
-def _pictures(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield (
-        "| task | H_o, `auto` | H_o, the first release's `auto` | drift, `auto` | drift, first"
-        " release |"
-    )
-    yield "| --- | --- | --- | --- | --- |"
-    found = {(run["task"], run["method"]): run for run in runs}
-    for task, text in TASKS.items():
-        if (task, "auto") in found:
-            both = [found[task, method] for method in ("auto", "auto_1")]
-            shown = [f"{100 * run['h_o']:.1f}" for run in both] + [
-                f"{run['drift']:.3f}" for run in both
-            ]
-            yield f"| {text} | " + " | ".join(shown) + " |"
-
-
-def _attacks(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    radii = list(dict.fromkeys(radius for run in runs for radius in run["success"]))
-    yield (
-        "| `auto` | "
-        + " | ".join(f"rows moved by {radius} of their length" for radius in radii)
-        + " |"
-    )
-    yield "|" + " --- |" * (1 + len(radii))
-    for run in runs:
-        yield (
-            f"| {ROUNDS[run['method']]} | "
-            + " | ".join(f"{run['success'][radius]:.0%}" for radius in radii)
-            + " |"
-        )
 
 
 def _rows(known: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -268,14 +202,9 @@ def _worst(cells: dict[str, Any]) -> str:
 
 
 def _plot(cells: dict[str, Any], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     encoders = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in cells))
     counts = list(dict.fromkeys(name.rsplit(", ", 1)[1] for name in cells))
-    figure, axes = plt.subplots(
+    figure, axes = plots().subplots(
         len(encoders),
         len(counts),
         figsize=(3.4 * len(counts), 2.9 * len(encoders)),

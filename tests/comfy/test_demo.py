@@ -39,15 +39,23 @@ def drawing(model: list, prompt: str, start: int) -> dict[str, Any]:
     5`.
     """
     a, b, c, d, e, f = (str(start + i) for i in range(6))
+    sampling = {
+        "seed": SEED,
+        "steps": generate.STEPS,
+        "cfg": generate.GUIDANCE,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+        "denoise": 1.0,
+    }
+    inputs = {"model": model, "positive": [a, 0], "negative": [b, 0], "latent_image": [c, 0]}
     return {
         a: node("CLIPTextEncode", clip=["1", 1], text=prompt),
         b: node("CLIPTextEncode", clip=["1", 1], text=""),
         c: node("EmptyLatentImage", width=generate.SIZE, height=generate.SIZE, batch_size=1),
-        d: node("KSampler", model=model, positive=[a, 0], negative=[b, 0], latent_image=[c, 0], seed=SEED,
-                steps=generate.STEPS, cfg=generate.GUIDANCE, sampler_name="euler", scheduler="normal", denoise=1.0),
+        d: node("KSampler", **inputs, **sampling),
         e: node("VAEDecode", samples=[d, 0], vae=["1", 2]),
         f: node("SaveImage", images=[e, 0], filename_prefix=f"picture{start}"),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
