@@ -1,7 +1,7 @@
 """The same erasure computed the dense ways, for comparison: as the authors' released code does it,
 and written well.
 
-Both are written anew from the equations; what they share with the released code is its arithmetic,
+Both are written from the equations; what they share with the released code is its arithmetic,
 not its text.
 """
 
@@ -28,12 +28,12 @@ def released(
     inverses.
     """
     eye = torch.eye(len(C1.T), dtype=W.dtype)
-    C1C1 = _outer_mean(C1, C1)
-    CsC1 = _outer_mean(Cs, C1)
+    C1C1 = _outer_sum(C1, C1) / len(C1)
+    CsC1 = _outer_sum(Cs, C1) / len(C1)
     erase = W @ (CsC1 - C1C1) @ (eye + C1C1).inverse()
     shift = (C0 @ erase.T).norm(dim=1)
     kept = C0[shift > shift.mean()]
-    total, count = _outer_sum(kept), len(kept)
+    total, count = _outer_sum(kept, kept), len(kept)
     if augment:
         V = torch.linalg.svd(W, full_matrices=False)[2]
         P_min = V[-s.augment_rank :].T @ V[-s.augment_rank :]
@@ -42,7 +42,7 @@ def released(
             moved = (part + noise).flatten(0, 1)
             size = (moved @ erase.T).norm(dim=1)
             good = moved[size > size.mean()]
-            total, count = total + _outer_sum(good), count + len(good)
+            total, count = total + _outer_sum(good, good), count + len(good)
     U, values, _ = torch.linalg.svd(total / count)
     null = U[:, values < s.threshold]
     P = null @ null.T
@@ -84,15 +84,8 @@ def written_well(
     return change @ P @ (M - M @ C2.T @ torch.linalg.solve(inner, C2 @ P @ M))
 
 
-def _outer_mean(left: Tensor, right: Tensor) -> Tensor:
+def _outer_sum(left: Tensor, right: Tensor) -> Tensor:
     total = torch.zeros(left.shape[1], left.shape[1], dtype=left.dtype)
-    for one, other in zip(left.split(CHUNK), right.split(CHUNK), strict=True):
-        total += torch.bmm(one.unsqueeze(2), other.unsqueeze(1)).sum(dim=0)
-    return total / len(left)
-
-
-def _outer_sum(rows: Tensor) -> Tensor:
-    total = torch.zeros(rows.shape[1], rows.shape[1], dtype=rows.dtype)
-    for part in rows.split(CHUNK):
-        total += torch.bmm(part.unsqueeze(2), part.unsqueeze(1)).sum(dim=0)
+    for columns, rows in zip(left.split(CHUNK), right.split(CHUNK), strict=True):
+        total += torch.bmm(columns.unsqueeze(2), rows.unsqueeze(1)).sum(dim=0)
     return total

@@ -32,15 +32,11 @@ same.
 """
 NARROW = {"F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn}
 CONCEPT = (
-    "--concepts",
-    "Van Gogh -> art",
-    "--retain",
-    "artists",
-    "--threads",
-    "1",
-    "--no-cache",
-    "--force",
+    *("--concepts", "Van Gogh -> art", "--retain", "artists"),
+    *("--threads", "1", "--no-cache", "--force"),
 )
+VAE_WEIGHTS = 83_653_863
+"""Of SDXL's VAE, in one tensor: nothing reads them."""
 SMALL = ("--preset", "few", "--retain-limit", "4", "--held-out", "0")
 """T5-XXL runs every text at its full 256 rows: on one core each takes a minute."""
 
@@ -122,12 +118,9 @@ def t5_layout(width: int = 4096, inner: int = 10240) -> Iterator[Entry]:
             yield f"{attention}.SelfAttention.{name}.weight", (width, width)
         if number == 0:
             yield f"{attention}.SelfAttention.relative_attention_bias.weight", (32, 64)
-        for name, shape in (
-            ("wi_0", (inner, width)),
-            ("wi_1", (inner, width)),
-            ("wo", (width, inner)),
-        ):
-            yield f"{dense}.DenseReluDense.{name}.weight", shape
+        for name in ("wi_0", "wi_1"):
+            yield f"{dense}.DenseReluDense.{name}.weight", (inner, width)
+        yield f"{dense}.DenseReluDense.wo.weight", (width, inner)
         for part in (attention, dense):
             yield f"{part}.layer_norm.weight", (width,)
     yield "encoder.final_layer_norm.weight", (width,)
@@ -158,12 +151,9 @@ def sdxl_layout() -> Iterator[Entry]:
     """The whole checkpoint."""
     yield from clip_l_layout("conditioner.embedders.0.transformer.")
     yield from clip_g_layout("conditioner.embedders.1.model.")
-    for prefix, part in (
-        ("first_stage_model.", autoencoder_layout(128)),
-        ("model.diffusion_model.", sdxl_unet()),
-    ):
-        for name, shape in part:
-            yield prefix + name, shape
+    yield "first_stage_model.decoder.filling", (VAE_WEIGHTS,)
+    for name, shape in sdxl_unet():
+        yield f"model.diffusion_model.{name}", shape
 
 
 def sdxl_unet() -> Iterator[Entry]:
@@ -173,14 +163,9 @@ def sdxl_unet() -> Iterator[Entry]:
         yield from linear(f"{name}.2", 1280, 1280)
     yield from linear("input_blocks.0.0", 320, 4, 3, 3)
     down = (
-        (320, 320, 0),
-        (320, 320, 0),
-        None,
-        (320, 640, 2),
-        (640, 640, 2),
-        None,
-        (640, 1280, 10),
-        (1280, 1280, 10),
+        *((320, 320, 0), (320, 320, 0), None),
+        *((320, 640, 2), (640, 640, 2), None),
+        *((640, 1280, 10), (1280, 1280, 10)),
     )
     width = 320
     for number, block in enumerate(down, start=1):
@@ -193,53 +178,16 @@ def sdxl_unet() -> Iterator[Entry]:
     yield from _transformer("middle_block.1", 1280, 10)
     yield from _residual("middle_block.2", 1280, 1280)
     up = (
-        (2560, 1280, 10),
-        (2560, 1280, 10),
-        (1920, 1280, 10),
-        (1920, 640, 2),
-        (1280, 640, 2),
-        (960, 640, 2),
+        *((2560, 1280, 10), (2560, 1280, 10), (1920, 1280, 10)),
+        *((1920, 640, 2), (1280, 640, 2), (960, 640, 2)),
+        *((960, 320, 0), (640, 320, 0), (640, 320, 0)),
     )
-    for number, block in enumerate((*up, (960, 320, 0), (640, 320, 0), (640, 320, 0))):
+    for number, block in enumerate(up):
         yield from _unet_block(f"output_blocks.{number}", *block)
         if number in (2, 5):
             yield from linear(f"output_blocks.{number}.2.conv", block[1], block[1], 3, 3)
     yield from linear("out.0", 320)
     yield from linear("out.2", 4, 320, 3, 3)
-
-
-def autoencoder_layout(channels: int) -> Iterator[Entry]:
-    """The VAE with `channels` channels on its widest level (the real one has 128)."""
-    for side, blocks, step in (("encoder", 2, "down"), ("decoder", 3, "up")):
-        up = side == "decoder"
-        yield from linear(f"{side}.conv_in", channels * (4 if up else 1), 4 if up else 3, 3, 3)
-        width = channels * (4 if up else 1)
-        for level in reversed(range(4)) if up else range(4):
-            for place in range(blocks):
-                base, out = f"{side}.{step}.{level}.block.{place}", (1, 2, 4, 4)[level] * channels
-                yield from _vae_block(base, width, out)
-                width = out
-            if level != (0 if up else 3):
-                yield from linear(f"{side}.{step}.{level}.{step}sample.conv", width, width, 3, 3)
-        middle = 4 * channels
-        yield from _vae_block(f"{side}.mid.block_1", middle, middle)
-        yield from linear(f"{side}.mid.attn_1.norm", middle)
-        for name in ("q", "k", "v", "proj_out"):
-            yield from linear(f"{side}.mid.attn_1.{name}", middle, middle, 1, 1)
-        yield from _vae_block(f"{side}.mid.block_2", middle, middle)
-        yield from linear(f"{side}.norm_out", channels if up else middle)
-        yield from linear(f"{side}.conv_out", *((3, channels, 3, 3) if up else (8, middle, 3, 3)))
-    yield from linear("quant_conv", 8, 8, 1, 1)
-    yield from linear("post_quant_conv", 4, 4, 1, 1)
-
-
-def _vae_block(base: str, inside: int, out: int) -> Iterator[Entry]:
-    yield from linear(f"{base}.norm1", inside)
-    yield from linear(f"{base}.conv1", out, inside, 3, 3)
-    yield from linear(f"{base}.norm2", out)
-    yield from linear(f"{base}.conv2", out, out, 3, 3)
-    if inside != out:
-        yield from linear(f"{base}.nin_shortcut", out, inside, 1, 1)
 
 
 def _unet_block(base: str, inside: int, out: int, depth: int) -> Iterator[Entry]:
@@ -287,14 +235,9 @@ def run(model: Path, out: Path, *more: str) -> None:
     sizes = ", ".join(
         f"{path.name} {path.stat().st_size / 1e6:.2f} MB" for path in sorted(out.iterdir())
     )
-    print(
-        f"{seconds:.0f} s ({used.ru_utime + used.ru_stime:.0f} processor seconds so far)",
-        flush=True,
-    )
-    print(
-        f"peak memory {used.ru_maxrss * 1024 / 1e9:.2f} GB (the largest so far); {sizes}",
-        flush=True,
-    )
+    spent, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9
+    print(f"{seconds:.0f} s ({spent:.0f} processor seconds so far)", flush=True)
+    print(f"peak memory {peak:.2f} GB (the largest so far); {sizes}", flush=True)
 
 
 def main() -> None:

@@ -16,9 +16,8 @@ line is drawn through them, marked with ~~.
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import multiprocessing
-import platform
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -35,7 +34,7 @@ from speed_erase.speed_ops.engine.closed_form import constraint_rows
 
 from .dense import released, written_well
 from .shapes import SHAPES, Problem, problem
-from .timing import one_of_each_size, over_layers, peak_memory, scaled, timed
+from .timing import one_of_each_size, over_layers, peak_memory, save, scaled, timed
 
 SETTINGS = EraseSettings()
 LINE = {"sd1": (500, 1000), "sdxl": (128, 256)}
@@ -226,39 +225,21 @@ def eigenproblems(weights: dict[str, Tensor], rows: Problem) -> list[Tensor]:
     return systems
 
 
-def table(rows: list[Row]) -> str:
-    """Markdown."""
-    lines = [
-        (
-            "| shapes | concepts | names | (a) released, f32 | (b) dense, f32 | (c) engine, f64 |"
-            " with certificate | (d) eigenproblems | a/c | b/c | c/d | extra MB | error a | error b"
-            " | error c |"
-        ),
-        "|" + "---|" * 15,
-    ]
-    for r in rows:
-        memory = f"{r.memory:.0f}" if r.memory is not None else "-"
-        lines.append(
-            f"| {r.family} | {r.concepts} | {r.names} | {r.released_how}{r.released:.1f} s |"
-            f" {r.dense_how}{r.dense:.2f} s | {r.edit:.2f} s | {r.engine:.2f} s | {r.floor:.2f} s |"
-            f" {r.released / r.edit:.0f} | {r.dense / r.edit:.1f} | {r.edit / r.floor:.2f} |"
-            f" {memory} | {r.error_released:.0e} | {r.error_dense:.0e} | {r.error_engine:.0e} |"
-        )
-    return "\n".join(lines)
+HEAD = """\
+| shapes | concepts | names | (a) released, f32 | (b) dense, f32 | (c) engine, f64 \
+| with certificate | (d) eigenproblems | a/c | b/c | c/d | extra MB | error a | error b | error c |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
-def save(folder: Path, name: str, rows: list[dict], text: str) -> None:
-    """The table as Markdown and as JSON with the versions it was made with."""
-    folder.mkdir(parents=True, exist_ok=True)
-    machine = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
-    (folder / f"{name}.json").write_text(
-        json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n"
+def table_line(r: Row) -> str:
+    """A row in Markdown."""
+    memory = f"{r.memory:.0f}" if r.memory is not None else "-"
+    return (
+        f"| {r.family} | {r.concepts} | {r.names} | {r.released_how}{r.released:.1f} s |"
+        f" {r.dense_how}{r.dense:.2f} s | {r.edit:.2f} s | {r.engine:.2f} s | {r.floor:.2f} s |"
+        f" {r.released / r.edit:.0f} | {r.dense / r.edit:.1f} | {r.edit / r.floor:.2f} |"
+        f" {memory} | {r.error_released:.0e} | {r.error_dense:.0e} | {r.error_engine:.0e} |"
     )
-    (folder / f"{name}.md").write_text(text + "\n")
 
 
 def main() -> None:
@@ -274,22 +255,21 @@ def main() -> None:
     parser.add_argument(
         "--growth", action="store_true", help="cost against the number of concepts and of names"
     )
-    parser.add_argument("--out", type=Path, help="folder for the table, JSON and plot")
+    parser.add_argument("--out", type=Path, help="folder for JSON and plot")
     chosen = parser.parse_args()
     torch.set_grad_enabled(False)
     if chosen.growth or chosen.presets:
-        from . import growth, presets
+        from .scaling import growth, presets
 
-        (growth if chosen.growth else presets).run(chosen.out)
+        (growth if chosen.growth else presets)(chosen.out)
         return
+    print(HEAD)
     rows: list[Row] = []
-    for family in chosen.family:
-        for concepts in chosen.concepts:
-            for names in chosen.names:
-                rows.append(measure(family, concepts, names))
-                print(table(rows[-1:]).splitlines()[-1], flush=True)
-                if chosen.out:
-                    save(chosen.out, "solve", [asdict(row) for row in rows], table(rows))
+    for size in itertools.product(chosen.family, chosen.concepts, chosen.names):
+        rows.append(measure(*size))
+        print(table_line(rows[-1]), flush=True)
+        if chosen.out:
+            save(chosen.out, "solve", [asdict(row) for row in rows])
 
 
 if __name__ == "__main__":

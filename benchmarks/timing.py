@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
+
+from .storage import save_json
 
 LONG = 120.0
 """Seconds beyond which layers are not all timed: one of each size stands for its like."""
@@ -30,14 +35,10 @@ def one_of_each_size(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def sizes(weights: dict[str, Tensor]) -> Counter[int]:
-    """How many layers have this number of outputs."""
-    return Counter(len(weight) for weight in weights.values())
-
-
 def scaled(per_size: dict[int, float], weights: dict[str, Tensor]) -> float:
     """Seconds of all layers from those of one layer of each size."""
-    return sum(per_size[size] * count for size, count in sizes(weights).items())
+    counts = Counter(len(weight) for weight in weights.values())
+    return sum(per_size[size] * count for size, count in counts.items())
 
 
 def over_layers(work: Callable[[Tensor], object], weights: dict[str, Tensor]) -> tuple[float, bool]:
@@ -49,6 +50,16 @@ def over_layers(work: Callable[[Tensor], object], weights: dict[str, Tensor]) ->
     if whole > LONG:
         return whole, True
     return sum(timed(lambda w=w: work(w))[0] for w in weights.values()), False
+
+
+def save(folder: Path, name: str, rows: Any) -> None:
+    """Rows as JSON, with the versions they were made with."""
+    machine = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+    save_json(folder / f"{name}.json", {"machine": machine, "rows": rows})
 
 
 @contextmanager

@@ -44,6 +44,10 @@ LEADING = ("painters10", "painters20", "subjects1", "subjects3", "subjects10")
 """Tasks on which a lead is the goal; on one painter it is to lose nothing."""
 
 
+def _columns(heads: str) -> list[str]:
+    return heads.split(" | ")
+
+
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
@@ -60,13 +64,8 @@ class Runs:
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> Runs:
-        return cls(
-            tuple(
-                result
-                for result in results
-                if "refused" not in result and result["method"] in METHODS
-            )
-        )
+        drawn = [result for result in results if "refused" not in result]
+        return cls(tuple(result for result in drawn if result["method"] in METHODS))
 
     def get(self, task: str, method: str) -> Result | None:
         return next((r for r in self.results if (r["task"], r["method"]) == (task, method)), None)
@@ -103,15 +102,9 @@ def glance(runs: Runs) -> Table:
 
 def chosen_point(runs: Runs) -> Table:
     """Does the point that `auto` chooses hold up in pictures?"""
-    head = [
-        "task",
-        "H_o, default",
-        "best budget",
-        "its H_o",
-        "default behind by",
-        "95 %",
-        "holds up",
-    ]
+    head = _columns(
+        "task | H_o, default | best budget | its H_o | default behind by | 95 % | holds up"
+    )
     lines = []
     for task in runs.tasks():
         ours, best = runs.get(task, DEFAULT), runs.best(task, "ours")
@@ -119,13 +112,8 @@ def chosen_point(runs: Runs) -> Table:
         behind = best["h_o"] - ours["h_o"]
         limits = h_o_interval(best, ours)
         word = METHODS[best["method"]].label.removeprefix("ours, budget ")
-        line = [
-            TASKS[task].label,
-            percent(ours["h_o"]),
-            word,
-            percent(best["h_o"]),
-            percent(behind),
-        ]
+        line = [TASKS[task].label, percent(ours["h_o"]), word, percent(best["h_o"])]
+        line.append(percent(behind))
         lines.append([*line, _between(limits), "yes" if behind <= LEAD else "**no**"])
     return head, lines
 
@@ -136,9 +124,8 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
     for result in runs.results:
         before = runs.get(result["task"], NONE.name)
         if before and result.get("drift") is not None:
-            found.append(
-                (result["drift"], before["acc_r"] - result["acc_r"], result["change"]["kept"])
-            )
+            lost = before["acc_r"] - result["acc_r"]
+            found.append((result["drift"], lost, result["change"]["kept"]))
     edges = [0.0, *BUDGETS.values(), np.inf]
     words = [*(f"up to {share:.0%} ({word})" for word, share in BUDGETS.items()), "more"]
     head = [
@@ -151,31 +138,21 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
     ]
     lines, first = [], ""
     for low, high, word in zip(edges, edges[1:], words, strict=False):
-        own = [
-            (lost, moved)
-            for drift, lost, moved in found
-            if low < drift <= high or drift == low == 0.0
-        ]
-        if not own:
+        step = np.array([run[1:] for run in found if low < run[0] <= high or run[0] == low == 0])
+        if not len(step):
             lines.append([word, "0", *["-"] * 4])
             continue
-        lost = np.array([part for part, _ in own])
-        harmed = float((lost > HARMED).mean())
-        first = first or (word if np.median(lost) > HARMED else "")
-        shown = [percent(float(np.median(lost))), percent(float(lost.max())), percent(harmed)]
-        lines.append(
-            [word, str(len(own)), *shown, percent(float(np.mean([moved for _, moved in own])))]
-        )
+        losses, changes = step.T
+        first = first or (word if np.median(losses) > HARMED else "")
+        shares = (np.median(losses), losses.max(), (losses > HARMED).mean(), changes.mean())
+        lines.append([word, str(len(step)), *(percent(float(share)) for share in shares)])
     said = (
         f"The first step in which half of the runs lose more than {HARMED:.0%}: {first or 'none'}."
     )
     if len(found) > 2:
         rank = spearman([drift for drift, _, _ in found], [lost for _, lost, _ in found])
-        said += (
-            f" Rank correlation of drift and Acc_r lost over {len(found)} runs: {rank:.2f}."
-            if rank == rank
-            else ""
-        )
+        if not np.isnan(rank):
+            said += f" Rank correlation of drift and Acc_r lost over {len(found)} runs: {rank:.2f}."
     return (head, lines), said
 
 
@@ -271,14 +248,9 @@ def told_apart(cases: Sequence[Case], measure: Measure) -> float | None:
 def bars(runs: Runs) -> Table:
     """Which residual is gone, for each kind?"""
     cases = cases_of(runs)
-    head = [
-        "kind",
-        "concepts in runs",
-        "gone in pictures",
-        "bars now: left, to go",
-        "agreement",
-        "unsafe",
-    ]
+    head = _columns(
+        "kind | concepts in runs | gone in pictures | bars now: left, to go | agreement | unsafe"
+    )
     for words in ("left", "to go"):
         head += [f"{words}: told apart", "best safe bar", "agreement"]
     lines = []
@@ -333,15 +305,9 @@ def _cell(result: Result | None) -> str:
 
 def soft_and_hard(runs: Runs) -> Table:
     """How far apart are soft prior and null space, each at its best point, on the same rows?"""
-    head = [
-        "task",
-        "soft prior, best budget",
-        "H_o",
-        "drift",
-        "null space, best threshold",
-        "H_o",
-        "drift",
-    ]
+    head = _columns(
+        "task | soft prior, best budget | H_o | drift | null space, best threshold | H_o | drift"
+    )
     head += ["soft ahead by", "95 %"]
     lines = []
     for task in CURVED:
@@ -376,8 +342,7 @@ def goals(runs: Runs) -> Table:
         lines.append([f"{label}: {goal} the best published setting", shown, _met(lead >= wanted)])
     if cases := cases_of(runs):
         agreement, unsafe = (
-            _mean(case.agrees for case in cases),
-            _mean(case.unsafe for case in cases),
+            _mean(getattr(c, flag) for c in cases) for flag in ("agrees", "unsafe")
         )
         about = f"of {len(cases)} concepts in runs"
         goal = f"verdict and pictures agree in at least {AGREE:.0%}"
@@ -392,23 +357,14 @@ def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
     """Does it hold where nothing was chosen? The goals' figures again, on the pictures of another
     training.
     """
-    head = [
-        "task",
-        "H_o, chosen on",
-        "H_o, second training",
-        "95 %",
-        "best published",
-        "H_o",
-        "ahead by",
-        "95 %",
-    ]
+    head = _columns(
+        "task | H_o, chosen on | H_o, second training | 95 % | best published | H_o | "
+        "ahead by | 95 %"
+    )
     lines = []
     for task in second.tasks():
-        chosen, ours, rival = (
-            first.get(task, DEFAULT),
-            second.get(task, DEFAULT),
-            second.best(task, "published"),
-        )
+        chosen, ours = first.get(task, DEFAULT), second.get(task, DEFAULT)
+        rival = second.best(task, "published")
         assert ours is not None
         line = [TASKS[task].label, percent(chosen["h_o"] if chosen else None), percent(ours["h_o"])]
         line.append(_between(h_o_interval(ours)))

@@ -125,24 +125,12 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
             own = [r for r in runs.of_task(task) if METHODS[r["method"]].group == group]
             if group in ("ours", "hard"):
                 own.sort(key=lambda r: r["drift"])
-            panel.plot(
-                [100 * r["acc_e"] for r in own],
-                [100 * r["acc_r"] for r in own],
-                mark,
-                color=colour,
-                label=label,
-            )
+            points = ([100 * r[name] for r in own] for name in ("acc_e", "acc_r"))
+            panel.plot(*points, mark, color=colour, label=label)
         ours = runs.get(task, DEFAULT)
         assert ours is not None
-        panel.plot(
-            100 * ours["acc_e"],
-            100 * ours["acc_r"],
-            "o",
-            ms=12,
-            mfc="none",
-            mec=OURS,
-            label="the default",
-        )
+        point = (100 * ours["acc_e"], 100 * ours["acc_r"])
+        panel.plot(*point, "o", ms=12, mfc="none", mec=OURS, label="the default")
         panel.set_title(TASKS[task].label, fontsize=10)
         panel.set_xlabel("erased, still recognised (%)", fontsize=8)
         panel.set_xlim(-3, 103)
@@ -173,11 +161,9 @@ def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
             own = [case for case in cases if case.kind == kind]
             for gone, colour, label in ((True, OURS, "gone"), (False, RIVAL, "still seen")):
                 part = [case for case in own if case.gone == gone]
-                places = (
-                    [getattr(case, measure) for case in part],
-                    [100 * case.seen for case in part],
-                )
-                panel.plot(*places, ".", color=colour, label=label)
+                measured = [getattr(case, measure) for case in part]
+                shares = [100 * case.seen for case in part]
+                panel.plot(measured, shares, ".", color=colour, label=label)
             bar = bars_of(kind).erased if measure == "left" else bars_of(kind).arrived
             if bar is not None:
                 panel.axvline(bar, color="#888888", linestyle=":", label="the bar for 'erased'")

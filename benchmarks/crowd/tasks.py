@@ -253,17 +253,8 @@ def _painters(count: int) -> tuple[Concept, ...]:
 
 
 GONE_SUBJECTS = (
-    "cat",
-    "mug",
-    "apple",
-    "dog",
-    "bucket",
-    "church",
-    "house",
-    "tree",
-    "umbrella",
-    "boat",
-)
+    "cat", "mug", "apple", "dog", "bucket", "church", "house", "tree", "umbrella", "boat",
+)  # fmt: skip
 
 
 def _subjects(count: int) -> tuple[Concept, ...]:
