@@ -1,8 +1,9 @@
-"""What all plots of the benchmarks share."""
+"""What the pages of the benchmarks share: plots and tables."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,8 @@ def save_figure(figure: Any, path: Path, dpi: int) -> Path:
     write_whole(path, lambda temporary: image.save(temporary, format="PNG", optimize=True))
     plots().close(figure)
     return path
+
+
+def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..figures import markdown_table
 from ..storage import load_json, write_whole
 from .answers import (
     Runs,
@@ -104,15 +105,13 @@ def _stored(results: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    return "\n".join([*rows, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
-
-
 def _section(title: str, made: Table, note: str = "") -> str:
     """Nothing where the runs for it are missing."""
     head, lines = made
-    return f"## {title}\n\n{table(head, lines)}" + (f"\n{note}\n" if note else "") if lines else ""
+    if not lines:
+        return ""
+    note = f"\n{note}\n" if note else ""
+    return f"## {title}\n\n{markdown_table(head, lines)}\n{note}"
 
 
 def _image(path: Path | None, alt: str) -> str:

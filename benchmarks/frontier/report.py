@@ -1,6 +1,6 @@
 """docs/frontier.md, its picture and its figures, from what was measured.
 
-The figures stay beside the page (`benchmarks/frontier.json`), so that one cell can be measured
+The figures stay next to the page (`benchmarks/frontier.json`), so that one cell can be measured
 again without the rest.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
 
-from ..figures import plots
+from ..figures import markdown_table, plots
 from ..storage import load_json, write_whole
 from .cells import NAMES, OUTPUTS, Point, least_left
 
@@ -65,15 +65,15 @@ def _swept(known: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(known: dict[str, Any]) -> str:
-    """The text in `frontier_text.md` beside this file, with its tables."""
+    """The text in `frontier_text.md` next to this file, with its tables."""
     cells = _swept(known)
     crowds = {name: cell for name, cell in known["cells"].items() if name not in cells}
     text = (Path(__file__).parent / "frontier_text.md").read_text(encoding="utf-8")
     parts = {
-        "TABLE": "\n".join(_table(cells)),
-        "DEFAULTS": "\n".join(_defaults({**cells, **crowds})),
-        "PUBLISHED": "\n".join(_published(cells)),
-        "POSITIONS": "\n".join(_positions(known.get("clip rows", []))),
+        "TABLE": _table(cells),
+        "DEFAULTS": _defaults({**cells, **crowds}),
+        "PUBLISHED": _published(cells),
+        "POSITIONS": _positions(known.get("clip rows", [])),
         "BUDGET": f"{BUDGET:.0%}",
         "NAMES": f"{NAMES}",
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
@@ -95,18 +95,17 @@ EARLIER = " From before the default was raised, and with another training of the
 
 
 def _time(known: dict[str, Any]) -> str:
-    at = known["rows budget"]
-    return TIME.format(at, "" if at == BUDGET else EARLIER) + "\n".join(_rows(known["rows"]))
+    budget, encoders = known["rows budget"], known["rows"]
+    lines = []
+    for variation in dict.fromkeys(name for points in encoders.values() for name in points):
+        cells = [points.get(variation) for points in encoders.values()]
+        lines.append([variation, *(_pair(Point(**cell)) if cell else "" for cell in cells)])
+    note = TIME.format(budget, "" if budget == BUDGET else EARLIER)
+    return note + markdown_table(["variation", *encoders], lines)
 
 
-def _rows(known: dict[str, dict[str, Any]]) -> Iterator[str]:
-    encoders = list(known)
-    yield "| variation | " + " | ".join(encoders) + " |"
-    yield "|" + " --- |" * (1 + len(encoders))
-    for variation in dict.fromkeys(name for found in known.values() for name in found):
-        points = [known[encoder].get(variation) for encoder in encoders]
-        shown = [f"{point['left']:.2f} / {point['drift']:.2f}" if point else "" for point in points]
-        yield f"| {variation} | " + " | ".join(shown) + " |"
+def _pair(point: Point) -> str:
+    return f"{point.left:.2f} / {point.drift:.2f}"
 
 
 def points(cell: dict[str, Any], key: str) -> list[Point]:
@@ -129,64 +128,46 @@ def _methods(cells: dict[str, Any]) -> list[str]:
     )
 
 
-def _table(cells: dict[str, Any]) -> Iterator[str]:
-    yield (
-        "| encoder, concepts | method | rows | "
-        + " | ".join(f"{drift:.0%}" for drift in DRIFTS)
-        + " |"
-    )
-    yield "|" + " --- |" * (3 + len(DRIFTS))
+def _table(cells: dict[str, Any]) -> str:
+    lines = []
     for name, cell in cells.items():
-        for key in _methods(cells):
-            if key in cell:
-                method, rows = key.split("|")
-                values = [least(cell, key, drift) for drift in DRIFTS]
-                shown = [f"**{value:.2f}**" if key == OURS else f"{value:.2f}" for value in values]
-                yield f"| {name} | {method} | {rows} | " + " | ".join(shown) + " |"
+        for key in (key for key in _methods(cells) if key in cell):
+            values = [f"{least(cell, key, drift):.2f}" for drift in DRIFTS]
+            shown = [f"**{value}**" for value in values] if key == OURS else values
+            lines.append([name, *key.split("|"), *shown])
+    drifts = [f"{drift:.0%}" for drift in DRIFTS]
+    return markdown_table(["encoder, concepts", "method", "rows", *drifts], lines)
 
 
-def _defaults(cells: dict[str, Any]) -> Iterator[str]:
-    head = [
-        "encoder, concepts",
-        "budget",
-        "drift of held-out names",
-        "told apart",
-        "left in unseen prompts",
-    ]
-    head += ["still to go", "seconds"]
-    yield f"| {' | '.join(head)} |"
-    yield "|" + " --- |" * len(head)
+def _defaults(cells: dict[str, Any]) -> str:
+    head = ["encoder, concepts", "budget", "drift of held-out names", "told apart"]
+    head += ["left in unseen prompts", "still to go", "seconds"]
+    lines = []
     for name, cell in cells.items():
         point = Point(**cell["default"])
         to_go = "-" if point.to_go is None else f"{point.to_go:.2f}"
         told = "-" if point.told is None else f"{point.told:.0%}"
-        shown = f"{point.drift:.1%} | {told} | {point.left:.2f} | {to_go} | {point.seconds:.1f}"
-        yield f"| {name} | {BUDGET:.0%} | {shown} |"
+        line = [name, f"{BUDGET:.0%}", f"{point.drift:.1%}", told, f"{point.left:.2f}", to_go]
+        lines.append([*line, f"{point.seconds:.1f}"])
+    return markdown_table(head, lines)
 
 
-def _published(cells: dict[str, Any]) -> Iterator[str]:
-    yield (
-        "| encoder, concepts | SPEED few, as published | SPEED multi, as published | ours,"
-        " default |"
-    )
-    yield "| --- | --- | --- | --- |"
+def _published(cells: dict[str, Any]) -> str:
+    head = ["encoder, concepts", *(f"{name}, as published" for name in PUBLISHED), "ours, default"]
+    lines = []
     for name, cell in cells.items():
-        shown = []
+        line = [name]
         for method, threshold in PUBLISHED.items():
-            own = [point for point in points(cell, f"{method}|bare") if point.at == threshold]
-            shown.append(f"{own[0].left:.2f} / {own[0].drift:.2f}" if own else "refused: no room")
-        default = Point(**cell["default"])
-        yield f"| {name} | {shown[0]} | {shown[1]} | {default.left:.2f} / {default.drift:.2f} |"
+            swept = [point for point in points(cell, f"{method}|bare") if point.at == threshold]
+            line.append(_pair(swept[0]) if swept else "refused: no room")
+        lines.append([*line, _pair(Point(**cell["default"]))])
+    return markdown_table(head, lines)
 
 
-def _positions(lines: Sequence[Sequence[Any]]) -> Iterator[str]:
-    yield (
-        "| positions on both sides | left near the name | left in the padding | drift of the"
-        " others |"
-    )
-    yield "| --- | --- | --- | --- |"
-    for name, near, padding, drift in lines:
-        yield f"| {name} | {near:.3f} | {padding:.3f} | {drift:.3f} |"
+def _positions(lines: Sequence[Sequence[Any]]) -> str:
+    head = ["positions on both sides", "left near the name", "left in the padding"]
+    shown = [[name, *(f"{value:.3f}" for value in values)] for name, *values in lines]
+    return markdown_table([*head, "drift of the others"], shown)
 
 
 def _worst(cells: dict[str, Any]) -> str:
@@ -204,13 +185,8 @@ def _worst(cells: dict[str, Any]) -> str:
 def _plot(cells: dict[str, Any], path: Path) -> None:
     encoders = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in cells))
     counts = list(dict.fromkeys(name.rsplit(", ", 1)[1] for name in cells))
-    figure, axes = plots().subplots(
-        len(encoders),
-        len(counts),
-        figsize=(3.4 * len(counts), 2.9 * len(encoders)),
-        squeeze=False,
-        sharey=True,
-    )
+    shape = {"figsize": (3.4 * len(counts), 2.9 * len(encoders)), "squeeze": False, "sharey": True}
+    figure, axes = plots().subplots(len(encoders), len(counts), **shape)
     for row, encoder in enumerate(encoders):
         for column, count in enumerate(counts):
             axis, cell = axes[row][column], cells.get(f"{encoder}, {count}")
@@ -223,31 +199,14 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
             for number, key in enumerate(_methods(cells)):
                 if key not in cell or key.startswith("RECE"):
                     continue
-                line = sorted([(0.0, 1.0), *((p.drift, p.left) for p in points(cell, key))])
                 if key == OURS and cell.get(FIRM):
-                    firm = sorted([(0.0, 1.0), *((p.drift, p.left) for p in points(cell, FIRM))])
-                    axis.plot(
-                        *zip(*firm, strict=True),
-                        "--",
-                        color="black",
-                        lw=1.4,
-                        label="firmer prior (ours)",
-                    )
-                style = (
-                    {"color": "black", "lw": 2.4}
-                    if key == OURS
-                    else {"color": f"C{number % 5}", "lw": 1.1}
-                )
+                    style = {"color": "black", "lw": 1.4, "label": "firmer prior (ours)"}
+                    axis.plot(*_curve(cell, FIRM), "--", **style)
+                color, width = ("black", 2.4) if key == OURS else (f"C{number % 5}", 1.1)
                 dashes = "-" if key.endswith("|ours") else ":"
-                axis.plot(*zip(*line, strict=True), dashes, label=_label(key), **style)
-            default = cell["default"]
-            axis.plot(
-                [default["drift"]],
-                [default["left"]],
-                "o",
-                color="crimson",
-                label="what auto chooses",
-            )
+                axis.plot(*_curve(cell, key), dashes, label=_label(key), color=color, lw=width)
+            point = ([cell["default"][name]] for name in ("drift", "left"))
+            axis.plot(*point, "o", color="crimson", label="what auto chooses")
             axis.axvline(BUDGET, color="grey", lw=0.8, ls="--")
     for axis in axes[-1]:
         axis.set_xlabel("drift of held-out names")
@@ -258,6 +217,11 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
     figure.tight_layout(rect=(0, 0.95 / figure.get_figheight(), 1, 1))  # an inch for the legend
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
+
+
+def _curve(cell: dict[str, Any], key: str) -> Iterator[tuple[float, ...]]:
+    """Drifts and what is left, from no edit on."""
+    return zip(*sorted([(0.0, 1.0), *((p.drift, p.left) for p in points(cell, key))]), strict=True)
 
 
 def _label(key: str) -> str:

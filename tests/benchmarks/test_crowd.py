@@ -71,8 +71,8 @@ def fake_rows(texts: Sequence[str]) -> list[Tensor]:
     found = []
     for text in texts:
         words = [
-            torch.randn(768, generator=torch.Generator().manual_seed(one))
-            for one in (1, *word_ids(text), 2)
+            torch.randn(768, generator=torch.Generator().manual_seed(seed))
+            for seed in (1, *word_ids(text), 2)
         ]
         rows = torch.stack(words)
         rows = rows + 0.5 * rows.mean(dim=0)
@@ -260,10 +260,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model trained for two steps, and a judge for three: nobody recognises anything, but
     everything runs.
     """
-    place = tmp_path_factory.mktemp("crowd")
-    train(place, Plan(steps=2, batch=2, warmup=1), CrowdText(place, fake_encoder()))
-    train_judge(place, steps=3, batch=16, pool=32, fresh=32)
-    return place
+    folder = tmp_path_factory.mktemp("crowd")
+    train(folder, Plan(steps=2, batch=2, warmup=1), CrowdText(folder, fake_encoder()))
+    train_judge(folder, steps=3, batch=16, pool=32, fresh=32)
+    return folder
 
 
 def test_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The frontier: its table of positions on made-up rows, and its page beside the figures it is made
+"""The frontier: its table of positions on made-up rows, and its page next to the figures it is made
 from.
 """
 
@@ -63,17 +63,17 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_page_says_what_its_figures_say() -> None:
-    known = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
-    assert page(known) == (DOCS / "frontier.md").read_text(encoding="utf-8")
+    figures = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
+    assert page(figures) == (DOCS / "frontier.md").read_text(encoding="utf-8")
 
 
 def test_one_cell_measured_again_changes_that_cell_alone() -> None:
-    known = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
-    again = copy.deepcopy(known["cells"]["mpnet, 1"]["default"]) | {"drift": 0.876}
-    now = page(merged(known, {"cells": {"mpnet, 1": {"default": again}}}))
+    figures = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
+    again = copy.deepcopy(figures["cells"]["mpnet, 1"]["default"]) | {"drift": 0.876}
+    now = page(merged(figures, {"cells": {"mpnet, 1": {"default": again}}}))
     changed = [
         new
-        for old, new in zip(page(known).splitlines(), now.splitlines(), strict=True)
+        for old, new in zip(page(figures).splitlines(), now.splitlines(), strict=True)
         if old != new
     ]
     assert changed and all(line.startswith("| mpnet, 1 |") for line in changed)
@@ -84,8 +84,8 @@ def test_the_default_keeps_its_budget_in_every_cell() -> None:
     """As measured last, on names held out of everything; the certificate warns from 1.1 times the
     budget.
     """
-    known = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
-    drifts = {name: cell["default"]["drift"] for name, cell in known["cells"].items()}
+    figures = json.loads((DOCS / FIGURES).read_text(encoding="utf-8"))
+    drifts = {name: cell["default"]["drift"] for name, cell in figures["cells"].items()}
     assert len(drifts) == 15 and all(drift <= OVER_BUDGET * BUDGET for drift in drifts.values()), (
         drifts
     )

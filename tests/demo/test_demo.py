@@ -1,4 +1,4 @@
-"""The model in the box is the same everywhere, and the demo shows what it says: two concepts gone,
+"""The demo's model is the same everywhere, and the demo shows what it says: two concepts gone,
 the rest kept.
 """
 
@@ -42,12 +42,12 @@ from speed_erase.speed_ops.models.detect import detect, layers
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint that the box holds."""
-    return write_checkpoint(tmp_path_factory.mktemp("box") / "speed_demo.safetensors")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked model."""
+    return write_checkpoint(tmp_path_factory.mktemp("demo") / "speed_demo.safetensors")
 
 
-def test_the_box_is_small_and_says_what_is_in_it() -> None:
+def test_the_packed_model_is_small_and_lists_its_names() -> None:
     assert FILE.stat().st_size < 25_000_000
     names = known_names()
     assert (
@@ -57,12 +57,12 @@ def test_the_box_is_small_and_says_what_is_in_it() -> None:
     assert {"MODEL_CARD.md", "LICENSE"} <= {path.name for path in FILE.parent.iterdir()}
 
 
-def test_the_checkpoint_has_the_same_bytes_everywhere(whole: Path) -> None:
-    assert hashlib.sha256(whole.read_bytes()).hexdigest() == CHECKPOINT_SHA256
+def test_the_checkpoint_has_the_same_bytes_everywhere(checkpoint: Path) -> None:
+    assert hashlib.sha256(checkpoint.read_bytes()).hexdigest() == CHECKPOINT_SHA256
 
 
-def test_the_checkpoint_is_a_whole_stable_diffusion_1(whole: Path) -> None:
-    model = Checkpoint.open(whole)
+def test_the_checkpoint_is_a_whole_stable_diffusion_1(checkpoint: Path) -> None:
+    model = Checkpoint.open(checkpoint)
     family = detect(model.shapes)
     assert family.name == "sd1" and len(layers(family, model.shapes, "V")) == 4
     assert sum(math.prod(shape) for _, shape in text_encoder_layout(12)) == 123_060_480
@@ -98,7 +98,7 @@ def test_the_demo_asks_for_what_the_model_knows() -> None:
 
 
 def test_the_model_is_put_into_comfyui_once_and_nothing_is_overwritten(
-    tmp_path: Path, whole: Path
+    tmp_path: Path, checkpoint: Path
 ) -> None:
     with pytest.raises(FileError, match="models/checkpoints"):
         demo.place_in_comfyui(tmp_path)
@@ -108,19 +108,19 @@ def test_the_model_is_put_into_comfyui_once_and_nothing_is_overwritten(
     assert (
         new
         and path == folder / "speed_demo.safetensors"
-        and path.read_bytes() == whole.read_bytes()
+        and path.read_bytes() == checkpoint.read_bytes()
     )
     assert demo.place_in_comfyui(tmp_path) == (path, False)
     path.write_bytes(b"somebody's own")
     with pytest.raises(FileError, match="another file"):
         demo.place_in_comfyui(tmp_path)
-    assert path.read_bytes() == b"somebody's own" and [one.name for one in folder.iterdir()] == [
+    assert path.read_bytes() == b"somebody's own" and [file.name for file in folder.iterdir()] == [
         path.name
     ]
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     """The demo's folder and what it printed."""
     folder = tmp_path_factory.mktemp("demo")
     out = folder / "demo-out"
@@ -132,9 +132,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
 
 
 @pytest.mark.slow
-def test_the_demo_writes_what_it_says(shown: tuple[Path, dict]) -> None:
-    out, found = shown
-    assert [one["verdict"] for one in found["certificate"]["concepts"]] == ["erased", "erased"]
+def test_the_demo_writes_what_it_says(demo_run: tuple[Path, dict]) -> None:
+    out, result = demo_run
+    assert [concept["verdict"] for concept in result["certificate"]["concepts"]] == [
+        "erased",
+        "erased",
+    ]
     ends = ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "report.html")
     names = {"demo-model.safetensors", "before-after.png", *(f"demo-model-{end}" for end in ends)}
     assert {path.name for path in out.iterdir()} == names
@@ -149,23 +152,23 @@ def test_the_demo_writes_what_it_says(shown: tuple[Path, dict]) -> None:
 
 @pytest.mark.slow
 def test_what_was_erased_is_gone_from_the_pictures_and_the_rest_is_not(
-    shown: tuple[Path, dict],
+    demo_run: tuple[Path, dict],
 ) -> None:
-    out, _ = shown
+    out, _ = demo_run
     drawn = demo.before_and_after(
         out / "demo-model.safetensors", out / "demo-model-erased.safetensors"
     )
-    for place, one in enumerate(drawn):
-        before, after = (_seen(content) for content in (one.before, one.after))
-        subject, _, painter = one.prompt.removeprefix("a ").partition(" by ")
+    for pair in drawn:
+        before, after = (_seen(content) for content in (pair.before, pair.after))
+        subject, _, painter = pair.prompt.removeprefix("a ").partition(" by ")
         style = {"": PLAIN.name, demo.ALIAS: demo.PAINTER}.get(painter, painter)
-        assert before == (subject, style), f"{one.prompt} was not drawn to begin with"
-        wanted = (
+        assert before == (subject, style), f"{pair.prompt} was not drawn to begin with"
+        expected = (
             NOTHING if subject == demo.SUBJECT else subject,
             PLAIN.name if style == demo.PAINTER else style,
         )
-        assert after == wanted, f"{one.prompt} shows {after}"
-        assert one.erased == (after != before), place
+        assert after == expected, f"{pair.prompt} shows {after}"
+        assert pair.erased == (after != before), pair.prompt
 
 
 def _seen(content: bytes) -> tuple[str, str]:
@@ -179,11 +182,11 @@ def _seen(content: bytes) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_the_erased_model_is_verified(shown: tuple[Path, dict]) -> None:
-    out, found = shown
+def test_the_erased_model_is_verified(demo_run: tuple[Path, dict]) -> None:
+    out, result = demo_run
     verified = mini.run(
         "verify",
-        found["files"]["checkpoint"],
+        result["files"]["checkpoint"],
         "--base",
         out / "demo-model.safetensors",
         timeout=900,

@@ -28,18 +28,18 @@ def narrow() -> UNet:
 def full(narrow: UNet) -> UNet:
     """The same function with every channel twice."""
     unet = UNet().eval()
-    own = narrow.state_dict()
+    weights = narrow.state_dict()
     unet.load_state_dict(
-        {key: repeat_channels(own[key], shape) for key, shape in shapes(unet).items()}
+        {key: repeat_channels(weights[key], shape) for key, shape in shapes(unet).items()}
     )
     return unet
 
 
 def test_the_unet_has_the_shapes_that_tell_stable_diffusion_1(full: UNet) -> None:
-    found = shapes(full)
-    values = [key for key in found if key.endswith("attn2.to_v.weight")]
-    assert len(values) == 4 and all(found[key] == (320, 768) for key in values)
-    assert found["input_blocks.0.0.weight"] == (320, 4, 3, 3) and found["out.2.weight"] == (
+    sizes = shapes(full)
+    values = [key for key in sizes if key.endswith("attn2.to_v.weight")]
+    assert len(values) == 4 and all(sizes[key] == (320, 768) for key in values)
+    assert sizes["input_blocks.0.0.weight"] == (320, 4, 3, 3) and sizes["out.2.weight"] == (
         4,
         320,
         3,
@@ -56,8 +56,8 @@ def test_repeating_channels_changes_nothing(narrow: UNet, full: UNet) -> None:
 
 
 def test_folding_undoes_repeating(narrow: UNet, full: UNet) -> None:
-    own, wide = narrow.state_dict(), full.state_dict()
-    for key, value in own.items():
+    narrow_weights, wide = narrow.state_dict(), full.state_dict()
+    for key, value in narrow_weights.items():
         torch.testing.assert_close(fold_channels(wide[key], tuple(value.shape)), value)
 
 
@@ -65,12 +65,12 @@ def test_folding_undoes_repeating(narrow: UNet, full: UNet) -> None:
 def test_a_narrow_autoencoder_equals_the_one_of_64_channels() -> None:
     torch.manual_seed(1)
     small, large = Autoencoder((8, 8, 16, 24), (24, 16, 8, 8)).eval(), Autoencoder().eval()
-    whole = dict(widened(small.state_dict()))
+    weights = dict(widened(small.state_dict()))
     assert (
-        float(whole.pop("vae_scale")) == pytest.approx(0.18215)
-        and float(whole.pop("vae_shift")) == 0
+        float(weights.pop("vae_scale")) == pytest.approx(0.18215)
+        and float(weights.pop("vae_shift")) == 0
     )
-    large.load_state_dict(whole)
+    large.load_state_dict(weights)
     pictures = torch.rand(2, 3, 32, 32)
     latents = small.encode(pictures)
     assert latents.shape == (2, 4, 4, 4)
@@ -82,7 +82,7 @@ def test_the_sampler_finds_what_a_perfect_denoiser_knows() -> None:
     assert SIGMAS[-1] == pytest.approx(14.6146, rel=1e-3) and SIGMAS[0] == pytest.approx(
         0.0292, rel=1e-2
     )
-    picture, told = torch.randn(1, 4, 16, 16), []
+    picture, steps_done = torch.randn(1, 4, 16, 16), []
 
     class Knows(nn.Module):
         """Right for one picture, whatever the prompt; the steps in between lie between two known
@@ -94,9 +94,9 @@ def test_the_sampler_finds_what_a_perfect_denoiser_knows() -> None:
             return (x * (1 + sigma**2).sqrt() - picture) / sigma
 
     rows = torch.zeros(1, 77, 768)
-    drawn = sample(Knows(), rows, rows[0], noise_for([7], 16), 12, 3.0, told.append)  # type: ignore[arg-type]
+    drawn = sample(Knows(), rows, rows[0], noise_for([7], 16), 12, 3.0, steps_done.append)  # type: ignore[arg-type]
     assert torch.allclose(drawn, picture, atol=0.03)
-    assert told == list(range(1, 13))
+    assert steps_done == list(range(1, 13))
 
 
 def test_noise_belongs_to_its_seed() -> None:
