@@ -91,7 +91,8 @@ def table_rows(name: str, reader: CachedEncoder, count: int, kept: int) -> Itera
         began = time.process_time()
         with entry_layer(outputs):
             cell = Cell.of(reader, job)
-            found = [cell.default(job.settings.replace(drift_budget=budget))[0] for budget in BUDGETS]
+            budgeted = [job.settings.replace(drift_budget=budget) for budget in BUDGETS]
+            found = [cell.default(settings)[0] for settings in budgeted]
             swept = {method.name: cell.sweep(method) for method in _others()}
         each = " | ".join(f"**{point.left:.2f}** at {point.drift:.0%}" for point in found)
         yield f"| {name}, {count} | {model} | auto | {each} |"

@@ -17,7 +17,7 @@ import time
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops.engine.rows import Rows
+from speed_erase.speed_ops.engine.rows import Rows, RowSet
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.models.families import ARCHITECTURES
 from speed_erase.speed_ops.solver import solve
@@ -81,8 +81,9 @@ def measure(shapes: list[tuple[int, int, int]], concepts: int) -> tuple[float, i
         rows(concepts, ROWS, width, 2),
         rows(KEPT, 2, width, 3),
     )
+    row_set = RowSet.of(*given, given[2].values[:16].clone())
     began = time.perf_counter()
-    erasure = solve(weights, *given, given[2].values[:16].clone(), EraseSettings.preset("context"))
+    erasure = solve(weights, row_set, EraseSettings.preset("context"))
     seconds = time.perf_counter() - began
     return seconds, sum(edit.up.numel() + edit.down.numel() for edit in erasure.edits.values())
 

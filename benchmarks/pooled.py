@@ -16,7 +16,7 @@ from torch import Tensor
 
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
-from speed_erase.speed_ops.engine.rows import Rows
+from speed_erase.speed_ops.engine.rows import Rows, RowSet
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.models.families import by_name
 from speed_erase.speed_ops.solver import solve
@@ -114,7 +114,7 @@ def solving() -> None:
         sides = Rows(targets, groups, names, context), Rows(anchors, groups, names, context)
         settings = EraseSettings.preset("auto", held_out=0.1)
         spent = cpu_seconds(
-            lambda s=sides, r=retain, e=empty, c=settings: solve(weight, *s, r, e, c)
+            lambda s=sides, r=retain, e=empty, c=settings: solve(weight, RowSet.of(*s, r, e), c)
         )
         print(
             f"label_emb of SDXL, {concepts} concepts, {NAMES} pooled embeddings to keep:"

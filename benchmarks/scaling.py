@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from speed_erase.speed_ops import EraseSettings, solve
+from speed_erase.speed_ops import EraseSettings, RowSet, solve
 
 from .figures import plots
 from .shapes import SHAPES, problem
@@ -22,21 +22,23 @@ def presets(out: Path | None) -> None:
     """100 concepts against 1,734 names by each preset: what a user waits for once all is
     encoded.
     """
-    rows = []
+    results = []
     print("| shapes | preset | edit | certificate | in all |\n|---|---|---|---|---|")
     for family in SHAPES:
         for preset in PRESETS:
             settings = EraseSettings.preset(preset)
             weights, given = problem(family, 100, 1734)
-            solve(one_of_each_size(weights), *given, settings)
-            seconds, erasure = timed(lambda w=weights, g=given, s=settings: solve(w, *g, s))
+            solve(one_of_each_size(weights), RowSet.of(*given), settings)
+            seconds, erasure = timed(
+                lambda w=weights, g=given, s=settings: solve(w, RowSet.of(*g), s)
+            )
             certificate = erasure.certificate.seconds["certificate"]  # type: ignore[attr-defined]
             edit = seconds - certificate
             print(f"| {family} | {preset} | {edit:.2f} s | {certificate:.2f} s | {seconds:.2f} s |")
-            rows.append({"family": family, "preset": preset, "edit": edit})
-            rows[-1] |= {"certificate": certificate, "all": seconds}
+            results.append({"family": family, "preset": preset, "edit": edit})
+            results[-1] |= {"certificate": certificate, "all": seconds}
     if out is not None:
-        save(out, "presets", rows)
+        save(out, "presets", results)
 
 
 def growth(out: Path | None) -> None:
@@ -65,7 +67,7 @@ def exponent(points: list[tuple[int, float]]) -> float:
 
 def _seconds(concepts: int, names: int) -> float:
     weights, rows = problem("sd1", concepts, names)
-    return timed(lambda: solve(weights, *rows, EraseSettings()))[0]
+    return timed(lambda: solve(weights, RowSet.of(*rows), EraseSettings()))[0]
 
 
 def _plot(series: dict[str, list[tuple[int, float]]], path: Path) -> None:

@@ -28,9 +28,10 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops import EraseSettings, solve
+from speed_erase.speed_ops import EraseSettings, RowSet, solve
 from speed_erase.speed_ops.engine import layers as layer_solver
 from speed_erase.speed_ops.engine.closed_form import constraint_rows
+from speed_erase.speed_ops.engine.solver import divided_threads, parallel_layers
 
 from .dense import released, written_well
 from .shapes import SHAPES, Problem, problem
@@ -124,7 +125,7 @@ def _memory_here(family: str, concepts: int, names: int) -> float | None:
     torch.set_grad_enabled(False)
     weights, rows = problem(family, concepts, names)
     with peak_memory() as memory:
-        erasure = solve(weights, *rows, SETTINGS)
+        erasure = solve(weights, RowSet.of(*rows), SETTINGS)
     factors = {
         id(part): part.nbytes for edit in erasure.edits.values() for part in (edit.up, edit.down)
     }
@@ -134,8 +135,8 @@ def _memory_here(family: str, concepts: int, names: int) -> float | None:
 def _bare_seconds(systems: dict[str, list[Tensor]], weights: dict[str, Tensor], side: int) -> float:
     """Seconds of the eigenproblems of all layers, as many at once as the engine solves; scaled
     where only one of each size is there."""
-    ways = max(1, layer_solver.ways_at_once(side))
-    with layer_solver.threads_among(ways), ThreadPoolExecutor(ways) as pool:
+    ways = max(1, parallel_layers(side))
+    with divided_threads(ways), ThreadPoolExecutor(ways) as pool:
         if len(systems) == len(weights):
             every = [system for found in systems.values() for system in found]
             return timed(lambda: list(pool.map(torch.linalg.eigh, every)))[0]
@@ -149,7 +150,7 @@ def _bare_seconds(systems: dict[str, list[Tensor]], weights: dict[str, Tensor], 
 
 
 def _engine_seconds(weights: dict[str, Tensor], rows: Problem) -> tuple[float, float]:
-    seconds, erasure = timed(lambda: solve(weights, *rows, SETTINGS))
+    seconds, erasure = timed(lambda: solve(weights, RowSet.of(*rows), SETTINGS))
     return seconds - erasure.certificate.seconds["certificate"], seconds  # type: ignore[attr-defined]
 
 
@@ -198,7 +199,7 @@ def accuracy(family: str, concepts: int, names: int) -> tuple[float, float, floa
     exact = written_well(
         *wide[:4], constraint_rows(wide[4], SETTINGS.invariants, SETTINGS.seed), SETTINGS, False
     )
-    ours = solve({"layer": weight}, *rows, SETTINGS.replace(dpa=False)).delta("layer")
+    ours = solve({"layer": weight}, RowSet.of(*rows), SETTINGS.replace(dpa=False)).delta("layer")
     single = (weight, *_with_constraints(rows))
     first, second = (way(*single, SETTINGS, False).double() for way in (released, written_well))
     return tuple(float((delta - exact).norm() / exact.norm()) for delta in (first, second, ours))  # type: ignore[return-value]
@@ -221,7 +222,7 @@ def eigenproblems(weights: dict[str, Tensor], rows: Problem) -> list[Tensor]:
         mock.patch.object(layer_solver, "span_of_moment", recording(layer_solver.span_of_moment)),
         mock.patch.object(layer_solver, "span_of_gram", recording(layer_solver.span_of_gram)),
     ):
-        solve(weights, *rows, SETTINGS)
+        solve(weights, RowSet.of(*rows), SETTINGS)
     return systems
 
 

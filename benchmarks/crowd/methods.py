@@ -15,10 +15,11 @@ from torch import Tensor
 
 from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate.certificate import Certificate
-from speed_erase.speed_ops.embed import Gathered, gather
+from speed_erase.speed_ops.embed import embed
 from speed_erase.speed_ops.engine.edits import apply_edits
-from speed_erase.speed_ops.engine.rows import Rows, join
+from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
 from speed_erase.speed_ops.engine.settings import BUDGETS
+from speed_erase.speed_ops.inputs import TOKENS
 
 from ..frontier.cells import Cell, compressed
 from .tasks import Task, settings_for
@@ -78,35 +79,26 @@ class TaskRows:
             self._task.job(settings_for(**self._effort)),
             self._task.job(EraseSettings.preset("few")),
         )
-        return Cell(*(gather(self._encoder, self._weights, job) for job in jobs))
+        return Cell(*(embed(job, self._weights, self._encoder)[0][TOKENS] for job in jobs))
 
     def edit(self, method: Method) -> Edited:
         """The weights as a method leaves them."""
-        begin = time.monotonic()
         if method.group == "untouched":
             return Edited(dict(self._weights), None, 0.0)
         cell = self.cell
-        side: Gathered = cell.bare if method.bare else cell.rows
         begin = time.monotonic()
         if method.settings is None:
+            side = cell.bare if method.bare else cell.rows
             edited = orthogonal(self._weights, side, **self._oce(method.times))
             return Edited(edited, None, time.monotonic() - begin)
-        settings = method.settings
-        judges: dict[str, Any] = dict(
-            cell.rows.judges([concept.kind for concept in self._task.concepts])
-        )
-        if method.group == "ours":
-            retain = side.retain
-        else:
-            judges |= {"trial": None, "witnesses": None}
-            retain = cell.kept(not method.bare)
+        settings, rows = method.settings, cell.rows
+        if method.group != "ours":
+            rows = cell.rows_for(not method.bare)
             if settings.method in ("uce", "rece"):
-                retain = with_empty(retain, side.invariants)
+                rows = replace(rows, retain=with_empty(rows.retain, rows.invariants))
             if not method.bare:
-                settings = compressed(settings, len(side.targets.names))
-        erasure = solve(
-            self._weights, side.targets, side.anchors, retain, side.invariants, settings, **judges
-        )
+                settings = compressed(settings, len(rows.targets.names))
+        erasure = solve(self._weights, rows, settings)
         seconds = sum(
             took for part, took in erasure.certificate.seconds.items() if part != "certificate"
         )
@@ -128,7 +120,7 @@ def with_empty(retain: Rows, invariants: Tensor) -> Rows:
 
 def orthogonal(
     weights: Mapping[str, Tensor],
-    rows: Gathered,
+    rows: RowSet,
     erase: float,
     keep: float,
     broad: float,

@@ -106,8 +106,8 @@ class Runner:
         for task in tasks:
             rows = TaskRows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
             chosen = []
-            for pays in (auto.PAYS, -math.inf):
-                with patch.object(auto, "PAYS", pays):
+            for pays in (auto.MIN_KNEE_SLOPE, -math.inf):
+                with patch.object(auto, "MIN_KNEE_SLOPE", pays):
                     certificate = rows.edit(METHODS[DEFAULT]).certificate
                 if certificate is None or certificate.curve is None:
                     raise AssertionError("the default draws a curve")

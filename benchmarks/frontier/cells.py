@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from speed_erase.speed_ops import EraseSettings, solve
-from speed_erase.speed_ops.certificate import samples
-from speed_erase.speed_ops.embed import Gathered, gather
-from speed_erase.speed_ops.engine.auto import FIRMER, RANK_BUDGET
+from speed_erase.speed_ops.certificate import measure
+from speed_erase.speed_ops.embed import embed
+from speed_erase.speed_ops.engine.auto import RANK_BUDGET, SECOND_SOFTNESS_RATIO
 from speed_erase.speed_ops.engine.draws import generator, permutation
 from speed_erase.speed_ops.engine.edits import LayerEdit
-from speed_erase.speed_ops.engine.rows import Rows, join
+from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
+from speed_erase.speed_ops.inputs import TOKENS
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.retain_set import builtin_retain, retain_from_names
@@ -66,7 +67,8 @@ def methods() -> Iterator[Method]:
     weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
     soft = EraseSettings.preset("auto").replace(preset_name="context", overshoot=1.0)
     yield Method("soft prior (ours)", True, soft, "lam", ())  # along its own curve
-    yield Method("firmer prior (ours)", True, soft.replace(softness=FIRMER * soft.softness), "lam", ())
+    firm = soft.replace(softness=SECOND_SOFTNESS_RATIO * soft.softness)
+    yield Method("firmer prior (ours)", True, firm, "lam", ())
     for ours in (True, False):
         preset = EraseSettings.preset
         yield Method("SPEED few", ours, preset("few"), "threshold", thresholds)
@@ -110,33 +112,28 @@ def job_for(count: int, kept: int = NAMES, effort: str = "normal", **changes: An
 class Cell:
     """The rows of one cell."""
 
-    rows: Gathered
-    bare: Gathered
+    rows: RowSet
+    bare: RowSet
 
     @classmethod
     def of(cls, encoder: Any, job: Job) -> Cell:
         weights = layers(encoder.width if hasattr(encoder, "width") else encoder.encoder.width)
         bare = Job.of(job.concepts, job.retain, EraseSettings.preset("few"))
-        return cls(gather(encoder, weights, job), gather(encoder, weights, bare))
+        return cls(*(embed(part, weights, encoder)[0][TOKENS] for part in (job, bare)))
 
     def default(self, settings: EraseSettings) -> tuple[Point, Any]:
         """What `auto` chooses, and its certificate."""
-        rows = self.rows
-        given = (rows.targets, rows.anchors, rows.retain, rows.invariants, settings)
-        return self._measured(given, told=True, witnesses=rows.witnesses, trial=rows.trial)
+        return self._measured(self.rows, settings, told=True)
 
     def _along(self, settings: EraseSettings) -> tuple[float, ...]:
         """Where the curve of a soft prior has its points."""
-        rows = self.rows
-        settings = compressed(settings, len(rows.targets.names))
-        given = (rows.targets, rows.anchors, rows.retain, rows.invariants, settings)
-        _, certificate = self._measured(given, witnesses=rows.witnesses, trial=rows.trial)
+        settings = compressed(settings, len(self.rows.targets.names))
+        _, certificate = self._measured(self.rows, settings)
         return tuple(point.lam for point in certificate.curve.points[2:])
 
     def sweep(self, method: Method) -> list[Point]:
         """A method along its knob, with the rows it gets."""
-        side = self.rows if method.ours else self.bare
-        retain = self.kept(method.ours)
+        side = self.rows_for(method.ours)
         values = method.values or self._along(method.settings)
         found = []
         for value in values:
@@ -144,14 +141,26 @@ class Cell:
             if method.ours:
                 settings = compressed(settings, len(side.targets.names))
             try:
-                point, _ = self._measured(
-                    (side.targets, side.anchors, retain, side.invariants, settings)
-                )
+                point, _ = self._measured(side, settings)
             except Exception as fault:  # an edit that is refused is a point that is not there
                 print(f"    {method.name} at {value:g}: {fault}", flush=True)
                 continue
             found.append(replace(point, at=value))
         return found
+
+    def rows_for(self, ours: bool) -> RowSet:
+        """Rows of a method that chooses nothing: our rows or the bare ones, judged by ours."""
+        rows = self.rows
+        side = rows if ours else self.bare
+        return replace(
+            side,
+            retain=self.kept(ours),
+            probes=rows.probes,
+            held_out=rows.held_out,
+            kinds=rows.kinds,
+            trial=None,
+            witnesses=None,
+        )
 
     def kept(self, ours: bool) -> Rows:
         """The names the edit may know: ours sets its witnesses aside, the others have them too."""
@@ -165,11 +174,12 @@ class Cell:
         known = self.bare.retain
         return known.take_concepts([i for i, name in enumerate(known.names) if name not in aside])
 
-    def _measured(self, given: Any, told: bool = False, **judges: Any) -> tuple[Point, Any]:
-        rows = self.rows
-        weights = layers(rows.targets.width)
+    def _measured(
+        self, rows: RowSet, settings: EraseSettings, told: bool = False
+    ) -> tuple[Point, Any]:
+        weights = layers(rows.width)
         with every_row():
-            erasure = solve(weights, *given, probes=rows.probes, held_out=rows.held_out, **judges)
+            erasure = solve(weights, rows, settings)
         certificate = erasure.certificate
         seconds = sum(took for part, took in certificate.seconds.items() if part != "certificate")
         left, to_go = (
@@ -182,6 +192,7 @@ class Cell:
             for part in certificate.drift
             if (part.group, part.where) == ("held_out", "context")
         )
+        assert rows.held_out is not None
         share = names_told_apart(weights, erasure.edits, rows.held_out) if told else None
         return Point(left, drift, seconds, erasure.settings.lam, to_go, share), certificate
 
@@ -220,7 +231,7 @@ def every_row() -> Any:
     """Lets the certificate measure every row instead of a sample: methods are told apart by
     hundredths here.
     """
-    return patch.multiple(samples, MEASURED_ROWS=10**9, ROWS_OF_A_NAME=10**9)
+    return patch.multiple(measure, MEASURED_ROWS=10**9, MAX_NAME_ROWS=10**9)
 
 
 def least_left(points: list[Point], drift: float) -> float:

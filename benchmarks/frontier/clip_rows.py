@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from speed_erase.speed_ops import EraseSettings, Rows, solve
-from speed_erase.speed_ops.certificate.measure import left_of
+from speed_erase.speed_ops import EraseSettings, Rows, RowSet, solve
+from speed_erase.speed_ops.certificate.measure import residuals
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position, Stream, TokenSpan
 
 from ..storage import load_tensors
@@ -68,7 +68,8 @@ def _measured(rows: dict[str, Tensor], positions: Sequence[int]) -> tuple[float,
     retain = Rows(kept, groups, KEPT, (True,) * len(groups))
     settings = EraseSettings.preset("auto").replace(preset_name="context", lam=0.05, overshoot=1.0)
     weights = layers(768)
-    edits = solve(weights, target, anchor, retain, rows["null_prompt"], settings)
+    given = RowSet.of(target, anchor, retain, rows["null_prompt"])
+    edits = solve(weights, given, settings)
     near = [row for row in NEAR if row not in used]
     padding = [row for row in range(NEAR.stop, 77) if row not in used]
     others = [row for row in range(1, 77) if row not in used]
@@ -82,7 +83,7 @@ def _measured(rows: dict[str, Tensor], positions: Sequence[int]) -> tuple[float,
         for part in (near, padding):
             wanted = -direction[part] @ wide.T
             missing = moved((dog + direction)[part]) - wanted
-            remains, _ = left_of(wanted, missing)
+            remains, _ = residuals(wanted, missing)
             lefts.append((remains.sum() / wanted.square().sum()).sqrt())
         own = torch.cat([rows[f"mean_prompt_{name}"][others] for name in KEPT])
         drifts.append(moved(own).norm() / (own @ wide.T).norm())

@@ -332,13 +332,13 @@ def test_what_the_knee_changes_is_told(folder: Path, monkeypatch: pytest.MonkeyP
         Crowd(folder, CrowdText(folder, fake_encoder())), 6, said.append, effort="quick"
     )
     for pays in (-math.inf, math.inf):
-        monkeypatch.setattr(auto, "PAYS", pays)
+        monkeypatch.setattr(auto, "MIN_KNEE_SLOPE", pays)
         runner.choices([TASKS["painters1"]])
     free, strict = said
     chosen = free.removeprefix("painters1").removesuffix("; the same").strip()
     assert free.endswith("; the same") and strict.endswith(f"; without the knee {chosen}")
     assert (
         float(strict.split("drift ")[1].split(",")[0])
-        <= auto.UNASKED
+        <= auto.FREE_DRIFT
         < float(chosen.split()[1].rstrip(","))
     )
