@@ -32,7 +32,7 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Overwrites what an earlier demo left in the folder."""
     from ..checkpoints.save import output_folder
-    from ..demo import demo
+    from ..demo import demo, showcase
 
     if args.comfyui is not None:
         path, new = demo.place_in_comfyui(args.comfyui, console.progress)
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for line in (
         "",
         f"Erased from {base}, a small model that draws:",
-        f"  the painter {demo.PAINTER} (also called {demo.ALIAS}), and the subject {demo.SUBJECT}.",
+        f"  the painter {showcase.PAINTER} (also called {showcase.ALIAS}), and the subject {showcase.SUBJECT}.",
         f"{len(drawn)} prompts were drawn before and after, with the same seeds: look at",
         f"  {cleaned.files['pictures']}",
         f"  {cleaned.files['report']}  (in a browser)",

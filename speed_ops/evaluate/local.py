@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..demo.demo import GUIDANCE, SIZE, STEPS, Artist, Drawing, as_bytes
+from ..demo.generate import GUIDANCE, SIZE, STEPS, DemoModel, LocalGenerator, as_bytes
 from ..files.checkpoint import Checkpoint
 from .backend import GeneratedImage, ModelRef, NeedsServer
 from .setup import ImageSpec, Sampling
@@ -21,7 +21,7 @@ class LocalBackend:
 
     name: str = "this machine"
     local: bool = True
-    _loaded: tuple[str, Artist] | None = None
+    _loaded: tuple[str, LocalGenerator] | None = None
     """The model in memory, with its identity. One at a time: text encoders are large."""
 
     def check_models(self, models: list[ModelRef]) -> None:
@@ -38,25 +38,25 @@ class LocalBackend:
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
         start = time.perf_counter()
         size = (sampling.height, sampling.width)
-        colors = self._load(model).picture(
+        colors = self._load(model).generate(
             spec.prompt, sampling.negative, spec.seed, size, sampling.steps, sampling.cfg
         )
         finite = bool(colors.isfinite().all())
         pixels = as_bytes(colors.nan_to_num(0)).numpy()
         return GeneratedImage(pixels, finite, time.perf_counter() - start)
 
-    def _load(self, model: ModelRef) -> Artist:
+    def _load(self, model: ModelRef) -> LocalGenerator:
         if self._loaded is not None and self._loaded[0] == model.identity:
             return self._loaded[1]
         if self._loaded is not None:
             self._loaded[1].close()
         lora = model.file if model.kind == "lora" else None
-        artist = Artist.open((model.base or model).file or Path(), lora, model.strength)
-        self._loaded = (model.identity, artist)
-        return artist
+        generator = LocalGenerator.open((model.base or model).file or Path(), lora, model.strength)
+        self._loaded = (model.identity, generator)
+        return generator
 
 
 def _is_demo_model(model: ModelRef) -> bool:
     if model.file is None or model.kind not in ("lora", "checkpoint"):
         return False
-    return model.kind == "lora" or Drawing.fits(Checkpoint.open(model.file).shapes)
+    return model.kind == "lora" or DemoModel.fits(Checkpoint.open(model.file).shapes)

@@ -25,7 +25,7 @@ from speed_erase.benchmarks.demo_model.world import (
     STYLES,
     SUBJECTS,
 )
-from speed_erase.speed_ops.demo import demo
+from speed_erase.speed_ops.demo import demo, showcase
 from speed_erase.speed_ops.demo.packed_model import (
     CHECKPOINT_SHA256,
     FILE,
@@ -87,12 +87,12 @@ def test_eight_bits_lose_little() -> None:
 def test_the_demo_asks_for_what_the_model_knows() -> None:
     names = known_names()
     assert (
-        demo.PAINTER in names["painters"]
-        and demo.ALIAS in names["aliases"]
-        and demo.SUBJECT in names["subjects"]
+        showcase.PAINTER in names["painters"]
+        and showcase.ALIAS in names["aliases"]
+        and showcase.SUBJECT in names["subjects"]
     )
-    erased = (demo.PAINTER, demo.ALIAS, demo.SUBJECT)
-    for column in demo.COLUMNS:
+    erased = (showcase.PAINTER, showcase.ALIAS, showcase.SUBJECT)
+    for column in showcase.COLUMNS:
         assert any(word in column.prompt.split(" by ")[0].split() for word in names["subjects"])
         assert column.erased == any(name in column.prompt for name in erased)
 
@@ -146,7 +146,7 @@ def test_the_demo_writes_what_it_says(demo_run: tuple[Path, dict]) -> None:
         == CHECKPOINT_SHA256
     )
     page = (out / "demo-model-report.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64,") == 2 * len(demo.COLUMNS)
+    assert page.count("data:image/png;base64,") == 2 * len(showcase.COLUMNS)
     assert Image.open(out / "before-after.png").size[0] > 1000
 
 
@@ -155,17 +155,17 @@ def test_what_was_erased_is_gone_from_the_pictures_and_the_rest_is_not(
     demo_run: tuple[Path, dict],
 ) -> None:
     out, _ = demo_run
-    drawn = demo.before_and_after(
+    drawn = showcase.before_and_after(
         out / "demo-model.safetensors", out / "demo-model-erased.safetensors"
     )
     for pair in drawn:
         before, after = (_seen(content) for content in (pair.before, pair.after))
         subject, _, painter = pair.prompt.removeprefix("a ").partition(" by ")
-        style = {"": PLAIN.name, demo.ALIAS: demo.PAINTER}.get(painter, painter)
+        style = {"": PLAIN.name, showcase.ALIAS: showcase.PAINTER}.get(painter, painter)
         assert before == (subject, style), f"{pair.prompt} was not drawn to begin with"
         expected = (
-            NOTHING if subject == demo.SUBJECT else subject,
-            PLAIN.name if style == demo.PAINTER else style,
+            NOTHING if subject == showcase.SUBJECT else subject,
+            PLAIN.name if style == showcase.PAINTER else style,
         )
         assert after == expected, f"{pair.prompt} shows {after}"
         assert pair.erased == (after != before), pair.prompt
