@@ -51,7 +51,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for line in (
         "",
         f"Erased from {base}, a small model that draws:",
-        f"  the painter {showcase.PAINTER} (also called {showcase.ALIAS}), and the subject {showcase.SUBJECT}.",
+        f"  the painter {showcase.PAINTER} (also called {showcase.ALIAS}), and the subject"
+        f" {showcase.SUBJECT}.",
         f"{len(drawn)} prompts were drawn before and after, with the same seeds: look at",
         f"  {cleaned.files['pictures']}",
         f"  {cleaned.files['report']}  (in a browser)",

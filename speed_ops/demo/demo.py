@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ..checkpoints.erase_file import clean_file
 from ..checkpoints.output_files import PRODUCTS, OutputFiles
+from ..checkpoints.save import CleanedFile
 from ..checkpoints.source import TextSetup
-from ..erasure import Erasure
 from ..errors import FileError
 from ..files.atomic import write_bytes
 from ..files.checkpoint import Checkpoint, file_hash
@@ -27,18 +27,19 @@ IN_COMFYUI = "speed_demo.safetensors"
 
 def run_demo(
     folder: Path, *, note: Callable[[str], None], progress: Progress | None = None
-) -> tuple[Erasure, list[Drawn]]:
+) -> tuple[CleanedFile, list[Drawn]]:
     """Writes the model, the same without the two concepts, a report and the images into a
     folder.
     """
     model = write_checkpoint(folder / MODEL, force=True, progress=progress)
     outputs = OutputFiles(folder, PRODUCTS, name=Path(MODEL).stem, force=True)
-    erasure = clean_file(model, demo_job(), TextSetup(), outputs, note=note, progress=progress)
-    images = before_and_after(model, erasure.files["checkpoint"], progress)
-    page = report_page(erasure, Checkpoint.open(model), drawn=images)
-    write_bytes(erasure.files["report"], page.encode("utf-8"), force=True)
+    cleaned = clean_file(model, demo_job(), TextSetup(), outputs, note=note, progress=progress)
+    images = before_and_after(model, cleaned.files["checkpoint"], progress)
+    names = {product: path.name for product, path in cleaned.files.items()}
+    page = report_page(cleaned.erasure, model.name, Checkpoint.open(model).size, names, images)
+    write_bytes(cleaned.files["report"], page.encode("utf-8"), force=True)
     write_bytes(folder / PICTURES, sheet(images), force=True)
-    return replace(erasure, files={**erasure.files, "pictures": folder / PICTURES}), images
+    return replace(cleaned, files={**cleaned.files, "pictures": folder / PICTURES}), images
 
 
 def place_in_comfyui(folder: Path, progress: Progress | None = None) -> tuple[Path, bool]:
