@@ -27,7 +27,6 @@ from .wiring import Wired, wire
 
 if TYPE_CHECKING:
     from ..speed_ops.engine.rows import Rows
-    from ..speed_ops.model import EditableModel
 
 _RECENT = 4
 _recent: OrderedDict[str, Erasure] = OrderedDict()
@@ -63,7 +62,7 @@ def run_erase(
     recipe.check_size()
     with wire(model, clip, job.settings, job.concepts, hidden) as wired:
         held = held_rows(model, job.concepts, wired.reader, wired.model, wired.progress)
-        base = _base_hash(wired.model, job)
+        base = _base_hash(wired, job)
         erasure, is_recent = _erase_once(wired, job, held, base)
         erasure = at_strength(erasure, strength, wired.model, wired.progress)
     notes = [*erasure.notes, *notes_on(model, held.get(TOKENS))]
@@ -122,8 +121,9 @@ def _erase_once(
     return _recent[key], False
 
 
-def _base_hash(model: EditableModel, job: Job) -> str:
+def _base_hash(wired: Wired, job: Job) -> str:
     """Hash of all weights that the edit depends on."""
+    model = wired.model
     keys = [layer.canonical for layer in model.layers if job.settings.edits_input(layer.text_input)]
     layers = tensors_hash((key, model.stored[key]) for key in keys)
     if model.push is None:
