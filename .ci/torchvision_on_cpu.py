@@ -16,7 +16,7 @@ import sys
 
 
 class DeclareOperators:
-    """Stands first in line for imports; when torchvision's turn comes, declares its operators and leaves."""
+    """Comes first in the import order; declares torchvision's operators when it is imported."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torchvision":
@@ -26,7 +26,8 @@ class DeclareOperators:
 
         DeclareOperators.library = library = torch.library.Library("torchvision", "FRAGMENT")
         boxes = "Tensor dets, Tensor scores, float iou_threshold"
-        align = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
+        align = "Tensor input, Tensor rois, float spatial_scale"
+        align += ", SymInt pooled_height, SymInt pooled_width"
         for schema in (
             f"nms({boxes}) -> Tensor",
             f"qnms({boxes}) -> Tensor",

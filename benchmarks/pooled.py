@@ -83,7 +83,10 @@ def encoding() -> None:
     family = by_name("sdxl-refiner")
     assert family.second_input is not None
     encoder = ClipTextEncoder(
-        RandomClipG(), family.encoders, ClipTokenizer.from_package(), pooled=family.second_input.encoders
+        RandomClipG(),
+        family.encoders,
+        ClipTokenizer.from_package(),
+        pooled=family.second_input.encoders,
     )
     prompts = [f"a painting of number {number}" for number in range(PROMPTS)]
     encoder.encode(prompts[:1], [77])

@@ -76,6 +76,7 @@ def embed(
             endangered = ranking.endangered(job.settings.filter_scale)
             if job.plan.names:
                 endangered = ranking.order[: job.plan.names]
+            endangered = endangered[: job.settings.context_names]
         rows = names.add_to(rows, endangered)
     report = TextReport(
         dropped=dropped,

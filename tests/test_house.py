@@ -1,4 +1,4 @@
-"""The house: imports go one way, rooms keep to themselves, and only hosts speak of flags and nodes."""
+"""The house: imports go one way, rooms keep to themselves, only hosts name flags and nodes."""
 
 from __future__ import annotations
 
@@ -191,9 +191,9 @@ def sentences(path: Path) -> Iterator[tuple[str, int]]:
     tree = parsed(path)
     documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in documentation:
-                yield node.value, node.lineno
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in documentation:
+            yield node.value, node.lineno
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if room(path) != "cli"], ids=relative)

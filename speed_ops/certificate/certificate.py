@@ -38,7 +38,7 @@ class Bars:
     """
 
 
-# From pictures of two models that draw (docs/proof). In the tidy world, 308 erasures, painters were
+# From images of two small models (docs/proof). In the tidy world, 308 erasures, painters were
 # in no picture up to 0.48 and in half of them from 0.53; the subject was gone up to 0.25 and in
 # half of its pictures from 0.32; the implied idea was gone up to 0.59. In the crowded world, on a
 # real text encoder, painters were gone up to 0.57, subjects were in a fifth of their pictures at
@@ -143,8 +143,8 @@ class Certificate:
     curve: Curve | None = None
     """The trade-off, and the point on it that the edit is; at strength 1."""
     other_inputs: dict[str, Certificate] = field(default_factory=dict)
-    """{text input: the same for it}, for inputs other than the prompt's rows that were edited. There
-    `sot_drift` is that of the empty prompt."""
+    """{text input: the same for it}, for edited inputs other than the prompt's rows. `sot_drift` is
+    that of the empty prompt there."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for `json.dumps`."""

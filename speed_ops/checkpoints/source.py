@@ -311,9 +311,7 @@ class TextSetup:
         )
 
     def _with_second(self, rows: TextEncoder, files: EncoderFiles) -> TextEncoder:
-        """An encoder of rows with those that the model reads only for its second text input, where they
-        were found.
-        """
+        """An encoder of rows, joined with those for the second text input alone, if found."""
         if not files.second:
             return rows
         words = clip_tokenizer(self.tokenizer, files.holders)

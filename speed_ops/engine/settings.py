@@ -121,6 +121,13 @@ class EraseSettings:
     rows_per_concept: int = _setting(
         8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024
     )
+    context_names: int = _setting(
+        10**6,
+        "At most this many kept names are also protected inside prompts, the most endangered"
+        " first.",
+        0,
+        10**6,
+    )
     held_out: float = _setting(
         0.0,
         "Share of the kept names to leave out of the edit, to judge it by.",
@@ -320,9 +327,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "implicit": {"threshold": 1e-1, "lam": 0.7, "mu": 0.5},
 }
 
-# Without IPF and DPA: on the living model the filter let kept prompts drift by a quarter more and
-# the draws changed nothing (docs/proof/tidy, the curves `ipf` and `augmentations`). Where IPF is on
-# it works by concept: by row they drifted no less.
+# Without IPF and DPA: in images of the demo model the filter let kept prompts drift by a quarter
+# more, and the draws changed nothing (docs/proof).
 PRESETS["context"] = {
     "rows": "context",
     "threshold": 1e-2,

@@ -27,7 +27,8 @@ for n in range(blocks):
         base = f"transformer.resblocks.{{n}}.{{part}}"
         shapes |= {{base + "weight": shape, base + "bias": shape[:1]}}
     for norm in ("ln_1", "ln_2"):
-        shapes |= {{f"transformer.resblocks.{{n}}.{{norm}}.{{leaf}}": (w,) for leaf in ("weight", "bias")}}
+        base = f"transformer.resblocks.{{n}}.{{norm}}."
+        shapes |= {{base + "weight": (w,), base + "bias": (w,)}}
 
 class Weights:
     '''A file whose tensors come into being when they are read.'''

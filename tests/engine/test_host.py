@@ -138,7 +138,9 @@ import sys, importlib.util
 for name in {blocked!r}:
     sys.modules[name] = None
 root = {root!r}
-spec = importlib.util.spec_from_file_location("speed_erase", root + "/__init__.py", submodule_search_locations=[root])
+spec = importlib.util.spec_from_file_location(
+    "speed_erase", root + "/__init__.py", submodule_search_locations=[root]
+)
 sys.modules["speed_erase"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["speed_erase"])
 for name in {modules!r}:

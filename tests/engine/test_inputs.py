@@ -173,9 +173,8 @@ def test_settings_that_contradict_each_other():
 
 def test_presets_carry_the_papers_values():
     few, multi, implicit = (EraseSettings.preset(name) for name in ("few", "multi", "implicit"))
-    assert (few.threshold, few.lam, few.mu, few.ipf, few.dpa, few.augmentations, few.augment_rank) == (
-        0.1, 1.0, 0.0, True, True, 10, 1,
-    )  # fmt: skip
+    assert (few.threshold, few.lam, few.mu) == (0.1, 1.0, 0.0)
+    assert (few.ipf, few.dpa, few.augmentations, few.augment_rank) == (True, True, 10, 1)
     assert (multi.threshold, multi.lam, multi.ipf, multi.dpa) == (1e-4, 0.05, False, True)
     assert (implicit.threshold, implicit.lam, implicit.mu) == (0.1, 0.7, 0.5)
     assert all(preset.layers == "V" and preset.rows == "bare" for preset in (few, multi, implicit))

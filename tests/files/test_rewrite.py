@@ -156,7 +156,8 @@ from speed_erase.speed_ops.files.rewrite import write_edited
 
 def copy(name):
     source = Checkpoint.open({folder!r} + f"/{{name}}.safetensors")
-    write_edited(source, {folder!r} + f"/{{name}}-copy.safetensors", {{"edited": lambda stored: stored + 1}})
+    target = {folder!r} + f"/{{name}}-copy.safetensors"
+    write_edited(source, target, {{"edited": lambda stored: stored + 1}})
 
 copy("tiny")  # loads code and starts threads, which is not the copying's own
 before = peak()
@@ -199,7 +200,8 @@ print("ready", flush=True)
 number = 0
 while True:
     number += 1
-    write_edited(source, {target!r}, {{"edited": lambda stored: stored + number}}, {{"n": str(number)}}, force=True)
+    edits = {{"edited": lambda stored: stored + number}}
+    write_edited(source, {target!r}, edits, {{"n": str(number)}}, force=True)
 """
 
 
