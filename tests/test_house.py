@@ -213,6 +213,27 @@ def test_flags_and_nodes_are_found_where_they_are():
     assert any(FLAG.search(text) for text in flags) and any(NODE.search(text) for text in nodes)
 
 
+CONVENTIONS = {"add_to", "run", "describe"}
+"""Names that every command, or every node that describes something, has."""
+
+
+def test_no_public_name_has_two_meanings():
+    homes: dict[str, set[str]] = {}
+    for path in (*MODULES, *python_files("nodes")):
+        for node in parsed(path).body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                homes.setdefault(node.name, set()).add(relative(path))
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                if not node.targets[0].id.isupper():
+                    homes.setdefault(node.targets[0].id, set()).add(relative(path))
+    double = {
+        name: paths
+        for name, paths in homes.items()
+        if len(paths) > 1 and not name.startswith("_") and name not in CONVENTIONS
+    }
+    assert not double
+
+
 def test_one_file_per_node():
     for path in (ROOT / "nodes").glob("*.py"):
         classes = [
@@ -221,7 +242,8 @@ def test_one_file_per_node():
             if isinstance(node, ast.ClassDef)
             and any(ast.unparse(base).endswith("ComfyNode") for base in node.bases)
         ]
-        names = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in classes}
+        words = [re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in classes]
+        names = {name.removesuffix("_node") for name in words}
         assert len(classes) <= 1 and names <= {path.stem}, path.name
 
 

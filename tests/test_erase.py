@@ -1,0 +1,57 @@
+"""One erasure does its work once."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import mini
+import pytest
+
+from speed_erase.speed_ops.certificate.certificate import ConceptResult
+from speed_erase.speed_ops.cli import main
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "sd1.safetensors"
+    mini.write_model(path, "sd1")
+    return path
+
+
+def calls(command: list[str]) -> Counter[str]:
+    """How often each of our functions runs during a command."""
+    profile = cProfile.Profile()
+    assert profile.runcall(main, command) == 0
+    counts: Counter[str] = Counter()
+    for (file, _, name), (primitive, *_) in pstats.Stats(profile).stats.items():
+        if "speed_ops" in file:
+            counts[name] += primitive
+    return counts
+
+
+@pytest.mark.parametrize("strength", ["1", "0.5"])
+def test_nothing_is_computed_twice(model: Path, tmp_path: Path, strength: str) -> None:
+    counts = calls(
+        ["erase", str(model), "--concepts", "Van Gogh -> art", "--retain", "artists"]
+        + ["--retain-limit", "30", "--effort", "quick", "--strength", strength]
+        + ["--out", str(tmp_path), "--quiet"]
+    )
+    assert [counts[name] for name in ("embed", "prepare", "recipe_of", "gather_encoders")] == [
+        1
+    ] * 4
+    assert counts["parse_retain"] <= 2, "the list that was asked for, and the captions"
+    assert counts["fold"] < 10_000 and counts["same_name_key"] < 5_000
+
+
+def test_nothing_left_is_less_than_something_left() -> None:
+    """0.0 in unseen prompts is a measurement, not a missing one."""
+    gone = ConceptResult("gone", "erased", 0.9, 0.9, 0.0, 0.0, 0.0)
+    there = ConceptResult("there", "stands", 0.1, 0.1, 0.5, 0.5, 0.0)
+    unproven = replace(there, name="unproven", probe_median=None)
+    assert [concept.left for concept in (gone, there, unproven)] == [0.0, 0.5, 0.1]
