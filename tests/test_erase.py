@@ -37,14 +37,11 @@ def calls(command: list[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("strength", ["1", "0.5"])
 def test_nothing_is_computed_twice(model: Path, tmp_path: Path, strength: str) -> None:
-    counts = calls(
-        ["erase", str(model), "--concepts", "Van Gogh -> art", "--retain", "artists"]
-        + ["--retain-limit", "30", "--effort", "quick", "--strength", strength]
-        + ["--out", str(tmp_path), "--quiet"]
-    )
-    assert [counts[name] for name in ("embed", "prepare", "recipe_of", "gather_encoders")] == [
-        1
-    ] * 4
+    flags = "--retain artists --retain-limit 30 --effort quick --quiet --strength".split()
+    command = ["erase", str(model), "--concepts", "Van Gogh -> art", *flags, strength]
+    counts = calls([*command, "--out", str(tmp_path)])
+    for name in ("embed", "prepare", "recipe_of", "gather_encoders"):
+        assert counts[name] == 1, name
     assert counts["parse_retain"] <= 2, "the list that was asked for, and the captions"
     assert counts["fold"] < 10_000 and counts["same_name_key"] < 5_000
 

@@ -221,11 +221,13 @@ def test_no_public_name_has_two_meanings():
     homes: dict[str, set[str]] = {}
     for path in (*MODULES, *python_files("nodes")):
         for node in parsed(path).body:
+            name = ""
             if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                homes.setdefault(node.name, set()).add(relative(path))
+                name = node.name
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                if not node.targets[0].id.isupper():
-                    homes.setdefault(node.targets[0].id, set()).add(relative(path))
+                name = node.targets[0].id
+            if name and not name.isupper():  # constants belong to their module
+                homes.setdefault(name, set()).add(relative(path))
     double = {
         name: paths
         for name, paths in homes.items()
