@@ -64,9 +64,10 @@ def erase(
             if name == TOKENS:
                 raise
             notes.append(NO_ROOM.format(name=name))
+    widths = {layer.canonical: layer.shape[1] for layer in model.layers}
     erasure = Erasure(
         edits={
-            key: padded(edit.to("cpu"), model.stored[key].shape[1])
+            key: padded(edit.to("cpu"), widths[key])
             for solved in erasures.values()
             for key, edit in solved.edits.items()
         },

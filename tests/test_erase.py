@@ -37,7 +37,16 @@ def calls(command: list[str]) -> Counter[str]:
 
 @pytest.mark.parametrize("strength", ["1", "0.5"])
 def test_nothing_is_computed_twice(model: Path, tmp_path: Path, strength: str) -> None:
-    flags = "--retain artists --retain-limit 30 --effort quick --quiet --strength".split()
+    flags = [
+        "--retain",
+        "artists",
+        "--retain-limit",
+        "30",
+        "--effort",
+        "quick",
+        "--quiet",
+        "--strength",
+    ]
     command = ["erase", str(model), "--concepts", "Van Gogh -> art", *flags, strength]
     counts = calls([*command, "--out", str(tmp_path)])
     for name in ("embed", "prepare", "recipe_of", "gather_encoders"):
