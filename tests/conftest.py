@@ -14,6 +14,11 @@ from pathlib import Path
 
 import pytest
 from browser import NO_FRONT_END, find_browser
+from hypothesis import HealthCheck, settings
+
+# A busy machine is not a defect: timing is measured in benchmarks/.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
 

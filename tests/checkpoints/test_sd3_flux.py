@@ -173,7 +173,7 @@ def test_an_encoder_for_pooled_text_may_be_missing(
         str(tmp_path),
     ]
     assert main([*arguments, *given(home, "t5")]) == 0
-    assert "The pooled path stays unedited, because no CLIP-L was found" in capsys.readouterr().err
+    assert "Pooled path stays unedited, because no CLIP-L was found" in capsys.readouterr().err
     assert main([*arguments, *given(home, "t5", "clip_l"), "--no-pooled", "--force"]) == 0
     assert "pooled path" not in capsys.readouterr().err
     assert torch.equal(
@@ -432,7 +432,7 @@ def test_what_is_missing_and_what_takes_long_is_said(
     ]
     assert main([*base, *given(home, "clip_l"), "--out", str(tmp_path / "a")]) == 0
     said = capsys.readouterr().err
-    assert "No CLIP-G and no T5-XXL were found (give them with --text-encoder PATH)" in said
+    assert "CLIP-G" in said and "T5-XXL" in said and "--text-encoder PATH" in said
     assert "at full length" not in said
     monkeypatch.setattr("speed_erase.speed_ops.checkpoints.erase_file.MANY_TEXTS", 5)
     base[1] = str(home / "flux-dev.safetensors")
