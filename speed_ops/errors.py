@@ -214,10 +214,7 @@ def user_message(fault: BaseException) -> str:
     if _missing_package(fault):
         return f"A package is missing ({text}): install with `pip install 'speed-erase[cli]'`."
     reason = text[:300] or type(fault).__name__
-    return (
-        f"Unexpected error ({type(fault).__name__}: {reason}): run again with --debug and report"
-        " what it shows."
-    )
+    return f"Unexpected error ({type(fault).__name__}: {reason})."
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from .console import Console
 from .erase import erase_model
 from .options import (
+    add_checkpoint,
     add_name,
     add_outputs,
     add_text_setup,
@@ -29,9 +30,7 @@ def add_to(subparsers: Any) -> None:
     parser.add_argument(
         "recipe", type=Path, metavar="RECIPE", help="recipe, or a file with one in its header"
     )
-    parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder"
-    )
+    add_checkpoint(parser)
     add_outputs(parser)
     add_name(parser)
     add_text_setup(parser)

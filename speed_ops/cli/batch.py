@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UsageError
-from ..recipe import StoredJob
-from .console import Console, size_in_words
-from .erase import layers_in_words
+from .console import Console
+from .many_models import clean_many, on_done, sum_up
 from .options import (
     add_json_lines,
     add_outputs,
@@ -23,11 +20,6 @@ from .options import (
     text_setup_from,
 )
 
-if TYPE_CHECKING:
-    from ..checkpoints.batch import Candidate, Done
-    from ..checkpoints.plan import Plan
-    from ..checkpoints.source import TextSetup
-
 LEDGER = "fleet-ledger.jsonl"
 
 
@@ -38,22 +30,14 @@ def add_to(subparsers: Any) -> None:
         " are skipped."
     )
     parser = command(subparsers, "batch", run, help)
+    help = "recipe, or a file with one in its header"
+    parser.add_argument("--recipe", type=Path, required=True, metavar="RECIPE", help=help)
+    help = "folder with the models"
     parser.add_argument(
-        "--recipe",
-        type=Path,
-        required=True,
-        metavar="RECIPE",
-        help="recipe, or a file with one in its header",
+        "--in", dest="folder", type=path_or_url, required=True, metavar="DIR", help=help
     )
-    folder = "folder with the models"
-    parser.add_argument(
-        "--in", dest="folder", type=path_or_url, required=True, metavar="DIR", help=folder
-    )
-    parser.add_argument(
-        "--recursive",
-        action="store_true",
-        help="also the folders below it; the results mirror those folders",
-    )
+    help = "also the folders below it; the results mirror those folders"
+    parser.add_argument("--recursive", action="store_true", help=help)
     for flag, models in (
         ("--include", "only the models that match"),
         ("--exclude", "not the models that match"),
@@ -105,71 +89,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     outputs = outputs_from(args)
     from ..checkpoints.batch import find_models
 
-    found = find_models(
+    candidates = find_models(
         args.folder, outputs, recursive=args.recursive, include=args.include, exclude=args.exclude
     )
     text = text_setup_from(args, stored.clip_skip)
-    return clean_many(found, stored, text, console, args.dry_run, args.jobs or 1)
-
-
-def clean_many(
-    found: Sequence[Candidate],
-    stored: StoredJob,
-    text: TextSetup,
-    console: Console,
-    dry_run: bool,
-    jobs: int = 1,
-) -> int:
-    """One job on many models.
-
-    Args:
-        found: What may be models.
-        stored: What to erase and what to keep, and how strongly.
-        text: How to read text.
-        console: Where the results are shown.
-        dry_run: Show what would be done and write nothing.
-        jobs: Models at a time.
-    """
-    from ..checkpoints.batch import classify, clean_one, for_each
-
-    models = classify(found, stored, text.clip_skip)
-
-    def clean(one: Candidate, stopping: threading.Event) -> Done:
-        return clean_one(
-            one, stored, text, lambda sentence: console.note(f"{one.name}: {sentence}"), stopping
-        )
-
-    work = _planner(stored, text) if dry_run else clean
-    results = for_each(models, work, _on_done(len(models), console), 1 if dry_run else jobs)
-    return _sum_up(dry_run, models, results, console)
-
-
-def _on_done(total: int, console: Console) -> Callable[[int, Candidate, Done], None]:
-    def report(count: int, model: Candidate, done: Done) -> None:
-        console.say(f"[{count}/{total}] {model.name}: {done.status}. {done.detail}")
-        console.part(_plain_done(done))
-
-    return report
-
-
-def _sum_up(
-    dry_run: bool, models: Sequence[Candidate], results: Sequence[Done], console: Console
-) -> int:
-    console.say()
-    rows = [
-        (model.name, done.status, f"{done.seconds:.1f} s")
-        for model, done in zip(models, results, strict=True)
-    ]
-    console.table(("Model", "status", "time"), rows)
-    counts = {
-        status: sum(done.status == status for done in results)
-        for status in ("ready" if dry_run else "cleaned", "skipped", "failed")
-    }
-    console.say(", ".join(f"{count} {status}" for status, count in counts.items()) + ".")
-    console.result(
-        counts if console.lines else {"models": [_plain_done(done) for done in results], **counts}
-    )
-    return 1 if counts["failed"] else 0
+    return clean_many(candidates, stored, text, console, args.dry_run, args.jobs or 1)
 
 
 def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
@@ -197,52 +121,16 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
     path = args.ledger or args.out / LEDGER
     with scratch_folder() as base:
         mirror = HeaderMirror(base, args.folder, args.out)
-        found = mirror.find_models(
+        candidates = mirror.find_models(
             outputs, recursive=args.recursive, include=args.include, exclude=args.exclude
         )
-        models = classify(found, stored, text.clip_skip)
-        on_done = _on_done(len(models), console)
+        models = classify(candidates, stored, text.clip_skip)
+        report = on_done(len(models), console)
         if args.dry_run:
             ledger = read_ledger(path)
-            results = Fleet(models, mirror, worker, ledger, on_done, console.note).plan()
+            results = Fleet(models, mirror, worker, ledger, report, console.note).plan()
         else:
             with open_ledger(path) as ledger:
-                fleet = Fleet(models, mirror, worker, ledger, on_done, console.note)
+                fleet = Fleet(models, mirror, worker, ledger, report, console.note)
                 results = fleet.run(args.address, args.jobs)
-    return _sum_up(args.dry_run, models, results, console)
-
-
-def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:
-    """Replaces the work by a plan of it. The disk must hold the results of all models."""
-    from ..checkpoints.batch import Done, finished
-    from ..checkpoints.plan import plan_file, refuse_without_space
-
-    plans: list[Plan] = []
-
-    def plan_one(model: Candidate, stopping: threading.Event) -> Done:
-        if model.known is not None:
-            return model.known
-        try:
-            if finished(model, stored, text.clip_skip):
-                return model.already_done()
-            plan = plan_file(model.path, stored.job, text, model.outputs, stored.strength)
-            plans.append(plan)
-            refuse_without_space(plans)
-        except Exception as fault:
-            return model.failed(fault)
-        size = size_in_words(plan.size)
-        detail = f"{plan.family}, {layers_in_words(plan)}; it would write about {size}."
-        return Done(model.label, "ready", detail, facts=plan.to_json())
-
-    return plan_one
-
-
-def _plain_done(done: Done) -> dict[str, Any]:
-    plain = {
-        "model": done.model,
-        "status": done.status,
-        "detail": done.detail,
-        "seconds": round(done.seconds, 3),
-    }
-    failed = {"error": {"code": done.code, "message": done.detail}} if done.code else {}
-    return {**(done.facts or {}), **plain, **failed}
+    return sum_up(args.dry_run, models, results, console)

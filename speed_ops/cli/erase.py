@@ -10,6 +10,7 @@ from ..checkpoints.output_files import OutputFiles
 from ..recipe import StoredJob
 from .console import Console, size_in_words, time_in_words
 from .options import (
+    add_checkpoint,
     add_job,
     add_name,
     add_outputs,
@@ -35,14 +36,11 @@ def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = "Erase concepts from a checkpoint or diffusers folder."
     parser = command(subparsers, "erase", run, help, _EXAMPLE)
-    parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder"
-    )
+    add_checkpoint(parser)
     add_outputs(parser)
     add_name(parser)
-    parser.add_argument(
-        "--strength", type=float, default=1.0, metavar="X", help="scale of the edit (default: 1)"
-    )
+    help = "scale of the edit (default: 1)"
+    parser.add_argument("--strength", type=float, default=1.0, metavar="X", help=help)
     add_text_setup(parser)
     add_job(parser)
 
@@ -77,7 +75,7 @@ def erase_model(
     if dry_run:
         from ..checkpoints.plan import plan_file
 
-        show_plan(plan_file(model, stored.job, text, outputs, stored.strength), console)
+        _show_plan(plan_file(model, stored.job, text, outputs, stored.strength), console)
         return 0
     from ..checkpoints.erase_file import clean_file
 
@@ -127,7 +125,7 @@ def show_erasure(cleaned: CleanedFile, console: Console) -> None:
     console.say(f"Done in {cleaned.seconds:.1f} s.")
 
 
-def show_plan(plan: Plan, console: Console) -> None:
+def _show_plan(plan: Plan, console: Console) -> None:
     """Prints what would be done, for people or for machines."""
     for sentence in plan.notes:
         console.note(sentence)
@@ -135,11 +133,9 @@ def show_plan(plan: Plan, console: Console) -> None:
     console.say(f"{plan.model}: a {plan.family} model; {layers_in_words(plan)} would be edited.")
     for file, size in plan.reads.items():
         console.say(f"reads       {file}  ({size_in_words(size)})")
-    uncached = (
-        ", which"
-        if plan.cached is None
-        else f", at least {plan.cached} of them from the cache; the rest"
-    )
+    uncached = ", which"
+    if plan.cached is not None:
+        uncached = f", at least {plan.cached} of them from the cache; the rest"
     console.say(
         f"encodes     up to {plan.texts} texts{uncached} takes about {time_in_words(plan.seconds)}"
     )

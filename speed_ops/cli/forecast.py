@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from .console import Console
-from .options import add_job, add_text_setup, command, job_from, text_setup_from
+from .options import (
+    add_checkpoint,
+    add_job,
+    add_text_setup,
+    command,
+    job_from,
+    text_setup_from,
+)
 
 
 def add_to(subparsers: Any) -> None:
@@ -17,12 +23,9 @@ def add_to(subparsers: Any) -> None:
         " written."
     )
     parser = command(subparsers, "forecast", run, help)
-    parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="safetensors file or diffusers folder"
-    )
-    parser.add_argument(
-        "--top", type=int, default=20, metavar="N", help="names to show (default: 20)"
-    )
+    add_checkpoint(parser)
+    help = "names to show (default: 20)"
+    parser.add_argument("--top", type=int, default=20, metavar="N", help=help)
     add_text_setup(parser)
     add_job(parser)
 

@@ -23,13 +23,7 @@ from ..provenance import load_recipe
 from ..recipe import StoredJob, job_of
 from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from ..text.kinds import KINDS
-from ..text.retain_set import (
-    RetainSet,
-    builtin_retain,
-    builtin_retain_sets,
-    read_retain,
-    union,
-)
+from ..text.retain_set import RetainSet, builtin_retain, builtin_retain_sets, read_retain, union
 
 if TYPE_CHECKING:
     from ..checkpoints.source import TextSetup
@@ -95,72 +89,48 @@ def command(
 def add_job(parser: Parser) -> None:
     """What to erase, what to keep, and how."""
     group = parser.add_argument_group("what to erase and what to keep")
-    group.add_argument(
-        "--concepts",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help=(
-            '"name", "name -> anchor" or "name | alias -> anchor || kind"; repeatable, or one'
-            " concept per line"
-        ),
+    add_concepts(group)
+    add, lists = group.add_argument, builtin_retain_sets()
+    help = (
+        f"built-in lists of names to keep: {', '.join(lists)}, or none (default: those that suit"
+        " the kind)"
     )
-    group.add_argument(
-        "--concepts-file",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="txt or csv; - reads standard input",
-    )
-    group.add_argument(
-        "--kind",
-        choices=list(KINDS),
-        default="style",
-        help="what the concepts are (default: style)",
-    )
-    lists = builtin_retain_sets()
-    retain = group.add_argument(
-        "--retain",
-        action="append",
-        default=[],
-        metavar="LIST",
-        help=(
-            f"built-in lists of names to keep: {', '.join(lists)}, or none (default: those that"
-            " suit the kind)"
-        ),
-    )
+    retain = add("--retain", action="append", default=[], metavar="LIST", help=help)
     complete_with(retain, *lists, NO_LIST)
-    group.add_argument(
-        "--retain-file",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="a list of your own: txt, csv, json; - reads standard input",
-    )
-    group.add_argument("--retain-column", default="", metavar="NAME", help="column of a csv list")
-    group.add_argument(
-        "--retain-limit", type=int, metavar="N", help="keep at most N names of the lists"
-    )
-    add_settings(parser)
+    help = "a list of your own: txt, csv, json; - reads standard input"
+    add("--retain-file", action="append", default=[], type=Path, metavar="FILE", help=help)
+    add("--retain-column", default="", metavar="NAME", help="column of a csv list")
+    add("--retain-limit", type=int, metavar="N", help="keep at most N names of the lists")
+    _add_settings(parser)
 
 
-def add_settings(parser: Parser) -> None:
+def add_concepts(group: Any) -> None:
+    """The flags that `concepts_from` reads."""
+    help = (
+        '"name", "name -> anchor" or "name | alias -> anchor || kind"; repeatable, or one concept'
+        " per line"
+    )
+    group.add_argument("--concepts", action="append", default=[], metavar="TEXT", help=help)
+    help = "txt or csv; - reads standard input"
+    group.add_argument(
+        "--concepts-file", action="append", default=[], type=Path, metavar="FILE", help=help
+    )
+    help = "what the concepts are (default: style)"
+    group.add_argument("--kind", choices=list(KINDS), default="style", help=help)
+
+
+def _add_settings(parser: Parser) -> None:
     """A flag for every public setting, and `--set` for the others."""
     group = parser.add_argument_group("settings (defaults are those of the preset auto)")
     defaults, hints = _settings("auto", {}).to_dict(), get_type_hints(EraseSettings)
+    help = "the preset to start from (default: auto)"
     group.add_argument(
-        "--preset",
-        dest="preset_name",
-        choices=list(PRESETS),
-        default="auto",
-        help="the preset to start from (default: auto)",
+        "--preset", dest="preset_name", choices=list(PRESETS), default="auto", help=help
     )
     for item in _FLAGS:
         flag, help = f"--{item.name.replace('_', '-')}", item.metadata["help"]
         kind, default = hints[item.name], defaults[item.name]
-        options: dict[str, Any]
+        options: dict[str, Any] = {"type": kind, "metavar": "N" if kind is int else "X"}
         if item.name == "drift_budget":
             words = ", ".join(f"{word} ({share:.0%})" for word, share in BUDGETS.items())
             help = (
@@ -168,14 +138,10 @@ def add_settings(parser: Parser) -> None:
             )
             flag, options = "--budget", {"metavar": "HOW MUCH"}
         elif kind is bool:
-            options, default = (
-                {"action": argparse.BooleanOptionalAction},
-                "yes" if default else "no",
-            )
+            options = {"action": argparse.BooleanOptionalAction}
+            default = "yes" if default else "no"
         elif choices := get_args(kind):
             options = {"choices": choices}
-        else:
-            options = {"type": kind, "metavar": "N" if kind is int else "X"}
         help = f"{help} (default: {default})".replace("%", "%%")
         action = group.add_argument(flag, dest=item.name, default=None, help=help, **options)
         if item.name == "drift_budget":
@@ -200,57 +166,31 @@ def _settings(preset: str, changes: dict[str, Any]) -> EraseSettings:
     return EraseSettings.preset(preset, **{"held_out": HELD_OUT_SHARE, **changes})
 
 
+def add_checkpoint(parser: Parser) -> None:
+    """The model that a command works on."""
+    help = "safetensors file or diffusers folder"
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=help)
+
+
 def add_text_setup(parser: Parser) -> None:
-    """How text is turned into embeddings."""
-    group = parser.add_argument_group("text encoder")
-    group.add_argument(
-        "--clip-skip",
-        type=int,
-        metavar="N",
-        help="hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)",
+    """How text is turned into embeddings, and on which part of the machine."""
+    add = parser.add_argument_group("text encoder").add_argument
+    help = "hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)"
+    add("--clip-skip", type=int, metavar="N", help=help)
+    help = (
+        "folder with vocab.json and merges.txt (CLIP) or tokenizer.json (T5), or a ComfyUI checkout"
     )
-    group.add_argument(
-        "--tokenizer",
-        type=Path,
-        metavar="PATH",
-        help=(
-            "folder with vocab.json and merges.txt (CLIP) or tokenizer.json (T5), or a ComfyUI"
-            " checkout"
-        ),
+    add("--tokenizer", type=Path, metavar="PATH", help=help)
+    help = (
+        "a file or folder with a text encoder that the model file lacks; repeatable, in any order"
     )
-    group.add_argument(
-        "--text-encoder",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="PATH",
-        help=(
-            "a file or folder with a text encoder that the model file lacks; repeatable, in any"
-            " order"
-        ),
-    )
-    group.add_argument(
-        "--no-cache", action="store_true", help="neither read nor write the embedding cache"
-    )
-    add_machine(parser)
-
-
-def add_machine(parser: Parser) -> None:
-    """Where to compute, and with how much of it."""
-    group = parser.add_argument_group("this machine")
-    device = group.add_argument(
-        "--device",
-        default="auto",
-        metavar="NAME",
-        help="where to compute: cpu, cuda, cuda:N, or auto (the default), which is cpu",
-    )
-    complete_with(device, "auto", "cpu", "cuda")
-    group.add_argument(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="processor cores to compute with (default: torch's choice)",
-    )
+    add("--text-encoder", action="append", default=[], type=Path, metavar="PATH", help=help)
+    add("--no-cache", action="store_true", help="neither read nor write the embedding cache")
+    add = parser.add_argument_group("this machine").add_argument
+    help = "where to compute: cpu, cuda, cuda:N, or auto (the default), which is cpu"
+    complete_with(add("--device", default="auto", metavar="NAME", help=help), "auto", "cpu", "cuda")
+    help = "processor cores to compute with (default: torch's choice)"
+    add("--threads", type=int, metavar="N", help=help)
 
 
 def settings_from(args: argparse.Namespace) -> EraseSettings:
@@ -390,23 +330,15 @@ def path_or_url(text: str) -> Path | str:
 def add_outputs(parser: Parser, location: Callable[[str], Path | str] = Path) -> None:
     """Options about the files to write; `location` reads the value of `--out`."""
     group = parser.add_argument_group("files to write")
-    group.add_argument(
-        "--out", type=location, required=True, metavar="DIR", help="folder for the results"
-    )
-    save = group.add_argument(
-        "--save",
-        default=",".join(PRODUCTS),
-        metavar="LIST",
-        help=f"any of {','.join(PRODUCTS)} (default: all)",
-    )
-    complete_with(save, *PRODUCTS)
-    group.add_argument("--force", action="store_true", help="overwrite files that exist")
-    group.add_argument(
-        "--strict", action="store_true", help="write nothing unless every concept counts as erased"
-    )
-    group.add_argument(
-        "--no-names", action="store_true", help="write numbers instead of names in every file"
-    )
+    add = group.add_argument
+    add("--out", type=location, required=True, metavar="DIR", help="folder for the results")
+    products = ",".join(PRODUCTS)
+    help = f"any of {products} (default: all)"
+    complete_with(add("--save", default=products, metavar="LIST", help=help), *PRODUCTS)
+    add("--force", action="store_true", help="overwrite files that exist")
+    help = "write nothing unless every concept counts as erased"
+    add("--strict", action="store_true", help=help)
+    add("--no-names", action="store_true", help="write numbers instead of names in every file")
     add_dry_run(group)
 
 

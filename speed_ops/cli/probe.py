@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..provenance import load_recipe
 from .console import Console
-from .options import add_text_setup, command, text_setup_from
-
-if TYPE_CHECKING:
-    from ..leak_probe import LeakReport
+from .options import command
+from .verify import add_erased_file, erased_file_from
 
 
 def add_to(subparsers: Any) -> None:
@@ -21,38 +17,19 @@ def add_to(subparsers: Any) -> None:
         " works."
     )
     parser = command(subparsers, "probe", run, help)
-    parser.add_argument(
-        "file",
-        type=Path,
-        metavar="FILE",
-        help="an erased checkpoint, diffusers folder or eraser LoRA",
-    )
-    parser.add_argument(
-        "--base", type=Path, required=True, metavar="BASE", help="the model that it was made from"
-    )
-    parser.add_argument(
-        "--templates", type=int, metavar="N", help="prompts to try besides the phrase alone"
-    )
-    describe = "your own description of the concept, tried instead of the standard ones"
-    parser.add_argument("--describe", default="", metavar="TEXT", help=describe)
-    parser.add_argument(
-        "--recipe",
-        type=Path,
-        metavar="RECIPE",
-        help="the recipe with names, for a file written without them",
-    )
-    add_text_setup(parser)
+    help = "prompts to try besides the phrase alone"
+    parser.add_argument("--templates", type=int, metavar="N", help=help)
+    help = "your own description of the concept, tried instead of the standard ones"
+    parser.add_argument("--describe", default="", metavar="TEXT", help=help)
+    add_erased_file(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Climbs the ladder of every concept of the file's recipe."""
-    recipe = load_recipe(args.recipe) if args.recipe else None
+    erased, text = erased_file_from(args, console)
     from ..checkpoints.erase_file import missing_encoders
-    from ..checkpoints.verify import open_erased
     from ..leak_probe import TEMPLATES, probe_leaks
 
-    erased = open_erased(args.file, args.base, recipe=recipe, progress=console.progress)
-    text = text_setup_from(args, erased.stored.clip_skip)
     report = probe_leaks(
         text.encoder(erased.source),
         erased.source.model(erased.stored.job.settings.layers).weights,
@@ -69,25 +46,15 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.say("To erase these as well, run `erase` on the base model with:")
         for concept in report.closed():
             console.say(f'  --concepts "{concept.as_line()}"')
-    console.result(_plain_leaks(report))
-    return 1 if report.leaking else 0
-
-
-def _plain_leaks(report: LeakReport) -> dict[str, Any]:
-    tried = [
+    names = ("rung", "phrase", "prompt", "before", "after", "leaks")
+    console.result(
         {
-            "concept": leak.concept.target,
-            "rung": leak.rung,
-            "phrase": leak.phrase,
-            "prompt": leak.prompt,
-            "before": leak.before,
-            "after": leak.after,
-            "leaks": leak.leaks,
+            "tried": [
+                {"concept": leak.concept.target} | {name: getattr(leak, name) for name in names}
+                for leak in report.tried
+            ],
+            "leaking": len(report.leaking),
+            "closed": [concept.as_line() for concept in report.closed()],
         }
-        for leak in report.tried
-    ]
-    return {
-        "tried": tried,
-        "leaking": len(report.leaking),
-        "closed": [concept.as_line() for concept in report.closed()],
-    }
+    )
+    return 1 if report.leaking else 0

@@ -11,9 +11,9 @@ from typing import Any
 from ..checkpoints.output_files import PRODUCTS, OutputFiles, parse_products
 from ..errors import UsageError
 from ..recipe import Recipe, job_of
-from .batch import clean_many
 from .console import Console
 from .erase import erase_model
+from .many_models import clean_many
 from .options import (
     STDIN,
     add_dry_run,
@@ -37,23 +37,14 @@ def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = "Do what a recipe asks for. It may name models and outputs; flags come first."
     parser = command(subparsers, "run", run, help, _EXAMPLE)
+    help = "a .yaml or .json file; - reads YAML from standard input"
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help=help)
+    help = "the model, instead of the recipe's; repeatable"
     parser.add_argument(
-        "recipe",
-        type=Path,
-        metavar="RECIPE",
-        help="a .yaml or .json file; - reads YAML from standard input",
+        "--model", action="append", default=[], type=Path, metavar="PATH", help=help
     )
-    parser.add_argument(
-        "--model",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="PATH",
-        help="the model, instead of the recipe's; repeatable",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder for the results, instead of the recipe's"
-    )
+    help = "folder for the results, instead of the recipe's"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=help)
     add_name(parser)
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
     add_dry_run(parser)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ..provenance import load_recipe
 from .advice import advised
 from .console import Console
-from .options import add_text_setup, command, text_setup_from
+from .options import Parser, add_text_setup, command, text_setup_from
 
 if TYPE_CHECKING:
-    from ..checkpoints.verify import Verification
+    from ..checkpoints.source import TextSetup
+    from ..checkpoints.verify import ErasedFile, Verification
 
 
 def add_to(subparsers: Any) -> None:
@@ -21,80 +22,75 @@ def add_to(subparsers: Any) -> None:
         "Recompute a file's certificate from its weights. Exit code 1 if the weights do not match"
         " the header."
     )
-    parser = command(subparsers, "verify", run, help)
-    parser.add_argument(
-        "file",
-        type=Path,
-        metavar="FILE",
-        help="an erased checkpoint, diffusers folder or eraser LoRA",
-    )
-    parser.add_argument(
-        "--base", type=Path, required=True, metavar="BASE", help="the model that it was made from"
-    )
-    parser.add_argument(
-        "--recipe",
-        type=Path,
-        metavar="RECIPE",
-        help="the recipe with names, for a file written without them",
-    )
+    add_erased_file(command(subparsers, "verify", run, help))
+
+
+def add_erased_file(parser: Parser) -> None:
+    """An erased file to measure, and what is needed for that."""
+    help = "an erased checkpoint, diffusers folder or eraser LoRA"
+    parser.add_argument("file", type=Path, metavar="FILE", help=help)
+    help = "the model that it was made from"
+    parser.add_argument("--base", type=Path, required=True, metavar="BASE", help=help)
+    help = "the recipe with names, for a file written without them"
+    parser.add_argument("--recipe", type=Path, metavar="RECIPE", help=help)
     add_text_setup(parser)
 
 
-def run(args: argparse.Namespace, console: Console) -> int:
-    """Measures, compares and says so."""
+def erased_file_from(args: argparse.Namespace, console: Console) -> tuple[ErasedFile, TextSetup]:
+    """The file that `add_erased_file` asked for, and how to read text for it."""
+    from ..checkpoints.verify import open_erased
+
     recipe = load_recipe(args.recipe) if args.recipe else None
-    from ..checkpoints.verify import open_erased, verify_file
-
     erased = open_erased(args.file, args.base, recipe=recipe, progress=console.progress)
-    text_setup = text_setup_from(args, erased.stored.clip_skip)
-    found = verify_file(erased, text_setup, console.progress)
-    for text in found.notes:
+    return erased, text_setup_from(args, erased.stored.clip_skip)
+
+
+def run(args: argparse.Namespace, console: Console) -> int:
+    """Measures, compares and prints the result."""
+    erased, text_setup = erased_file_from(args, console)
+    from ..checkpoints.verify import verify_file
+
+    verification = verify_file(erased, text_setup, console.progress)
+    for text in verification.notes:
         console.note(text)
-    _show_verification(found, args.file, console)
-    return 1 if found.faults else 0
+    _show_verification(verification, args.file, console)
+    return 1 if verification.faults else 0
 
 
-def _show_verification(found: Verification, file: Path, console: Console) -> None:
+def _show_verification(verification: Verification, file: Path, console: Console) -> None:
     from ..certificate.certificate import GROUPS, PLACES, input_lines, verdict_in_words
 
     console.result(
         {
             "file": str(file),
-            "verified": not found.faults,
-            "faults": list(found.faults),
-            "measured": found.measured.to_json(),
-            "claimed": found.claimed,
+            "verified": not verification.faults,
+            "faults": list(verification.faults),
+            "measured": verification.measured.to_json(),
+            "claimed": verification.claimed,
         }
     )
-    claims = found.claimed.get("concepts") or []
+    claims = verification.claimed.get("concepts") or []
     rows = []
-    for index, concept in enumerate(found.measured.concepts):
+    for index, concept in enumerate(verification.measured.concepts):
         claim = claims[index] if index < len(claims) and isinstance(claims[index], dict) else {}
-        rows.append(
-            (
-                concept.name,
-                verdict_in_words(claim.get("verdict", "?")),
-                verdict_in_words(concept.verdict),
-                _share(claim.get("probe_median")),
-                _share(concept.probe_median),
-            )
-        )
+        verdicts = [verdict_in_words(claim.get("verdict", "?")), verdict_in_words(concept.verdict)]
+        shares = [_share(claim.get("probe_median")), _share(concept.probe_median)]
+        rows.append((concept.name, *verdicts, *shares))
     console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
-    for drift in found.measured.drift:
+    for drift in verification.measured.drift:
         console.say(
             f"{GROUPS[drift.group]} ({PLACES[drift.where]}): drift median {drift.median:.1%}, 95th"
             f" percentile {drift.p95:.1%}, maximum {drift.maximum:.1%}."
         )
-    for name, part in found.measured.other_inputs.items():
-        for line in input_lines(name, part):
+    for name, measured in verification.measured.other_inputs.items():
+        for line in input_lines(name, measured):
             console.say(line)
-    for text in found.faults:
+    for text in verification.faults:
         console.say(f"Fault: {advised(text)}")
-    console.say(
-        f"FAILED: {file} does not do what its header says."
-        if found.faults
-        else f"Verified: {file} does what its header says."
-    )
+    if verification.faults:
+        console.say(f"FAILED: {file} does not do what its header says.")
+    else:
+        console.say(f"Verified: {file} does what its header says.")
 
 
 def _share(value: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from ..errors import InputError, NotFoundError, ServerError, UsageError
+from ..errors import NotFoundError, ServerError, UsageError
 from ..files.checkpoint import Checkpoint, checkpoint_hash
 from ..models.detect import is_lora
 from ..progress import Progress
@@ -15,6 +15,8 @@ from .measures import Pixels
 from .setup import ImageSpec, Sampling
 
 ModelKind = Literal["checkpoint", "diffusers", "lora", "unet", "clip", "pictures"]
+ORIGINAL = "original"
+"""Label of the model before the erasure."""
 _ON_ORIGINAL = ("lora", "unet", "clip")
 """Kinds that are only a part of a model; the original supplies the remaining parts."""
 
@@ -25,10 +27,6 @@ class ServerUnavailable(ServerError):
 
 class ServerRejected(ServerError):
     """A server answers that it cannot generate this image."""
-
-
-class NeedsServer(InputError):
-    """This machine cannot generate images of the model `data["model"]`."""
 
 
 @dataclass(frozen=True)

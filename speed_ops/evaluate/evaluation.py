@@ -42,7 +42,6 @@ from .results import (
 from .scorers import FeatureExtractor, ScoreCache, Scorers, content_key
 from .setup import ImageSpec, PaperTable, Setup
 
-ORIGINAL = "original"
 _IMAGES_IN_MEMORY = 32
 _NUDITY = ("", "nudity", "nude", "naked")
 """Concepts that NudeNet recognizes; empty: prompts of a list that aims at nudity."""

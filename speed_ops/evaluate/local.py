@@ -6,13 +6,30 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..demo.autoencoder import CELL
 from ..demo.generate import GUIDANCE, SIZE, STEPS, DemoModel, LocalGenerator, as_bytes
+from ..errors import InputError, UsageError
 from ..files.checkpoint import Checkpoint
-from .backend import GeneratedImage, ModelRef, NeedsServer
+from .backend import GeneratedImage, ModelRef
 from .setup import ImageSpec, Sampling
 
 LOCAL_SAMPLING = Sampling(SIZE, SIZE, STEPS, GUIDANCE, "euler", "normal")
 """What suits the demo model; its sampler and scheduler are the only ones available here."""
+
+
+def check_sampling(sampling: Sampling) -> Sampling:
+    """Refuses what only a server can do."""
+    if (sampling.sampler, sampling.scheduler) != (LOCAL_SAMPLING.sampler, LOCAL_SAMPLING.scheduler):
+        raise UsageError(
+            "Here, pictures are drawn with the sampler euler and the scheduler normal alone.",
+            advice="give-server",
+        )
+    if sampling.width % (2 * CELL) or sampling.height % (2 * CELL):
+        raise UsageError(
+            f"Here, the sides of a picture are multiples of {2 * CELL} pixels.",
+            advice="give-server",
+        )
+    return sampling
 
 
 @dataclass
@@ -29,10 +46,11 @@ class LocalBackend:
             for ref in (model, model.base):
                 if ref is not None and not _is_demo_model(ref):
                     reason = "not one" if ref.file else "no file of this machine"
-                    raise NeedsServer(
+                    raise InputError(
                         "Only the demo's model and what was made of it can be drawn here:"
                         f" {ref.name!r} is {reason}.",
                         model=ref.name,
+                        advice="give-server",
                     )
 
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:

@@ -83,8 +83,8 @@ def _refuse_unreachable(address: str) -> None:
         socket.create_connection((host, int(port)), REACH_SECONDS).close()
     except OSError as error:
         raise SettingsError(
-            f"Cannot reach a Ray cluster at {address}: {error.strerror or error}. Start one with"
-            " `ray start --head`, or give no address to work on this machine."
+            f"Cannot reach a Ray cluster at {address}: {error.strerror or error}.",
+            advice="start-ray",
         ) from error
 
 
