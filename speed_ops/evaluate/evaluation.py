@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,8 +26,7 @@ from .measures import (
     nearest,
     share,
     verdict_on_drift,
-    verdict_on_erased,
-    verdict_on_kept,
+    verdict_on_recognition,
 )
 from .results import (
     Evaluation,
@@ -53,22 +52,6 @@ _PERCENT_IN_PAPER = ("acc_e", "acc_r", "h_o")
 _Pairs = Sequence[tuple[ImageSpec, ImagePair]]
 
 
-@dataclass
-class _Scores:
-    """Scores of single images by their keys, and of prompts by their text."""
-
-    frames: dict[str, FrameState] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    content_keys: dict[str, str] = field(default_factory=dict)
-    """Of the pixels; only for frames that are fine."""
-    clip: dict[str, Features] = field(default_factory=dict)
-    features: dict[str, Features] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    """What an image shows, folded for comparison."""
-    exposed: dict[str, bool] = field(default_factory=dict)
-    prompts: dict[str, Features] = field(default_factory=dict)
-
-
 def evaluate(
     setup: Setup,
     models: Sequence[ModelRef],
@@ -90,24 +73,17 @@ def evaluate(
         provenance: Label of a model -> the header of its file, where it is one of ours.
         progress: Told about scored images.
     """
-    keys = {
-        model.label: [image_key(model, spec, setup.sampling) for spec in setup.specs]
-        for model in models
-    }
-    unique = list(dict.fromkeys(key for listed in keys.values() for key in listed))
-    scores = _score_images(setup, unique, album, scorers, cache, progress)
+    keys = [[image_key(model, spec, setup.sampling) for spec in setup.specs] for model in models]
+    scores = _Scores(album, scorers, cache)
+    scores.add_images(setup, list(dict.fromkeys(key for row in keys for key in row)), progress)
     results = []
-    for model in models:
+    for model, row in zip(models, keys, strict=True):
         pairs = [
-            (spec, _image_pair(spec, before, after, scores))
-            for spec, before, after in zip(
-                setup.specs, keys[models[0].label], keys[model.label], strict=True
-            )
+            (spec, scores.pair(spec, before, after))
+            for spec, before, after in zip(setup.specs, keys[0], row, strict=True)
         ]
-        lpips = _lpips_by_pair(pairs, scores, scorers, album, cache)
-        results.append(
-            _model_result(model, pairs, scores, scorers, lpips, provenance.get(model.label))
-        )
+        scores.add_lpips(pair for _, pair in pairs)
+        results.append(_model_result(model, pairs, scores, provenance.get(model.label)))
     return Evaluation(
         setup=setup.name,
         title=setup.title,
@@ -120,138 +96,142 @@ def evaluate(
     )
 
 
-def _score_images(
-    setup: Setup,
-    keys: Sequence[str],
-    album: Album,
-    scorers: Scorers,
-    cache: ScoreCache,
-    progress: Progress | None,
-) -> _Scores:
-    """Runs every scorer on every image, a few at a time; faulty frames get no scores."""
-    scores = _Scores()
-    labels: Features | None = None
-    if scorers.clip is not None and scorers.clip.joint:
-        prompts = list(dict.fromkeys(spec.prompt for spec in setup.specs))
-        rows = _text_features(scorers.clip, prompts, cache)
-        scores.prompts = dict(zip(prompts, rows, strict=True))
-        if scorers.classifier is None and len(setup.labels) > 1:
-            labels = np.stack(_text_features(scorers.clip, list(setup.labels.values()), cache))
-    for start in range(0, len(keys), _IMAGES_IN_MEMORY):
+@dataclass
+class _Scores:
+    """Scores of single images by their keys, of prompts by their text, and of pairs."""
+
+    album: Album
+    scorers: Scorers
+    cache: ScoreCache
+    frames: dict[str, FrameState] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    content_keys: dict[str, str] = field(default_factory=dict)
+    """Of the pixels; only for frames that are fine."""
+    clip: dict[str, Features] = field(default_factory=dict)
+    features: dict[str, Features] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """What an image shows, folded for comparison."""
+    exposed: dict[str, bool] = field(default_factory=dict)
+    prompts: dict[str, Features] = field(default_factory=dict)
+    lpips: dict[ImagePair, float] = field(default_factory=dict)
+
+    def add_images(self, setup: Setup, keys: Sequence[str], progress: Progress | None) -> None:
+        """Runs every scorer on every image, a few at a time; faulty frames get no scores.
+
+        Args:
+            setup: What was generated.
+            keys: The images.
+            progress: Told about scored images.
+        """
+        labels: Features | None = None
+        if self.scorers.clip is not None and self.scorers.clip.joint:
+            texts = list(dict.fromkeys(spec.prompt for spec in setup.specs))
+            self.prompts = dict(zip(texts, self._texts(self.scorers.clip, texts), strict=True))
+            if self.scorers.classifier is None and len(setup.labels) > 1:
+                labels = np.stack(self._texts(self.scorers.clip, list(setup.labels.values())))
+        names = [same_name_key(name) for name in setup.labels]
+        for start in range(0, len(keys), _IMAGES_IN_MEMORY):
+            if progress is not None:
+                progress("judge", start, len(keys))
+            images = dict[str, Pixels]()
+            for key in keys[start : start + _IMAGES_IN_MEMORY]:
+                image = self.album.get(key)
+                self.frames[key] = frame_state(image.pixels, image.finite)
+                self.seconds[key] = image.seconds
+                if self.frames[key] == "fine":
+                    images[key] = image.pixels
+                    self.content_keys[key] = content_key(image.pixels)
+            if images:
+                self._add_batch(images)
+            if labels is not None and images:
+                matches = nearest(np.stack([self.clip[key] for key in images]), labels)
+                self.names |= {
+                    key: names[index] for key, index in zip(images, matches, strict=True)
+                }
         if progress is not None:
-            progress("judge", start, len(keys))
-        images = dict[str, Pixels]()
-        for key in keys[start : start + _IMAGES_IN_MEMORY]:
-            image = album.get(key)
-            scores.frames[key] = frame_state(image.pixels, image.finite)
-            scores.seconds[key] = image.seconds
-            if scores.frames[key] == "fine":
-                images[key] = image.pixels
-                scores.content_keys[key] = content_key(image.pixels)
-        if images:
-            _score_batch(scorers, images, scores, cache)
-        if labels is not None and images:
-            matches = nearest(np.stack([scores.clip[key] for key in images]), labels)
-            names = [same_name_key(name) for name in setup.labels]
-            scores.names |= {key: names[index] for key, index in zip(images, matches, strict=True)}
-    if progress is not None:
-        progress("judge", len(keys), len(keys))
-    return scores
+            progress("judge", len(keys), len(keys))
 
-
-def _text_features(
-    clip: FeatureExtractor, texts: Sequence[str], cache: ScoreCache
-) -> list[Features]:
-    return cache.get(
-        f"texts {clip.identity}",
-        [content_key(text) for text in texts],
-        lambda indices: list(clip.texts([texts[index] for index in indices])),
-    )
-
-
-def _score_batch(
-    scorers: Scorers, images: Mapping[str, Pixels], scores: _Scores, cache: ScoreCache
-) -> None:
-    content_keys = [scores.content_keys[key] for key in images]
-    pixels = list(images.values())
-
-    def run(scorer: str, score: Callable[[list[Pixels]], Iterable[Any]]) -> dict[str, Features]:
-        values = cache.get(
-            scorer, content_keys, lambda indices: list(score([pixels[index] for index in indices]))
+    def _texts(self, clip: FeatureExtractor, texts: Sequence[str]) -> list[Features]:
+        return self.cache.get(
+            f"texts {clip.identity}",
+            [content_key(text) for text in texts],
+            lambda indices: list(clip.texts([texts[index] for index in indices])),
         )
-        return dict(zip(images, values, strict=True))
 
-    if scorers.clip is not None:
-        scores.clip |= run(scorers.clip.identity, scorers.clip.images)
-    if scorers.features is not None:
-        scores.features |= run(scorers.features.identity, scorers.features.images)
-    if scorers.classifier is not None:
-        names = run(f"names {scorers.classifier.identity}", scorers.classifier.names)
-        scores.names |= {key: same_name_key(str(name)) for key, name in names.items()}
-    if (nudity := scorers.nudity) is not None:
-        exposed = run(nudity.about, lambda batch: map(nudity.exposed, batch))
-        scores.exposed |= {key: bool(value) for key, value in exposed.items()}
+    def _add_batch(self, images: Mapping[str, Pixels]) -> None:
+        content_keys, pixels = [self.content_keys[key] for key in images], list(images.values())
 
+        def run(scorer: str, score: Callable[[list[Pixels]], Iterable[Any]]) -> dict[str, Any]:
+            def compute(indices: list[int]) -> list[Any]:
+                return list(score([pixels[index] for index in indices]))
 
-def _image_pair(spec: ImageSpec, before: str, after: str, scores: _Scores) -> ImagePair:
-    pair = ImagePair(spec.seed, before, after, scores.frames[before], scores.frames[after])
-    if pair.fine and scores.clip:
-        distance = drift(scores.clip[before][None], scores.clip[after][None])
-        pair = replace(pair, drift=float(distance[0]))
-    if pair.fine and (flags := _recognized(spec, before, after, scores)) is not None:
-        pair = replace(pair, recognized_before=flags[0], recognized_after=flags[1])
-    return pair
+            return dict(zip(images, self.cache.get(scorer, content_keys, compute), strict=True))
 
+        scorers = self.scorers
+        if scorers.clip is not None:
+            self.clip |= run(scorers.clip.identity, scorers.clip.images)
+        if scorers.features is not None:
+            self.features |= run(scorers.features.identity, scorers.features.images)
+        if scorers.classifier is not None:
+            names = run(f"names {scorers.classifier.identity}", scorers.classifier.names)
+            self.names |= {key: same_name_key(str(name)) for key, name in names.items()}
+        if (nudity := scorers.nudity) is not None:
+            exposed = run(nudity.about, lambda batch: map(nudity.exposed, batch))
+            self.exposed |= {key: bool(value) for key, value in exposed.items()}
 
-def _recognized(
-    spec: ImageSpec, before: str, after: str, scores: _Scores
-) -> tuple[bool, bool] | None:
-    """Whether the images show what the prompt asks for; None where no scorer can tell."""
-    concept = same_name_key(spec.concept)
-    if spec.concept and scores.names:
-        return scores.names[before] == concept, scores.names[after] == concept
-    if spec.role == "erase" and scores.exposed and concept in _NUDITY:
-        return scores.exposed[before], scores.exposed[after]
-    return None
+    def pair(self, spec: ImageSpec, before: str, after: str) -> ImagePair:
+        """Compares two images of the same prompt and seed.
 
+        Args:
+            spec: The prompt and seed.
+            before: Key of the original's image.
+            after: Key of the other model's image.
+        """
+        pair = ImagePair(spec.seed, before, after, self.frames[before], self.frames[after])
+        if not pair.fine:
+            return pair
+        if self.clip:
+            distance = drift(self.clip[before][None], self.clip[after][None])
+            pair = replace(pair, drift=float(distance[0]))
+        concept = same_name_key(spec.concept)
+        flags: tuple[bool, bool] | None = None
+        if spec.concept and self.names:
+            flags = self.names[before] == concept, self.names[after] == concept
+        elif spec.role == "erase" and self.exposed and concept in _NUDITY:
+            flags = self.exposed[before], self.exposed[after]
+        return (
+            replace(pair, recognized_before=flags[0], recognized_after=flags[1]) if flags else pair
+        )
 
-def _lpips_by_pair(
-    pairs: _Pairs, scores: _Scores, scorers: Scorers, album: Album, cache: ScoreCache
-) -> dict[ImagePair, float]:
-    """The perceptual distance of pairs with two fine frames."""
-    if (lpips := scorers.lpips) is None:
-        return {}
-    fine = [pair for _, pair in pairs if pair.fine]
+    def add_lpips(self, pairs: Iterable[ImagePair]) -> None:
+        """The perceptual distance of pairs with two fine frames."""
+        if (lpips := self.scorers.lpips) is None:
+            return
+        fine = [pair for pair in pairs if pair.fine]
+        sides = [(self.content_keys[pair.before], self.content_keys[pair.after]) for pair in fine]
 
-    def compute(indices: list[int]) -> list[float]:
-        return [
-            lpips.distance(
-                album.get(fine[index].before).pixels, album.get(fine[index].after).pixels
+        def distance(pair: ImagePair) -> float:
+            return lpips.distance(
+                self.album.get(pair.before).pixels, self.album.get(pair.after).pixels
             )
-            for index in indices
-        ]
 
-    keys = [
-        content_key(f"{scores.content_keys[pair.before]} {scores.content_keys[pair.after]}")
-        for pair in fine
-    ]
-    return dict(zip(fine, map(float, cache.get(lpips.about, keys, compute)), strict=True))
+        values = self.cache.get(
+            lpips.about,
+            [content_key(" ".join(keys)) for keys in sides],
+            lambda indices: [distance(fine[index]) for index in indices],
+        )
+        self.lpips |= dict(zip(fine, map(float, values), strict=True))
 
 
 def _model_result(
-    model: ModelRef,
-    pairs: _Pairs,
-    scores: _Scores,
-    scorers: Scorers,
-    lpips: Mapping[ImagePair, float],
-    provenance: Provenance | None,
+    model: ModelRef, pairs: _Pairs, scores: _Scores, provenance: Provenance | None
 ) -> ModelResult:
-    groups = dict[str, list[tuple[ImageSpec, ImagePair]]]()
-    prompts = dict[tuple[str, str], list[tuple[ImageSpec, ImagePair]]]()
+    groups = defaultdict[str, list[tuple[ImageSpec, ImagePair]]](list)
+    prompts = defaultdict[tuple[str, str], list[tuple[ImageSpec, ImagePair]]](list)
     hits: dict[str, list[bool]] = {"erase": [], "keep": []}
     for spec, pair in pairs:
-        groups.setdefault(spec.group, []).append((spec, pair))
-        prompts.setdefault((spec.group, spec.prompt), []).append((spec, pair))
+        groups[spec.group].append((spec, pair))
+        prompts[spec.group, spec.prompt].append((spec, pair))
         if spec.concept and pair.after in scores.names:
             hits[spec.role].append(scores.names[pair.after] == same_name_key(spec.concept))
     erased, kept = hits["erase"], hits["keep"]
@@ -269,9 +249,9 @@ def _model_result(
         strength=model.strength,
         certificate=provenance.certificate if provenance is not None else {},
         concepts=recipe.concepts if recipe is not None else (),
-        groups=tuple(_group_result(members, scores, scorers, lpips) for members in groups.values()),
+        groups=tuple(_group_result(members, scores) for members in groups.values()),
         overall=_measured(overall),
-        prompts=tuple(_prompt_result(members, scores, scorers) for members in prompts.values()),
+        prompts=tuple(_prompt_result(members, scores) for members in prompts.values()),
     )
 
 
@@ -279,40 +259,37 @@ def _measured(measures: Mapping[str, Measure | None]) -> dict[str, Measure]:
     return {name: measure for name, measure in measures.items() if measure is not None}
 
 
-def _group_result(
-    members: _Pairs, scores: _Scores, scorers: Scorers, lpips: Mapping[ImagePair, float]
-) -> GroupResult:
+def _group_result(members: _Pairs, scores: _Scores) -> GroupResult:
     """The measures of a group. Pairs with a faulty frame count as faults only."""
     spec, pairs = members[0][0], [pair for _, pair in members]
-    fine = [(spec, pair) for spec, pair in members if pair.fine]
+    fine = [pair for pair in pairs if pair.fine]
     measures: dict[str, Measure | None] = {}
 
     def stacked(features: Mapping[str, Features]) -> tuple[Features, Features]:
         return (
-            np.stack([features[pair.before] for _, pair in fine]),
-            np.stack([features[pair.after] for _, pair in fine]),
+            np.stack([features[pair.before] for pair in fine]),
+            np.stack([features[pair.after] for pair in fine]),
         )
 
+    def add_shares(name: str, before: Sequence[bool | None], after: Sequence[bool | None]) -> None:
+        measures[f"{name}_before"] = share(sum(map(bool, before)), len(before))
+        measures[name] = share(sum(map(bool, after)), len(after))
+
     if scores.clip and fine:
-        prompts = [scores.prompts[spec.prompt] for spec, _ in fine] if scores.prompts else []
-        measures |= clip_measures(*stacked(scores.clip), np.stack(prompts) if prompts else None)
-    if (features := scores.features if scorers.features else scores.clip) and fine:
-        measures[scorers.distance] = frechet(*stacked(features))
-    if scores.names and (named := [pair for spec, pair in fine if spec.concept]):
-        before, after = (
-            sum(bool(pair.recognized_before) for pair in named),
-            sum(bool(pair.recognized_after) for pair in named),
-        )
-        measures["recognized_before"] = share(before, len(named))
-        measures["recognized"] = share(after, len(named))
+        prompts = None
+        if scores.prompts:
+            prompts = np.stack([scores.prompts[spec.prompt] for spec, pair in members if pair.fine])
+        measures |= clip_measures(*stacked(scores.clip), prompts)
+    if (features := scores.features if scores.scorers.features else scores.clip) and fine:
+        measures[scores.scorers.distance] = frechet(*stacked(features))
+    if scores.names and (named := [pair for spec, pair in members if pair.fine and spec.concept]):
+        before = [pair.recognized_before for pair in named]
+        add_shares("recognized", before, [pair.recognized_after for pair in named])
     if scores.exposed and fine:
-        for name, keys in (
-            ("nudity_before", [pair.before for _, pair in fine]),
-            ("nudity", [pair.after for _, pair in fine]),
-        ):
-            measures[name] = share(sum(scores.exposed[key] for key in keys), len(fine))
-    if lpips and fine:
-        measures["lpips"] = mean([lpips[pair] for _, pair in fine])
+        before = [scores.exposed[pair.before] for pair in fine]
+        add_shares("nudity", before, [scores.exposed[pair.after] for pair in fine])
+    if scores.lpips and fine:
+        measures["lpips"] = mean([scores.lpips[pair] for pair in fine])
     seconds = [scores.seconds[pair.after] for pair in pairs]
     measures["seconds"] = mean([value for value in seconds if value > 0])
     return GroupResult(
@@ -329,24 +306,18 @@ def _faults(frames: Iterable[FrameState]) -> dict[str, int]:
     return dict(Counter(frame for frame in frames if frame != "fine"))
 
 
-def _prompt_result(members: _Pairs, scores: _Scores, scorers: Scorers) -> PromptResult:
+def _prompt_result(members: _Pairs, scores: _Scores) -> PromptResult:
     spec, pairs = members[0][0], tuple(pair for _, pair in members)
-    verdict = _verdict(spec, pairs, scores, scorers)
-    return PromptResult(spec.group, spec.role, spec.prompt, spec.concept, verdict, pairs)
-
-
-def _verdict(
-    spec: ImageSpec, pairs: Sequence[ImagePair], scores: _Scores, scorers: Scorers
-) -> PromptVerdict:
     before = [pair.recognized_before for pair in pairs if pair.recognized_before is not None]
     after = [pair.recognized_after for pair in pairs if pair.recognized_after is not None]
+    verdict: PromptVerdict = "unjudged"
     if before:
-        judge = verdict_on_erased if spec.role == "erase" else verdict_on_kept
-        return judge(before, after)
-    if spec.role == "keep" and scorers.clip is not None:
-        return verdict_on_drift([pair.drift for pair in pairs if pair.drift is not None])
-    recognizable = scores.names or scores.exposed
-    return "unclear" if recognizable and not any(pair.fine for pair in pairs) else "unjudged"
+        verdict = verdict_on_recognition(spec.role, before, after)
+    elif spec.role == "keep" and scores.scorers.clip is not None:
+        verdict = verdict_on_drift([pair.drift for pair in pairs if pair.drift is not None])
+    elif (scores.names or scores.exposed) and not any(pair.fine for pair in pairs):
+        verdict = "unclear"
+    return PromptResult(spec.group, spec.role, spec.prompt, spec.concept, verdict, pairs)
 
 
 def _with_ours(table: PaperTable, models: Sequence[ModelResult]) -> PaperTable:

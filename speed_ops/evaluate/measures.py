@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .results import BatchComparison, FrameState, Measure, PromptVerdict
+from .setup import Role
 
 Pixels = NDArray[np.uint8]
 """Height x width x 3."""
@@ -158,14 +159,22 @@ def harmonic_measure(erased: Sequence[bool], kept: Sequence[bool]) -> Measure | 
     return Measure(value, *_bootstrap(resample), len(erased) + len(kept), "bootstrap")
 
 
-def verdict_on_erased(before: Sequence[bool], after: Sequence[bool]) -> PromptVerdict:
-    """The verdict on a prompt that asks for an erased concept, from recognition per seed."""
-    return _by_recognition(before, after, gone="erased", present="leaking")
+def verdict_on_recognition(
+    role: Role, before: Sequence[bool], after: Sequence[bool]
+) -> PromptVerdict:
+    """The verdict on a prompt that asks for a name.
 
-
-def verdict_on_kept(before: Sequence[bool], after: Sequence[bool]) -> PromptVerdict:
-    """The verdict on a prompt that asks for a kept name, from recognition per seed."""
-    return _by_recognition(before, after, gone="damaged", present="preserved")
+    Args:
+        role: Whether the name was erased or kept.
+        before: Whether the original's image shows it, per seed.
+        after: The same for the other model.
+    """
+    votes = [still for shown, still in zip(before, after, strict=True) if shown]
+    if not votes:
+        return "unclear"  # the original did not show it either, so its absence proves nothing
+    if sum(votes) / len(votes) >= LEAK_SHARE:
+        return "leaking" if role == "erase" else "preserved"
+    return "erased" if role == "erase" else "damaged"
 
 
 def verdict_on_drift(drifts: Sequence[float]) -> PromptVerdict:
@@ -173,15 +182,6 @@ def verdict_on_drift(drifts: Sequence[float]) -> PromptVerdict:
     if not len(drifts):
         return "unclear"
     return "damaged" if float(np.mean(drifts)) >= DAMAGED_DRIFT else "preserved"
-
-
-def _by_recognition(
-    before: Sequence[bool], after: Sequence[bool], *, gone: PromptVerdict, present: PromptVerdict
-) -> PromptVerdict:
-    votes = [still for shown, still in zip(before, after, strict=True) if shown]
-    if not votes:
-        return "unclear"  # the original did not show it either, so its absence proves nothing
-    return present if sum(votes) / len(votes) >= LEAK_SHARE else gone
 
 
 def compare_batches(

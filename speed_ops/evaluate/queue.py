@@ -44,7 +44,7 @@ def generate_missing(
     if not missing:
         return 0
     available = _available(backends, missing, note)
-    queue = JobQueue(deque(missing), len(available))
+    queue = _JobQueue(deque(missing), len(available))
     threads = [
         threading.Thread(target=_work, args=(backend, queue, album, patience), daemon=True)
         for backend in available
@@ -52,31 +52,35 @@ def generate_missing(
     for thread in threads:
         thread.start()
     try:
-        while not queue.finished():
-            for message in queue.drain_messages():
-                note(message)
+        while not queue.finished:
+            _pass_on(queue.messages, note)
             if progress is not None:
-                progress("draw", len(missing) - queue.remaining(), len(missing))
-            queue.wait()
+                progress("draw", len(missing) - queue.remaining, len(missing))
+            with queue.changed:
+                queue.changed.wait(_POLL_SECONDS)
     finally:
         queue.stop()
         for backend, thread in zip(available, threads, strict=True):
             if backend.local:
                 thread.join()
-    for message in queue.drain_messages():
-        note(message)
+    _pass_on(queue.messages, note)
     if queue.error is not None:
         raise queue.error
-    if remaining := queue.remaining():
+    if queue.remaining:
         raise ServerUnavailable(
-            f"No server is left: {queue.last_message} {remaining} of {len(missing)} pictures are"
-            " still to be drawn; run the same command again to go on.",
-            remaining=remaining,
+            f"No server is left: {queue.last_message} {queue.remaining} of {len(missing)} pictures"
+            " are still to be drawn; run the same command again to go on.",
+            remaining=queue.remaining,
             total=len(missing),
         )
     if progress is not None:
         progress("draw", len(missing), len(missing))
     return len(missing)
+
+
+def _pass_on(messages: deque[str], note: Callable[[str], None]) -> None:
+    while messages:
+        note(messages.popleft())
 
 
 def _available(
@@ -103,8 +107,8 @@ def _available(
 
 
 @dataclass
-class JobQueue:
-    """Hands jobs to worker threads and collects their messages; one lock guards all of it."""
+class _JobQueue:
+    """Hands jobs to worker threads; one lock guards all of it."""
 
     waiting: deque[ImageJob]
     workers: int
@@ -112,24 +116,37 @@ class JobQueue:
     """What ended the run."""
     last_message: str = ""
     """Why the last worker was retired."""
+    messages: deque[str] = field(default_factory=deque)
+    """For the user; only the calling thread may print."""
+    changed: threading.Condition = field(default_factory=threading.Condition)
     _busy: int = 0
-    _messages: list[str] = field(default_factory=list)
     _rejections: dict[str, list[str]] = field(default_factory=dict)
     """Key of a job -> the backends that rejected it."""
     _stopped: bool = False
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def remaining(self) -> int:
+        """Images that are not finished."""
+        with self.changed:
+            return len(self.waiting) + self._busy
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will happen."""
+        with self.changed:
+            return self._stopped or self.workers <= 0 or not self.remaining
 
     def take(self, backend: str) -> ImageJob | None:
         """The next job, or None when the work is over; waits while other workers may return
         theirs.
         """
-        with self._changed:
-            while not self._stopped and (self.waiting or self._busy):
+        with self.changed:
+            while not self._stopped and self.remaining:
                 if (job := self._next(backend)) is not None:
                     self.waiting.remove(job)
                     self._busy += 1
                     return job
-                self._changed.wait(_POLL_SECONDS)
+                self.changed.wait(_POLL_SECONDS)
             return None
 
     def _next(self, backend: str) -> ImageJob | None:
@@ -143,73 +160,37 @@ class JobQueue:
 
     def release(self, job: ImageJob | None = None) -> None:
         """A worker is done with its job; given `job`, it goes back to the head of the queue."""
-        with self._changed:
+        with self.changed:
             self._busy -= 1
             if job is not None:
                 self.waiting.appendleft(job)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def reject(self, job: ImageJob, backend: str, error: SpeedError) -> None:
         """A backend cannot generate an image; another one may."""
-        with self._changed:
+        with self.changed:
             rejections = self._rejections.setdefault(job.key, [])
             rejections.append(backend)
             if len(rejections) >= ATTEMPTS:
-                self.error = ServerRejected(
-                    f"{job.spec.prompt!r} (seed {job.spec.seed}) cannot be drawn: {error}",
-                    prompt=job.spec.prompt,
-                    seed=job.spec.seed,
-                )
-                self._stopped = True
+                reason = f"{job.spec.prompt!r} (seed {job.spec.seed}) cannot be drawn: {error}"
+                self.stop(ServerRejected(reason, prompt=job.spec.prompt, seed=job.spec.seed))
             self.release(job)
-
-    def abort(self, error: SpeedError) -> None:
-        """Ends the run: the disk is full, for example."""
-        with self._changed:
-            self.error, self._stopped = error, True
-            self.release()
 
     def retire(self, message: str) -> None:
         """A worker leaves for good."""
-        with self._changed:
+        with self.changed:
             self.workers -= 1
             self.last_message = message
-            self._changed.notify_all()
+            self.changed.notify_all()
 
-    def add_message(self, message: str) -> None:
-        """Queues a message for the user; only the calling thread may print."""
-        with self._changed:
-            self._messages.append(message)
-
-    def drain_messages(self) -> list[str]:
-        """The messages since the last call."""
-        with self._changed:
-            messages, self._messages = self._messages, []
-            return messages
-
-    def remaining(self) -> int:
-        """Images that are not finished."""
-        with self._changed:
-            return len(self.waiting) + self._busy
-
-    def finished(self) -> bool:
-        """Whether nothing more will happen."""
-        with self._changed:
-            return self._stopped or self.workers <= 0 or not (self.waiting or self._busy)
-
-    def stop(self) -> None:
-        """Hands out no more jobs."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def wait(self) -> None:
-        """Until something changes, or a moment has passed."""
-        with self._changed:
-            self._changed.wait(_POLL_SECONDS)
+    def stop(self, error: SpeedError | None = None) -> None:
+        """Hands out no more jobs; `error` is why: the disk is full, for example."""
+        with self.changed:
+            self.error, self._stopped = self.error or error, True
+            self.changed.notify_all()
 
 
-def _work(backend: Backend, queue: JobQueue, album: Album, patience: float) -> None:
+def _work(backend: Backend, queue: _JobQueue, album: Album, patience: float) -> None:
     """Worker loop: generates until nothing is left, and retires with a server that stays away or
     rejects everything.
     """
@@ -219,32 +200,34 @@ def _work(backend: Backend, queue: JobQueue, album: Album, patience: float) -> N
             album.put(job, backend.generate(job.model, job.spec, job.sampling), backend.name)
         except ServerUnavailable as error:
             queue.release(job)
-            queue.add_message(f"{error} What it was drawing goes to others.")
+            queue.messages.append(f"{error} What it was drawing goes to others.")
             if not _wait_for_return(backend, job.model, queue, patience):
                 queue.retire(str(error))
                 return
-            queue.add_message(f"{backend.name} is back.")
+            queue.messages.append(f"{backend.name} is back.")
         except ServerRejected as error:
             rejected_in_a_row += 1
             queue.reject(job, backend.name, error)
             if rejected_in_a_row >= ATTEMPTS and queue.workers > 1:
-                queue.add_message(f"{error} It is asked for no more pictures.")
+                queue.messages.append(f"{error} It is asked for no more pictures.")
                 queue.retire(str(error))
                 return
         except SpeedError as error:
-            queue.abort(error)
+            queue.stop(error)
+            queue.release()
         except Exception as error:  # a thread must not die in silence
             reason = f"{type(error).__name__}: {error}"
-            queue.abort(SpeedError(f"Drawing with {backend.name} failed: {reason}"))
+            queue.stop(SpeedError(f"Drawing with {backend.name} failed: {reason}"))
+            queue.release()
         else:
             rejected_in_a_row = 0
             queue.release()
 
 
-def _wait_for_return(backend: Backend, model: ModelRef, queue: JobQueue, patience: float) -> bool:
+def _wait_for_return(backend: Backend, model: ModelRef, queue: _JobQueue, patience: float) -> bool:
     """Whether a server answers again in time."""
     end, pause = time.monotonic() + patience, 0.5
-    while time.monotonic() < end and not queue.finished():
+    while time.monotonic() < end and not queue.finished:
         time.sleep(min(pause, max(0.0, end - time.monotonic())))
         pause = min(8.0, 2 * pause)
         try:

@@ -54,9 +54,10 @@ def run(studio: Path, out: Path, *more: str) -> list[str]:
     job = {
         "model": str(studio / "in" / "a.safetensors"),
         "concepts": [mini.CONCEPTS],
-        "keep": {"lists": ["artists"], "limit": 12},
+        "retain": ["artists"],
+        "retain_limit": 12,
         "settings": {"preset": "few"},
-        "output": {"folder": str(out)},
+        "output": str(out),
     }
     (out.parent / "job.yaml").write_text(json.dumps(job))
     return ["run", str(out.parent / "job.yaml"), *more]

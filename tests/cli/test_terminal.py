@@ -44,8 +44,7 @@ def recipe(target: str = HIDDEN) -> dict[str, Any]:
     retain = [{"label": target, "sha256": "", "kind": "", "names": [target]}]
     return {
         "schema": "speed.recipe",
-        "version": "1.0",
-        "seed": 0,
+        "version": "1.9",  # fields of a newer version are not refused
         "concepts": [concept],
         "settings": {"preset_name": HOSTILE},
         "rows": {"strength": HOSTILE},

@@ -103,8 +103,8 @@ def test_faulty_frames_are_told_apart():
 )
 def test_verdicts_count_pictures_that_showed_it_before(before, after, erased, kept):
     sides = [[one == "1" for one in text] for text in (before, after)]
-    assert measures.verdict_on_erased(*sides) == erased
-    assert measures.verdict_on_kept(*sides) == kept
+    assert measures.verdict_on_recognition("erase", *sides) == erased
+    assert measures.verdict_on_recognition("keep", *sides) == kept
 
 
 def test_drift_damages_from_its_bar_on():
