@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, PngImagePlugin, UnidentifiedImageError
+from PIL import Image, PngImagePlugin
 
 from ..errors import FileError
-from ..files.atomic import write_bytes
+from ..files.atomic import write_bytes, write_error
 from .backend import GeneratedImage, ModelRef
 from .measures import Pixels
 from .setup import ImageSpec, Sampling
@@ -67,17 +67,16 @@ class Album:
         """An image that has been generated."""
         path = self.path(key)
         try:
-            content = path.read_bytes()
-            with Image.open(io.BytesIO(content)) as image:
+            with Image.open(path) as image:
                 facts = json.loads(getattr(image, "text", {}).get(_FACTS, "{}"))
-        except (OSError, ValueError) as error:
+                pixels = np.asarray(image.convert("RGB"))
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise FileError(
                 f"Cannot read the picture {path} ({error}): delete it, and it is drawn again.",
                 path=str(path),
             ) from error
-        seconds = float(facts.get("seconds") or 0.0)
         finite = facts.get("finite") is not False
-        return GeneratedImage(decode_image(content, str(path)), finite, seconds)
+        return GeneratedImage(pixels, finite, float(facts.get("seconds") or 0.0))
 
     def thumbnail(self, key: str) -> str:
         """A small copy as a data URL."""
@@ -93,7 +92,7 @@ def decode_image(content: bytes, source: str) -> Pixels:
     try:
         with Image.open(io.BytesIO(content)) as image:
             return np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise FileError(f"{source} is not a picture that can be read ({error}).") from error
 
 
@@ -112,9 +111,7 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(
-            f"Cannot make the folder {path.parent}: {error.strerror or error}."
-        ) from error
+        raise write_error(path.parent, error) from error
     write_bytes(path, content, force=True)
 
 

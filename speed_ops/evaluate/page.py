@@ -58,11 +58,7 @@ def evaluation_page(evaluation: Evaluation, thumbnail: Thumbnail) -> str:
 
 def _column_title(name: str) -> str:
     """`after` where the same measure of the original is in the column before."""
-    return (
-        f"{MEASURE_TITLES[name]} after"
-        if f"{name}_before" in MEASURE_TITLES
-        else MEASURE_TITLES[name]
-    )
+    return MEASURE_TITLES[name] + (" after" if f"{name}_before" in MEASURE_TITLES else "")
 
 
 def _group(model: ModelResult, group: GroupResult, columns: Sequence[str]) -> dict[str, Any]:
@@ -137,13 +133,10 @@ def _prompt(erased: Sequence[ModelResult], index: int, thumbnail: Thumbnail) -> 
     for model in erased:
         result = model.prompts[index]
         pairs = result.images[:SEEDS_SHOWN]
-        rows.append(
-            {
-                "label": model.label if len(erased) > 1 else "after",
-                "verdict": result.verdict if model.judged else "",
-                "images": [(thumbnail(pair.after), _hint(pair, after=True)) for pair in pairs],
-            }
-        )
+        images = [(thumbnail(pair.after), _hint(pair, after=True)) for pair in pairs]
+        label = model.label if len(erased) > 1 else "after"
+        verdict = result.verdict if model.judged else ""
+        rows.append({"label": label, "verdict": verdict, "images": images})
     return {"text": prompt.prompt, "rows": rows, "hidden": len(prompt.images) - len(pairs)}
 
 
@@ -169,6 +162,10 @@ def _model(model: ModelResult) -> dict[str, Any]:
             verdict = verdict_in_words(claim.get("verdict"))
             residual = residual if isinstance(residual, float) else None
             concepts.append((str(claim.get("name")), verdict, residual))
+    try:
+        curve = curve_facts(model.certificate.get("curve"))  # untrusted, and it may make no sense
+    except (KeyError, TypeError, ValueError, AttributeError):
+        curve = None
     verdicts = [
         (verdict, count)
         for verdict in reversed(_WORST_FIRST)
@@ -178,16 +175,8 @@ def _model(model: ModelResult) -> dict[str, Any]:
         "label": model.label,
         "verdicts": verdicts,
         "certificate": concepts,
-        "curve": _curve(model.certificate.get("curve")),
+        "curve": curve,
     }
-
-
-def _curve(claim: Any) -> dict[str, Any] | None:
-    """The plot of a trade-off from an untrusted header; None if it makes no sense."""
-    try:
-        return curve_facts(claim)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
 
 
 def _facts(evaluation: Evaluation) -> list[tuple[str, str]]:

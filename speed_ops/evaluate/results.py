@@ -151,9 +151,7 @@ class ModelResult:
         counts = Counter(self.verdicts)
         erase = counts["erased"] + counts["leaking"]
         keep = counts["preserved"] + counts["damaged"]
-        clauses = []
-        if erase:
-            clauses.append(f"erased in {counts['erased']} of {erase} prompts")
+        clauses = [f"erased in {counts['erased']} of {erase} prompts"] if erase else []
         if keep:
             clauses.append(f"{counts['preserved']} of {keep} other prompts preserved")
         text = ", ".join(clauses) or "pictures to look at: no judge says what they show"

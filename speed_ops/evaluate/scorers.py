@@ -13,6 +13,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -63,9 +64,10 @@ class ScoreCache:
         """
         folder = self.folder / hashlib.sha256(scorer.encode()).hexdigest()[:16]
         files = {key: folder / key[:2] / f"{key}.npy" for key in keys}
-        scores = {
-            key: score for key, file in files.items() if (score := _read_array(file)) is not None
-        }
+        scores = dict[str, Features]()
+        for key, file in files.items():
+            with suppress(OSError, ValueError, EOFError):  # a damaged score is computed again
+                scores[key] = np.asarray(np.load(file, allow_pickle=False))
         missing = [key for key in files if key not in scores]
         self.reused += len(scores)
         self.computed += len(missing)
@@ -78,20 +80,11 @@ class ScoreCache:
         return [scores[key] for key in keys]
 
 
-def _read_array(file: Path) -> Features | None:
-    try:
-        return np.asarray(np.load(file, allow_pickle=False))
-    except (OSError, ValueError, EOFError):
-        return None  # a missing or damaged score is computed again
-
-
 def content_key(content: Pixels | str) -> str:
     """The key of an image or text in the `ScoreCache`."""
-    if isinstance(content, str):
-        data = content.encode()
-    else:
-        data = str(content.shape).encode() + content.tobytes()
-    return hashlib.sha256(data).hexdigest()[:40]
+    if not isinstance(content, str):
+        return hashlib.sha256(str(content.shape).encode() + content.tobytes()).hexdigest()[:40]
+    return hashlib.sha256(content.encode()).hexdigest()[:40]
 
 
 class FeatureExtractor(Protocol):
@@ -220,11 +213,9 @@ class UserFeatures(UserFunction):
         self.about = f"features of {self.about}"
 
     def images(self, images: Sequence[Pixels]) -> Features:
-        batches = []
-        for output in self._call(images):
-            array = output.detach() if hasattr(output, "detach") else output
-            batches.append(np.asarray(array, np.float64))
-        features = np.concatenate(batches)
+        outputs = self._call(images)
+        arrays = [output.detach() if hasattr(output, "detach") else output for output in outputs]
+        features = np.concatenate([np.asarray(array, np.float64) for array in arrays])
         if features.ndim != 2 or len(features) != len(images):
             raise SettingsError(
                 f"{self.name} must return a row of numbers for each picture, not {features.shape}.",
@@ -359,17 +350,16 @@ class Scorers:
 
     def about(self) -> dict[str, str]:
         """Measure -> what computes it."""
-        texts = dict[str, str]()
-        if self.clip is not None:
-            texts["clip"] = self.clip.about
+        texts = {"clip": self.clip.about} if self.clip is not None else {}
         if self.classifier is not None:
             texts["recognition"] = self.classifier.about
         elif self.clip is not None and self.clip.joint:
             texts["recognition"] = f"zero-shot by {self.clip.about}"
-        if (extractor := self.features or self.clip) is not None:
-            texts[self.distance] = extractor.about
-        if self.nudity is not None:
-            texts["nudity"] = self.nudity.about
-        if self.lpips is not None:
-            texts["lpips"] = self.lpips.about
-        return texts
+        scorers = {
+            self.distance: self.features or self.clip,
+            "nudity": self.nudity,
+            "lpips": self.lpips,
+        }
+        return texts | {
+            name: scorer.about for name, scorer in scorers.items() if scorer is not None
+        }

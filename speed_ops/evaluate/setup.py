@@ -30,14 +30,6 @@ Role = Literal["erase", "keep"]
 FOLDER = Path(__file__).parent / "setups"
 CAPTIONS, OWN_CAPTIONS = "MS-COCO", "captions of ours"
 """The group of general captions: the user's list, or our own scenes without one."""
-_LABELS = {
-    "style": "a picture in the style of {}",
-    "person": "a picture of {}",
-    "character": "a picture of {}",
-    "object": "a picture of {}",
-    "implicit": "a picture of {}",
-}
-"""Kind -> the text that CLIP compares images with; `{}` is a name or an anchor."""
 _POOLED: dict[Role, str] = {"erase": "erased names", "keep": "kept names"}
 """Groups of setups with hundreds of names: a single name has too few images."""
 _PROMPT_COLUMNS = (
@@ -174,11 +166,8 @@ def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
         )
     specs, erased = _named_specs(content, facts["erase"], lists)
     for list_name, group in extra_lists.items():
-        if list_name in lists:
-            specs += [
-                replace(row, group=group, role="erase", concept="", seed=row.seed or 1)
-                for row in _table_specs(lists[list_name], group)
-            ]
+        for row in _table_specs(lists[list_name], group) if list_name in lists else ():
+            specs.append(replace(row, group=group, role="erase", concept="", seed=row.seed or 1))
     if content["captions"]:
         specs += _captions(content["captions"], lists.get("captions"))
     kinds, own_anchors = content.get("kinds", {}), content.get("anchors", {})
@@ -211,10 +200,7 @@ def _named_specs(
         ]
         targets = (spec.concept for spec in specs if spec.role == "erase" and spec.concept)
         return specs, tuple(dict.fromkeys(targets))
-    if "templates" in lists:
-        templates = _texts(lists["templates"])
-    else:
-        templates = tuple(_templates(content["templates"]))
+    templates = _texts(lists["templates"]) if "templates" in lists else _templates(content)
     pool = content.get("pool")
     names, seeds = content["names"], dict.fromkeys(content["names"], content["seeds"])
     if pool:
@@ -236,7 +222,8 @@ def _seeded(spec: ImageSpec, seeds: int) -> list[ImageSpec]:
 def _labels(name: str, kind: str, anchor: str) -> dict[str, str]:
     """The texts for a name and for what takes its place."""
     neutral = anchor or KINDS[kind].anchor or "something"
-    return {label: _LABELS[kind].format(label) for label in (name, neutral)}
+    text = "a picture in the style of " if kind == "style" else "a picture of "
+    return {label: text + label for label in (name, neutral)}
 
 
 def setup_of_concepts(
@@ -309,15 +296,13 @@ def setup_of_file(path: Path, concepts: Sequence[Concept], seeds: int) -> Setup:
     return Setup(path.stem, f"The prompts of {path.name}", tuple(specs), labels, anchors=anchors)
 
 
-def _templates(rule: Mapping[str, Any]) -> Iterator[str]:
+def _templates(content: Mapping[str, Any]) -> tuple[str, ...]:
     """Every text with every combination of `{0}`, `{1}`, ... filled in."""
+    rule = content["templates"]
     texts = [rule["text"]] if isinstance(rule["text"], str) else rule["text"]
-    for text in texts:
-        for words in product(*rule["parts"]):
-            template = text
-            for index, word in enumerate(words):
-                template = template.replace(f"{{{index}}}", word)
-            yield template
+    return tuple(
+        text.format(*words, name=PLACEHOLDER) for text in texts for words in product(*rule["parts"])
+    )
 
 
 def _from_pool(
@@ -375,19 +360,16 @@ def _table_specs(path: Path, group: str = "") -> Iterator[ImageSpec]:
         concept = cell(row, columns.get("concept")).strip()
         role = cell(row, columns.get("type")).strip().casefold()
         if role and role not in _ROLES:
-            raise InputError(
-                f"{path.name}, line {number}: the type is {role!r}; write erase or keep.",
-                line=number,
-                type=role,
-            )
-        seed = _seed(cell(row, seed_column))
-        if seed is None:
-            text = cell(row, seed_column)
-            raise InputError(
-                f"{path.name}, line {number}: the seed is {text!r}: use one from 0 to {2**63 - 1}.",
-                line=number,
-                seed=text,
-            )
+            reason = f"the type is {role!r}; write erase or keep"
+            raise InputError(f"{path.name}, line {number}: {reason}.", line=number, type=role)
+        text = cell(row, seed_column)
+        try:
+            seed = int(float(text)) if text.strip() else 0  # some programs write `7.0`
+        except (ValueError, OverflowError):
+            seed = -1
+        if not 0 <= seed < 2**63:
+            reason = f"the seed is {text!r}: use one from 0 to {2**63 - 1}"
+            raise InputError(f"{path.name}, line {number}: {reason}.", line=number, seed=text)
         yield ImageSpec(
             group=cell(row, columns.get("group")).strip() or concept or group,
             role=_ROLES.get(role, "keep"),
@@ -395,12 +377,3 @@ def _table_specs(path: Path, group: str = "") -> Iterator[ImageSpec]:
             seed=seed,
             concept=concept,
         )
-
-
-def _seed(text: str) -> int | None:
-    """0 for an empty cell, None for what is not a seed; some programs write `7.0`."""
-    try:
-        seed = int(float(text)) if text.strip() else 0
-    except (ValueError, OverflowError):
-        return None
-    return seed if 0 <= seed < 2**63 else None
