@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import os
 import re
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from ..checkpoints.source import TextSetup
     from .console import Console
 
-Parser = argparse.ArgumentParser
-Note = Callable[[str], None]
 NO_LIST = "none"
 STDIN = Path("-")
 
@@ -57,10 +56,10 @@ def complete_with(action: argparse.Action, *words: str) -> None:
 def command(
     subparsers: Any,
     name: str,
-    run: Callable[[argparse.Namespace, Console], int],
+    run: Callable[[Namespace, Console], int],
     help: str,
     epilog: str = "",
-) -> Parser:
+) -> ArgumentParser:
     """A subcommand with the options that all of them have.
 
     Args:
@@ -70,7 +69,7 @@ def command(
         help: One sentence, shown in the list of commands and above its own help.
         epilog: Examples, shown below its own help.
     """
-    parser: Parser = subparsers.add_parser(
+    parser: ArgumentParser = subparsers.add_parser(
         name,
         help=help,
         description=help,
@@ -86,7 +85,7 @@ def command(
     return parser
 
 
-def add_job(parser: Parser) -> None:
+def add_job(parser: ArgumentParser) -> None:
     """What to erase, what to keep, and how."""
     group = parser.add_argument_group("what to erase and what to keep")
     add_concepts(group)
@@ -119,7 +118,7 @@ def add_concepts(group: Any) -> None:
     group.add_argument("--kind", choices=list(KINDS), default="style", help=help)
 
 
-def _add_settings(parser: Parser) -> None:
+def _add_settings(parser: ArgumentParser) -> None:
     """A flag for every public setting, and `--set` for the others."""
     group = parser.add_argument_group("settings (defaults are those of the preset auto)")
     defaults, hints = _settings("auto", {}).to_dict(), get_type_hints(EraseSettings)
@@ -166,13 +165,13 @@ def _settings(preset: str, changes: dict[str, Any]) -> EraseSettings:
     return EraseSettings.preset(preset, **{"held_out": HELD_OUT_SHARE, **changes})
 
 
-def add_checkpoint(parser: Parser) -> None:
+def add_checkpoint(parser: ArgumentParser) -> None:
     """The model that a command works on."""
     help = "safetensors file or diffusers folder"
     parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help=help)
 
 
-def add_text_setup(parser: Parser) -> None:
+def add_text_setup(parser: ArgumentParser) -> None:
     """How text is turned into embeddings, and on which part of the machine."""
     add = parser.add_argument_group("text encoder").add_argument
     help = "hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)"
@@ -193,7 +192,7 @@ def add_text_setup(parser: Parser) -> None:
     add("--threads", type=int, metavar="N", help=help)
 
 
-def settings_from(args: argparse.Namespace) -> EraseSettings:
+def settings_from(args: Namespace) -> EraseSettings:
     """The preset, changed by the flags and by `--set`."""
     flags = {item.name: value for item in _FLAGS if (value := getattr(args, item.name)) is not None}
     if "drift_budget" in flags:
@@ -204,7 +203,7 @@ def settings_from(args: argparse.Namespace) -> EraseSettings:
     return _settings(args.preset_name, flags | assigned)
 
 
-def job_from(args: argparse.Namespace, note: Note) -> Job:
+def job_from(args: Namespace, note: Callable[[str], None]) -> Job:
     """The job that the arguments describe; `note` receives remarks about its lists."""
     if [*args.concepts_file, *args.retain_file].count(STDIN) > 1:
         raise UsageError(
@@ -217,7 +216,7 @@ def job_from(args: argparse.Namespace, note: Note) -> Job:
     return Job.of(tuple(concepts), retain, settings_from(args))
 
 
-def concepts_from(args: argparse.Namespace) -> ConceptList:
+def concepts_from(args: Namespace) -> ConceptList:
     """Concepts on the command line, then those of files; at least one."""
     with as_usage_errors():
         total = parse_concepts("\n".join(args.concepts), args.kind, comments=False)
@@ -230,7 +229,7 @@ def concepts_from(args: argparse.Namespace) -> ConceptList:
     return total
 
 
-def _retain_from(args: argparse.Namespace, concepts: tuple[Concept, ...]) -> RetainSet:
+def _retain_from(args: Namespace, concepts: tuple[Concept, ...]) -> RetainSet:
     lists = [name.strip() for text in args.retain for name in text.split(",") if name.strip()]
     available = builtin_retain_sets()
     for name in lists:
@@ -246,7 +245,7 @@ def _retain_from(args: argparse.Namespace, concepts: tuple[Concept, ...]) -> Ret
         return total if args.retain_limit is None else total.limit(args.retain_limit)
 
 
-def stored_job_from(args: argparse.Namespace, note: Note) -> StoredJob:
+def stored_job_from(args: Namespace, note: Callable[[str], None]) -> StoredJob:
     """The job of `--recipe`, or of the file given as one; passes its notes on."""
     stored = job_of(load_recipe(args.recipe), str(args.recipe))
     for sentence in stored.notes:
@@ -254,14 +253,14 @@ def stored_job_from(args: argparse.Namespace, note: Note) -> StoredJob:
     return stored
 
 
-def strength_from(args: argparse.Namespace) -> float:
+def strength_from(args: Namespace) -> float:
     """The requested strength."""
     with as_usage_errors():
         return check_strength(args.strength)
 
 
 def text_setup_from(
-    args: argparse.Namespace, clip_skip: int | None = None, *, here: bool = True
+    args: Namespace, clip_skip: int | None = None, *, here: bool = True
 ) -> TextSetup:
     """How to read text, on a machine set up as the arguments say.
 
@@ -281,7 +280,7 @@ def text_setup_from(
     return TextSetup(skip, args.tokenizer, tuple(args.text_encoder), cache, device=device)
 
 
-def _machine_from(args: argparse.Namespace) -> str:
+def _machine_from(args: Namespace) -> str:
     """Sets the number of threads; returns the device, refused where it is not there or cannot do
     the work.
     """
@@ -308,7 +307,7 @@ def _machine_from(args: argparse.Namespace) -> str:
     return device
 
 
-def _device_from(args: argparse.Namespace) -> str:
+def _device_from(args: Namespace) -> str:
     """The requested device, whether or not this machine has it."""
     if args.device == "mps":
         raise UsageError(
@@ -327,7 +326,7 @@ def path_or_url(text: str) -> Path | str:
     return text if "://" in text else Path(text)
 
 
-def add_outputs(parser: Parser, location: Callable[[str], Path | str] = Path) -> None:
+def add_outputs(parser: ArgumentParser, location: Callable[[str], Path | str] = Path) -> None:
     """Options about the files to write; `location` reads the value of `--out`."""
     group = parser.add_argument_group("files to write")
     add = group.add_argument
@@ -348,19 +347,19 @@ def add_dry_run(group: Any) -> None:
     group.add_argument("--dry-run", action="store_true", help=help)
 
 
-def add_name(parser: Parser) -> None:
+def add_name(parser: ArgumentParser) -> None:
     """The flag of commands that write the files of one model."""
     help = "base name of the results (default: the model's name)"
     parser.add_argument("--name", default="", metavar="NAME", help=help)
 
 
-def add_json_lines(parser: Parser) -> None:
+def add_json_lines(parser: ArgumentParser) -> None:
     """The flag of commands that work on several models."""
     help = "one JSON object a line: for each model when it is done, then for all"
     parser.add_argument("--json-lines", action="store_true", help=help)
 
 
-def outputs_from(args: argparse.Namespace, name: str = "") -> OutputFiles:
+def outputs_from(args: Namespace, name: str = "") -> OutputFiles:
     """The files that the arguments ask for."""
     with as_usage_errors():
         products = parse_products(args.save.split(","))

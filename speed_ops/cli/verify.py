@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..provenance import load_recipe
 from .advice import advised
 from .console import Console
-from .options import Parser, add_text_setup, command, text_setup_from
+from .options import add_text_setup, command, text_setup_from
 
 if TYPE_CHECKING:
     from ..checkpoints.source import TextSetup
@@ -25,7 +25,7 @@ def add_to(subparsers: Any) -> None:
     add_erased_file(command(subparsers, "verify", run, help))
 
 
-def add_erased_file(parser: Parser) -> None:
+def add_erased_file(parser: argparse.ArgumentParser) -> None:
     """An erased file to measure, and what is needed for that."""
     help = "an erased checkpoint, diffusers folder or eraser LoRA"
     parser.add_argument("file", type=Path, metavar="FILE", help=help)

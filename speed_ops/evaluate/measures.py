@@ -1,4 +1,4 @@
-"""Statistics of images: intervals, distances, recognition and verdicts. Uses numpy only."""
+"""Statistics of images: intervals, distances, recognition and verdicts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..report.chart import Pixels as Pixels
 from .results import BatchComparison, FrameState, Measure, PromptVerdict
 from .setup import Role
 
-Pixels = NDArray[np.uint8]
-"""Height x width x 3."""
 Features = NDArray[np.float64]
 """One image or text per row: n x d."""
 

@@ -129,7 +129,7 @@ def test_a_run_that_is_stopped_finishes_what_it_draws(box, tmp_path):
         "evaluate", *files, "--prompts", box / "one.csv", "--out", tmp_path, "--steps", "3"
     )
     driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.rglob("*.png")):
+    while not list((tmp_path / "pictures").glob("??/*.png")):
         assert driver.poll() is None
         time.sleep(0.01)
     driver.terminate()
