@@ -53,23 +53,21 @@ def add_to(subparsers: Any) -> None:
 
 
 def _add_fleet(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("many machines (docs/fleet.md)")
-    on = (
+    add = parser.add_argument_group("many machines (docs/fleet.md)").add_argument
+    help = (
         "where to work: here (default), or on a Ray cluster; then DIR may be a URL such as"
         " s3://bucket/models"
     )
-    group.add_argument("--on", choices=("here", "ray"), default="here", help=on)
-    address = (
+    add("--on", choices=("here", "ray"), default="here", help=help)
+    help = (
         "of the cluster: ray://host:port, host:port or auto (default: one is started on this"
         " machine)"
     )
-    group.add_argument("--address", metavar="URL", help=address)
-    ledger = (
-        f"what became of each model, one JSON line each (default: {LEDGER} in the output folder)"
-    )
-    group.add_argument("--ledger", type=Path, metavar="FILE", help=ledger)
-    scratch = "where workers put what they fetch (default: the temporary folder)"
-    group.add_argument("--scratch", type=Path, metavar="DIR", help=scratch)
+    add("--address", metavar="URL", help=help)
+    help = f"what became of each model, one JSON line each (default: {LEDGER} in the output folder)"
+    add("--ledger", type=Path, metavar="FILE", help=help)
+    help = "where workers put what they fetch (default: the temporary folder)"
+    add("--scratch", type=Path, metavar="DIR", help=help)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -79,10 +77,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
         raise UsageError(f"--jobs is {args.jobs}: choose from 1 to {most}.")
     if args.on == "ray":
         return _batch_on_ray(args, console)
-    if wrong := [
-        flag for flag in ("address", "ledger", "scratch") if getattr(args, flag) is not None
-    ]:
-        raise UsageError(f"--{wrong[0]} needs --on ray.")
+    for flag in ("address", "ledger", "scratch"):
+        if getattr(args, flag) is not None:
+            raise UsageError(f"--{flag} needs --on ray.")
     if isinstance(args.folder, str) or isinstance(args.out, str):
         raise UsageError("URLs need --on ray; without it, give folders.")
     stored = stored_job_from(args, console.note)

@@ -18,15 +18,10 @@ def add_to(subparsers: Any) -> None:
         " before and after."
     )
     parser = command(subparsers, "demo", run, help)
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo-out"), metavar="DIR", help="default: demo-out"
-    )
-    parser.add_argument(
-        "--comfyui",
-        type=Path,
-        metavar="DIR",
-        help="only put the model into this ComfyUI's models/checkpoints",
-    )
+    out = Path("demo-out")
+    parser.add_argument("--out", type=Path, default=out, metavar="DIR", help=f"default: {out}")
+    help = "only put the model into this ComfyUI's models/checkpoints"
+    parser.add_argument("--comfyui", type=Path, metavar="DIR", help=help)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

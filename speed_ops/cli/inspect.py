@@ -24,9 +24,8 @@ def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = "Show what a file is and what its header says about an erasure."
     parser = command(subparsers, "inspect", run, help)
-    parser.add_argument(
-        "file", type=Path, metavar="FILE", help="checkpoint, diffusers folder, LoRA or recipe"
-    )
+    help = "checkpoint, diffusers folder, LoRA or recipe"
+    parser.add_argument("file", type=Path, metavar="FILE", help=help)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -45,15 +44,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
         f"{args.file}: {facts['what']}, {model.size / 1e6:.1f} MB, {facts['tensors']} tensors"
         f" ({facts['types']})."
     )
-    provenance = read_provenance(model.metadata, str(args.file))
+    provenance, plain = read_provenance(model.metadata, str(args.file)), None
     if provenance is None:
         console.say("Its header says nothing about an erasure.")
-        console.result({"file": str(args.file), **facts, "provenance": None})
-        return 0
-    _say_provenance(provenance, console)
-    plain = vars(provenance) | {
-        "recipe": _plain_recipe(provenance.recipe) if provenance.recipe else None
-    }
+    else:
+        _say_provenance(provenance, console)
+        recipe_facts = _plain_recipe(provenance.recipe) if provenance.recipe else None
+        plain = vars(provenance) | {"recipe": recipe_facts}
     console.result({"file": str(args.file), **facts, "provenance": plain})
     return 0
 
@@ -75,14 +72,8 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
     count = len(layers(family, model.shapes, "V"))
     second = second_layer(family, model.shapes) is not None
     also = " and one more for pooled text" if second else ""
-    return facts | {
-        "family": family.name,
-        "layers": count,
-        "pooled": second,
-        "what": (
-            f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit{also}"
-        ),
-    }
+    title = f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit{also}"
+    return facts | {"family": family.name, "layers": count, "pooled": second, "what": title}
 
 
 def _say_provenance(provenance: Provenance, console: Console) -> None:
@@ -123,11 +114,6 @@ def _say_recipe(recipe: Recipe, console: Console) -> None:
         f"Keeps {lists or 'nothing'}. Settings: {settings or 'none stated'}; strength"
         f" {recipe.strength}."
     )
-    _say_history(recipe, console)
-
-
-def _say_history(recipe: Recipe, console: Console) -> None:
-    """What had been erased from the model before, the oldest first."""
     for number, earlier in enumerate(recipe.history[:_LISTED], 1):
         names = ", ".join(concept.target for concept in earlier.concepts[:_LISTED])
         omitted = len(earlier.concepts) - _LISTED

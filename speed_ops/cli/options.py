@@ -298,9 +298,7 @@ def _machine_from(args: Namespace) -> str:
         return device
     count, number = torch.cuda.device_count(), int(device.partition(":")[2] or 0)
     if number >= count:
-        devices = (
-            f"only {count} CUDA device{'s' if count > 1 else ''}" if count else "no CUDA device"
-        )
+        devices = f"only {count} CUDA device{'s' * (count > 1)}" if count else "no CUDA device"
         raise SettingsError(
             f"--device is {device}, but torch finds {devices} here: use --device cpu."
         )

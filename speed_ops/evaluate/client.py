@@ -134,12 +134,13 @@ class ComfyClient:
         return value if isinstance(value, dict) else {}
 
     def _send(self, method: str, path: str, **options: Any) -> requests.Response:
+        options["timeout"] = _RESPONSE_SECONDS
         try:
-            response = requests.request(
-                method, self.url + path, timeout=_RESPONSE_SECONDS, **options
-            )
+            response = requests.request(method, self.url + path, **options)
         except requests.RequestException as error:
-            reason = _root_cause(error)
+            reason: BaseException = error  # what the system reported is below several layers
+            while (cause := reason.__cause__ or reason.__context__) is not None:
+                reason = cause
             raise ServerUnavailable(f"{self.name} does not answer ({reason}).") from error
         if response.status_code == 400:
             raise ServerRejected(f"{self.name} refused: {_refusal(response)}")
@@ -148,13 +149,6 @@ class ComfyClient:
                 f"{self.name} answered with {response.status_code} {response.reason}."
             )
         return response
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """What the system reported, below the layers of `requests` and urllib3."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return error
 
 
 def _seconds(entry: Mapping[str, Any]) -> float:
