@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ..speed_ops.errors import SpeedError
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 ADVICE = {
     "allow-overwriting": "Or turn overwrite on.",
@@ -17,11 +17,11 @@ ADVICE = {
 """Key of an advice in `data["advice"]` -> the sentence that is added."""
 
 
-def with_advice(function: Callable[..., Result]) -> Callable[..., Result]:
+def with_advice(function: Callable[..., Returned]) -> Callable[..., Returned]:
     """Adds advice to the errors of a function."""
 
     @wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Result:
+    def wrapped(*args: Any, **kwargs: Any) -> Returned:
         try:
             return function(*args, **kwargs)
         except SpeedError as error:
