@@ -82,7 +82,9 @@ def erase(
         text_report=text_report,
         notes=tuple(notes),
     )
-    return at_strength(replace(erasure, full_certificate=erasure.certificate), strength, model)
+    return at_strength(
+        replace(erasure, full_certificate=erasure.certificate), strength, model, progress
+    )
 
 
 NO_ROOM = (

@@ -490,15 +490,10 @@ def job_of(recipe: Recipe, title: str = "The recipe") -> StoredJob:
     return StoredJob(job, strength, clip_skip and -abs(clip_skip), tuple(notes))
 
 
-def same_work(first: Recipe, second: Recipe) -> bool:
-    """Whether two recipes ask for the same edit, on whatever model. Without names that cannot be
-    known, so it is False.
-    """
-    return first.has_names and second.has_names and same_form(first, second)
-
-
 def same_form(first: Recipe, second: Recipe) -> bool:
-    """Whether two recipes are equal up to the model and the program version."""
+    """Whether two recipes are equal up to the model and the program version: with names they ask
+    for the same edit; without names, different jobs can have equal recipes.
+    """
     contents = []
     for recipe in (first, second):
         content = replace(recipe, history=())._content()

@@ -20,10 +20,12 @@ from ..models.detect import is_lora, model_name, piece_name, unet_conflict
 from ..models.keys import Shapes, find_unet
 from ..progress import Stage
 from ..provenance import read_provenance
-from ..recipe import Recipe, StoredJob, recipe_of, same_work
-from .erase_file import Note, clean_file, made_by, possible_outputs
+from ..recipe import Recipe, StoredJob, recipe_of, same_form
+from .erase_file import clean_file
+from .finished import finished
 from .output_files import PRODUCTS, OutputFiles, Product
-from .source import ModelSource, TextSetup
+from .preflight import Note
+from .text_setup import TextSetup
 
 SUFFIXES = (".safetensors", ".ckpt", ".pt")
 Status = Literal["cleaned", "ready", "skipped", "failed"]
@@ -207,8 +209,8 @@ def _already_applied(checkpoint: Checkpoint, recipe: Recipe) -> bool:
     if provenance is None or provenance.recipe is None:
         return False
     earlier = recipe.as_earlier()
-    return same_work(recipe, provenance.recipe) or any(
-        same_work(earlier, previous) for previous in provenance.recipe.history
+    return same_form(recipe, provenance.recipe) or any(
+        same_form(earlier, previous) for previous in provenance.recipe.history
     )
 
 
@@ -269,7 +271,7 @@ def clean_one(
             raise KeyboardInterrupt
 
     try:
-        if results := finished(candidate, stored, text.clip_skip):
+        if results := finished(candidate.path, stored, text, candidate.outputs, candidate.label):
             seconds = time.perf_counter() - started
             facts: dict[str, Any] = {"files": candidate.outputs.labels(results)}
             return replace(candidate.already_done(), seconds=seconds, facts=facts)
@@ -294,25 +296,6 @@ def clean_one(
     plural = "" if len(concepts) == 1 else "s"
     detail = f"{erased} of {len(concepts)} concept{plural} erased, {seconds:.1f} s."
     return Done(candidate.label, "cleaned", detail, seconds, facts=facts)
-
-
-def finished(candidate: Candidate, stored: StoredJob, clip_skip: int | None) -> dict[Product, Path]:
-    """The results, if all exist and record that this job made them from this very model.
-
-    Args:
-        candidate: The model and its outputs.
-        stored: The job.
-        clip_skip: How the text encoder is read.
-    """
-    source = ModelSource.open(candidate.path, candidate.label)
-    outputs = possible_outputs(source, stored.job, candidate.outputs, lambda text: None)
-    paths = outputs.paths(candidate.path, is_folder=source.checkpoint.is_folder)
-    if not all(path.exists() for path in paths.values()):
-        return {}
-    recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=clip_skip)
-    with_recipe = {path for product, path in paths.items() if product != "report"}
-    ours = made_by(recipe, source, with_recipe)
-    return paths if with_recipe and ours == with_recipe else {}
 
 
 def for_each(

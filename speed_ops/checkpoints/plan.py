@@ -4,11 +4,10 @@ is written.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,15 @@ from ..encoders.encoder import (
     TowerEncoder,
     equivalent_prompts,
 )
-from ..encoders.tower import RESIDENT_BYTES
 from ..errors import FileError, NoSpaceError
 from ..job import Job
 from ..models.architecture import LayerKey
 from ..text.requests import RowRequest, all_pairs, usable_names
 from ..text.retain_set import drop_targets
 from ..text.tokens import Stream, StreamKey
-from .erase_file import preflight
 from .output_files import OutputFiles, Product
-from .source import EncoderFiles, ModelSource, TextSetup
+from .preflight import preflight
+from .text_setup import TextSetup
 
 QUICK_PARAMETERS = 10**9
 """For encoders up to this size, SDXL's two among them, the cache is looked at: larger ones take
@@ -98,7 +96,7 @@ def plan_file(
         model=path,
         family=source.architecture.title,
         layers=len(layers),
-        reads=_reads(source, files),
+        reads={str(part.path): part.size for part in (source.checkpoint, *files.holders)},
         texts=needed.count,
         cached=cached,
         seconds=_seconds(encoder.encoder, needed, cached or 0),
@@ -217,88 +215,3 @@ def _seconds_per_prompt(encoder: TextEncoder) -> float:
 def _lora_bytes(layers: Sequence[LayerKey], rank: int) -> int:
     """Upper bound: two factors per layer in half precision."""
     return sum(2 * min(rank, *layer.shape) * sum(layer.shape) for layer in layers)
-
-
-def _reads(source: ModelSource, files: EncoderFiles) -> dict[str, int]:
-    return {str(holder.path): holder.size for holder in (source.checkpoint, *files.holders)}
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What the headers of one model tell before any work."""
-
-    memory: int
-    """Bytes that a worker needs for it."""
-    encoder: str
-    """The same for models that have the same text encoder, as far as samples tell."""
-    size: int
-    """Bytes of the model."""
-    family: str
-    """The family's title."""
-
-
-ReadBytes = Callable[[Path, int, int], bytes]
-"""Bytes of a file from one place to another."""
-
-
-def survey(path: Path, text: TextSetup, read: ReadBytes, label: str = "") -> Survey:
-    """Reads headers, and through `read` a few kilobytes of the text encoder.
-
-    Args:
-        path: The model, or a local file of the same size with its header.
-        text: How text becomes embeddings.
-        read: Reads bytes of a file.
-        label: URL or path of the model, for messages.
-    """
-    source = ModelSource.open(path, label)
-    files = source.encoder_files(text.text_encoders)
-    return Survey(
-        memory_for(files), sample_of(files, read), source.checkpoint.size, source.architecture.title
-    )
-
-
-BASE_MEMORY = 1_000_000_000
-"""Bytes a worker takes for any model: Python, torch and transformers, rows, and one layer at a
-time. Generous: with it SDXL asks for 2.6 GB, and its measured peak is 1.45 GB
-(docs/benchmarks.md)."""
-LARGE_ENCODER = 6
-"""A text encoder that is not held whole takes its size in float32 divided by this, at most (see
-`RESIDENT_BYTES`).
-"""
-
-
-def memory_for(files: EncoderFiles) -> int:
-    """Bytes that cleaning takes. The model itself is read and written layer by layer, and counts
-    for little.
-    """
-    total = BASE_MEMORY
-    for row in files.available:
-        inside = [
-            shape for name, shape in files.shapes.items() if name.startswith(f"{row.folder}/")
-        ]
-        size = 4 * sum(math.prod(shape) for shape in inside)
-        total += size if size <= RESIDENT_BYTES else max(RESIDENT_BYTES, size // LARGE_ENCODER)
-    return total
-
-
-SAMPLES = 6
-SAMPLE_BYTES = 4096
-"""How many of an encoder's matrices are sampled, and how many bytes of each: training or merging
-changes all of them.
-"""
-
-
-def sample_of(files: EncoderFiles, read: ReadBytes) -> str:
-    """Hash of the layout of text encoders and of some of their weights."""
-    total = hashlib.sha256()
-    for name in sorted(files.shapes):
-        total.update(f"{name} {files.shapes[name]}\n".encode())
-    names = sorted(name for name, shape in files.shapes.items() if len(shape) == 2)
-    for name in names[:: max(1, len(names) // SAMPLES)]:
-        holder, key = files.locations[name]
-        part = holder.part_of(key)
-        entry = part.header.entries[key[len(part.prefix) :]]
-        start = part.header.data_start + entry.begin
-        stop = min(start + SAMPLE_BYTES, part.header.data_start + entry.end)
-        total.update(read(part.file, start, stop))
-    return total.hexdigest()

@@ -5,33 +5,26 @@ at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
 
-from ..engine.edits import LayerEdit
 from ..erasure import Erasure
 from ..errors import FileError
-from ..files.atomic import check_target, write_bytes, write_error
-from ..files.checkpoint import Checkpoint
+from ..files.atomic import write_bytes
 from ..files.lora import write_lora
 from ..files.results import all_or_none
-from ..files.rewrite import check_folder, check_space, folder_files, write_edited
+from ..files.rewrite import write_edited
 from ..progress import Progress
 from ..provenance import build_metadata
 from ..report.html import report_page
 from .no_names import mentions_name, without_names
 from .output_files import Product
 from .source import ModelSource
-
-LORA_SPACE = 100_000_000
-"""Disk space required in addition to a checkpoint; LoRAs of a hundred concepts are smaller."""
-_NAME_BYTES = 255
-"""Longest file name on every file system in use."""
 
 
 @dataclass(frozen=True)
@@ -51,61 +44,13 @@ class CleanedFile:
     seconds: float = 0.0
 
 
-def check_paths(
-    paths: Mapping[Product, Path],
-    source: Checkpoint,
-    may_replace: Callable[[Path], bool] = lambda path: False,
-    label: Callable[[Path], str] = str,
-) -> None:
-    """Refuses before any work what would be refused after it.
-
-    Args:
-        paths: Where the products go.
-        source: The model.
-        may_replace: Whether a file may exist already.
-        label: What messages call a file.
-    """
-    for product, path in paths.items():
-        folder = source.is_folder and product == "checkpoint"
-        if len(os.fsencode(path.name)) > _NAME_BYTES:
-            raise FileError(
-                f"Cannot write {label(path)}: the name is too long for this file system; choose a"
-                " shorter one."
-            )
-        check_target(
-            path, force=may_replace(path), sources=[source.path], folder=folder, label=label(path)
-        )
-        if folder:
-            check_folder(source.path, path)
-            folder_files(source)
-        if product == "checkpoint":
-            check_space(path, source.size + LORA_SPACE)
-
-
-@contextmanager
-def output_folder(folder: Path) -> Iterator[None]:
-    """Makes the folder if needed; removes it again if it stays empty."""
-    created = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from error
-    try:
-        yield
-    finally:
-        for path in created:
-            try:
-                path.rmdir()
-            except OSError:
-                break  # it holds the results
-
-
 def save(
     erasure: Erasure,
     source: ModelSource,
     paths: Mapping[Product, Path],
     *,
     may_replace: Callable[[Path], bool] = lambda path: False,
+    strict: bool = False,
     no_names: bool = False,
     progress: Progress | None = None,
 ) -> CleanedFile:
@@ -117,12 +62,19 @@ def save(
         source: The model it was made for.
         paths: Where the products go.
         may_replace: Whether a file may exist already.
+        strict: Refuse to write unless every concept counts as erased.
         no_names: Write numbers instead of names.
         progress: Called while the checkpoint is written.
     """
     result = CleanedFile(erasure, source.checkpoint.path, {str(key): paths[key] for key in paths})
-    assert erasure.recipe is not None
-    hides = mentions_name(erasure.recipe) if no_names else _hides_nothing
+    assert erasure.recipe is not None and erasure.certificate is not None
+    remaining = [item.name for item in erasure.certificate.concepts if item.verdict != "erased"]
+    if strict and remaining:
+        raise FileError(
+            f"Nothing was written: the certificate does not count {', '.join(remaining[:5])} as"
+            " erased."
+        )
+    hides = mentions_name(erasure.recipe) if no_names else lambda text: False
     written = without_names(erasure) if no_names else erasure
     with all_or_none(
         list(paths.values()), replace=may_replace, sources=[source.checkpoint.path]
@@ -157,10 +109,6 @@ def save(
     return result
 
 
-def _hides_nothing(text: str) -> bool:
-    return False
-
-
 def _save_checkpoint(
     result: CleanedFile,
     written: Erasure,
@@ -177,7 +125,7 @@ def _save_checkpoint(
     rounding, left_out = write_edited(
         source.checkpoint,
         path,
-        {keys[key]: _adder(edit) for key, edit in written.applied.items()},
+        {keys[key]: partial(_add, edit.delta) for key, edit in written.applied.items()},
         _metadata(written, source, content, hides),
         drop=averaged,
         drop_metadata=lambda name, value: hides(name) or hides(value),
@@ -200,8 +148,8 @@ def _save_checkpoint(
     return replace(result, notes=tuple(notes), rounding=lost / size if size else 0.0)
 
 
-def _adder(edit: LayerEdit) -> Callable[[Tensor], Tensor]:
-    return lambda stored: stored.double() + edit.delta().double()
+def _add(delta: Callable[[], Tensor], stored: Tensor) -> Tensor:
+    return stored.double() + delta().double()
 
 
 def _metadata(
@@ -230,14 +178,3 @@ def _metadata(
             else {name: value for name, value in existing.items() if not hides(value)}
         ),
     )
-
-
-def refuse_unless_erased(erasure: Erasure) -> None:
-    """For callers who want nothing written unless every concept counts as erased."""
-    concepts = erasure.certificate.concepts if erasure.certificate is not None else ()
-    remaining = [concept.name for concept in concepts if concept.verdict != "erased"]
-    if remaining:
-        raise FileError(
-            f"Nothing was written: the certificate does not count {', '.join(remaining[:5])} as"
-            " erased."
-        )

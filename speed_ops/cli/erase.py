@@ -25,7 +25,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..checkpoints.plan import Plan
     from ..checkpoints.save import CleanedFile
-    from ..checkpoints.source import TextSetup
+    from ..checkpoints.text_setup import TextSetup
 
 _EXAMPLE = """\
 example:

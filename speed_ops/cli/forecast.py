@@ -33,13 +33,15 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Prints the most endangered names."""
     job = job_from(args, console.note)
-    from ..checkpoints.erase_file import before_starting, forecast_file
+    from ..checkpoints.notes import before_starting
     from ..checkpoints.source import ModelSource
+    from ..erase import predict
 
     source, text = ModelSource.open(args.checkpoint), text_setup_from(args)
     for sentence in before_starting(source, job, text):
         console.note(sentence)
-    ahead = forecast_file(source, job, text, console.progress)
+    model = source.model(job.settings.layers)
+    ahead = predict(job, model, text.encoder(source), console.progress)
     ranked = list(zip(ahead.names, ahead.shifts, strict=True))
     top = [(name, f"{shift:.1%}") for name, shift in ranked[: max(args.top, 0)]]
     console.table(("Name", "Predicted shift"), top)

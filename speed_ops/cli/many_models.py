@@ -13,7 +13,7 @@ from .erase import layers_in_words
 if TYPE_CHECKING:
     from ..checkpoints.batch import Candidate, Done
     from ..checkpoints.plan import Plan
-    from ..checkpoints.source import TextSetup
+    from ..checkpoints.text_setup import TextSetup
 
 
 def clean_many(
@@ -51,7 +51,8 @@ def clean_many(
 
 def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:
     """Replaces the work by a plan of it. The disk must hold the results of all models."""
-    from ..checkpoints.batch import Done, finished
+    from ..checkpoints.batch import Done
+    from ..checkpoints.finished import finished
     from ..checkpoints.plan import plan_file, refuse_without_space
 
     plans: list[Plan] = []
@@ -60,7 +61,7 @@ def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threadi
         if model.known is not None:
             return model.known
         try:
-            if finished(model, stored, text.clip_skip):
+            if finished(model.path, stored, text, model.outputs):
                 return model.already_done()
             plan = plan_file(model.path, stored.job, text, model.outputs, stored.strength)
             plans.append(plan)

@@ -27,7 +27,7 @@ from ..text.kinds import KINDS
 from ..text.retain_set import RetainSet, builtin_retain, builtin_retain_sets, read_retain, union
 
 if TYPE_CHECKING:
-    from ..checkpoints.source import TextSetup
+    from ..checkpoints.text_setup import TextSetup
     from .console import Console
 
 NO_LIST = "none"
@@ -272,7 +272,7 @@ def text_setup_from(
     if args.clip_skip == 0:
         raise UsageError("The clip skip is 0: 1 is the last layer, 2 the one before.")
     device = _machine_from(args) if here else _device_from(args)
-    from ..checkpoints.source import TextSetup
+    from ..checkpoints.text_setup import TextSetup
     from ..encoders.cache import EmbeddingCache
 
     skip = clip_skip if args.clip_skip is None else -abs(args.clip_skip)

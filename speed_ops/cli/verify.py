@@ -12,8 +12,8 @@ from .console import Console
 from .options import add_text_setup, command, text_setup_from
 
 if TYPE_CHECKING:
-    from ..checkpoints.source import TextSetup
-    from ..checkpoints.verify import ErasedFile, Verification
+    from ..checkpoints.text_setup import TextSetup
+    from ..checkpoints.erased_file import ErasedFile, Verification
 
 
 def add_to(subparsers: Any) -> None:
@@ -38,7 +38,7 @@ def add_erased_file(parser: argparse.ArgumentParser) -> None:
 
 def erased_file_from(args: argparse.Namespace, console: Console) -> tuple[ErasedFile, TextSetup]:
     """The file that `add_erased_file` asked for, and how to read text for it."""
-    from ..checkpoints.verify import open_erased
+    from ..checkpoints.erased_file import open_erased
 
     recipe = load_recipe(args.recipe) if args.recipe else None
     erased = open_erased(args.file, args.base, recipe=recipe, progress=console.progress)

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..checkpoints.erase_file import clean_file
 from ..checkpoints.output_files import PRODUCTS, OutputFiles
 from ..checkpoints.save import CleanedFile
-from ..checkpoints.source import TextSetup
+from ..checkpoints.text_setup import TextSetup
 from ..errors import FileError
 from ..files.atomic import write_bytes
 from ..files.checkpoint import Checkpoint, file_hash

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..checkpoints.source import ModelSource, TextSetup
+from ..checkpoints.source import ModelSource
+from ..checkpoints.text_setup import TextSetup
 from ..encoders.encoder import TextEncoder
 from ..errors import InputError
 from ..files.checkpoint import Checkpoint

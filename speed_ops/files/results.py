@@ -30,6 +30,24 @@ _PATIENCE = 0.2
 
 
 @contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder if needed; removes it again if it stays empty."""
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    try:
+        yield
+    finally:
+        for path in created:
+            try:
+                path.rmdir()
+            except OSError:
+                break  # it holds the results
+
+
+@contextmanager
 def output_lock(folder: Path, name: str) -> Iterator[None]:
     """Refuses a second run that writes results of this name to this folder at the same time.
 

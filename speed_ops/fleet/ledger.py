@@ -14,10 +14,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.save import output_folder
 from ..errors import FileError
 from ..files.atomic import write_bytes, write_error
-from ..files.results import output_lock
+from ..files.results import output_folder, output_lock
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..checkpoints.batch import Candidate, Done, clean_one
 from ..checkpoints.output_files import PRODUCTS, OutputFiles
-from ..checkpoints.source import TextSetup
+from ..checkpoints.text_setup import TextSetup
 from ..encoders.cache import DEFAULT_LIMIT, EmbeddingCache, StoredRow
 from ..errors import NotFoundError, SettingsError
 from ..files.header import PICKLE_SUFFIXES

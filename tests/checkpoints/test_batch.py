@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from speed_erase.speed_ops.errors import FileError, NotFoundError, SpeedError
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.models.families import by_name
 from speed_erase.speed_ops.provenance import build_metadata
-from speed_erase.speed_ops.recipe import StoredJob, recipe_of
+from speed_erase.speed_ops.recipe import Recipe, StoredJob, recipe_of, same_form
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import RetainSet, builtin_retain
 
@@ -111,6 +112,31 @@ def test_a_changed_model_is_not_taken_for_finished(
     mini.write_model(studio / "in" / "a.safetensors", seed=7)
     assert batch(studio, capsys, "--save", "lora") == (1, {"a.safetensors": "failed"})
     assert batch(studio, capsys, "--save", "lora", "--force") == (0, {"a.safetensors": "cleaned"})
+
+
+def test_results_without_names_are_known_by_what_they_erase(
+    studio: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job with as many other names leaves the same numbers in every file."""
+    options = ("--no-names", "--include", "a.*")
+    assert batch(studio, capsys, *options) == (0, {"a.safetensors": "cleaned"})
+    stamps = {path: path.stat().st_mtime_ns for path in (studio / "out").iterdir()}
+    assert batch(studio, capsys, *options, "--dry-run") == (0, {"a.safetensors": "skipped"})
+    assert batch(studio, capsys, *options) == (0, {"a.safetensors": "skipped"})
+
+    recipe = Recipe.read(studio / "a-recipe.json")
+    concepts = tuple(
+        replace(concept, target=f"Otto {number}", aliases=tuple("Ida" for _ in concept.aliases))
+        for number, concept in enumerate(recipe.concepts)
+    )
+    another = replace(recipe, concepts=concepts)
+    assert same_form(another.without_names(), recipe.without_names())
+    another.write(studio / "a-recipe.json", force=True)
+    assert batch(studio, capsys, *options) == (1, {"a.safetensors": "failed"})
+    recipe.write(studio / "a-recipe.json", force=True)
+    mini.write_model(studio / "in" / "a.safetensors", seed=7)
+    assert batch(studio, capsys, *options) == (1, {"a.safetensors": "failed"})
+    assert {path: path.stat().st_mtime_ns for path in (studio / "out").iterdir()} == stamps
 
 
 def test_empty_folder_is_refused(

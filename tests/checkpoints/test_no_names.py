@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from speed_erase.speed_ops.checkpoints.erase_file import clean_file
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
-from speed_erase.speed_ops.checkpoints.source import TextSetup
+from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import ExistsError, SpeedError
 from speed_erase.speed_ops.job import Job

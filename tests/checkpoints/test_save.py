@@ -17,7 +17,7 @@ import windows
 from speed_erase.speed_ops.checkpoints import save as saving
 from speed_erase.speed_ops.checkpoints.erase_file import clean_file
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
-from speed_erase.speed_ops.checkpoints.source import TextSetup
+from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
 from speed_erase.speed_ops.encoders.cache import EmbeddingCache
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import FileError, SettingsError

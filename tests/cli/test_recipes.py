@@ -13,7 +13,7 @@ import pytest
 from speed_erase.speed_ops.engine.settings import PRESETS, EraseSettings
 from speed_erase.speed_ops.errors import SpeedError
 from speed_erase.speed_ops.job import Job
-from speed_erase.speed_ops.recipe import Recipe, job_of, recipe_of, same_work
+from speed_erase.speed_ops.recipe import Recipe, job_of, recipe_of, same_form
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.plan import RowPlan
 from speed_erase.speed_ops.text.retain_set import RetainSet, builtin_retain, parse_retain
@@ -118,10 +118,10 @@ def test_bad_values_are_refused(inside: str, change: dict[str, Any]) -> None:
         job_of(changed(change, inside))
 
 
-def test_same_work_ignores_the_model_alone() -> None:
+def test_same_form_ignores_the_model_alone() -> None:
     job = a_job()
-    assert same_work(
+    assert same_form(
         recipe_of(job), recipe_of(job, family="sdxl", base_hash="ff", encoder_hash="ee")
     )
-    assert not same_work(recipe_of(job), recipe_of(job, strength=0.5))
-    assert not same_work(recipe_of(job), recipe_of(a_job("few")))
+    assert not same_form(recipe_of(job), recipe_of(job, strength=0.5))
+    assert not same_form(recipe_of(job), recipe_of(a_job("few")))

@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from text_pico import full_prompt
 
-from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
+from speed_erase.speed_ops.checkpoints.source import ModelSource
+from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.encoders.cache import CachedEncoder
 from speed_erase.speed_ops.encoders.tokenizers import T5_END_TOKEN, T5_IN_COMFYUI, T5Tokenizer

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from speed_erase.speed_ops.checkpoints.source import encoder_hash
+from speed_erase.speed_ops.checkpoints.encoder_files import encoder_hash
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import FileError, InputError, SpeedError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint, checkpoint_hash, file_hash
@@ -38,7 +38,7 @@ from speed_erase.speed_ops.recipe import (
     RecipeRetain,
     job_of,
     recipe_of,
-    same_work,
+    same_form,
 )
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.names import MAX_ALIASES, MAX_CONCEPTS, MAX_LISTS, MAX_NAME
@@ -424,7 +424,7 @@ def test_a_recipe_remembers_what_was_erased_before() -> None:
     ), "the hash stands for the names"
 
     second = recipe_of(_job("Snoopy -> dog"), history=history, base_hash="56" * 32)
-    assert Recipe.from_json(second.to_json()) == second and same_work(
+    assert Recipe.from_json(second.to_json()) == second and same_form(
         second, recipe_of(_job("Snoopy -> dog"))
     )
     third = history_of(build_metadata(by_name("sd1"), "checkpoint", second, {}))
@@ -449,7 +449,7 @@ def test_a_recipe_without_names_has_none_of_its_history_either() -> None:
     assert not [name for name in (*recipe.names, "mine", "cd" * 32) if f'"{name.lower()}"' in text]
     assert Recipe.from_json(hidden.to_json()) == hidden and hidden.names == ()
     assert not hidden.has_names and not hidden.history[0].has_names
-    assert hidden.without_names() == hidden and not same_work(hidden, hidden)
+    assert hidden.without_names() == hidden and not same_form(hidden, recipe)
     assert [len(part.names or ()) for part in hidden.retain] == [1]
     later = recipe_of(_job("Klee -> art"), history=[hidden.as_earlier()])
     assert set(later.names) == {"Klee", "art"}

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from speed_erase.speed_ops.checkpoints.source import ModelSource, TextSetup
+from speed_erase.speed_ops.checkpoints.source import ModelSource
+from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files.tensors import read_scaled
 

@@ -68,7 +68,7 @@ class Workshop:
         """
         from speed_erase.speed_ops.checkpoints.erase_file import clean_file
         from speed_erase.speed_ops.checkpoints.output_files import OutputFiles
-        from speed_erase.speed_ops.checkpoints.source import TextSetup
+        from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
         from speed_erase.speed_ops.demo.packed_model import known_names
         from speed_erase.speed_ops.engine.settings import EraseSettings
         from speed_erase.speed_ops.job import Job
@@ -91,8 +91,8 @@ class Workshop:
         """Phrases that the leak probe tried on it, with a description: (phrase, what is left,
         whether it leaks).
         """
-        from speed_erase.speed_ops.checkpoints.source import TextSetup
-        from speed_erase.speed_ops.checkpoints.verify import open_erased
+        from speed_erase.speed_ops.checkpoints.erased_file import open_erased
+        from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
         from speed_erase.speed_ops.leak_probe import probe_leaks
 
         file = open_erased(erased.after, erased.before)

@@ -1,0 +1,155 @@
+"""Refuses, before the long work, everything that would be refused after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import FileError, SpeedError
+from ..files.atomic import check_target
+from ..files.checkpoint import Checkpoint
+from ..files.rewrite import check_folder, check_space, folder_files
+from ..job import Job
+from ..provenance import history_of, read_provenance
+from ..recipe import Recipe, recipe_of, same_form
+from .notes import before_starting
+from .output_files import OutputFiles, Product, parse_products
+from .source import ModelSource
+from .text_setup import TextSetup
+
+Note = Callable[[str], None]
+LORA_SPACE = 100_000_000
+"""Disk space required in addition to a checkpoint; LoRAs of a hundred concepts are smaller."""
+_NAME_BYTES = 255
+"""Longest file name on every file system in use."""
+
+
+def preflight(
+    path: Path,
+    job: Job,
+    text: TextSetup,
+    outputs: OutputFiles,
+    strength: float,
+    note: Note,
+    label: str = "",
+) -> tuple[ModelSource, Recipe, dict[Product, Path], Callable[[Path], bool]]:
+    """Refuses everything that can be refused before the work; arguments as for `clean_file`.
+
+    Returns:
+        The model, the recipe, where the results go, and which of them may exist.
+    """
+    source = ModelSource.open(path, label)
+    outputs = possible_outputs(source, job, outputs, note)
+    paths = outputs.paths(path, is_folder=source.checkpoint.is_folder)
+    recipe = recipe_of(
+        job,
+        strength=strength,
+        clip_skip=text.clip_skip,
+        family=source.architecture.name,
+        history=history_of(source.checkpoint.metadata),
+    )
+    recipe.check_size(max(shard.header.data_start for shard in source.checkpoint.parts))
+    may_replace = _replaceable(source, paths, recipe, outputs, note)
+    check_paths(paths, source.checkpoint, may_replace, outputs.label)
+    for sentence in before_starting(source, job, text):
+        note(sentence)
+    return source, recipe, paths, may_replace
+
+
+def _replaceable(
+    source: ModelSource,
+    paths: Mapping[Product, Path],
+    recipe: Recipe,
+    outputs: OutputFiles,
+    note: Note,
+) -> Callable[[Path], bool]:
+    """Which results may exist already: any with `force`, else those that this same job left
+    incomplete.
+    """
+    if outputs.force:
+        return lambda path: True
+    existing = [path for path in paths.values() if os.path.lexists(path)]
+    if not existing or len(existing) == len(paths):
+        return lambda path: False
+    ours = made_by(recipe, source, existing)
+    if ours:
+        note(
+            "an earlier run of this job was cut short while it saved: its results are completed"
+            " now."
+        )
+    return lambda path: path in ours
+
+
+def made_by(recipe: Recipe, source: ModelSource, paths: Iterable[Path]) -> set[Path]:
+    """Those files whose own recipe is this one, made from this same model. Reports
+    record none.
+    """
+    recipes = {path: _recipe_in(path) for path in paths}
+    candidates = {
+        path: stored.base_hash
+        for path, stored in recipes.items()
+        if stored is not None and same_form(recipe, stored)
+    }
+    digest = source.base_hash() if candidates else ""
+    return {path for path, base_hash in candidates.items() if base_hash == digest}
+
+
+def _recipe_in(path: Path) -> Recipe | None:
+    try:
+        if path.suffix == ".json":
+            return Recipe.read(path)
+        if path.suffix not in (".safetensors", "") and not path.is_dir():
+            return None
+        provenance = read_provenance(Checkpoint.open(path).metadata, str(path))
+    except SpeedError:
+        return None
+    return provenance.recipe if provenance else None
+
+
+def possible_outputs(
+    source: ModelSource, job: Job, outputs: OutputFiles, note: Note
+) -> OutputFiles:
+    """What can be written for this model: weights of 8 bits cannot store an edit, but take a
+    LoRA.
+    """
+    if "checkpoint" not in outputs.products or source.takes_edits(job.settings.layers):
+        return outputs
+    note(
+        f"{source.checkpoint.path.name} stores these layers in 8 bits, too coarse to store an edit:"
+        " a LoRA is written instead."
+    )
+    remaining = {product for product in outputs.products if product != "checkpoint"} | {"lora"}
+    return replace(outputs, products=parse_products(sorted(remaining)))
+
+
+def check_paths(
+    paths: Mapping[Product, Path],
+    source: Checkpoint,
+    may_replace: Callable[[Path], bool] = lambda path: False,
+    label: Callable[[Path], str] = str,
+) -> None:
+    """Refuses before any work what would be refused after it.
+
+    Args:
+        paths: Where the products go.
+        source: The model.
+        may_replace: Whether a file may exist already.
+        label: What messages call a file.
+    """
+    for product, path in paths.items():
+        folder = source.is_folder and product == "checkpoint"
+        if len(os.fsencode(path.name)) > _NAME_BYTES:
+            raise FileError(
+                f"Cannot write {label(path)}: the name is too long for this file system; choose a"
+                " shorter one."
+            )
+        check_target(
+            path, force=may_replace(path), sources=[source.path], folder=folder, label=label(path)
+        )
+        if folder:
+            check_folder(source.path, path)
+            folder_files(source)
+        if product == "checkpoint":
+            check_space(path, source.size + LORA_SPACE)
