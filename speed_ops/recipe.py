@@ -20,6 +20,7 @@ from .engine.settings import EraseSettings, budget_of
 from .errors import FileError, SettingsError, suggestion
 from .files.atomic import write_bytes
 from .files.header import MAX_HEADER_BYTES
+from .files.reading import reading
 from .files.schema import Fields, check_version, dump_json, load_json, load_yaml
 from .job import HELD_OUT_SHARE, Job, check_strength, default_lists
 from .text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
@@ -171,13 +172,8 @@ class Recipe:
     def read(cls, path: Path | str) -> Recipe:
         """Reads a recipe file: YAML by its suffix, else JSON. Paths in it are relative to it."""
         path = Path(path)
-        try:
-            with path.open("rb") as handle:
-                content = handle.read(MAX_BYTES + 1)
-        except (OSError, ValueError) as error:
-            raise FileError(
-                f"Cannot read {path}: {getattr(error, 'strerror', None) or error}."
-            ) from error
+        with reading(path), path.open("rb") as handle:
+            content = handle.read(MAX_BYTES + 1)
         if path.suffix.lower() in (".yaml", ".yml"):
             return cls.from_yaml(content, str(path), path.parent)
         return cls.from_json(content, str(path), path.parent)
@@ -188,7 +184,7 @@ class Recipe:
 
         Args:
             content: The text.
-            what: What it is called in messages.
+            title: What it is called in messages.
             folder: Where its relative paths start.
         """
         return cls._from_fields(Fields.of(load_yaml(content, title), title), folder)
@@ -201,7 +197,7 @@ class Recipe:
 
         Args:
             content: The text.
-            what: What it is called in messages.
+            title: What it is called in messages.
             folder: Where its relative paths start; without it, the recipe may name no files.
         """
         return cls._from_fields(Fields.of(load_json(content, title, MAX_BYTES), title), folder)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from ..errors import FileError, NotFoundError, SpeedError, error_code, user_message
 from ..files.checkpoint import Checkpoint
+from ..files.reading import reading
 from ..models.detect import is_lora, model_name, piece_name, unet_conflict
 from ..models.keys import Shapes, find_unet
 from ..progress import Stage
@@ -135,12 +136,8 @@ def _entries(folder: Path, out: Path, recursive: bool) -> Iterator[Path]:
         if (identity := _identity(current)) in seen:
             continue
         seen.add(identity)
-        try:
+        with reading(f"the folder {current}"):
             entries = sorted(entry for entry in current.iterdir() if not entry.name.startswith("."))
-        except OSError as error:
-            raise FileError(
-                f"Cannot read the folder {current}: {error.strerror or error}."
-            ) from error
         for entry in entries:
             if not entry.is_dir():
                 if entry.suffix.lower() in SUFFIXES:

@@ -57,10 +57,10 @@ def _section_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certifica
         "sot_drift": measured.sot_drift or 0.0,
         "null_text_drift": max(measured.null_text_drift, default=0.0),
     }
-    for name, found in empty.items():
-        if found > (bound := finite(claimed.get(name))) + DRIFT_TOLERANCE:
+    for name, drift in empty.items():
+        if drift > (bound := finite(claimed.get(name))) + DRIFT_TOLERANCE:
             faults.append(
-                f"The empty prompt moves by {found:.1%}; the certificate says {bound:.1%}."
+                f"The empty prompt moves by {drift:.1%}; the certificate says {bound:.1%}."
             )
     if "layers" in claimed and claimed["layers"] != len(measured.layers):
         count = str(claimed["layers"])[:40]
@@ -78,18 +78,18 @@ def _concept_faults(
             f"The certificate covers {len(claims)} concepts, the recipe {len(measured.concepts)}."
         ]
     faults: list[str] = []
-    for claim, stored, found in zip(claims, recipe.concepts, measured.concepts, strict=True):
-        name = quoted(found.name)
+    for claim, stored, result in zip(claims, recipe.concepts, measured.concepts, strict=True):
+        name = quoted(result.name)
         if same_name_key(str(claim.get("name"))) != same_name_key(stored.target):
             faults.append(f"The certificate speaks of another concept in the place of {name}.")
-        if claim.get("kind", found.kind) != found.kind:
+        if claim.get("kind", result.kind) != result.kind:
             faults.append(
                 f"The certificate judges {name} as another kind of concept than the recipe."
             )
-        faults += _number_faults(claim, found)
-        best, shown = _best_verdict(claim, found), claim.get("verdict")
-        if shown not in _VERDICTS or _VERDICTS.index(shown) < _VERDICTS.index(best):
-            words = verdict_in_words(shown)[:40]
+        faults += _number_faults(claim, result)
+        best, label = _best_verdict(claim, result), claim.get("verdict")
+        if label not in _VERDICTS or _VERDICTS.index(label) < _VERDICTS.index(best):
+            words = verdict_in_words(label)[:40]
             faults.append(
                 f"The certificate calls {name} {words}, but it is {verdict_in_words(best)}."
             )
@@ -106,16 +106,16 @@ _SHARES = {
 }
 
 
-def _number_faults(claim: dict[str, Any], found: ConceptResult) -> Iterator[str]:
+def _number_faults(claim: dict[str, Any], result: ConceptResult) -> Iterator[str]:
     """Where more is left of a concept than the certificate says."""
     for field, words in _SHARES.items():
-        share, said = getattr(found, field), finite(claim.get(field), -math.inf)
-        if share is not None and share > said + LEFT_TOLERANCE:
-            shown = "does not say" if said == -math.inf else f"says {said:.0%}"
-            yield f"{quoted(found.name)}: {share:.0%} {words}; the certificate {shown}."
+        share, bound = getattr(result, field), finite(claim.get(field), -math.inf)
+        if share is not None and share > bound + LEFT_TOLERANCE:
+            text = "does not say" if bound == -math.inf else f"says {bound:.0%}"
+            yield f"{quoted(result.name)}: {share:.0%} {words}; the certificate {text}."
 
 
-def _best_verdict(claim: dict[str, Any], found: ConceptResult) -> str:
+def _best_verdict(claim: dict[str, Any], result: ConceptResult) -> str:
     """The best verdict that the claim's own numbers allow, and the measurement with the tolerance
     in its favour.
 
@@ -125,13 +125,14 @@ def _best_verdict(claim: dict[str, Any], found: ConceptResult) -> str:
         finite(claim.get(name), math.inf) for name in ("solved_median", "probe_median")
     )
     to_go = finite(claim.get("probe_to_go"), math.inf)
-    own = verdict(solved, None if claim.get("probe_median") is None else probed, found.kind, to_go)
+    median = None if claim.get("probe_median") is None else probed
+    allowed = verdict(solved, median, result.kind, to_go)
     measured = [
-        None if one is None else one - LEFT_TOLERANCE
-        for one in (found.probe_median, found.probe_to_go)
+        None if share is None else share - LEFT_TOLERANCE
+        for share in (result.probe_median, result.probe_to_go)
     ]
-    lenient = verdict(found.solved_median - LEFT_TOLERANCE, measured[0], found.kind, measured[1])
-    return max(own, lenient, key=_VERDICTS.index)
+    lenient = verdict(result.solved_median - LEFT_TOLERANCE, measured[0], result.kind, measured[1])
+    return max(allowed, lenient, key=_VERDICTS.index)
 
 
 _GROUPS = {"kept": ("kept", "filtered"), "held_out": ("held_out",)}
@@ -140,38 +141,38 @@ _SIZES = {"median": "median", "p95": "95th percentile", "maximum": "maximum", "m
 
 
 def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> list[str]:
-    told = [str((one.get("group"), one.get("where"))) for one in claims]
-    known = {str((group, part.where)) for part in measured for group in _GROUPS[part.group]}
+    claimed = [str((claim.get("group"), claim.get("where"))) for claim in claims]
+    expected = {str((group, drift.where)) for drift in measured for group in _GROUPS[drift.group]}
     faults = []
-    if len(set(told)) != len(told) or not known.issuperset(told):
+    if len(set(claimed)) != len(claimed) or not expected.issuperset(claimed):
         faults.append(
             "The certificate speaks of names that the recipe does not give, or twice of the same."
         )
-    for part in measured:
-        names = f"the {GROUPS[part.group].lower()} ({PLACES[part.where]})"
-        said = [
-            one
-            for one in claims
-            if one.get("group") in _GROUPS[part.group] and one.get("where") == part.where
+    for drift in measured:
+        names = f"the {GROUPS[drift.group].lower()} ({PLACES[drift.where]})"
+        matches = [
+            claim
+            for claim in claims
+            if claim.get("group") in _GROUPS[drift.group] and claim.get("where") == drift.where
         ]
-        if not said:
+        if not matches:
             faults.append(f"The certificate says nothing about {names}.")
             continue
-        if any(finite(one.get("names"), math.inf) > part.names for one in said):
+        if any(finite(claim.get("names"), math.inf) > drift.names for claim in matches):
             faults.append(f"The certificate speaks of more names than there are among {names}.")
         for field, words in _SIZES.items():
-            bound, found = max(finite(one.get(field)) for one in said), getattr(part, field)
-            if found > bound + DRIFT_TOLERANCE:
+            bound, size = max(finite(claim.get(field)) for claim in matches), getattr(drift, field)
+            if size > bound + DRIFT_TOLERANCE:
                 faults.append(
-                    f"The {words} drift of {names} is {found:.1%}; the certificate says"
-                    f" {bound:.1%}."
+                    f"The {words} drift of {names} is {size:.1%}; the certificate says {bound:.1%}."
                 )
         listed = max(
-            (finite(pair[1]) for one in said for pair in _pairs(one.get("worst"))), default=0.0
+            (finite(pair[1]) for claim in matches for pair in _pairs(claim.get("worst"))),
+            default=0.0,
         )
-        if part.worst and part.worst[0][1] > listed + DRIFT_TOLERANCE:
+        if drift.worst and drift.worst[0][1] > listed + DRIFT_TOLERANCE:
             faults.append(
-                f"One of {names} moves by {part.worst[0][1]:.1%}; the certificate lists none that"
+                f"One of {names} moves by {drift.worst[0][1]:.1%}; the certificate lists none that"
                 " far."
             )
     return faults
@@ -179,44 +180,34 @@ def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> 
 
 def _setting_faults(claimed: dict[str, Any], recipe: Recipe) -> Iterator[str]:
     """Where the certificate was made with other settings than the recipe asks for."""
-    settings, asked = claimed.get("settings"), recipe.settings
-    chosen = _SETTLED if asked.get("preset_name") == "auto" else ()
+    settings, stored = claimed.get("settings"), recipe.settings
+    settled = _SETTLED if stored.get("preset_name") == "auto" else ()
     for name, value in settings.items() if isinstance(settings, dict) else ():
-        if name in asked and name not in chosen and value != asked[name]:
+        if name in stored and name not in settled and value != stored[name]:
             yield (
                 f"The certificate was made with {name} {str(value)[:40]}, the recipe says"
-                f" {str(asked[name])[:40]}."
+                f" {str(stored[name])[:40]}."
             )
     curve = claimed.get("curve")
     budget = curve.get("budget") if isinstance(curve, dict) else None
-    if budget is not None and budget != asked.get("drift_budget", budget):
+    if budget is not None and budget != stored.get("drift_budget", budget):
         yield (
             f"The certificate names a budget of {str(budget)[:40]}, the recipe"
-            f" {str(asked['drift_budget'])[:40]}."
+            f" {str(stored['drift_budget'])[:40]}."
         )
 
 
 def not_measured(claimed: dict[str, Any]) -> list[str]:
     """What a header may say that no measurement of the finished file can check."""
-    found = [
-        words
-        for name, words in (("curve", "the trade-off"), ("rounds", "leaks"))
-        if claimed.get(name)
-    ]
-    return (
-        [f"What the header says about {' and '.join(found)} was not measured again."]
-        if found
-        else []
-    )
+    titles = {"curve": "the trade-off", "rounds": "leaks"}
+    topics = " and ".join(title for name, title in titles.items() if claimed.get(name))
+    return [f"What the header says about {topics} was not measured again."] if topics else []
 
 
 def _pairs(listed: Any) -> list[list[Any]]:
     """Entries of a list of names with their drift."""
-    return (
-        [pair for pair in listed if isinstance(pair, list) and len(pair) == 2]
-        if isinstance(listed, list)
-        else []
-    )
+    items = listed if isinstance(listed, list) else []
+    return [pair for pair in items if isinstance(pair, list) and len(pair) == 2]
 
 
 def _list(values: dict[str, Any], name: str) -> list[dict[str, Any]]:

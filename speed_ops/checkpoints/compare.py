@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 import torch
 
 from ..engine.edits import LayerEdit
-from ..errors import FileError
 from ..files.checkpoint import Checkpoint
+from ..files.reading import chunks, open_to_read
 from ..files.rewrite import unexpected_files
 from ..files.tensors import read_scaled
 from ..models.architecture import LayerKey
@@ -56,7 +56,6 @@ def _dense(delta: torch.Tensor) -> LayerEdit:
     return LayerEdit(delta, torch.eye(width, dtype=delta.dtype))
 
 
-_CHUNK = 4 << 20
 _LISTED = 5
 
 
@@ -83,7 +82,8 @@ def compare_tensors(
         if key not in edited and key not in reshaped:
             if not _equal(source, copy, key):
                 changed.append(key)
-            done += _span(source, key)[1]
+            _, start, stop = source.span(key)
+            done += stop - start
             if progress:
                 progress("compare", min(done, total), total)
     if progress:
@@ -98,40 +98,27 @@ def compare_tensors(
             changed,
         ),
     )
-    return [_sentence(single, many, keys) for single, many, keys in differences if keys]
-
-
-def _sentence(single: str, many: str, keys: list[str]) -> str:
-    shown = ", ".join(keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
-    return (
-        f"1 tensor {single}: {shown}."
-        if len(keys) == 1
-        else f"{len(keys)} tensors {many}: {shown}."
-    )
-
-
-def _span(model: Checkpoint, key: str) -> tuple[int, int]:
-    """Where a tensor begins in its file, and its size in bytes."""
-    part = model.part_of(key)
-    entry = part.header.entries[key[len(part.prefix) :]]
-    return part.header.data_start + entry.begin, entry.end - entry.begin
+    sentences = []
+    for single, many, keys in differences:
+        if keys:
+            listed = ", ".join(keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
+            subject = f"1 tensor {single}" if len(keys) == 1 else f"{len(keys)} tensors {many}"
+            sentences.append(f"{subject}: {listed}.")
+    return sentences
 
 
 def _equal(source: Checkpoint, copy: Checkpoint, key: str) -> bool:
-    ours, size = _span(source, key)
-    theirs, _ = _span(copy, key)
-    try:
-        with (
-            source.part_of(key).file.open("rb") as first,
-            copy.part_of(key).file.open("rb") as second,
-        ):
-            first.seek(ours)
-            second.seek(theirs)
-            while size > 0:
-                count = min(_CHUNK, size)
-                if first.read(count) != second.read(count):
-                    return False
-                size -= count
-    except OSError as error:
-        raise FileError(f"Cannot read {copy.path}: {error.strerror or error}.") from error
-    return True
+    ours, start, stop = source.span(key)
+    theirs, copy_start, _ = copy.span(key)
+    with (
+        open_to_read(ours.file, ours.label) as first,
+        open_to_read(theirs.file, theirs.label) as second,
+    ):
+        first.seek(start)
+        second.seek(copy_start)
+        pairs = zip(
+            chunks(first, stop - start, ours.label),
+            chunks(second, stop - start, theirs.label),
+            strict=True,
+        )
+        return all(chunk == copied for chunk, copied in pairs)

@@ -87,9 +87,6 @@ def sample_of(files: EncoderFiles, read: ReadBytes) -> str:
     names = sorted(name for name, shape in files.shapes.items() if len(shape) == 2)
     for name in names[:: max(1, len(names) // SAMPLES)]:
         holder, key = files.locations[name]
-        part = holder.part_of(key)
-        entry = part.header.entries[key[len(part.prefix) :]]
-        start = part.header.data_start + entry.begin
-        stop = min(start + SAMPLE_BYTES, part.header.data_start + entry.end)
-        total.update(read(part.file, start, stop))
+        shard, start, stop = holder.span(key)
+        total.update(read(shard.file, start, min(start + SAMPLE_BYTES, stop)))
     return total.hexdigest()

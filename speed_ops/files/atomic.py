@@ -39,13 +39,10 @@ _SENTENCES: dict[int, str] = {
         "the file is larger than this file system or process may write; choose another folder"
     ),
     errno.EROFS: "the folder is read-only; choose another one",
-    errno.EACCES: (
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM),
         "you do not have permission to write to this folder; choose another one or change its"
-        " permissions"
-    ),
-    errno.EPERM: (
-        "you do not have permission to write to this folder; choose another one or change its"
-        " permissions"
+        " permissions",
     ),
     errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one",
     errno.ENOENT: "the folder does not exist; create it first",

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import FileError, suggestion
 from ..progress import Progress
 from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header, stamp_of
+from .reading import chunks, open_to_read, reading
 from .schema import load_json
 from .tensors import EDITABLE, from_bytes
 
@@ -66,10 +67,8 @@ def folder_parts(folder: Path, label: str) -> list[WeightFile]:
 
 def _component(folder: Path, prefix: str, label: str) -> list[WeightFile]:
     """The weight files of one component: none, one, or the shards of one index."""
-    try:
+    with reading(f"the folder {label}"):
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
-    except OSError as error:
-        raise FileError(f"Cannot read the folder {label}: {error.strerror or error}.") from error
     for pattern in _CHOICES:
         for name in names:
             if re.fullmatch(pattern, name):
@@ -84,10 +83,8 @@ def _component(folder: Path, prefix: str, label: str) -> list[WeightFile]:
 
 
 def _sharded(index: Path, prefix: str, label: str) -> list[WeightFile]:
-    try:
+    with reading(label):
         content = index.read_bytes() if index.stat().st_size <= _INDEX_LIMIT else b""
-    except OSError as error:
-        raise FileError(f"Cannot read {label}: {error.strerror or error}.") from error
     mapping = load_json(content, label, _INDEX_LIMIT)
     weight_map = mapping.get("weight_map") if isinstance(mapping, dict) else None
     if not isinstance(weight_map, dict) or not all(
@@ -175,18 +172,14 @@ class Checkpoint:
 
     def read(self, key: str) -> Tensor:
         """One tensor in its stored dtype, in memory of its own."""
-        shard = self.part_of(key)
-        entry = shard.header.entries[key[len(shard.prefix) :]]
-        content = bytearray(entry.end - entry.begin)
-        try:
-            with shard.file.open("rb") as handle:
-                handle.seek(shard.header.data_start + entry.begin)
-                count = handle.readinto(content)
-        except OSError as error:
-            raise FileError(f"Cannot read {shard.label}: {error.strerror or error}.") from error
+        shard, start, stop = self.span(key)
+        content = bytearray(stop - start)
+        with reading(shard.label), shard.file.open("rb") as handle:
+            handle.seek(start)
+            count = handle.readinto(content)
         if count != len(content):
             raise FileError(f"{shard.label} became shorter while it was read.")
-        return from_bytes(content, entry.dtype, entry.shape, key)
+        return from_bytes(content, self.dtypes[key], self.shapes[key], key)
 
     def refuse_changed(self) -> None:
         """Raises where a file is no longer the one whose header was read: what was made of it is
@@ -203,11 +196,13 @@ class Checkpoint:
                     " written: run again when nothing else writes to it."
                 )
 
-    def part_of(self, key: str) -> WeightFile:
-        """The file that holds `key`."""
+    def span(self, key: str) -> tuple[WeightFile, int, int]:
+        """The file that holds `key`, and where in it the tensor begins and ends."""
         for shard in self.parts:
-            if key.startswith(shard.prefix) and key[len(shard.prefix) :] in shard.header.entries:
-                return shard
+            entry = shard.header.entries.get(key.removeprefix(shard.prefix))
+            if entry is not None and key.startswith(shard.prefix):
+                start = shard.header.data_start
+                return shard, start + entry.begin, start + entry.end
         raise FileError(f"{self.label} has no tensor {key!r}{suggestion(key, self.shapes)}.")
 
     def low_precision_keys(self, keys: Iterable[str]) -> list[str]:
@@ -223,23 +218,16 @@ class Checkpoint:
         return [key for key in self.shapes if key.startswith("model_ema.")]
 
 
-_CHUNK = 4 << 20
-
-
 def file_hash(path: Path | str, progress: Progress | None = None) -> str:
     """sha256 of a file's bytes, the number other programs show for a model."""
     digest = hashlib.sha256()
-    try:
-        total = Path(path).stat().st_size
-        done = 0
-        with Path(path).open("rb") as handle:
-            while chunk := handle.read(_CHUNK):
-                digest.update(chunk)
-                done += len(chunk)
-                if progress:
-                    progress("hash", done, total)
-    except OSError as error:
-        raise FileError(f"Cannot read {path}: {error.strerror or error}.") from error
+    with open_to_read(Path(path), path) as handle:
+        done, total = 0, os.fstat(handle.fileno()).st_size
+        for chunk in chunks(handle, total, path):
+            digest.update(chunk)
+            done += len(chunk)
+            if progress:
+                progress("hash", done, total)
     return digest.hexdigest()
 
 

@@ -96,9 +96,7 @@ def write_lora(
 def _stored_factors(
     edit: LayerEdit, layer: LayerKey, dtype: torch.dtype, rank: int | None
 ) -> tuple[Tensor, Tensor]:
-    if (edit.up.shape[0], edit.down.shape[1]) != layer.shape or edit.up.shape[1] != edit.down.shape[
-        0
-    ]:
+    if (edit.up.shape[0], *edit.down.shape) != (layer.shape[0], edit.rank, layer.shape[1]):
         shapes = f"{tuple(edit.up.shape)} and {tuple(edit.down.shape)}"
         raise FileError(
             f"The edit of {layer.canonical} has factors of shape {shapes}, but the layer is"
@@ -183,10 +181,8 @@ def _read_edit(file: Checkpoint, base: str, layer: LayerKey) -> LayerEdit:
             f"{file.path} has factors of shape {shapes} for {base!r}, but the layer is"
             f" {layer.shape}: the LoRA was made for another model."
         )
-    up, down = (
-        file.read(up_key).double() * _scale(file, base, up_shape[1]),
-        file.read(down_key).double(),
-    )
+    up = file.read(up_key).double() * _scale(file, base, up_shape[1])
+    down = file.read(down_key).double()
     if not all(file.dtypes[key].startswith(("F", "BF")) for key in (up_key, down_key)):
         raise FileError(
             f"{file.path} stores {base!r} as packed numbers: use the fp16, bf16 or fp32 LoRA."

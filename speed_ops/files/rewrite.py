@@ -22,6 +22,7 @@ from ..progress import Progress
 from .atomic import atomic_folder, atomic_write, check_target
 from .checkpoint import COMPONENTS, Checkpoint, WeightFile
 from .header import TensorEntry, encode_header
+from .reading import chunks, open_to_read, reading
 from .tensors import EDITABLE, TORCH_DTYPES, from_bytes, narrow, placed, to_bytes
 
 
@@ -98,7 +99,6 @@ Replacement = Tensor | Callable[[Tensor], Tensor]
 """The new value, or how to make it from the stored one: a function keeps a single layer in memory
 at a time.
 """
-_CHUNK = 4 << 20
 _STALE_METADATA = ("modelspec.hash_sha256", "sshs_model_hash", "sshs_legacy_hash")
 """Hashes of the weights as they were; a copy must not carry them on."""
 
@@ -162,17 +162,13 @@ class Rewriting:
         }
         ordered = {key: entries[key] for key in shard.header.entries if key in entries}
         out.write(encode_header(ordered, {**inherited, **self.metadata}))
-        try:
-            source = shard.file.open("rb")
-        except OSError as error:
-            raise FileError(f"Cannot read {shard.label}: {error.strerror or error}.") from error
-        with source:
+        with open_to_read(shard.file, shard.label) as source:
             for key, entry in retained:
                 source.seek(shard.header.data_start + entry.begin)
                 if shard.prefix + key in self.replacements:
                     out.write(self._replaced(shard, key, entry, source))
                 else:
-                    for chunk in _chunks(source, entry.end - entry.begin, shard.file):
+                    for chunk in chunks(source, entry.end - entry.begin, shard.file):
                         out.write(chunk)
                         self._advance(len(chunk))
 
@@ -180,7 +176,7 @@ class Rewriting:
         name = shard.prefix + key
         value = self.replacements[name]
         if callable(value) and not isinstance(value, Tensor):
-            stored = bytearray(b"".join(_chunks(source, entry.end - entry.begin, shard.file)))
+            stored = bytearray(b"".join(chunks(source, entry.end - entry.begin, shard.file)))
             value = value(from_bytes(stored, entry.dtype, entry.shape, name))
         if tuple(value.shape) != entry.shape:
             raise FileError(
@@ -199,26 +195,10 @@ class Rewriting:
 
     def copy(self, file: Path, out: BinaryIO) -> None:
         """A whole file as it is."""
-        try:
-            source = file.open("rb")
-        except OSError as error:
-            raise FileError(f"Cannot read {file}: {error.strerror or error}.") from error
-        with source:
-            while chunk := source.read(_CHUNK):
+        with open_to_read(file, file) as source:
+            for chunk in chunks(source, os.fstat(source.fileno()).st_size, file):
                 out.write(chunk)
                 self._advance(len(chunk))
-
-
-def _chunks(source: BinaryIO, size: int, file: Path) -> Iterator[bytes]:
-    while size > 0:
-        try:
-            chunk = source.read(min(_CHUNK, size))
-        except OSError as error:
-            raise FileError(f"Cannot read {file}: {error.strerror or error}.") from error
-        if not chunk:
-            raise FileError(f"{file} became shorter while it was read.")
-        yield chunk
-        size -= len(chunk)
 
 
 _WEIGHTS = (
@@ -350,12 +330,8 @@ def _visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False)
     `all_of_it`: hidden ones, too, and to the bottom. Linked folders are entered only at the top, so
     there is no circle.
     """
-    try:
+    with reading(f"the folder {root / below}"):
         entries = sorted((root / below).iterdir())
-    except OSError as error:
-        raise FileError(
-            f"Cannot read the folder {root / below}: {error.strerror or error}."
-        ) from error
     for entry in entries:
         relative = below / entry.name
         if entry.name.startswith(".") and not all_of_it:
