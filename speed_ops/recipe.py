@@ -20,8 +20,7 @@ from .engine.settings import EraseSettings, budget_of
 from .errors import FileError, SettingsError, suggestion
 from .files.atomic import write_bytes
 from .files.header import MAX_HEADER_BYTES
-from .files.reading import reading
-from .files.schema import Fields, check_version, dump_json, load_json, load_yaml
+from .files.schema import Fields, check_version, dump_json, load_json, load_yaml, read_bounded
 from .job import HELD_OUT_SHARE, Job, check_strength, default_lists
 from .text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from .text.kinds import kind_of
@@ -172,8 +171,7 @@ class Recipe:
     def read(cls, path: Path | str) -> Recipe:
         """Reads a recipe file: YAML by its suffix, else JSON. Paths in it are relative to it."""
         path = Path(path)
-        with reading(path), path.open("rb") as handle:
-            content = handle.read(MAX_BYTES + 1)
+        content = read_bounded(path, MAX_BYTES)
         if path.suffix.lower() in (".yaml", ".yml"):
             return cls.from_yaml(content, str(path), path.parent)
         return cls.from_json(content, str(path), path.parent)

@@ -19,13 +19,12 @@ from ..files.checkpoint import Checkpoint
 from ..files.reading import reading
 from ..models.detect import is_lora, model_name, piece_name, unet_conflict
 from ..models.keys import Shapes, find_unet
-from ..progress import Stage
+from ..progress import Announce, Stage
 from ..provenance import read_provenance
 from ..recipe import Recipe, StoredJob, recipe_of, same_form
 from .erase_file import clean_file
 from .finished import finished
 from .output_files import PRODUCTS, OutputFiles, Product
-from .preflight import Note
 from .text_setup import TextSetup
 
 SUFFIXES = (".safetensors", ".ckpt", ".pt")
@@ -247,7 +246,7 @@ def clean_one(
     candidate: Candidate,
     stored: StoredJob,
     text: TextSetup,
-    note: Note,
+    note: Announce,
     stopping: threading.Event,
 ) -> Done:
     """Cleans one model unless that is done already.

@@ -11,9 +11,9 @@ from pathlib import Path
 from ..erase import erase
 from ..files.results import output_folder, output_lock
 from ..job import Job
-from ..progress import Progress
+from ..progress import Announce, Progress
 from .output_files import OutputFiles
-from .preflight import Note, check_paths, preflight
+from .preflight import check_paths, preflight
 from .save import CleanedFile, save
 from .text_setup import TextSetup
 
@@ -25,7 +25,7 @@ def clean_file(
     outputs: OutputFiles,
     *,
     strength: float = 1.0,
-    note: Note,
+    note: Announce,
     progress: Progress | None = None,
     label: str = "",
 ) -> CleanedFile:

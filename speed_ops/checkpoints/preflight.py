@@ -12,6 +12,7 @@ from ..files.atomic import check_target
 from ..files.checkpoint import Checkpoint
 from ..files.rewrite import check_folder, check_space, folder_files
 from ..job import Job
+from ..progress import Announce
 from ..provenance import history_of, read_provenance
 from ..recipe import Recipe, recipe_of, same_form
 from .notes import before_starting
@@ -19,7 +20,6 @@ from .output_files import OutputFiles, Product, parse_products
 from .source import ModelSource
 from .text_setup import TextSetup
 
-Note = Callable[[str], None]
 LORA_SPACE = 100_000_000
 """Disk space required in addition to a checkpoint; LoRAs of a hundred concepts are smaller."""
 _NAME_BYTES = 255
@@ -32,7 +32,7 @@ def preflight(
     text: TextSetup,
     outputs: OutputFiles,
     strength: float,
-    note: Note,
+    note: Announce,
     label: str = "",
 ) -> tuple[ModelSource, Recipe, dict[Product, Path], Callable[[Path], bool]]:
     """Refuses everything that can be refused before the work; arguments as for `clean_file`.
@@ -63,7 +63,7 @@ def _replaceable(
     paths: Mapping[Product, Path],
     recipe: Recipe,
     outputs: OutputFiles,
-    note: Note,
+    note: Announce,
 ) -> Callable[[Path], bool]:
     """Which results may exist already: any with `force`, else those that this same job left
     incomplete.
@@ -109,7 +109,7 @@ def _recipe_in(path: Path) -> Recipe | None:
 
 
 def possible_outputs(
-    source: ModelSource, job: Job, outputs: OutputFiles, note: Note
+    source: ModelSource, job: Job, outputs: OutputFiles, note: Announce
 ) -> OutputFiles:
     """What can be written for this model: weights of 8 bits cannot store an edit, but take a
     LoRA.

@@ -17,7 +17,7 @@ from ..errors import FileError, suggestion
 from ..progress import Progress
 from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header, stamp_of
 from .reading import chunks, open_to_read, reading
-from .schema import load_json
+from .schema import load_json, read_bounded
 from .tensors import EDITABLE, from_bytes
 
 COMPONENTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3")
@@ -83,9 +83,7 @@ def _component(folder: Path, prefix: str, label: str) -> list[WeightFile]:
 
 
 def _sharded(index: Path, prefix: str, label: str) -> list[WeightFile]:
-    with reading(label):
-        content = index.read_bytes() if index.stat().st_size <= _INDEX_LIMIT else b""
-    mapping = load_json(content, label, _INDEX_LIMIT)
+    mapping = load_json(read_bounded(index, _INDEX_LIMIT, label), label, _INDEX_LIMIT)
     weight_map = mapping.get("weight_map") if isinstance(mapping, dict) else None
     if not isinstance(weight_map, dict) or not all(
         isinstance(name, str) for name in weight_map.values()

@@ -9,9 +9,11 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import FileError, suggestion
+from .reading import reading
 
 MAX_TEXT = 2_000
 MAX_YAML_BYTES = 500_000
@@ -23,6 +25,18 @@ _MAX_DEPTH = 4
 _MAX_VALUES = 2_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", re.ASCII)
+
+
+def read_bounded(path: Path, limit: int, label: str = "") -> bytes:
+    """The content of a file, cut one byte after the limit, so that `load_json` refuses it.
+
+    Args:
+        path: The file.
+        limit: Most bytes that are parsed.
+        label: What it is called in messages, if not by its path.
+    """
+    with reading(label or path), path.open("rb") as handle:
+        return handle.read(limit + 1)
 
 
 def load_json(
