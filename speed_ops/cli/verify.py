@@ -12,8 +12,9 @@ from .console import Console
 from .options import add_text_setup, command, text_setup_from
 
 if TYPE_CHECKING:
+    from ..checkpoints.erased_file import ErasedFile
     from ..checkpoints.text_setup import TextSetup
-    from ..checkpoints.erased_file import ErasedFile, Verification
+    from ..checkpoints.verify import Verification
 
 
 def add_to(subparsers: Any) -> None:
