@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedModelError
+from ..inputs import INPUT_TITLES, POOLED
 from ..models.detect import detect, is_lora, layers, second_layer
 from ..provenance import Provenance, read_provenance
 from ..recipe import Recipe
@@ -71,9 +72,9 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
         return facts | {"what": "not a model that can be edited", "reason": str(fault)}
     count = len(layers(family, model.shapes, "V"))
     second = second_layer(family, model.shapes) is not None
-    also = " and one more for pooled text" if second else ""
+    also = f" and one more for {INPUT_TITLES[POOLED].lower()}" if second else ""
     title = f"a {family.title} model with {count} layer{'s' if count != 1 else ''} to edit{also}"
-    return facts | {"family": family.name, "layers": count, "pooled": second, "what": title}
+    return facts | {"family": family.name, "layers": count, "second_input": second, "what": title}
 
 
 def _say_provenance(provenance: Provenance, console: Console) -> None:

@@ -28,10 +28,10 @@ from torch import Tensor
 
 from ..errors import SettingsError, SpeedError
 from ..files.tensors import kinds_of, write_tensors
-from ..inputs import POOLED
+from ..inputs import POOLED, TOKENS
 from ..progress import Progress, Stage, part_of
 from ..text.requests import RowRequest
-from .encoder import TextEncoder, read_both, read_rows
+from .encoder import TextEncoder, input_fingerprint, input_width, read_both, read_rows
 from .push import Push
 
 StoredRow = tuple[str, int]
@@ -326,7 +326,7 @@ class CachedEncoder:
 
     def width_of(self, text_input: str) -> int:
         """Width of the rows that one text input of the model reads."""
-        return self.encoder.pooled_width if text_input == POOLED else self.width
+        return self.width if text_input == TOKENS else input_width(self.encoder, text_input)
 
     def rows(
         self,
@@ -350,7 +350,7 @@ class CachedEncoder:
         missing: dict[str, set[_Key]] = {}
         for text, keys in wanted.items():
             if lacking := keys - rows.keys():
-                # Token rows are read together; a pooled embedding alone needs none of them.
+                # Token rows are read together; an embedding of the whole prompt needs none of them.
                 missing[text] = lacking if _length(lacking) == 0 else keys
         self.reused += len(wanted) - len(missing)
         # Shortest first, so that each slice holds prompts of like length.
@@ -378,20 +378,20 @@ class CachedEncoder:
 
     def _block(self, request: RowRequest, rows: Mapping[_Key, Tensor]) -> Tensor:
         """The rows of one request, as the model's layers receive them."""
-        pooled = request.text_input == POOLED
-        empty = torch.empty(0, self.encoder.pooled_width if pooled else self.encoder.width)
+        empty = torch.empty(0, input_width(self.encoder, request.text_input))
         values = [rows[request.text_input, request.text, row][None] for row in request.rows]
         block = torch.cat([empty, *values])
-        return block if pooled or self.push is None else self.push(block)
+        if self.push is None or request.text_input != TOKENS:
+            return block
+        return self.push(block)
 
     def _recall(self, keys: Sequence[_Key]) -> dict[_Key, Tensor]:
         """Those of the rows that the cache has."""
         rows: dict[_Key, Tensor] = {}
         if self.cache is not None:
             for text_input, names in self._by_input(keys).items():
-                pooled = text_input == POOLED
-                width = self.encoder.pooled_width if pooled else self.encoder.width
-                stored = self.cache.read(self._fingerprint(text_input), width, names)
+                width = input_width(self.encoder, text_input)
+                stored = self.cache.read(input_fingerprint(self.encoder, text_input), width, names)
                 rows |= {names[name]: row for name, row in stored.items()}
         return rows
 
@@ -399,11 +399,7 @@ class CachedEncoder:
         if self.cache is not None:
             for text_input, names in self._by_input(list(rows)).items():
                 stored = {name: rows[key] for name, key in names.items()}
-                self.cache.write(self._fingerprint(text_input), stored)
-
-    def _fingerprint(self, text_input: str) -> str:
-        pooled = text_input == POOLED
-        return self.encoder.pooled_fingerprint if pooled else self.encoder.fingerprint
+                self.cache.write(input_fingerprint(self.encoder, text_input), stored)
 
     def _by_input(self, keys: Sequence[_Key]) -> dict[str, dict[StoredRow, _Key]]:
         """{text input: {row in the cache: key}}."""
@@ -418,7 +414,7 @@ class CachedEncoder:
     ) -> dict[_Key, Tensor]:
         """Every wanted row of these texts."""
         requests = [
-            RowRequest(text, tuple(sorted(row for name, _, row in wanted[text] if name != POOLED)))
+            RowRequest(text, tuple(sorted(row for name, _, row in wanted[text] if name == TOKENS)))
             for text in texts
         ]
         fresh: dict[_Key, Tensor] = {}
@@ -440,4 +436,4 @@ _Key = tuple[str, str, int]
 
 def _length(keys: set[_Key]) -> int:
     """Rows that a prompt must be encoded to."""
-    return max((row + 1 for text_input, _, row in keys if text_input != POOLED), default=0)
+    return max((row + 1 for text_input, _, row in keys if text_input == TOKENS), default=0)

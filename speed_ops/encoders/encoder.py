@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..inputs import POOLED
 from ..progress import Progress
 from ..text.requests import RowRequest
 from ..text.tokens import Stream
@@ -105,6 +106,16 @@ class RowsAndPooled(ABC):
     ) -> tuple[list[Tensor], list[Tensor]]:
         """The same, and each prompt's pooled embedding (`pooled width`)."""
         return self._encoded(prompts, lengths, progress, pools=True)
+
+
+def input_width(encoder: TextEncoder, text_input: str) -> int:
+    """Width of the rows that an encoder makes for a text input; 0 if it makes none."""
+    return encoder.pooled_width if text_input == POOLED else encoder.width
+
+
+def input_fingerprint(encoder: TextEncoder, text_input: str) -> str:
+    """The encoder's fingerprint for the rows of a text input."""
+    return encoder.pooled_fingerprint if text_input == POOLED else encoder.fingerprint
 
 
 def equivalent_prompts(encoder: TextEncoder, prompts: int, names: int) -> float:
