@@ -236,6 +236,14 @@ def test_no_public_name_has_two_meanings():
     assert not double
 
 
+def test_the_pooled_embedding_is_one_text_input_among_others():
+    """Only the registry, the encoders and the host's adapter know what makes it special."""
+    word = re.compile(r"pooled|pools")
+    paths = [*MODULES, *python_files("nodes")]
+    naming = [path for path in paths if word.search(path.read_text(encoding="utf-8"))]
+    assert 5 < len(naming) <= 10, sorted(map(relative, naming))
+
+
 def test_one_file_per_node():
     for path in (ROOT / "nodes").glob("*.py"):
         classes = [

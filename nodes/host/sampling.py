@@ -97,5 +97,6 @@ def text_features(clip: Any, texts: Sequence[str]) -> Tensor:
     rows = []
     for text in texts:
         check_stop()
-        rows.append(clip.encode_from_tokens(clip.tokenize(literal(text)), return_pooled=True)[1])
+        # asks for the second value: the embedding of the whole text
+        rows.append(clip.encode_from_tokens(clip.tokenize(literal(text)), True)[1])
     return torch.cat(rows).double()
