@@ -190,7 +190,14 @@ _ONLY_ONCE = ("seconds", "settings", "other_inputs")
 def verdict(
     solved: float, probed: float | None, kind: str = "", to_go: float | None = None
 ) -> Verdict:
-    """erased, weakened or stands by the unseen contexts; without any, nothing is proven."""
+    """erased, weakened or stands by the unseen contexts; without any, nothing is proven.
+
+    Args:
+        solved: Share of the concept left in the prompts that made the edit.
+        probed: Share left in unseen prompts; None without any.
+        kind: Kind of the concept, which sets the limits.
+        to_go: Share of the straight way to the anchor still to go; None if unknown.
+    """
     if probed is None:
         return "unproven"
     left, bars = max(solved, probed), bars_of(kind)

@@ -68,7 +68,13 @@ class Measurer:
         self.layers: list[_LayerRecord] = []
 
     def measure(self, key: str, weight: Tensor, layer: SolvedLayer) -> None:
-        """One layer; tensors stay on their device until the certificate is written."""
+        """One layer; tensors stay on their device until the certificate is written.
+
+        Args:
+            key: The layer's key.
+            weight: `o x d`, the ORIGINAL weight.
+            layer: The layer's edit and the rows it kept.
+        """
         edit = self.edit = _MeasuredEdit.of(layer.edit, self.edit)
         targets, retained, held_out, invariants = self.sizes.of(weight)
         self.differences.append(self.solved.measure(weight, edit, targets))
@@ -85,7 +91,13 @@ class Measurer:
     def certificate(
         self, rounds: Sequence[Round], seconds: Mapping[str, float], curve: Curve | None = None
     ) -> Certificate:
-        """The finished certificate, in the caller's order of concepts."""
+        """The finished certificate, in the caller's order of concepts.
+
+        Args:
+            rounds: The adversarial rounds.
+            seconds: How long each part took.
+            curve: The trade-off, where there is one.
+        """
         invariant = torch.stack(self.invariant_drift).amax(dim=0).tolist()
         concepts, layers = self.concepts(), tuple(record.facts() for record in self.layers)
         drift = self.retained.summaries() + (self.held_out.summaries() if self.held_out else [])
@@ -184,8 +196,12 @@ class _PairRows:
         self.to_go: list[Tensor] = []
 
     def measure(self, weight: Tensor, edit: _MeasuredEdit, size: Tensor | None = None) -> Tensor:
-        """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept, from each
-        row's `size`.
+        """Notes a layer's residuals; returns |W c* - W c1| / |W c1| for each concept.
+
+        Args:
+            weight: `o x d`, the ORIGINAL weight.
+            edit: The layer's edit.
+            size: `m`, |W c1|^2 of each row; None where nobody needs the result.
         """
         concepts = len(self.rows.names)
         change = self.change @ weight.T
@@ -220,7 +236,13 @@ class _RetainRows:
         self.kept: list[Tensor | None] = []
 
     def measure(self, size: Tensor, edit: _MeasuredEdit, kept: Tensor | None) -> None:
-        """Notes how far each row moves in one layer; `size` is |W c|^2 of each."""
+        """Notes how far each row moves in one layer.
+
+        Args:
+            size: |W c|^2 of each row.
+            edit: The layer's edit.
+            kept: Whether the layer kept each row; None for held-out rows.
+        """
         if not len(self.rows.values):
             return
         self.moved.append(edit.squares(self.response.to(edit)))

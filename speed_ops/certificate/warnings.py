@@ -128,7 +128,14 @@ def concept_warnings(
     concepts: Sequence[ConceptResult],
     differences: Sequence[float],
 ) -> Iterator[str]:
-    """Warnings about single concepts; arguments as for `all_warnings`."""
+    """Warnings about single concepts.
+
+    Args:
+        rows: Prepared rows.
+        settings: As solved.
+        concepts: Results of the erased concepts.
+        differences: |W c* - W c1| / |W c1| of each concept, median over layers.
+    """
     if settings.preset_name == "auto" and settings.prior == "soft":
         advice = ""  # chosen on a curve: what would help is said once for all concepts
     elif any(rows.targets.in_context):

@@ -57,7 +57,13 @@ def original_moment(layers: Iterable[Tensor]) -> Tensor:
 def edited_moments(
     original: Tensor, load: Callable[[str], Tensor], edits: Mapping[str, LayerEdit]
 ) -> LayerMoments:
-    """Moments after the edit: V = W + up down differs from W by low-rank terms only."""
+    """Moments after the edit: V = W + up down differs from W by low-rank terms only.
+
+    Args:
+        original: `d x d`, sum of W'W.
+        load: Returns a layer's ORIGINAL weight by key.
+        edits: By layer key.
+    """
     edited, crossed = original.clone(), original.clone()
     for key, edit in edits.items():
         back = load(key).T @ edit.up  # d x r: W' up
@@ -70,6 +76,11 @@ def edited_moments(
 def leaking_rows(moments: LayerMoments, targets: Tensor, reg: float) -> Tensor:
     """`n x d`: for each target row the embedding c~ whose edited outputs come closest to its old
     ones.
+
+    Args:
+        moments: Moments of the layers before and after the edit.
+        targets: `n x d`, the target rows.
+        reg: Ridge, as a share of the mean diagonal of W'W.
     """
     ridged = moments.edited.clone()
     ridged.diagonal().add_(reg * moments.original.diagonal().mean())
@@ -79,6 +90,12 @@ def leaking_rows(moments: LayerMoments, targets: Tensor, reg: float) -> Tensor:
 def leak(moments: LayerMoments, targets: Tensor, change: Tensor, leaking: Tensor) -> Tensor:
     """`n`: how much of the way from the anchor's output back to the target's the found embeddings
     still go, 0 to 1.
+
+    Args:
+        moments: Moments of the layers before and after the edit.
+        targets: `n x d`, the target rows.
+        change: `n x d`, from each target to its anchor.
+        leaking: `n x d`, the embeddings that `leaking_rows` found.
     """
     missing = (
         ((leaking @ moments.edited) * leaking).sum(dim=1)

@@ -126,7 +126,13 @@ def _traced(
 
 
 def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> CurvePoint:
-    """The furthest way within the budget and up to the knee, or nearly as far for less drift."""
+    """The furthest way within the budget and up to the knee, or nearly as far for less drift.
+
+    Args:
+        points: The curve, the most careful edit first.
+        judge: Measures further points.
+        budget: The most drift to allow.
+    """
     budget = min(budget, knee(points))
     within = [point for point in points if _spent(point) <= budget]
     beyond = points[len(within) :] if within == list(points[: len(within)]) else ()

@@ -39,9 +39,12 @@ Span = KeptSpan | SoftSpan
 def erasing_rows(targets: Tensor, span: Span, constraints: Tensor, lam: float, mu: float) -> Tensor:
     """`n x d`: C1' P Q M of eqs. 11 and 12, from mean-scaled target rows.
 
-    `lam` weighs the regularisation |delta P|^2 of eqs. 3 and 10, which the paper takes as 1. `mu`
-    is the released code's softening of the equality constraints, not the mean shift that eq. 6
-    calls mu; 0 keeps eq. 12 as it stands.
+    Args:
+        targets: `n x d`, C1'.
+        span: What the kept rows leave to the edit: P.
+        constraints: `k x d`, C2'.
+        lam: Weight of the regularization |delta P|^2 of eqs. 3 and 10; 1 in the paper.
+        mu: Softens the constraints, as in the released code; 0 keeps eq. 12. Not the mu of eq. 6.
     """
     if len(constraints) and mu == 0:
         # With exact constraints the feasible edits are those inside the null space of kept rows AND
@@ -93,8 +96,14 @@ def uce_rows(targets: Tensor, kept: Tensor, *, alpha: float, beta: float, lam: f
     """`n x d`: alpha C1' (alpha C1 C1' + beta C0 C0' + lam I)^-1, the row factor of eq. 1's
     solution (appendix B.1).
 
-    `kept` (`N x d`): rows of C0 times the root of their weight. No layer appears in it, so one
-    serves all layers.
+    No layer appears in it, so one serves all layers.
+
+    Args:
+        targets: `n x d`, C1'.
+        kept: `N x d`, rows of C0 times the root of their weight.
+        alpha: Weight of the targets.
+        beta: Weight of the kept rows.
+        lam: Weight of the regularization.
     """
     moment = alpha * targets.T @ targets + beta * kept.T @ kept
     return alpha * torch.cholesky_solve(targets.T, _cholesky(moment, lam)).T
@@ -115,7 +124,13 @@ SPAN_CUT = 1e-6
 
 
 def constraint_rows(invariants: Tensor, mode: InvariantMode, seed: int) -> Tensor:
-    """`k x d`: the rows of C2 from all rows of the empty prompt (`invariants`, SOT first)."""
+    """`k x d`: the rows of C2.
+
+    Args:
+        invariants: All rows of the empty prompt, its start token first.
+        mode: `span` for every row, `paper` for the start token and cluster centers of the rest.
+        seed: Seed of the clustering.
+    """
     if not len(invariants):
         return invariants
     if mode == "span":
@@ -135,7 +150,14 @@ def orthonormal_rows(rows: Tensor, cut: float) -> Tensor:
 
 
 def cluster_centres(rows: Tensor, count: int, seed: int, steps: int = 100) -> Tensor:
-    """`count x d`: k-means centres, started by k-means++ with a generator of its own."""
+    """`count x d`: k-means centres, started by k-means++ with a generator of its own.
+
+    Args:
+        rows: `n x d`, what to cluster.
+        count: Number of centers.
+        seed: Seed of the first centers.
+        steps: The most steps to take.
+    """
     source = generator(seed, "null-text centres")
     centres = rows[(uniform((1,), source, rows) * len(rows)).long()]
     for _ in range(count - 1):

@@ -93,7 +93,13 @@ class RidgePath:
 
 
 def ridge_path(targets: Tensor, change: Tensor, span: Span) -> RidgePath:
-    """The path for mean-scaled target rows and their change (`n x d`)."""
+    """The path for the target rows and their change.
+
+    Args:
+        targets: `n x d`, mean-scaled target rows.
+        change: `n x d`, their change, scaled alike; zero for held rows.
+        span: What the kept rows leave to the edit.
+    """
     free = span.remove(targets)
     system = free @ targets.T
     sizes, vectors = torch.linalg.eigh((system + system.T) / 2)
@@ -192,7 +198,14 @@ def trace(rows: RowSet, path: RidgePath, layers: Tensor) -> tuple[tuple[CurvePoi
 def in_the_way(
     rows: RowSet, path: RidgePath, layers: Tensor, lam: float
 ) -> tuple[tuple[str, float], ...]:
-    """The kept names that the edit with this `lam` would move most, and how far."""
+    """The kept names that one edit would move most, and how far.
+
+    Args:
+        rows: Prepared rows.
+        path: All edits, by `lam`.
+        layers: The layers' sketch.
+        lam: Which edit.
+    """
     if not len(rows.retain.names):
         return ()
     drift = Judge(path, layers, (rows.targets, rows.anchors), rows.retain).drift(lam)

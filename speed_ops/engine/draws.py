@@ -17,14 +17,24 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 def normal(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal draws beside `like`; made on the host, so that every device sees the same
-    numbers.
+    """Standard normal draws, made on the host, so that every device sees the same numbers.
+
+    Args:
+        shape: Shape of the result.
+        source: The random generator.
+        like: Has the dtype and device of the result.
     """
     return torch.randn(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 
 def uniform(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """Uniform draws in [0, 1) beside `like`, made on the host."""
+    """Uniform draws in [0, 1), made on the host.
+
+    Args:
+        shape: Shape of the result.
+        source: The random generator.
+        like: Has the dtype and device of the result.
+    """
     return torch.rand(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 

@@ -84,6 +84,11 @@ def apply_edits(
 ) -> dict[str, Tensor]:
     """Edited copies of the layers; computed in the edit's precision and returned in the weights'
     own.
+
+    Args:
+        weights: {layer key: `o x d`}.
+        edits: By layer key.
+        strength: Scale of the edits.
     """
     missing = [key for key in edits if key not in weights]
     if missing:

@@ -64,8 +64,12 @@ def span_of_moment(moment: Tensor, threshold: float) -> KeptSpan:
 
 
 def span_of_gram(gram: Tensor, factor: Tensor, threshold: float) -> KeptSpan:
-    """The same span from the smaller side: `gram` = F F' (`p x p`), F (`p x d`) a factor of the
-    correlation matrix.
+    """The same span from the smaller side.
+
+    Args:
+        gram: `p x p`, F F'.
+        factor: `p x d`, F, a factor of the correlation matrix.
+        threshold: Eigenvalues of at least this size count as retained.
     """
     values, vectors = torch.linalg.eigh(gram)
     # A rounding-sized eigenvalue of the Gram matrix has no direction in the embedding space.

@@ -111,7 +111,13 @@ def check_weights(weights: Mapping[str, Tensor], width: int) -> None:
 
 
 def widen(weight: Tensor, key: str, like: Tensor) -> Tensor:
-    """One layer's weight in working precision on the device of the embeddings."""
+    """One layer's weight in working precision on the device of the embeddings.
+
+    Args:
+        weight: `o x d`.
+        key: The layer's key, for messages.
+        like: Embeddings with the precision and device of the result.
+    """
     wide = weight.to(like)
     # One NaN or Inf anywhere makes the sum NaN or Inf, and no sum of half or single precision
     # values overflows here.

@@ -130,7 +130,13 @@ class RefinedPrior:
 
 
 def keep_only(kept: Tensor, weights: Tensor, directions: Tensor) -> RefinedPrior:
-    """The kept rows without any draws."""
+    """The kept rows without any draws.
+
+    Args:
+        kept: `p`, indices of the kept rows.
+        weights: `N`, weights of all rows.
+        directions: `r x d`, V_min'; may be empty.
+    """
     rank = len(directions)
     empty = weights.new_zeros((len(kept), rank))
     omega = weights[kept]

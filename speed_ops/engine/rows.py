@@ -197,7 +197,13 @@ class RowSet:
 
 
 def as_rows(values: Tensor | Rows, names: Sequence[str] | None, label: str) -> Rows:
-    """Grouped rows from a plain matrix, or the rows themselves."""
+    """Grouped rows from a plain matrix, or the rows themselves.
+
+    Args:
+        values: A matrix with one row per name, or grouped rows.
+        names: One name per row of a matrix; None for unnamed rows.
+        label: What messages call the rows.
+    """
     if isinstance(values, Rows):
         return values
     if values.ndim != 2:
@@ -209,7 +215,13 @@ def as_rows(values: Tensor | Rows, names: Sequence[str] | None, label: str) -> R
 
 
 def per_concept(amounts: Tensor, index: Tensor, concepts: int) -> Tensor:
-    """Sums row amounts (`m`, or `... x m`) within each concept (`... x concepts`)."""
+    """Sums row amounts within each concept (`... x concepts`).
+
+    Args:
+        amounts: `m`, or `... x m`.
+        index: `m`, the concept of each row.
+        concepts: Number of concepts.
+    """
     shape = (*amounts.shape[:-1], concepts)
     total = torch.zeros(shape, dtype=amounts.dtype, device=amounts.device)
     return total.index_add(-1, index, amounts)

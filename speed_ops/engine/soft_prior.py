@@ -54,8 +54,12 @@ class SoftSpan:
 
 
 def soft_span(kept: Tensor, softness: float, held: KeptSpan) -> SoftSpan | KeptSpan:
-    """N from kept rows (`p x d`, F with R = F'F); `softness`: tau as a share of R's mean
-    eigenvalue.
+    """N from kept rows.
+
+    Args:
+        kept: `p x d`, F with R = F'F.
+        softness: tau as a share of R's mean eigenvalue.
+        held: What may not move at all.
     """
     width = kept.shape[1]
     tau = softness * kept.square().sum() / width
@@ -70,7 +74,13 @@ def soft_span(kept: Tensor, softness: float, held: KeptSpan) -> SoftSpan | KeptS
 
 
 def soft_span_of_moment(moment: Tensor, softness: float, held: KeptSpan) -> SoftSpan:
-    """N from the correlation matrix R itself (`d x d`, whole)."""
+    """N from the correlation matrix itself.
+
+    Args:
+        moment: `d x d`, R, whole.
+        softness: tau as a share of R's mean eigenvalue.
+        held: What may not move at all.
+    """
     tau = softness * moment.diagonal().mean()
     return _of_moment(held.remove(held.remove(moment).T), tau, held)
 
