@@ -95,7 +95,13 @@ def embed_bare(
     encoder: AnyEncoder,
     progress: Progress | None = None,
 ) -> RowSet:
-    """Concepts in their prompts and every kept name bare: enough to rank the kept names."""
+    """Concepts in their prompts and every kept name bare: enough to rank the kept names.
+
+    Args:
+        job: What to erase and what to keep.
+        encoder: Turns prompts into rows.
+        progress: May raise to interrupt.
+    """
     retain, _ = drop_targets(job.retain, job.concepts)
     embedder = Embedder(ensure_cached(encoder), (TOKENS,), progress)
     rows = concept_rows(embedder, job.concepts, job.plan)[TOKENS]

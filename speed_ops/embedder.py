@@ -50,7 +50,13 @@ class Embedder:
     def pairs(
         self, concepts: Sequence[Concept], pairs: Sequence[RowPair], stage: Stage
     ) -> dict[str, tuple[Rows, Rows]]:
-        """For each text input targets and, row by row, anchors, in the same groups."""
+        """For each text input targets and, row by row, anchors, in the same groups.
+
+        Args:
+            concepts: What to erase.
+            pairs: The rows to read, target and anchor.
+            stage: What the rows are for.
+        """
         by_input = {name: pairs_for(name, pairs) for name in self.text_inputs}
         self.read(
             [
@@ -102,6 +108,11 @@ def concept_rows(
 ) -> dict[str, RowSet]:
     """Targets with their anchors, in the prompts to make the edit from, in others to check it in,
     and in a third set for `auto`.
+
+    Args:
+        embedder: Encodes the prompts.
+        concepts: What to erase.
+        plan: Which prompts and positions to take.
     """
     if not concepts:
         raise InputError("There is nothing to erase: name at least one concept.")
@@ -143,7 +154,15 @@ def embed_targets(
     text_inputs: Sequence[str],
     progress: Progress | None = None,
 ) -> dict[str, Rows]:
-    """{text input: target rows}: what a later erasure must hold where an earlier one put it."""
+    """{text input: target rows}: what a later erasure must hold where an earlier one put it.
+
+    Args:
+        reader: Turns prompts into rows.
+        concepts: What was erased before.
+        plan: Which prompts and positions to take.
+        text_inputs: Which inputs of the model the rows are for.
+        progress: May raise to interrupt.
+    """
     embedder = Embedder(reader, text_inputs, progress)
     pairs = all_pairs(embedder.streams, concepts, plan.solve_templates, plan)
     return {name: rows[0] for name, rows in embedder.pairs(concepts, pairs, "concepts").items()}

@@ -80,7 +80,13 @@ class EmbeddingCache:
     def read(
         self, fingerprint: str, width: int, wanted: Iterable[StoredRow]
     ) -> dict[StoredRow, Tensor]:
-        """Those of the wanted rows that are stored (each `d`, float32)."""
+        """Those of the wanted rows that are stored (each `d`, float32).
+
+        Args:
+            fingerprint: The encoder's fingerprint.
+            width: `d`.
+            wanted: The rows to look for.
+        """
         missing = {_row_digest(key): key for key in wanted}
         rows: dict[StoredRow, Tensor] = {}
         visited: set[Path] = set()

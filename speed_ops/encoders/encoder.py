@@ -57,6 +57,11 @@ class TextEncoder(Protocol):
 
         Asking for fewer rows is how an encoder may save work; the rows are the same as of the whole
         sequence.
+
+        Args:
+            prompts: Texts to encode.
+            lengths: Number of rows for each prompt.
+            progress: May raise to interrupt.
         """
 
     def close(self) -> None:
@@ -77,7 +82,12 @@ class TextEncoder(Protocol):
     ) -> tuple[list[Tensor], list[Tensor]]:
         """`encode`, and for each prompt its pooled embedding (`pooled width`), in one run.
 
-        A length of 0 asks for the pooled embedding alone. Only where there are pooled embeddings.
+        Only where there are pooled embeddings.
+
+        Args:
+            prompts: Texts to encode.
+            lengths: Number of rows for each prompt; 0 asks for the pooled embedding alone.
+            progress: May raise to interrupt.
         """
 
 
@@ -98,13 +108,25 @@ class RowsAndPooled(ABC):
     def encode(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
     ) -> list[Tensor]:
-        """First `lengths[i]` rows of each prompt (`length x d`), float32 on the CPU."""
+        """First `lengths[i]` rows of each prompt (`length x d`), float32 on the CPU.
+
+        Args:
+            prompts: Texts to encode.
+            lengths: Number of rows for each prompt.
+            progress: May raise to interrupt.
+        """
         return self._encoded(prompts, lengths, progress, pools=False)[0]
 
     def encode_both(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same, and each prompt's pooled embedding (`pooled width`)."""
+        """The same, and each prompt's pooled embedding (`pooled width`).
+
+        Args:
+            prompts: Texts to encode.
+            lengths: Number of rows for each prompt; 0 asks for the pooled embedding alone.
+            progress: May raise to interrupt.
+        """
         return self._encoded(prompts, lengths, progress, pools=True)
 
 
@@ -123,6 +145,11 @@ def equivalent_prompts(encoder: TextEncoder, prompts: int, names: int) -> float:
 
     A name is a few tokens where a prompt is a context full of them; an encoder that is not causal
     runs both whole.
+
+    Args:
+        encoder: Encodes them.
+        prompts: Number of whole prompts.
+        names: Number of bare names.
     """
     return prompts + names / (10 if all(stream.causal for stream in encoder.streams) else 1)
 
@@ -130,7 +157,13 @@ def equivalent_prompts(encoder: TextEncoder, prompts: int, names: int) -> float:
 def read_rows(
     encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None
 ) -> list[Tensor]:
-    """For each request its rows (`len(rows) x d`); a prompt asked for twice is encoded once."""
+    """For each request its rows (`len(rows) x d`); a prompt asked for twice is encoded once.
+
+    Args:
+        encoder: Encodes the prompts.
+        requests: Prompts, and the rows to read from each.
+        progress: May raise to interrupt.
+    """
     needed = _lengths(encoder, requests)
     encoded = encoder.encode(list(needed), list(needed.values()), progress)
     return _asked_for(encoder, requests, needed, encoded)
@@ -141,6 +174,11 @@ def read_both(
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """The rows as `read_rows` gives them, and the pooled embedding of each text (`pooled
     width`).
+
+    Args:
+        encoder: Encodes the texts; it has pooled embeddings.
+        requests: Texts, and the rows to read from each.
+        progress: May raise to interrupt.
     """
     needed = _lengths(encoder, requests)
     encoded, pooled = encoder.encode_both(list(needed), list(needed.values()), progress)

@@ -213,7 +213,15 @@ def assign(
     name: str,
     strict: bool = True,
 ) -> None:
-    """Gives a module without memory its weights."""
+    """Gives a module without memory its weights.
+
+    Args:
+        module: The module, on the meta device.
+        tensors: Its weights, by parameter name.
+        device: Where the weights go.
+        name: The text encoder's name, for messages.
+        strict: Whether every parameter needs a weight.
+    """
     wide = {key: tensor.to(device, torch.float32) for key, tensor in tensors.items()}
     try:
         module.load_state_dict(wide, strict=strict, assign=True)

@@ -248,7 +248,13 @@ def with_contexts(
 
 
 def retain_prompts(kind: str, plan: RowPlan, rank: int) -> tuple[Template, ...]:
-    """Prompts around the kept name of a rank; whole captions are prompts already."""
+    """Prompts around the kept name of a rank; whole captions are prompts already.
+
+    Args:
+        kind: The name's kind.
+        plan: Which prompts to take.
+        rank: The name's rank, from 0; it rotates the prompts.
+    """
     template_kind = context_kind(kind)
     if template_kind is CAPTION:
         return (BARE,)
@@ -320,7 +326,13 @@ def kept_by_plan(
 
 
 def whole_prompt(streams: Sequence[Stream], prompt: Prompt, text_input: str = TOKENS) -> RowRequest:
-    """All rows of a prompt."""
+    """All rows of a prompt.
+
+    Args:
+        streams: The encoder's streams.
+        prompt: The prompt.
+        text_input: Which input of the model the rows are for.
+    """
     if text_input != TOKENS:
         return RowRequest(prompt.text, (0,), text_input)
     rows = [row for stream in streams for row in stream.distinct_rows(stream.locate(prompt))]

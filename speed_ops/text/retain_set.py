@@ -161,7 +161,13 @@ def retain_from_texts(texts: Iterable[tuple[str, str]], label: str, kind: str = 
 
 
 def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
-    """One name per line; `#` opens a comment."""
+    """One name per line; `#` opens a comment.
+
+    Args:
+        text: The names.
+        label: What messages call the list.
+        kind: Kind of the names.
+    """
     lines = ((f"{label}, line {number}", line) for number, line in content_lines(text))
     return retain_from_texts(lines, label, kind)
 
@@ -169,7 +175,14 @@ def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
 def parse_retain_table(
     text: str, label: str = "table", column: str = "", kind: str = ""
 ) -> RetainSet:
-    """The column of a csv with this name; without one, the first of `NAME_COLUMNS` it has."""
+    """One column of a csv.
+
+    Args:
+        text: The table, with a header.
+        label: What messages call the table.
+        column: Name of the column; without one, the first of `NAME_COLUMNS` that the table has.
+        kind: Kind of the names.
+    """
     header, rows = table_rows(text, label)
     index = find_column(header, (column,) if column else NAME_COLUMNS, label)
     cells = ((f"{label}, line {number}", cell(row, index)) for number, row in rows)
@@ -177,7 +190,13 @@ def parse_retain_table(
 
 
 def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainSet:
-    """A list of strings, or an object whose `names` is one."""
+    """A list of strings, or an object whose `names` is one.
+
+    Args:
+        text: The JSON.
+        label: What messages call it.
+        kind: Kind of the names.
+    """
     try:
         data = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:

@@ -142,7 +142,13 @@ class TokenSpan:
 
 
 def long_name(text: str, tokens: int, limit: int) -> str:
-    """The sentence about a text that is too long for an encoder."""
+    """The sentence about a text that is too long for an encoder.
+
+    Args:
+        text: The text.
+        tokens: Its length in tokens.
+        limit: The most tokens that the encoder takes.
+    """
     shown = text if len(text) <= 60 else text[:57] + "..."
     return (
         f"'{shown}' is {tokens} tokens long, but the text encoder takes {limit}: shorten the name."
@@ -243,6 +249,11 @@ def counterparts(target: TokenSpan, anchor: TokenSpan, before: int) -> tuple[int
     What both begin and end with pairs off word by word. In between are the names, whose tokens pair
     off from the last one back; where the anchor's name is shorter, its first token repeats. An
     anchor prompt without text has the same rows as the target's.
+
+    Args:
+        target: Tokens of the prompt.
+        anchor: Tokens of its anchor prompt.
+        before: Number of rows before the text.
     """
     target_count, anchor_count = len(target.ids), len(anchor.ids)
     if not anchor.ids:
@@ -264,7 +275,13 @@ def counterparts(target: TokenSpan, anchor: TokenSpan, before: int) -> tuple[int
 
 
 def row_key(span: TokenSpan, row: int, before: int = 1) -> RowKey:
-    """The tokens up to a row, which decide it in a causal encoder: equal keys, equal rows."""
+    """The tokens up to a row, which decide it in a causal encoder: equal keys, equal rows.
+
+    Args:
+        span: Tokens of the prompt.
+        row: Index of the row.
+        before: Number of rows before the text.
+    """
     tokens = max(0, row + 1 - before)
     return span.ids[:tokens], max(0, tokens - len(span.ids))
 
