@@ -122,7 +122,13 @@ def find_models(
 
 
 def selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether the patterns let a model through; `name` is its path below the searched folder."""
+    """Whether the patterns let a model through.
+
+    Args:
+        name: The model's path below the searched folder.
+        include: Patterns; if any, one must match.
+        exclude: Patterns; none may match.
+    """
     included = not include or any(fnmatchcase(name, pattern) for pattern in include)
     return included and not any(fnmatchcase(name, pattern) for pattern in exclude)
 

@@ -67,6 +67,12 @@ def compare_tensors(
 ) -> list[str]:
     """One sentence for each kind of difference outside `edited`; the source's averaged second copy
     may be missing.
+
+    Args:
+        source: The model.
+        copy: The edited copy.
+        edited: Keys of the tensors that may differ.
+        progress: Called as the work advances.
     """
     averaged = set(source.ema_keys())
     missing = [key for key in source.shapes if key not in copy.shapes and key not in averaged]

@@ -54,6 +54,11 @@ def gather_encoders(
 
     Refused are a file that holds nothing the family reads, two files that hold the same encoder,
     and a family left without an encoder that it needs.
+
+    Args:
+        family: The model's family.
+        model: The model's own file.
+        paths: Files of text encoders, in any order.
     """
     files = [Checkpoint.open(path) for path in paths]
     selected: dict[str, tuple[Checkpoint, dict[str, str]]] = {}

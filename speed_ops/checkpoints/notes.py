@@ -18,6 +18,11 @@ them at full length.
 def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]:
     """What a user should know before the long work: what is missing, and how much text a slow
     encoder has to read.
+
+    Args:
+        source: The model.
+        job: What to erase.
+        text: How text becomes embeddings.
     """
     notes = [*missing_encoders(source, text), *unread_inputs(source, job, text)]
     encoders = source.encoder_files(text.text_encoders).available
@@ -55,6 +60,11 @@ def missing_encoders(source: ModelSource, text: TextSetup) -> list[str]:
 def unread_inputs(source: ModelSource, job: Job, text: TextSetup) -> list[str]:
     """A sentence for each text input of the model that no encoder here can encode: its layer then
     stays as it is.
+
+    Args:
+        source: The model.
+        job: What to erase.
+        text: How text becomes embeddings.
     """
     second, name = source.architecture.second_input, POOLED
     readable = text.encoder(source).width_of(name) > 0

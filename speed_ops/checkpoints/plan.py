@@ -76,7 +76,15 @@ class Plan:
 def plan_file(
     path: Path, job: Job, text: TextSetup, outputs: OutputFiles, strength: float = 1.0
 ) -> Plan:
-    """What `clean_file` would do with the same arguments; refuses what it would refuse."""
+    """What `clean_file` would do with the same arguments; refuses what it would refuse.
+
+    Args:
+        path: The model.
+        job: What to erase.
+        text: How text becomes embeddings.
+        outputs: What to write and where.
+        strength: Scale of the edit.
+    """
     notes: list[str] = []
     source, recipe, paths, _ = preflight(path, job, text, outputs, strength, notes.append)
     encoder, files = text.encoder(source), source.encoder_files(text.text_encoders)
@@ -156,6 +164,13 @@ class _Texts:
 
     @classmethod
     def of(cls, streams: Sequence[Stream], length: int, job: Job) -> _Texts:
+        """The texts of a job for one encoder.
+
+        Args:
+            streams: The encoder's streams.
+            length: Number of rows of a padded prompt.
+            job: What to erase.
+        """
         plan, taken = job.plan, [set[StreamKey]() for _ in job.concepts]
         solved = all_pairs(streams, job.concepts, plan.solve_templates, plan, taken)
         tried = (

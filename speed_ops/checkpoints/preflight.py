@@ -35,7 +35,16 @@ def preflight(
     note: Announce,
     label: str = "",
 ) -> tuple[ModelSource, Recipe, dict[Product, Path], Callable[[Path], bool]]:
-    """Refuses everything that can be refused before the work; arguments as for `clean_file`.
+    """Refuses everything that can be refused before the work.
+
+    Args:
+        path: The model.
+        job: What to erase.
+        text: How text becomes embeddings.
+        outputs: What to write and where.
+        strength: Scale of the edit.
+        note: Called with each sentence that the user should read.
+        label: URL or path of the model, for messages.
 
     Returns:
         The model, the recipe, where the results go, and which of them may exist.
@@ -85,6 +94,11 @@ def _replaceable(
 def made_by(recipe: Recipe, source: ModelSource, paths: Iterable[Path]) -> set[Path]:
     """Those files whose own recipe is this one, made from this same model. Reports
     record none.
+
+    Args:
+        recipe: The recipe to look for.
+        source: The model.
+        paths: Files that may contain it.
     """
     recipes = {path: _recipe_in(path) for path in paths}
     candidates = {
@@ -113,6 +127,12 @@ def possible_outputs(
 ) -> OutputFiles:
     """What can be written for this model: weights of 8 bits cannot store an edit, but take a
     LoRA.
+
+    Args:
+        source: The model.
+        job: What to erase.
+        outputs: What the user asked to write.
+        note: Called with a sentence if the outputs change.
     """
     if "checkpoint" not in outputs.products or source.takes_edits(job.settings.layers):
         return outputs

@@ -93,7 +93,13 @@ def atomic_write(
 
 
 def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> None:
-    """A small file in one go, atomically."""
+    """A small file in one go, atomically.
+
+    Args:
+        path: The final name.
+        content: What to write.
+        force: Replace an existing file.
+    """
     with atomic_write(path, force=force) as handle:
         handle.write(content)
 
@@ -102,7 +108,13 @@ def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> Non
 def atomic_folder(
     path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = ()
 ) -> Iterator[Path]:
-    """A temporary folder that becomes `path` when the block ends without an exception."""
+    """A temporary folder that becomes `path` when the block ends without an exception.
+
+    Args:
+        path: The final name.
+        force: Replace an existing folder.
+        sources: Files being read meanwhile; none may be the target, even with `force`.
+    """
     target = check_target(path, force=force, sources=sources, folder=True)
     with temporary_folder(target) as temporary:
         new = temporary / target.name

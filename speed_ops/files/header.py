@@ -83,8 +83,13 @@ PICKLE_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 def refuse_other_formats(label: str, suffix: str, start: bytes, *, plausible: bool) -> None:
     """Raise for what its name or its first 8 bytes show to be something else.
 
-    In a true safetensors file those bytes are the length of the header and can have any value: they
-    are judged only when they are not `plausible` as a length.
+    In a true safetensors file those bytes are the length of the header and can have any value.
+
+    Args:
+        label: What messages call the file.
+        suffix: The ending of its name.
+        start: Its first 8 bytes.
+        plausible: Whether they can be the length of a header; if so, they are not judged.
     """
     if suffix.lower() in PICKLE_SUFFIXES:
         raise pickle_refusal(label)

@@ -55,11 +55,19 @@ def write_lora(
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> float:
-    """Write `edits` (by canonical key); returns how far the stored product is off, relative to the
-    edit.
+    """Write a LoRA; returns how far the stored product is off, relative to the edit.
 
-    Factors are balanced first, so that half precision costs as little as it can. `layers` are the
-    model's, for names and shapes; `rank` keeps only the strongest terms of each edit.
+    Factors are balanced first, so that half precision costs as little as it can.
+
+    Args:
+        path: Where to write.
+        edits: By canonical key.
+        layers: The model's layers, for names and shapes.
+        architecture: The model's family, for the metadata.
+        dtype: Type of the stored factors.
+        rank: Keep only this many of the strongest terms of each edit; None for all.
+        metadata: Added to the header.
+        force: Replace an existing file.
     """
     if dtype not in DTYPES:
         raise SettingsError(

@@ -31,7 +31,13 @@ def open_to_read(path: Path, label: Path | str) -> BinaryIO:
 
 
 def chunks(source: BinaryIO, size: int, label: Path | str) -> Iterator[bytes]:
-    """The next `size` bytes of an open file, piece by piece; messages call it `label`."""
+    """The next bytes of an open file, piece by piece.
+
+    Args:
+        source: The open file.
+        size: Number of bytes.
+        label: What messages call the file.
+    """
     while size > 0:
         with reading(label):
             chunk = source.read(min(_CHUNK, size))

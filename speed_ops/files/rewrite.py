@@ -216,7 +216,14 @@ _USUAL_WEIGHTS = re.compile(r"(diffusion_pytorch_model|model|pytorch_model)\b[\w
 
 
 def copy_folder(source: Checkpoint, target: Path, job: Rewriting, force: bool) -> list[Path]:
-    """Write the folder; returns the files that were left out, relative to it."""
+    """Write the folder; returns the files that were left out, relative to it.
+
+    Args:
+        source: The model.
+        target: Where the copy goes.
+        job: What changes.
+        force: Replace a target that exists.
+    """
     check_folder(source.path, target)
     selected, left_out = folder_files(source)
     parts = {shard.file.relative_to(source.path): shard for shard in source.parts}

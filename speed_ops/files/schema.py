@@ -175,7 +175,13 @@ class Fields:
         )
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        """A whole number within bounds; None where it is absent or null."""
+        """A whole number within bounds; None where it is absent or null.
+
+        Args:
+            name: The field.
+            low: The smallest value.
+            high: The largest value.
+        """
         value = self.values.get(name)
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise FileError(

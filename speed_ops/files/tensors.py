@@ -39,7 +39,14 @@ EDITABLE = ("F16", "BF16", "F32", "F64")
 
 
 def from_bytes(content: bytearray, dtype: str, shape: tuple[int, ...], key: str) -> Tensor:
-    """The tensor these bytes are; it owns `content`."""
+    """The tensor these bytes are.
+
+    Args:
+        content: The bytes; the tensor owns them.
+        dtype: Type as the file names it.
+        shape: The tensor's shape.
+        key: The tensor's name, for messages.
+    """
     if dtype not in TORCH_DTYPES:
         raise FileError(
             f"Tensor {key} is stored as {dtype}, which cannot be read here: use the fp16, bf16 or"
@@ -57,7 +64,13 @@ def to_bytes(value: Tensor) -> bytes:
 
 
 def narrow(value: Tensor, dtype: torch.dtype, title: str) -> Tensor:
-    """`value` rounded to nearest in `dtype`; refused where it is not finite, before or after."""
+    """`value` rounded to nearest in `dtype`; refused where it is not finite, before or after.
+
+    Args:
+        value: The tensor.
+        dtype: Type of the result.
+        title: What messages call the tensor.
+    """
     value = value.detach().cpu()
     if not torch.isfinite(value).all():
         raise FileError(f"{title} contains NaN or infinite values and was not written.")
@@ -92,6 +105,11 @@ def read_scaled(
 
     Integers mean nothing without their scale, and packed ones nothing at all here: those are
     refused.
+
+    Args:
+        read: Reads a tensor by key.
+        present: All keys of the file.
+        key: The weight's key.
     """
     value, start = read(key), key.removesuffix("weight")
     if value.element_size() > 1 and value.dtype.is_floating_point:
@@ -192,10 +210,18 @@ def write_tensors(
     progress: Progress | None = None,
     stage: Stage = "write",
 ) -> None:
-    """A safetensors file, tensor by tensor, in the order of `kinds`; it appears under its name when
-    it is complete.
+    """A safetensors file, tensor by tensor; it appears under its name when it is complete.
 
     The same content gives the same bytes, which the reference library's writer does not promise.
+
+    Args:
+        path: Where to write.
+        kinds: Name -> (type, shape), in the order of the file.
+        values: The tensors, in the order of `kinds`.
+        metadata: Values for the header.
+        force: Replace an existing file.
+        progress: Called with (`stage`, bytes done, all bytes) after each tensor.
+        stage: What `progress` is told.
     """
     entries = placed(kinds)
     total = max((entry.end for entry in entries.values()), default=0)

@@ -107,7 +107,13 @@ class Store:
         return {path[len(self.root) :].lstrip("/"): info for path, info in sorted(listing.items())}
 
     def read(self, inner: str, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` of a file."""
+        """A part of a file.
+
+        Args:
+            inner: The file's path inside the store.
+            start: The first byte.
+            stop: The byte after the last one.
+        """
         try:
             return bytes(self.fs.cat_file(self._path(inner), start=start, end=stop))
         except Exception as error:

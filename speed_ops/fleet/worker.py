@@ -60,7 +60,13 @@ class FleetCache(EmbeddingCache):
     def read(
         self, fingerprint: str, width: int, wanted: Iterable[StoredRow]
     ) -> dict[StoredRow, Tensor]:
-        """Shared rows take precedence (each `d`, float32), so that all machines use the same."""
+        """Shared rows take precedence (each `d`, float32), so that all machines use the same.
+
+        Args:
+            fingerprint: The encoder's fingerprint.
+            width: `d`.
+            wanted: The rows to look for.
+        """
         wanted, rows = list(wanted), dict[StoredRow, Tensor]()
         if self._shared is not None and self._shared.fingerprint == fingerprint:
             for key in wanted:

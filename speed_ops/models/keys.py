@@ -190,7 +190,13 @@ def find_entry(shapes: Shapes, family: Architecture) -> EntryLayout | None:
 
 
 def entry_layers(shapes: Shapes, prefix: str, path: str) -> list[tuple[str, str]]:
-    """(path with its number, key) of every layer at a path."""
+    """(path with its number, key) of every layer at a path.
+
+    Args:
+        shapes: {key: shape} of the file.
+        prefix: What the model's keys begin with.
+        path: The path below the prefix; `*` matches a number.
+    """
     pattern = re.compile(
         re.escape(prefix) + "(" + re.escape(path).replace(r"\*", r"\d{1,4}") + r")\.weight"
     )
