@@ -113,6 +113,11 @@ def predict(
 def edited_inputs(job: Job, model: EditableModel, encoder: AnyEncoder) -> tuple[str, ...]:
     """The text inputs that a job edits: those the settings ask for, the model has and the encoder
     can encode.
+
+    Args:
+        job: What to erase and how.
+        model: The layers to edit.
+        encoder: Turns prompts into rows.
     """
     reader = ensure_cached(encoder)
     return tuple(

@@ -55,9 +55,11 @@ def variants(
 ) -> tuple[Variant, ...]:
     """Phrases in order of the rungs, without repeats.
 
-    `description`: the user's own words for the thing; without them the kind's patterns are used.
-    `same`: phrases for which it gives equal values count as one; give the tokenizer's ids to try
-    only what an encoder can tell apart.
+    Args:
+        concept: The erased concept.
+        description: The user's own words for the thing; without them the kind's patterns are used.
+        same: Phrases for which it gives equal values count as one; give the tokenizer's ids to try
+            only what an encoder can tell apart.
     """
     key: Callable[[str], Hashable] = same or (lambda phrase: phrase)
     steps: dict[Hashable, Variant] = {}
@@ -73,8 +75,13 @@ def ladder(
     same: Callable[[str], Hashable] | None = None,
     templates: int | None = None,
 ) -> tuple[LadderPrompt, ...]:
-    """Every variant alone and in the first probe templates of the concept's kind (all of them if
-    None).
+    """Every variant alone and in the first probe templates of the concept's kind.
+
+    Args:
+        concept: The erased concept.
+        description: The user's own words for the thing; without them the kind's patterns are used.
+        same: As for `variants`.
+        templates: Number of probe templates; None for all.
     """
     templates_used = (BARE, *kind_of(concept.kind).probe_templates[:templates])
     return tuple(
@@ -229,8 +236,17 @@ def probe_leaks(
     description: str = "",
     progress: Progress | None = None,
 ) -> LeakReport:
-    """Climbs the ladder of every concept. `weights` are those BEFORE the edit; `description`: the
-    user's own words.
+    """Climbs the ladder of every concept.
+
+    Args:
+        encoder: Turns prompts into rows.
+        weights: {layer key: `o x d`} BEFORE the edit.
+        edits: By layer key.
+        concepts: What was erased.
+        strength: Scale of the edits.
+        templates: Number of probe templates for each phrase.
+        description: The user's own words for the thing.
+        progress: May raise to interrupt.
     """
     if not concepts:
         raise InputError("There is nothing to probe: name at least one concept.")

@@ -63,12 +63,23 @@ Announce = Callable[[str], None]
 
 
 def silent(stage: Stage, done: int, total: int) -> None:
-    """Progress for callers that asked for none."""
+    """Progress for callers that asked for none.
+
+    Args:
+        stage: What is being done.
+        done: Steps done.
+        total: Steps of the stage.
+    """
 
 
 def part_of(progress: Progress | None, stage: Stage, start: int, total: int) -> Progress | None:
-    """Progress of a part that begins at `start`, whatever stage it calls itself, as progress of the
-    whole.
+    """Progress of a part, as progress of the whole.
+
+    Args:
+        progress: Told about the whole; None for nobody.
+        stage: Stage of the whole, whatever stage the part reports.
+        start: Steps done before the part.
+        total: Steps of the whole.
     """
     if progress is None:
         return None

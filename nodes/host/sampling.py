@@ -36,7 +36,13 @@ class Sampler:
         self._negative = self._encode(widgets["negative"])
 
     def draw(self, model: Any, prompt: str, seed: int) -> Tensor:
-        """`height x width x 3` in 0 to 1."""
+        """`height x width x 3` in 0 to 1.
+
+        Args:
+            model: ComfyUI's MODEL.
+            prompt: The prompt.
+            seed: Seed of the noise.
+        """
         check_stop()
         self._drawn += 1
         show_text(self._hidden, f"Drawing picture {self._drawn} of {self._pictures}")

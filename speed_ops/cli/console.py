@@ -112,7 +112,13 @@ class Console:
             self.result(value)
 
     def progress(self, stage: Stage, done: int, total: int) -> None:
-        """Shows how far a stage is; called by everything that takes time."""
+        """Shows how far a stage is; called by everything that takes time.
+
+        Args:
+            stage: What is being done.
+            done: Steps done.
+            total: Steps of the stage.
+        """
         if self.quiet or self.machine:
             return
         title = TITLES[stage]

@@ -30,6 +30,11 @@ def run_demo(
 ) -> tuple[CleanedFile, list[Drawn]]:
     """Writes the model, the same without the two concepts, a report and the images into a
     folder.
+
+    Args:
+        folder: Where to write.
+        note: Called with each sentence that the user should read.
+        progress: Called as the work advances.
     """
     model = write_checkpoint(folder / MODEL, force=True, progress=progress)
     outputs = OutputFiles(folder, PRODUCTS, name=Path(MODEL).stem, force=True)

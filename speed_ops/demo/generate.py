@@ -119,7 +119,13 @@ class LocalGenerator:
 
     @classmethod
     def open(cls, path: Path, lora: Path | None = None, strength: float = 1.0) -> LocalGenerator:
-        """The model of a file, with a LoRA at a strength if there is one."""
+        """The model of a file, with a LoRA at a strength if there is one.
+
+        Args:
+            path: The model.
+            lora: A LoRA to apply, if any.
+            strength: Scale of the LoRA.
+        """
         source, changes = ModelSource.open(path), dict[str, Tensor]()
         if lora is not None:
             layers = source.every_layer("KV")

@@ -31,6 +31,11 @@ _LOGS = SIGMAS.log()
 def noise_for(seeds: Sequence[int], height: int, width: int | None = None) -> Tensor:
     """Initial latents, (n, 4, height, width): each from its own seed, as ComfyUI makes those of a
     single image.
+
+    Args:
+        seeds: One seed per image.
+        height: Height in latent pixels.
+        width: Width in latent pixels; None for a square.
     """
     shape = (1, LATENT_CHANNELS, height, width or height)
     return torch.cat(

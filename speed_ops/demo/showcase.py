@@ -64,7 +64,13 @@ def demo_job() -> Job:
 
 
 def before_and_after(before: Path, after: Path, progress: Progress | None = None) -> list[Drawn]:
-    """The same prompts and seeds with both files."""
+    """The same prompts and seeds with both files.
+
+    Args:
+        before: The original model.
+        after: The edited copy.
+        progress: Called after each step.
+    """
     rows = encode_prompts(before, [column.prompt for column in COLUMNS])
     seeds = [column.seed for column in COLUMNS]
     sides = []

@@ -189,6 +189,13 @@ class UNet(nn.Module):
         )
 
     def forward(self, x: Tensor, steps: Tensor, context: Tensor) -> Tensor:
+        """Predicts the noise in latents.
+
+        Args:
+            x: `n x 4 x h x w`, the noisy latents.
+            steps: `n`, the timestep of each.
+            context: `n x tokens x d`, the encoded prompts.
+        """
         time = self.time_embed(timestep_embedding(steps))
         skips: list[Tensor] = []
         for block in self.input_blocks:

@@ -50,7 +50,13 @@ class Album:
         return self.path(key).is_file()
 
     def put(self, job: ImageJob, image: GeneratedImage, backend: str) -> None:
-        """Stores an image, with how it was generated inside the file."""
+        """Stores an image, with how it was generated inside the file.
+
+        Args:
+            job: What was asked for.
+            image: The result.
+            backend: Name of the backend that generated it.
+        """
         facts = {
             "model": job.model.label,
             "identity": job.model.identity,
@@ -116,7 +122,13 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def image_key(model: ModelRef, spec: ImageSpec, sampling: Sampling) -> str:
-    """The key of an image: a hash of the model, the prompt, the seed and all settings."""
+    """The key of an image: a hash of the model, the prompt, the seed and all settings.
+
+    Args:
+        model: The model.
+        spec: Prompt and seed.
+        sampling: Settings of the sampler.
+    """
     facts = [model.identity, spec.prompt, spec.seed, vars(sampling)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:40]
 
@@ -126,6 +138,11 @@ def jobs_for(
 ) -> list[ImageJob]:
     """Each image once, ordered by model: switching models for every image would dominate a
     server's time.
+
+    Args:
+        models: The models.
+        specs: Prompts and seeds.
+        sampling: Settings of the sampler.
     """
     jobs = dict[str, ImageJob]()
     for model in models:

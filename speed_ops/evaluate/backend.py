@@ -127,4 +127,10 @@ class Backend(Protocol):
         """Raises `ServerUnavailable` without an answer, `InputError` if a model is missing."""
 
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
-        """Returns one image. Raises `ServerUnavailable` or `ServerRejected`."""
+        """Returns one image. Raises `ServerUnavailable` or `ServerRejected`.
+
+        Args:
+            model: The model.
+            spec: Prompt and seed.
+            sampling: Settings of the sampler.
+        """

@@ -85,6 +85,13 @@ class ComfyClient:
         return {key: value for key, value in header.items() if isinstance(value, str)}
 
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
+        """Generates one image on the server.
+
+        Args:
+            model: The model, as the server lists it.
+            spec: Prompt and seed.
+            sampling: Settings of the sampler.
+        """
         entry = self.run(text_to_image(model, self._names, spec, sampling))
         try:
             (image,) = entry["outputs"][OUTPUT_NODE]["images"]

@@ -167,7 +167,13 @@ class _JobQueue:
             self.changed.notify_all()
 
     def reject(self, job: ImageJob, backend: str, error: SpeedError) -> None:
-        """A backend cannot generate an image; another one may."""
+        """A backend cannot generate an image; another one may.
+
+        Args:
+            job: The image.
+            backend: Name of the backend.
+            error: Why it cannot.
+        """
         with self.changed:
             rejections = self._rejections.setdefault(job.key, [])
             rejections.append(backend)

@@ -60,7 +60,14 @@ def report_page(
 def report_facts(
     erasure: Erasure, model: str, size: int, files: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Plain values for the report; arguments as for `report_page`."""
+    """Plain values for the report.
+
+    Args:
+        erasure: What was done; it has a recipe and a certificate.
+        model: The model's name.
+        size: The model's size in bytes.
+        files: Names of the files that were written, by product.
+    """
     if erasure.recipe is None or erasure.text_report is None or erasure.certificate is None:
         raise InputError(
             "An erasure from a file has no certificate for this model, so there is nothing to"
