@@ -64,7 +64,8 @@ def embed(
     if announce is not None:
         names_to_read = min(len(retain), job.plan.considered)
         done, seconds = reader.encoded - encoded, watch.seconds["concepts"]
-        announce(outlook(reader, job.plan.prompts(names_to_read), names_to_read, done, seconds))
+        prompts = job.plan.prompts(names_to_read, job.settings.context_names)
+        announce(outlook(reader, prompts, names_to_read, done, seconds))
     with watch.part("retain names"):
         names = _Names(embedder, retain, job)
     with watch.part("retain contexts"):

@@ -21,6 +21,8 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
 
 
 def _load_package() -> None:
@@ -132,6 +134,7 @@ def sd15(comfyui):
 NO_RAY = "" if importlib.util.find_spec("ray") else "Ray is not installed"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     lacking = {
         "comfy": NO_COMFYUI if COMFYUI is None else "",
@@ -139,6 +142,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "fleet": NO_RAY,
     }
     for item in items:
+        host = any(item.get_closest_marker(mark) for mark in ("comfy", "browser", "fleet"))
+        item.add_marker(pytest.mark.xdist_group("host" if host else str(item.path)))
         for mark, reason in lacking.items():
             if reason and item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))

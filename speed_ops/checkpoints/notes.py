@@ -91,4 +91,4 @@ def _max_texts(job: Job) -> int:
     names = min(plan.considered, usable)
     phrases = sum(len(concept.phrases) + 1 for concept in job.concepts)
     each = 1 + plan.templates + plan.probe_templates + plan.trial_templates
-    return names + plan.prompts(names) + phrases * each
+    return names + plan.prompts(names, job.settings.context_names) + phrases * each

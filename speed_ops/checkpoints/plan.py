@@ -189,7 +189,7 @@ class _Texts:
         return cls(
             requests=[RowRequest("", tuple(range(length))), *pairs, *bare],
             names=len(bare),
-            prompts=plan.prompts(len(bare)),
+            prompts=plan.prompts(len(bare), job.settings.context_names),
             target_rows=sum(len(pair.target.rows) for pair in solved),
         )
 

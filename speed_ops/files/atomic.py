@@ -245,7 +245,7 @@ def _lock_is_free(temporary: Path) -> bool:
     """Whether the writer of a temporary folder is gone; False where that cannot be known."""
     path = temporary / _LOCK
     if not path.is_file():
-        return False
+        return temporary.is_dir()  # it was killed before it took the lock
     try:
         with FileLock(path, timeout=0):
             return True

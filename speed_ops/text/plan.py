@@ -131,13 +131,13 @@ class RowPlan:
             considered=limits.considered,
         )
 
-    def prompts(self, names: int) -> int:
+    def prompts(self, names: int, limit: int) -> int:
         """Upper bound of the prompts to encode for this many kept names, in addition to the bare
-        names.
+        names; at most `limit` of them are put into prompts.
         """
         if self.rows == "bare":
             return 0
-        in_prompts = min(names, self.names or names)
+        in_prompts = min(names, limit, self.names or names)
         return in_prompts * self.retain_templates + self.captions + min(4 * self.judges, names)
 
     def solve_templates(self, kind: Kind) -> tuple[Template, ...]:
