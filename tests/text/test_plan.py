@@ -36,7 +36,7 @@ def test_more_effort_means_more_of_everything():
     quick, normal, thorough = (EFFORTS[name] for name in ("quick", "normal", "thorough"))
     for few, many in ((quick, normal), (normal, thorough)):
         assert all(getattr(few, name) <= getattr(many, name) for name in vars(few))
-    counts = [RowPlan.context(effort).prompts(1400) for effort in EFFORTS]
+    counts = [RowPlan.context(effort).prompts(1400, 10**6) for effort in EFFORTS]
     assert counts[0] < 300 < counts[1] < 800 < counts[2], (
         "what a user waits for: SDXL quick, SD1.x normal, a GPU"
     )
