@@ -33,6 +33,7 @@ from speed_erase.speed_ops.models.families import by_name
 from .encoders import CLIP_SIZE, mpnet
 from .frontier import cells
 from .frontier.cells import Cell, Method, job_for, least_left
+from .real_sizes import t5_layout
 
 LAYERS = {"SD3": 1536, "Flux.1": 3072}
 """Outputs of the layer that all text enters through."""
@@ -52,26 +53,19 @@ def narrow_t5() -> T5TextEncoder:
 
 def _t5_tensors() -> Iterator[tuple[str, Tensor]]:
     source = torch.Generator().manual_seed(7)
-
-    def random(rows: int, columns: int, scale: float = 1.0) -> Tensor:
-        return (torch.randn(rows, columns, generator=source) * scale * columns**-0.5).half()
-
     spectrum = torch.arange(1, WIDTH + 1) ** -0.5
-    table = torch.randn(32128, WIDTH, generator=source) * spectrum * (WIDTH**0.5 / spectrum.norm())
-    yield "shared.weight", table.half()
-    for number in range(BLOCKS):
-        attention, dense = (f"encoder.block.{number}.layer.{i}" for i in (0, 1))
-        for name, scale in (("q", 1 / 8), ("k", 1.0), ("v", 1.0)):
-            yield f"{attention}.SelfAttention.{name}.weight", random(INNER, WIDTH, scale)
-        yield f"{attention}.SelfAttention.o.weight", random(WIDTH, INNER, 0.5)
-        if number == 0:
-            yield f"{attention}.SelfAttention.relative_attention_bias.weight", random(32, HEADS)
-        for name in ("wi_0", "wi_1"):
-            yield f"{dense}.DenseReluDense.{name}.weight", random(INNER, WIDTH)
-        yield f"{dense}.DenseReluDense.wo.weight", random(WIDTH, INNER, 0.5)
-        for part in (attention, dense):
-            yield f"{part}.layer_norm.weight", torch.ones(WIDTH).half()
-    yield "encoder.final_layer_norm.weight", torch.full((WIDTH,), CLIP_SIZE * WIDTH**-0.5).half()
+    spectrum *= WIDTH**0.5 / spectrum.norm()
+    scales = {"q.weight": 1 / 8, "o.weight": 0.5, "wo.weight": 0.5}
+    for name, shape in t5_layout(WIDTH, INNER, INNER, BLOCKS, HEADS):
+        if name == "shared.weight":
+            values = torch.randn(shape, generator=source) * spectrum
+        elif len(shape) == 2:
+            scale = scales.get(".".join(name.split(".")[-2:]), 1.0)
+            values = torch.randn(shape, generator=source) * scale * shape[1] ** -0.5
+        else:
+            final = name == "encoder.final_layer_norm.weight"
+            values = torch.full(shape, CLIP_SIZE * WIDTH**-0.5 if final else 1.0)
+        yield name, values.half()
 
 
 def entry_layer(outputs: int) -> Any:
@@ -92,7 +86,7 @@ def table_rows(name: str, reader: CachedEncoder, count: int, kept: int) -> Itera
         with entry_layer(outputs):
             cell = Cell.of(reader, job)
             budgeted = [job.settings.replace(drift_budget=budget) for budget in BUDGETS]
-            found = [cell.default(settings)[0] for settings in budgeted]
+            found = [cell.default(settings) for settings in budgeted]
             swept = {method.name: cell.sweep(method) for method in _others()}
         each = " | ".join(f"**{point.left:.2f}** at {point.drift:.0%}" for point in found)
         yield f"| {name}, {count} | {model} | auto | {each} |"

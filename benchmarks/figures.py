@@ -27,7 +27,7 @@ def save_figure(figure: Any, path: Path, dpi: int) -> Path:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight")
     image = Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    write_whole(path, lambda temporary: image.save(temporary, format="PNG", optimize=True))
+    write_whole(path, lambda file: image.save(file, format="PNG", optimize=True))
     plots().close(figure)
     return path
 

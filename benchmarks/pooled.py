@@ -9,7 +9,7 @@ CPU seconds of one thread, so that other work on the machine does not count. Wei
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -31,44 +31,29 @@ captions.
 OUTPUTS, TEXT = 1280, 1280
 
 
-class RandomClipG:
-    """CLIP-G's tensors under the names of a diffusers folder; one block stands for all, as its
-    values do not matter.
-    """
+def random_clip_g() -> dict[str, Tensor]:
+    """CLIP-G's tensors under the names of a diffusers folder; all blocks share their values."""
+    base, width, inner = "text_encoder_2/text_model", 1280, 5120
 
-    def __init__(self) -> None:
-        width, inner = 1280, 5120
-        shapes = {
-            "embeddings.token_embedding.weight": (49408, width),
-            "embeddings.position_embedding.weight": (77, width),
-            "final_layer_norm.weight": (width,),
-            "final_layer_norm.bias": (width,),
-        }
-        block = {
-            "mlp.fc1": (inner, width),
-            "mlp.fc2": (width, inner),
-            "layer_norm1": (width,),
-            "layer_norm2": (width,),
-        }
-        block |= {f"self_attn.{name}_proj": (width, width) for name in ("q", "k", "v", "out")}
-        values = {name: 0.02 * torch.randn(shape) for name, shape in shapes.items()}
-        self._tensors = {
-            f"text_encoder_2/text_model.{name}": value.half() for name, value in values.items()
-        }
-        for name, shape in block.items():
-            weight, bias = (0.02 * torch.randn(shape)).half(), torch.zeros(shape[0]).half()
-            for layer in range(32):
-                start = f"text_encoder_2/text_model.encoder.layers.{layer}.{name}"
-                self._tensors |= {f"{start}.weight": weight, f"{start}.bias": bias}
-        self._tensors["text_encoder_2/text_projection.weight"] = (
-            0.02 * torch.randn(width, width)
-        ).half()
+    def random(*shape: int) -> Tensor:
+        return (0.02 * torch.randn(shape)).half()
 
-    def keys(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __getitem__(self, key: str) -> Tensor:
-        return self._tensors[key]
+    tensors = {
+        f"{base}.embeddings.token_embedding.weight": random(49408, width),
+        f"{base}.embeddings.position_embedding.weight": random(77, width),
+        f"{base}.final_layer_norm.weight": random(width),
+        f"{base}.final_layer_norm.bias": random(width),
+        "text_encoder_2/text_projection.weight": random(width, width),
+    }
+    block = {"mlp.fc1": (inner, width), "mlp.fc2": (width, inner)}
+    block |= {"layer_norm1": (width,), "layer_norm2": (width,)}  # type: ignore[dict-item]
+    block |= {f"self_attn.{name}_proj": (width, width) for name in ("q", "k", "v", "out")}
+    for name, shape in block.items():
+        weight, bias = random(*shape), torch.zeros(shape[0]).half()
+        for layer in range(32):
+            start = f"{base}.encoder.layers.{layer}.{name}"
+            tensors |= {f"{start}.weight": weight, f"{start}.bias": bias}
+    return tensors
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
@@ -82,12 +67,8 @@ def encoding() -> None:
     """Rows alone, and rows with pooled embeddings, in turn."""
     family = by_name("sdxl-refiner")
     assert family.second_input is not None
-    encoder = ClipTextEncoder(
-        RandomClipG(),
-        family.encoders,
-        ClipTokenizer.from_package(),
-        pooled=family.second_input.encoders,
-    )
+    pooled, tokenizer = family.second_input.encoders, ClipTokenizer.from_package()
+    encoder = ClipTextEncoder(random_clip_g(), family.encoders, tokenizer, pooled=pooled)
     prompts = [f"a painting of number {number}" for number in range(PROMPTS)]
     encoder.encode(prompts[:1], [77])
     alone, both = [], []
@@ -106,23 +87,16 @@ def solving() -> None:
     weight = {"label_emb.0.0": torch.randn(OUTPUTS, TEXT) / TEXT**0.5}
     for concepts, prompts in ((1, 13), (100, 4)):
         rows = embeddings(2 * concepts * prompts + NAMES + 1, TEXT, 2)
-        targets, anchors, retain, empty = rows.split(
-            [concepts * prompts, concepts * prompts, NAMES, 1]
-        )
+        count = concepts * prompts
+        targets, anchors, retain, empty = rows.split([count, count, NAMES, 1])
         groups = tuple(place // prompts for place in range(len(targets)))
-        names, context = (
-            tuple(f"concept {number}" for number in range(concepts)),
-            (True,) * len(targets),
-        )
+        names = tuple(f"concept {number}" for number in range(concepts))
+        context = (True,) * len(targets)
         sides = Rows(targets, groups, names, context), Rows(anchors, groups, names, context)
         settings = EraseSettings.preset("auto", held_out=0.1)
-        spent = cpu_seconds(
-            lambda s=sides, r=retain, e=empty, c=settings: solve(weight, RowSet.of(*s, r, e), c)
-        )
-        print(
-            f"label_emb of SDXL, {concepts} concepts, {NAMES} pooled embeddings to keep:"
-            f" {spent:.2f} s"
-        )
+        given = RowSet.of(*sides, retain, empty)
+        spent = cpu_seconds(lambda g=given, s=settings: solve(weight, g, s))
+        print(f"label_emb of SDXL, {concepts} concepts, {NAMES} embeddings to keep: {spent:.2f} s")
 
 
 if __name__ == "__main__":

@@ -109,20 +109,23 @@ def _scale(base: str, name: str) -> Entry:
     return f"{base}.norm.{name}_norm.scale", (128,)
 
 
-def t5_layout(width: int = 4096, inner: int = 10240) -> Iterator[Entry]:
-    """T5-XXL's encoder."""
+def t5_layout(
+    width: int = 4096, inner: int = 4096, dense: int = 10240, blocks: int = 24, heads: int = 64
+) -> Iterator[Entry]:
+    """T5-XXL's encoder, or a smaller one."""
     yield "shared.weight", (32128, width)
-    for number in range(24):
-        attention, dense = (f"encoder.block.{number}.layer.{i}" for i in (0, 1))
-        for name in "qkvo":
-            yield f"{attention}.SelfAttention.{name}.weight", (width, width)
+    for number in range(blocks):
+        first, second = (f"encoder.block.{number}.layer.{i}" for i in (0, 1))
+        for name in "qkv":
+            yield f"{first}.SelfAttention.{name}.weight", (inner, width)
+        yield f"{first}.SelfAttention.o.weight", (width, inner)
         if number == 0:
-            yield f"{attention}.SelfAttention.relative_attention_bias.weight", (32, 64)
+            yield f"{first}.SelfAttention.relative_attention_bias.weight", (32, heads)
         for name in ("wi_0", "wi_1"):
-            yield f"{dense}.DenseReluDense.{name}.weight", (inner, width)
-        yield f"{dense}.DenseReluDense.wo.weight", (width, inner)
-        for part in (attention, dense):
-            yield f"{part}.layer_norm.weight", (width,)
+            yield f"{second}.DenseReluDense.{name}.weight", (dense, width)
+        yield f"{second}.DenseReluDense.wo.weight", (width, dense)
+        for base in (first, second):
+            yield f"{base}.layer_norm.weight", (width,)
     yield "encoder.final_layer_norm.weight", (width,)
 
 

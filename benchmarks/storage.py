@@ -3,57 +3,47 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from platformdirs import user_cache_dir
+from safetensors.torch import load_file, save
 from torch import Tensor
+
+from speed_erase.speed_ops.files.atomic import atomic_write
 
 
 def default_folder(name: str) -> Path:
     """Where a benchmark keeps its weights and runs."""
-    from platformdirs import user_cache_dir
-
     return Path(user_cache_dir("speed-erase")) / name
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file next to `path`, then put it in place in one step."""
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Lets `write` fill the file, which appears when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_write(path, force=True) as file:
+        write(file)
+
+
+def save_text(path: Path, text: str) -> None:
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def save_json(path: Path, value: Any) -> None:
+    save_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def load_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def save_tensors(
     path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    from safetensors.torch import save_file
-
     solid = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
-    write_whole(path, lambda part: save_file(solid, part, metadata=metadata))
+    write_whole(path, lambda file: file.write(save(solid, metadata)))
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
     return load_file(path)
-
-
-def save_json(path: Path, value: Any) -> None:
-    write_whole(
-        path, lambda part: part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    )
-
-
-def load_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))

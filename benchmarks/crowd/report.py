@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..figures import markdown_table
-from ..storage import load_json, write_whole
+from ..storage import load_json, save_text
 from .answers import (
     Runs,
     Table,
@@ -74,13 +74,13 @@ def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Pat
         _untouched(runner, runs, out),
         (Path(__file__).parent / "tidy_world.md").read_text(encoding="utf-8"),
     ]
-    _write(out / "README.md", "\n".join(part for part in parts if part).rstrip() + "\n")
-    _write(out / "runs.csv", runs_csv(every))
-    _write(out / "runs.json", _stored(every))
+    save_text(out / "README.md", "\n".join(part for part in parts if part).rstrip() + "\n")
+    save_text(out / "runs.csv", runs_csv(every))
+    save_text(out / "runs.json", _stored(every))
     if cases:
-        _write(out / "disagreements.csv", disagreements_csv(cases))
+        save_text(out / "disagreements.csv", disagreements_csv(cases))
     if second:
-        _write(out / "second.json", _stored(_known(second)))
+        save_text(out / "second.json", _stored(_known(second)))
     return out / "README.md"
 
 
@@ -89,20 +89,11 @@ def _known(runner: Runner) -> list[dict[str, Any]]:
     return [result for result in runner.results() if result["method"] in METHODS]
 
 
-def _write(path: Path, text: str) -> None:
-    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
 def _stored(results: Sequence[dict[str, Any]]) -> str:
-    """Without what the page never reads; every flag stays, so that every figure can be made again.
-    One line a run, numbers to six digits: three more than the page shows."""
-    short = [
-        {key: result[key] for key in result if key not in ("curve", "chosen")} for result in results
-    ]
-    short = json.loads(json.dumps(short), parse_float=lambda text: float(f"{float(text):.6g}"))
-    return (
-        "[\n" + ",\n".join(json.dumps(result, separators=(",", ":")) for result in short) + "\n]\n"
-    )
+    """One line per run, numbers to six digits: three more than the page shows."""
+    short = json.loads(json.dumps(results), parse_float=lambda text: float(f"{float(text):.6g}"))
+    lines = (json.dumps(result, separators=(",", ":")) for result in short)
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def _section(title: str, made: Table, note: str = "") -> str:

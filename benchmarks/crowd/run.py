@@ -9,7 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +20,7 @@ from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.engine import auto
 
 from ..storage import load_json, load_tensors, save_json, save_tensors
-from .judge import Verdict
+from .judge import HEADS, Verdict
 from .measures import change, frechet_kept, recognised, scores, shares_by
 from .methods import DEFAULT, METHODS, NONE, Edited, Method, TaskRows, methods_of
 from .model import Crowd, from_bytes
@@ -53,59 +53,51 @@ class Runner:
     ) -> None:
         """Every method of every task that has no result yet: the most important ones of all tasks
         first, so that a run that is cut short can be read."""
-        rows = {
-            task: TaskRows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
-            for task in tasks
-        }
+        rows = {task: self._rows(task) for task in tasks}
         for turn in itertools.zip_longest(*(methods(task.name) for task in rows)):
             for task, method in zip(rows, turn, strict=True):
                 if method is not None and not self.path(task, method).exists():
                     self.run(task, method, rows[task])
             self.crowd.text.save()
 
+    def _rows(self, task: Task) -> TaskRows:
+        return TaskRows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
+
     def run(self, task: Task, method: Method, rows: TaskRows) -> dict[str, Any]:
         """Edit, draw, judge, store. A method that refuses is a result, too."""
         try:
             edited = rows.edit(method)
         except Exception as fault:
-            result = {
-                "task": task.name,
-                "method": method.name,
-                "refused": f"{type(fault).__name__}: {fault}",
-            }
-            save_json(self.path(task, method), result)
-            self.log(f"{task.name:10s} {method.name:14s} refused: {fault}")
-            return result
+            refusal = {"refused": f"{type(fault).__name__}: {fault}"}
+            return self._store(task, method, refusal, f"refused: {fault}")
         questions = task.questions(self.count)
         begin = time.monotonic()
-        pictures = self.crowd.draw(
-            [question.prompt.text for question in questions], self.noise, edited.weights
-        )
+        texts = [question.prompt.text for question in questions]
+        pictures = self.crowd.draw(texts, self.noise, edited.weights)
         seconds = {"edit": edited.seconds, "pictures": time.monotonic() - begin}
         before = pictures if method is NONE else self.pictures(task, NONE)
         verdict, old = self._judged(pictures), self._judged(before)
-        result = {"task": task.name, "method": method.name, "seconds": seconds} | scores(
-            task, questions, verdict
-        )
+        result = {"seconds": seconds} | scores(task, questions, verdict)
         result["change"] = change(questions, before, pictures)
         result["frechet"] = frechet_kept(questions, old.features, verdict.features)
         if method is NONE:
             result["chance"] = self._chance(task)
-            result["seen"] = {
-                head: _seen(head, questions, verdict) for head in ("style", "subject", "night")
-            }
+            result["seen"] = {head: _seen(head, questions, verdict) for head in HEADS}
         result |= _certified(edited)
         save_tensors(self.path(task, method).with_suffix(".safetensors"), {"pictures": pictures})
+        return self._store(task, method, result, line(result))
+
+    def _store(self, task: Task, method: Method, result: dict[str, Any], said: str) -> dict:
+        result |= {"task": task.name, "method": method.name}
         save_json(self.path(task, method), result)
-        self.log(f"{task.name:10s} {method.name:14s} {line(result)}")
+        self.log(f"{task.name:10s} {method.name:14s} {said}")
         return result
 
     def choices(self, tasks: Iterable[Task]) -> None:
         """What the default chooses, and what it would choose if no drift had to pay: where both are
         the same, pictures without the knee are the pictures with it. Draws nothing."""
         for task in tasks:
-            rows = TaskRows(task, self.crowd.text.engine, self.crowd.original, **self._effort)
-            chosen = []
+            rows, chosen = self._rows(task), []
             for pays in (auto.MIN_KNEE_SLOPE, -math.inf):
                 with patch.object(auto, "MIN_KNEE_SLOPE", pays):
                     certificate = rows.edit(METHODS[DEFAULT]).certificate
@@ -132,14 +124,10 @@ class Runner:
         """Share of each concept recognised where the prompts say its anchor instead: what chance
         brings back.
         """
-        questions = [
-            question for question in task.questions(self.count) if question.role == "erased"
-        ]
+        questions = [q for q in task.questions(self.count) if q.role == "erased"]
         texts = [task.anchored(question.prompt) for question in questions]
-        verdict = self._judged(self.crowd.draw(texts, self.noise))
-        return shares_by(
-            recognised(questions, verdict), [question.concept for question in questions]
-        )
+        right = recognised(questions, self._judged(self.crowd.draw(texts, self.noise)))
+        return shares_by(right, [question.concept for question in questions])
 
 
 def _seen(head: str, questions: list[Any], verdict: Verdict) -> float | None:
@@ -156,15 +144,11 @@ def _certified(edited: Edited) -> dict[str, Any]:
     if certificate is None:
         return {}
     drift = {f"{part.group} {part.where}": part.mean for part in certificate.drift}
-    curve = certificate.curve
     return {
         "left": {one.name: one.probe_median for one in certificate.concepts},
         "to_go": {one.name: one.probe_to_go for one in certificate.concepts},
         "kinds": {one.name: one.kind for one in certificate.concepts},
         "drift": drift.get("held_out context"),
-        "drifts": drift,
-        "curve": [asdict(point) for point in curve.points] if curve else None,
-        "chosen": asdict(curve.chosen) if curve else None,
     }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import training
 from ..training import Log, add_noise, noise_steps
-from .model import PATCH, PatchModel
+from .model import PatchModel
 from .prompts import Prompt, training_prompts, training_weights
 from .render import draw
 from .text import CrowdText
@@ -27,7 +27,6 @@ class Plan(training.Plan):
     rate: float = 6e-4
     warmup: int = 200
     average: float = 0.999
-    patch: int = PATCH
 
 
 class Trainer(training.Trainer):
@@ -39,7 +38,7 @@ class Trainer(training.Trainer):
         self.weights = training_weights(kinds)
         self.text = text
         torch.manual_seed(plan.seed)
-        super().__init__(folder, plan, PatchModel(plan.patch))
+        super().__init__(folder, plan, PatchModel())
 
     def save(self) -> None:
         super().save()
@@ -50,9 +49,8 @@ class Trainer(training.Trainer):
         rng = np.random.default_rng([self.plan.seed, self.step])
         indices = rng.choice(len(self.prompts), size=count, p=self.weights)
         prompts = [self.prompts[i] for i in indices]
-        drawn = [
-            draw(p.subject or str(rng.choice(SUBJECTS)), p.style, p.night, rng) for p in prompts
-        ]
+        subjects = (p.subject or str(rng.choice(SUBJECTS)) for p in prompts)
+        drawn = [draw(s, p.style, p.night, rng) for s, p in zip(subjects, prompts, strict=True)]
         images = torch.from_numpy(np.stack(drawn)).contiguous(memory_format=torch.channels_last)
         noise = torch.from_numpy(rng.standard_normal(tuple(images.shape), dtype=np.float32))
         steps = noise_steps(count, rng)

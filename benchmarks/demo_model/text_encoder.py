@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,16 +39,13 @@ START, END = 49406, 49407
 class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (
-            nn.Linear(WIDTH, WIDTH // NARROW) for _ in range(3)
-        )
-        self.out_proj = nn.Linear(WIDTH // NARROW, WIDTH)
+        inner = WIDTH // NARROW
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(WIDTH, inner) for _ in range(3))
+        self.out_proj = nn.Linear(inner, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = [
-            p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for p in (self.q_proj, self.k_proj, self.v_proj)
-        ]
+        inner = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+        heads = [values.unflatten(-1, (HEADS, -1)).transpose(1, 2) for values in inner]
         seen = F.scaled_dot_product_attention(*heads, is_causal=True, scale=_SCALE)
         return self.out_proj(seen.transpose(1, 2).flatten(-2))
 
@@ -74,31 +72,6 @@ class Layer(nn.Module):
         return x + self.mlp(self.layer_norm2(x))
 
 
-class Embeddings(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.token_embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.position_embedding = nn.Embedding(LENGTH, WIDTH)
-
-
-class Encoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleDict(
-            {str(place): Layer() for place in range(LAYERS - ACTIVE_LAYERS, LAYERS)}
-        )
-
-
-class TextModel(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embeddings, self.encoder, self.final_layer_norm = (
-            Embeddings(),
-            Encoder(),
-            nn.LayerNorm(WIDTH),
-        )
-
-
 class TextEncoder(nn.Module):
     """Token ids (B, T) at positions (B, T) to rows (B, T, 768); all 77 for a prompt, fewer where
     only some matter.
@@ -106,10 +79,17 @@ class TextEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.text_model = TextModel()
+        working = range(LAYERS - ACTIVE_LAYERS, LAYERS)
+        self.text_model = nn.Module()
+        self.text_model.embeddings = nn.Module()
+        self.text_model.embeddings.token_embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.text_model.embeddings.position_embedding = nn.Embedding(LENGTH, WIDTH)
+        self.text_model.encoder = nn.Module()
+        self.text_model.encoder.layers = nn.ModuleDict({str(i): Layer() for i in working})
+        self.text_model.final_layer_norm = nn.LayerNorm(WIDTH)
 
     def forward(self, ids: Tensor, positions: Tensor | None = None) -> Tensor:
-        model = self.text_model
+        model: Any = self.text_model
         places = torch.arange(ids.shape[1]) if positions is None else positions
         x = model.embeddings.token_embedding(ids) + model.embeddings.position_embedding(places)
         for layer in model.encoder.layers.values():
@@ -134,20 +114,14 @@ def new_encoder(seed: int) -> TextEncoder:
             elif "embedding" in name:
                 parameter.normal_(0, 0.01)
             elif parameter.ndim == 2:
-                inside = parameter.shape[1]
-                parameter.normal_(
-                    0,
-                    inside**-0.5
-                    * (0.5 if name.endswith(("out_proj.weight", "fc2.weight")) else 1.0),
-                )
+                scale = 0.5 if name.endswith(("out_proj.weight", "fc2.weight")) else 1.0
+                parameter.normal_(0, parameter.shape[1] ** -0.5 * scale)
             elif name.endswith("bias"):
                 parameter.zero_()
     return encoder
 
 
-@functools.cache
-def _tokenizer() -> ClipTokenizer:
-    return ClipTokenizer.from_package()
+_tokenizer = functools.cache(ClipTokenizer.from_package)
 
 
 def tokens(text: str) -> list[int]:

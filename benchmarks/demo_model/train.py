@@ -8,6 +8,7 @@ latents): a step then costs only the U-Net.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,63 +53,54 @@ class Plan(training.Plan):
     decoder_steps: int = 1200
 
 
+def stored(path: Path, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of a file, which is made first where it is missing."""
+    if not path.exists():
+        save_tensors(path, make())
+    return load_tensors(path)
+
+
 def autoencoder_stage(folder: Path, plan: Plan, log: Log) -> Autoencoder:
     """The trained autoencoder, from the folder if it is there."""
-    path = folder / "autoencoder.safetensors"
-    if not path.exists():
+
+    def make() -> dict[str, Tensor]:
         trained = train_autoencoder(plan.seed, plan.autoencoder_steps, log)
         log(f"autoencoder error {mean_error(trained):.4f}")
-        save_tensors(path, trained.state_dict())
+        return trained.state_dict()
+
     model = new_autoencoder()
-    model.load_state_dict(load_tensors(path))
+    model.load_state_dict(stored(folder / "autoencoder.safetensors", make))
     return model.requires_grad_(False).eval()
 
 
 def refine_stage(folder: Path, plan: Plan, log: Log) -> None:
     """Trains the decoder further, unless the folder has it: the U-Net does not depend on it."""
-    path = folder / "refined.safetensors"
-    if not path.exists():
+
+    def make() -> dict[str, Tensor]:
         trained = autoencoder_stage(folder, plan, log)
         refined = refine_decoder(trained, plan.seed, plan.decoder_steps, log)
         log(f"autoencoder error {mean_error(refined):.4f}")
-        save_tensors(path, refined.state_dict())
+        return refined.state_dict()
+
+    stored(folder / "refined.safetensors", make)
 
 
 def text_stage(folder: Path, plan: Plan, log: Log) -> TextEncoder:
     """The tuned encoder, from the folder if it is there."""
-    path = folder / "text_encoder.safetensors"
-    if not path.exists():
-        save_tensors(path, tune(plan.seed, plan.text_steps, log).state_dict())
-    encoder = TextEncoder()
-    encoder.load_state_dict(rounded_text(load_tensors(path)))
+    path, encoder = folder / "text_encoder.safetensors", TextEncoder()
+    state = stored(path, lambda: tune(plan.seed, plan.text_steps, log).state_dict())
+    encoder.load_state_dict(rounded_text(state))
     return encoder.requires_grad_(False).eval()
 
 
-def cached_rows(folder: Path, encoder: TextEncoder, prompts: list[Prompt]) -> Tensor:
-    """Rows of the empty prompt and of every training prompt, (1 + n, 77, 768) half precision,
-    encoded once.
-    """
-    path = folder / "prompt_rows.safetensors"
-    if not path.exists():
-        texts = ["", *(prompt.text for prompt in prompts)]
-        save_tensors(path, {"rows": encoder.encode(texts).half()})
-    return load_tensors(path)["rows"]
-
-
-def cached_latents(folder: Path, autoencoder: Autoencoder, seed: int) -> Tensor:
-    """Latents of every scene by every painter by day and by night, (11, 13, 2, 10, 4, 16, 16),
-    encoded once.
-    """
-    path = folder / "latents.safetensors"
-    if not path.exists():
-        rng, parts = np.random.default_rng([seed, 9]), []
-        for scene, style, night in itertools.product(SCENES, STYLES, (False, True)):
-            images = np.stack([draw(scene, style, night, rng) for _ in range(VARIANTS)])
-            with torch.no_grad():
-                parts.append(autoencoder.encode(torch.from_numpy(images) / 2 + 0.5).half())
-        latents = torch.stack(parts).unflatten(0, (len(SCENES), len(STYLES), 2))
-        save_tensors(path, {"latents": latents})
-    return load_tensors(path)["latents"]
+@torch.no_grad()
+def encoded_scenes(autoencoder: Autoencoder, seed: int) -> Tensor:
+    """Every scene by every painter by day and by night, (11, 13, 2, 10, 4, 16, 16)."""
+    rng, latents = np.random.default_rng([seed, 9]), []
+    for scene, style, night in itertools.product(SCENES, STYLES, (False, True)):
+        images = np.stack([draw(scene, style, night, rng) for _ in range(VARIANTS)])
+        latents.append(autoencoder.encode(torch.from_numpy(images) / 2 + 0.5).half())
+    return torch.stack(latents).unflatten(0, (len(SCENES), len(STYLES), 2))
 
 
 @torch.no_grad()
@@ -121,17 +113,12 @@ def start_from_identity(unet: UNet) -> None:
     first half hour of learning to copy.
     """
     for module in unet.modules():
-        if isinstance(module, Residual):
-            module.out_layers[3].weight.zero_()
-            module.out_layers[3].bias.zero_()
-        elif isinstance(module, SpatialTransformer):
-            module.proj_out.weight.zero_()
-            module.proj_out.bias.zero_()
-    first, shortcut, last = (
-        unet.input_blocks[0][0],
-        unet.output_blocks[-1][0].skip_connection,
-        unet.out[2],
-    )
+        if isinstance(module, Residual | SpatialTransformer):
+            branch = module.out_layers[3] if isinstance(module, Residual) else module.proj_out
+            branch.weight.zero_()
+            branch.bias.zero_()
+    first, last = unet.input_blocks[0][0], unet.out[2]
+    shortcut = unet.output_blocks[-1][0].skip_connection
     width = len(first.weight)
     group = width // 32
     # a pair in each group
@@ -193,8 +180,13 @@ class Trainer(training.Trainer):
 def train(folder: Path, plan: Plan) -> None:
     """All stages, from wherever the folder's files left off."""
     log = Log(folder)
-    latents = cached_latents(folder, autoencoder_stage(folder, plan, log), plan.seed)
-    prompts = training_prompts(plan.seed)
-    rows = cached_rows(folder, text_stage(folder, plan, log), prompts)
+    autoencoder = autoencoder_stage(folder, plan, log)
+    latents = stored(
+        folder / "latents.safetensors", lambda: {"latents": encoded_scenes(autoencoder, plan.seed)}
+    )["latents"]
+    prompts, encoder = training_prompts(plan.seed), text_stage(folder, plan, log)
+    texts = ["", *(prompt.text for prompt in prompts)]
+    path = folder / "prompt_rows.safetensors"
+    rows = stored(path, lambda: {"rows": encoder.encode(texts).half()})["rows"]
     Trainer(folder, plan, rows, prompts, latents).run(log)
     refine_stage(folder, plan, log)

@@ -5,7 +5,7 @@ along its knob.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -121,9 +121,9 @@ class Cell:
         bare = Job.of(job.concepts, job.retain, EraseSettings.preset("few"))
         return cls(*(embed(part, weights, encoder)[0][TOKENS] for part in (job, bare)))
 
-    def default(self, settings: EraseSettings) -> tuple[Point, Any]:
-        """What `auto` chooses, and its certificate."""
-        return self._measured(self.rows, settings, told=True)
+    def default(self, settings: EraseSettings) -> Point:
+        """What `auto` chooses."""
+        return self._measured(self.rows, settings, told=True)[0]
 
     def _along(self, settings: EraseSettings) -> tuple[float, ...]:
         """Where the curve of a soft prior has its points."""
@@ -246,7 +246,3 @@ def least_left(points: list[Point], drift: float) -> float:
             if d1 > drift:
                 best = min(best, l0 + (l1 - l0) * (drift - d0) / (d1 - d0))
     return best
-
-
-def as_json(points: list[Point]) -> list[dict[str, float]]:
-    return [asdict(point) for point in points]

@@ -7,14 +7,14 @@ again without the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
 
-from ..figures import markdown_table, plots
-from ..storage import load_json, write_whole
+from ..figures import markdown_table, plots, save_figure
+from ..storage import load_json, save_text
 from .cells import NAMES, OUTPUTS, Point, least_left
 
 BUDGET = EraseSettings.preset("auto").drift_budget
@@ -33,13 +33,8 @@ def write(measured: dict[str, Any], folder: Path) -> None:
     """
     path = folder / FIGURES
     known = merged(load_json(path) if path.exists() else {}, _short(measured))
-    write_whole(
-        path,
-        lambda part: part.write_text(
-            json.dumps(known, separators=(",", ":")) + "\n", encoding="utf-8"
-        ),
-    )
-    write_whole(folder / "frontier.md", lambda part: part.write_text(page(known), encoding="utf-8"))
+    save_text(path, json.dumps(known, separators=(",", ":")) + "\n")
+    save_text(folder / "frontier.md", page(known))
     _plot(_swept(known), folder / "images" / "frontier.png")
 
 
@@ -73,35 +68,14 @@ def page(known: dict[str, Any]) -> str:
         "TABLE": _table(cells),
         "DEFAULTS": _defaults({**cells, **crowds}),
         "PUBLISHED": _published(cells),
-        "POSITIONS": _positions(known.get("clip rows", [])),
         "BUDGET": f"{BUDGET:.0%}",
         "NAMES": f"{NAMES}",
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
         "WORST": _worst(cells),
-        "TIME": _time(known) if known.get("rows") else "",
     }
     for name, value in parts.items():
         text = text.replace("{" + name + "}", value)
     return text
-
-
-TIME = """## Where the time goes
-
-Ten concepts at a budget of {:.0%}, by what is encoded and by how soft the prior is: left / drift
-(`python -m benchmarks.frontier rows`).{}
-
-"""
-EARLIER = " From before the default was raised, and with another training of the living model."
-
-
-def _time(known: dict[str, Any]) -> str:
-    budget, encoders = known["rows budget"], known["rows"]
-    lines = []
-    for variation in dict.fromkeys(name for points in encoders.values() for name in points):
-        cells = [points.get(variation) for points in encoders.values()]
-        lines.append([variation, *(_pair(Point(**cell)) if cell else "" for cell in cells)])
-    note = TIME.format(budget, "" if budget == BUDGET else EARLIER)
-    return note + markdown_table(["variation", *encoders], lines)
 
 
 def _pair(point: Point) -> str:
@@ -164,12 +138,6 @@ def _published(cells: dict[str, Any]) -> str:
     return markdown_table(head, lines)
 
 
-def _positions(lines: Sequence[Sequence[Any]]) -> str:
-    head = ["positions on both sides", "left near the name", "left in the padding"]
-    shown = [[name, *(f"{value:.3f}" for value in values)] for name, *values in lines]
-    return markdown_table([*head, "drift of the others"], shown)
-
-
 def _worst(cells: dict[str, Any]) -> str:
     """How far ours is above the best of the others, at its worst."""
     worst = (-1.0, "", 0.0)
@@ -215,8 +183,7 @@ def _plot(cells: dict[str, Any], path: Path) -> None:
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=8, frameon=False)
     figure.tight_layout(rect=(0, 0.95 / figure.get_figheight(), 1, 1))  # an inch for the legend
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    save_figure(figure, path, 100)
 
 
 def _curve(cell: dict[str, Any], key: str) -> Iterator[tuple[float, ...]]:

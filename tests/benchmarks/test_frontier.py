@@ -1,6 +1,4 @@
-"""The frontier: its table of positions on made-up rows, and its page next to the figures it is made
-from.
-"""
+"""The frontier: which names are told apart, and its page next to the figures it is made from."""
 
 from __future__ import annotations
 
@@ -9,10 +7,8 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from speed_erase.benchmarks.frontier.cells import names_told_apart
-from speed_erase.benchmarks.frontier.clip_rows import KEPT, NAME, table
 from speed_erase.benchmarks.frontier.report import BUDGET, FIGURES, merged, page
 from speed_erase.speed_ops.certificate.warnings import OVER_BUDGET
 from speed_erase.speed_ops.engine.edits import LayerEdit
@@ -33,30 +29,6 @@ def test_names_are_told_apart_until_one_has_become_another() -> None:
     )
     assert names_told_apart({"x": weight}, {"x": nothing}, rows) == 1
     assert names_told_apart({"x": weight, "y": weight}, {"x": nothing, "y": became}, rows) == 0.75
-
-
-def wandering(source: torch.Generator, step: float) -> torch.Tensor:
-    """`77 x 768`: rows that change little from one position to the next, as a causal encoder's
-    do.
-    """
-    steps = step * torch.randn(77, 768, generator=source)
-    steps[0] = torch.randn(768, generator=source)
-    return steps.cumsum(dim=0)
-
-
-def test_positions_over_the_whole_prompt_leave_less_than_the_names_own_row(tmp_path: Path) -> None:
-    source = torch.Generator().manual_seed(0)
-    rows = {f"mean_prompt_{name}": wandering(source, 0.2) for name in KEPT}
-    rows["direction_vangogh"] = (
-        0.3 * wandering(source, 0.2) * (torch.arange(77) >= NAME - 1)[:, None]
-    )
-    rows["null_prompt"] = wandering(source, 0.2)
-    path = tmp_path / "rows.safetensors"
-    save_file(rows, path)
-    lines = {name: values for name, *values in table(path)}
-    alone, ours = lines["the name's row alone (the paper)"], lines["ours (the table of positions)"]
-    assert all(0 <= value < 1.5 for values in lines.values() for value in values)
-    assert ours[0] < alone[0] - 0.1 and ours[1] < alone[1] - 0.1
 
 
 DOCS = Path(__file__).parents[2] / "docs"
