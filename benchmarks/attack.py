@@ -65,9 +65,8 @@ def fuzz(count: int, folder: Path, seconds: float = 60.0) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("attack", choices=("kills", "fuzz"))
     parser.add_argument("--count", type=int, default=500)
     chosen = parser.parse_args()

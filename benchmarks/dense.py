@@ -16,17 +16,9 @@ CHUNK = 128  # concepts whose outer products are held at a time
 
 
 def released(
-    W: Tensor,
-    C1: Tensor,
-    Cs: Tensor,
-    C0: Tensor,
-    C2: Tensor,
-    s: EraseSettings,
-    augment: bool = True,
+    W: Tensor, C1: Tensor, Cs: Tensor, C0: Tensor, C2: Tensor, s: EraseSettings, draws: bool = True
 ) -> Tensor:
-    """One layer in the released code's arithmetic: outer products one by one, SVDs, explicit
-    inverses.
-    """
+    """One layer in the released code's arithmetic: outer products, SVDs, explicit inverses."""
     eye = torch.eye(len(C1.T), dtype=W.dtype)
     C1C1 = _outer_sum(C1, C1) / len(C1)
     CsC1 = _outer_sum(Cs, C1) / len(C1)
@@ -34,7 +26,7 @@ def released(
     shift = (C0 @ erase.T).norm(dim=1)
     kept = C0[shift > shift.mean()]
     total, count = _outer_sum(kept, kept), len(kept)
-    if augment:
+    if draws:
         V = torch.linalg.svd(W, full_matrices=False)[2]
         P_min = V[-s.augment_rank :].T @ V[-s.augment_rank :]
         for part in kept.split(CHUNK):
@@ -53,13 +45,7 @@ def released(
 
 
 def written_well(
-    W: Tensor,
-    C1: Tensor,
-    Cs: Tensor,
-    C0: Tensor,
-    C2: Tensor,
-    s: EraseSettings,
-    augment: bool = True,
+    W: Tensor, C1: Tensor, Cs: Tensor, C0: Tensor, C2: Tensor, s: EraseSettings, draws: bool = True
 ) -> Tensor:
     """The same dense formulas with matrix products, symmetric eigenproblems and solves."""
     n = len(C1)
@@ -69,7 +55,7 @@ def written_well(
     shift = (C0 @ erase.T).norm(dim=1)
     kept = C0[shift > shift.mean()]
     total, count = kept.T @ kept, len(kept)
-    if augment:
+    if draws:
         V = torch.linalg.svd(W, full_matrices=False)[2][-s.augment_rank :]
         noise = torch.randn(s.augmentations, len(kept), s.augment_rank, dtype=W.dtype) @ V
         moved = (kept + noise).flatten(0, 1)

@@ -31,9 +31,7 @@ from speed_erase.speed_ops.progress import Progress
 from speed_erase.speed_ops.text.tokens import Stream
 
 CLIP_SIZE = 28.0
-"""Root mean square length of CLIP-L's rows. All others are scaled to it: published thresholds mean
-that size.
-"""
+"""Root mean square length of CLIP-L's rows, to which all others are scaled."""
 WIDTH = 768
 DEPTH = 12
 SEED = 2503
@@ -44,7 +42,7 @@ class ScaledEncoder:
 
     def __init__(
         self, name: str, rows: Callable[[Sequence[str]], Sequence[Tensor]], stream: Stream
-    ) -> None:
+    ):
         self.fingerprint, self.width = name, WIDTH
         self.context_length, self.streams = stream.length, (stream,)
         self._rows = rows
@@ -77,9 +75,8 @@ def mpnet(folder: Path | None = None) -> ScaledEncoder | None:
 
     @torch.no_grad()
     def rows(texts: Sequence[str]) -> list[Tensor]:
-        batch = tokenizer(
-            list(texts), return_tensors="pt", padding=True, truncation=True, max_length=length
-        )
+        cut = {"padding": True, "truncation": True, "max_length": length}
+        batch = tokenizer(list(texts), return_tensors="pt", **cut)
         states = model(**batch).last_hidden_state
         counts = batch["attention_mask"].sum(dim=1).tolist()
         # It has no padding rows of its own: the end token's row stands for them.
@@ -117,12 +114,9 @@ def random_clip() -> ClipTextEncoder:
     and differ in some: there is something to erase, something to harm, and a null space between.
     """
     generator = torch.Generator().manual_seed(SEED)
-    return _clip_l(
-        {
-            TEXT + key: _random_tensor(key, shape, generator).half()
-            for key, shape in text_encoder_layout(DEPTH)
-        }
-    )
+    layout = text_encoder_layout(DEPTH)
+    tensors = {TEXT + key: _random_tensor(key, shape, generator).half() for key, shape in layout}
+    return _clip_l(tensors)
 
 
 def _random_tensor(key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -155,9 +149,6 @@ def _with_spectrum(values: Tensor, generator: torch.Generator) -> Tensor:
 
 def available(mpnet_folder: Path | None) -> dict[str, Any]:
     """Every encoder that is here, by name."""
-    every = {
-        "random CLIP-L": random_clip(),
-        "living model": demo_clip(),
-        "mpnet": mpnet(mpnet_folder),
-    }
+    every = {"random CLIP-L": random_clip(), "living model": demo_clip()}
+    every["mpnet"] = mpnet(mpnet_folder)
     return {name: encoder for name, encoder in every.items() if encoder is not None}

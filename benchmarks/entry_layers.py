@@ -43,9 +43,7 @@ WIDTH, INNER, HEADS, BLOCKS, LENGTH = 4096, 1024, 16, 2, 48
 
 
 def narrow_t5() -> T5TextEncoder:
-    """T5's width and vocabulary, random values, blocks that only stir: a token stays recognisable
-    in its row.
-    """
+    """T5's width and vocabulary, random values: a token stays recognizable in its row."""
     row = replace(by_name("flux-dev").encoders[0], length=LENGTH, layers=BLOCKS)
     tensors = {f"{row.folder}/{name}": value for name, value in _t5_tensors()}
     return T5TextEncoder(tensors, row, t5_tokenizer(None, ()))
@@ -103,19 +101,15 @@ def _others() -> Iterator[Method]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--mpnet", type=Path, help="folder of all-mpnet-base-v2; left out where it is not given"
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--mpnet", type=Path, help="all-mpnet-base-v2 (default: SPEED_MPNET)")
     parser.add_argument("--kept", type=int, default=200, help="kept painters")
     parser.add_argument("--concepts", type=int, nargs="*", default=[1, 10])
     given = parser.parse_args()
     every = {"mpnet": mpnet(given.mpnet), "random T5": narrow_t5()}
-    print(
-        f"| rows, concepts | layer | method | {' | '.join(f'{budget:.0%}' for budget in BUDGETS)} |"
-    )
+    budgets = " | ".join(f"{budget:.0%}" for budget in BUDGETS)
+    print(f"| rows, concepts | layer | method | {budgets} |")
     print("| --- | --- | --- |" + " --- |" * len(BUDGETS))
     with TemporaryDirectory() as folder:
         for name, encoder in every.items():

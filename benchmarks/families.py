@@ -37,18 +37,14 @@ SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "wan": [(30, 1536, 1536)],
     "ltxv": [(28, 2048, 2048)],
 }
-"""{family: (how many layers, outputs, width)}: SD3 medium, Wan 2.1 1.3B and LTX-Video 2B where a
-family has sizes.
-"""
+"""{family: (how many layers, outputs, width)}, of SD3 medium, Wan 2.1 1.3B and LTX-Video 2B."""
 POOLED: dict[str, tuple[int, int, int]] = {
     "sdxl": (1280, 1280, 2816),
     "sdxl-refiner": (1536, 1280, 2560),
     "sd3": (1536, 2048, 2048),
     "flux-dev": (3072, 768, 768),
 }
-"""{family: (outputs, columns that read text, all columns)} of the layer that reads the pooled
-embedding.
-"""
+"""{family: (outputs, columns that read text, all columns)} of the pooled path's layer."""
 KEPT, ROWS = 300, 8
 
 
@@ -76,11 +72,7 @@ def layers(shapes: list[tuple[int, int, int]]) -> dict[str, Tensor]:
 def measure(shapes: list[tuple[int, int, int]], concepts: int) -> tuple[float, int]:
     """(seconds, numbers in the low-rank edits of all layers)."""
     weights, width = layers(shapes), shapes[0][2]
-    given = (
-        rows(concepts, ROWS, width, 1),
-        rows(concepts, ROWS, width, 2),
-        rows(KEPT, 2, width, 3),
-    )
+    given = [rows(concepts, ROWS, width, seed) for seed in (1, 2)] + [rows(KEPT, 2, width, 3)]
     row_set = RowSet.of(*given, given[2].values[:16].clone())
     began = time.perf_counter()
     erasure = solve(weights, row_set, EraseSettings.preset("context"))
@@ -95,10 +87,8 @@ def cells(name: str, concepts: int) -> tuple[float, float]:
         outputs, text, columns = POOLED[name]
         more, its_numbers = measure([(1, outputs, text)], concepts)
         # The LoRA holds the whole layer's columns: those that read sizes are zero in it.
-        seconds, numbers = (
-            seconds + more,
-            numbers + its_numbers * (outputs + columns) // (outputs + text),
-        )
+        seconds += more
+        numbers += its_numbers * (outputs + columns) // (outputs + text)
     return seconds, 2 * numbers / 1e6
 
 

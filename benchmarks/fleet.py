@@ -41,30 +41,21 @@ from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import builtin_retain
 
 SETTINGS = EraseSettings.preset("auto", held_out=0.1, effort="quick")
-JOB = StoredJob(
-    Job.of(
-        parse_concepts("Van Gogh -> art", "style"), builtin_retain("artists").limit(100), SETTINGS
-    ),
-    1.0,
-    None,
-    (),
-)
+KEPT = builtin_retain("artists").limit(100)
+CONCEPTS = parse_concepts("Van Gogh -> art", "style")
+JOB = StoredJob(Job.of(CONCEPTS, KEPT, SETTINGS), 1.0, None, ())
 
 
 def measured(work: Callable[[], Any]) -> tuple[dict[str, float], Any]:
     """Seconds of the clock and of the processor."""
     clock, used = time.perf_counter(), time.process_time()
     result = work()
-    return {
-        "clock": round(time.perf_counter() - clock, 3),
-        "processor": round(time.process_time() - used, 3),
-    }, result
+    spent = time.perf_counter() - clock, time.process_time() - used
+    return {"clock": round(spent[0], 3), "processor": round(spent[1], 3)}, result
 
 
 def look(demo: Path, folder: Path, count: int) -> dict[str, Any]:
-    """Headers of many models, as the machine that hands them out reads them; the weights are
-    holes.
-    """
+    """Headers of many models, as the scheduler reads them; the weights are holes."""
     header, size = read_header(demo), demo.stat().st_size
     start = demo.open("rb").read(header.data_start)
     (folder / "many").mkdir()
@@ -80,29 +71,22 @@ def look(demo: Path, folder: Path, count: int) -> dict[str, Any]:
             survey(model.path, TextSetup(), mirror.read, model.label)
 
     seconds, _ = measured(survey_all)
-    return {
-        "models": count,
-        "tensors": len(header.entries),
-        "header bytes": header.data_start,
-        "seconds": seconds,
-    }
+    facts = {"models": count, "tensors": len(header.entries), "header bytes": header.data_start}
+    return facts | {"seconds": seconds}
 
 
 def alike(demo: Path) -> dict[str, int]:
     """How many of some texts get other rows when they are encoded with other texts, or alone."""
     encoder = TextSetup().encoder(ModelSource.open(demo)).encoder
-    texts = [
-        f"a painting of a {thing} by painter number {n}"
-        for n, thing in enumerate(("cat", "tree", "ship") * 8)
-    ]
+    things = ("cat", "tree", "ship") * 8
+    texts = [f"a painting of a {thing} by painter number {n}" for n, thing in enumerate(things)]
     together = encoder.encode(texts, [encoder.context_length] * len(texts))
     counts = {}
     for name, size in (("alone", 1), ("in fives", 5)):
         batches = [texts[start : start + size] for start in range(0, len(texts), size)]
+        length = encoder.context_length
         separate = [
-            rows
-            for batch in batches
-            for rows in encoder.encode(batch, [encoder.context_length] * len(batch))
+            rows for batch in batches for rows in encoder.encode(batch, [length] * len(batch))
         ]
         pairs = zip(together, separate, strict=True)
         counts[name] = sum(not torch.equal(rows, again) for rows, again in pairs)
@@ -125,9 +109,7 @@ def padded(demo: Path, path: Path, size: int) -> None:
 
 
 def clean(models: list[Path], out: Path) -> dict[str, Any]:
-    """Two models with one text encoder, one after the other in this process; the second has the
-    rows of the first.
-    """
+    """Two models with one text encoder in turn; the second has the rows of the first."""
     worker = Worker(JOB, TextSetup(), caching=False)
     shared: SharedRows | None = None
     figures: dict[str, Any] = {}
@@ -137,11 +119,8 @@ def clean(models: list[Path], out: Path) -> dict[str, Any]:
             lambda model=model, shared=shared: worker.clean(model, shared, shared is None)  # type: ignore[misc]
         )
         assert done.status == "cleaned", done.detail
-        figures[path.stem] = {
-            "encoded": done.facts["encoded"],
-            "reused": done.facts["reused"],
-            "seconds": seconds,
-        }
+        counts = {name: done.facts[name] for name in ("encoded", "reused")}
+        figures[path.stem] = counts | {"seconds": seconds}
         if rows is not None:
             shared = rows
             figures["rows"] = {"count": len(rows.keys), "bytes": rows.values.nbytes}
@@ -164,15 +143,12 @@ def hand_out(tasks: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--models", type=int, default=300)
     parser.add_argument("--gigabytes", type=float, default=2.1)
     parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument(
-        "--folder", type=Path, help="where to put some gigabytes (default: the temporary folder)"
-    )
+    parser.add_argument("--folder", type=Path, help="a place for some gigabytes")
     parser.add_argument("--clean", nargs=3, type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.clean:  # in a process of its own, whose peak memory is its own
@@ -186,18 +162,11 @@ def main() -> None:
         figures["hand out"] = hand_out(args.tasks)
         for name in ("first", "second"):
             padded(demo, folder / f"{name}.safetensors", int(args.gigabytes * 1e9))
-        arguments = [
-            "--clean",
-            folder / "first.safetensors",
-            folder / "second.safetensors",
-            folder / "out",
-        ]
-        child = subprocess.run(
-            [sys.executable, "-m", "benchmarks.fleet", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            check=True,
-        )
+        models = [folder / "first.safetensors", folder / "second.safetensors"]
+        arguments = ["--clean", *models, folder / "out"]
+        command = [sys.executable, "-m", "benchmarks.fleet", *map(str, arguments)]
+        single = os.environ | {"OMP_NUM_THREADS": "1"}
+        child = subprocess.run(command, stdout=subprocess.PIPE, env=single, check=True)
         figures["clean"] = json.loads(child.stdout)
     print(json.dumps(figures, indent=2))
 

@@ -25,9 +25,7 @@ from .shapes import embeddings
 
 PROMPTS = 8
 NAMES = 2300
-"""Pooled embeddings of the kept names at the effort normal: 1,734 alone, 200 in two prompts, 150
-captions.
-"""
+"""Pooled embeddings at the effort normal: 1,734 names, 200 in two prompts, 150 captions."""
 OUTPUTS, TEXT = 1280, 1280
 
 
@@ -76,10 +74,8 @@ def encoding() -> None:
         alone.append(cpu_seconds(lambda: encoder.encode(prompts, [77] * PROMPTS)))
         both.append(cpu_seconds(lambda: encoder.encode_both(prompts, [77] * PROMPTS)))
     first, second = min(alone), min(both)
-    print(
-        f"CLIP-G, {PROMPTS} prompts: rows {first:.2f} s, with pooled {second:.2f} s"
-        f" ({second / first - 1:+.1%})"
-    )
+    more = f"{second / first - 1:+.1%}"
+    print(f"CLIP-G, {PROMPTS} prompts: rows {first:.2f} s, with pooled {second:.2f} s ({more})")
 
 
 def solving() -> None:

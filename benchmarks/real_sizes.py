@@ -27,14 +27,10 @@ from speed_erase.speed_ops.demo.packed_model import Entry, text_encoder_layout
 from speed_erase.speed_ops.files.tensors import write_tensors
 
 POOL = 16_777_259
-"""Random numbers that all weights are cut from. A prime, so that no two rows of a matrix are the
-same.
-"""
+"""Random numbers that all weights are cut from; a prime, so no two rows of a matrix are equal."""
 NARROW = {"F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn}
-CONCEPT = (
-    *("--concepts", "Van Gogh -> art", "--retain", "artists"),
-    *("--threads", "1", "--no-cache", "--force"),
-)
+CONCEPT = ["--concepts", "Van Gogh -> art", "--retain", "artists"]
+CONCEPT += ["--threads", "1", "--no-cache", "--force"]
 VAE_WEIGHTS = 83_653_863
 """Of SDXL's VAE, in one tensor: nothing reads them."""
 SMALL = ("--preset", "few", "--retain-limit", "4", "--held-out", "0")
@@ -42,9 +38,7 @@ SMALL = ("--preset", "few", "--retain-limit", "4", "--held-out", "0")
 
 
 class RandomValues:
-    """Weights of any shape that keep activations at their size; norms are the identity, biases are
-    zero.
-    """
+    """Weights of any shape that keep activations at their size; norms are the identity."""
 
     def __init__(self) -> None:
         self._pool = torch.randn(POOL, generator=torch.Generator().manual_seed(0))
@@ -226,35 +220,30 @@ def _transformer(base: str, width: int, depth: int) -> Iterator[Entry]:
 
 
 def run(model: Path, out: Path, *more: str) -> None:
-    """Erases from a file in another process, and says how long that took and how much memory it
-    needed at most.
-    """
+    """Erases from a file in another process, and prints its seconds and its peak memory."""
     command = ["speed-erase", "erase", str(model), *CONCEPT, *more, "--out", str(out)]
     print("$", " ".join(f'"{part}"' if " " in part else part for part in command), flush=True)
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "speed_erase.speed_ops.cli", *command[1:]], check=True)
     seconds = time.perf_counter() - began
     used = resource.getrusage(resource.RUSAGE_CHILDREN)  # of all children so far
-    sizes = ", ".join(
-        f"{path.name} {path.stat().st_size / 1e6:.2f} MB" for path in sorted(out.iterdir())
-    )
+    written = [(path.name, path.stat().st_size / 1e6) for path in sorted(out.iterdir())]
+    sizes = ", ".join(f"{name} {size:.2f} MB" for name, size in written)
     spent, peak = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9
     print(f"{seconds:.0f} s ({spent:.0f} processor seconds so far)", flush=True)
     print(f"peak memory {peak:.2f} GB (the largest so far); {sizes}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("folder", type=Path)
     parser.add_argument("models", nargs="*", choices=("flux", "sdxl", []), default=("sdxl", "flux"))
     parser.add_argument("--keep", action="store_true", help="keep the models")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    files = {
-        name: given.folder / f"{name}.safetensors" for name in ("sdxl", "flux", "t5xxl", "clip_l")
-    }
+    names = ("sdxl", "flux", "t5xxl", "clip_l")
+    files = {name: given.folder / f"{name}.safetensors" for name in names}
     if "sdxl" in given.models:
         write(files["sdxl"], sdxl_layout(), "F16")
         run(files["sdxl"], given.folder / "sdxl-out", *SMALL)
@@ -262,9 +251,7 @@ def main() -> None:
         write(files["flux"], flux_layout(), "F8_E4M3")
         write(files["t5xxl"], t5_layout(), "F8_E4M3")
         write(files["clip_l"], clip_l_layout(""), "F16")
-        text = [
-            part for name in ("t5xxl", "clip_l") for part in ("--text-encoder", str(files[name]))
-        ]
+        text = [f"--text-encoder={files[name]}" for name in ("t5xxl", "clip_l")]
         run(files["flux"], given.folder / "flux-out", *SMALL, *text, "--save", "lora,recipe,report")
     for file in () if given.keep else files.values():
         file.unlink(missing_ok=True)

@@ -19,9 +19,7 @@ PRESETS = ("auto", "context", "few", "multi")
 
 
 def presets(out: Path | None) -> None:
-    """100 concepts against 1,734 names by each preset: what a user waits for once all is
-    encoded.
-    """
+    """100 concepts against 1,734 names by each preset: what users wait for after encoding."""
     results = []
     print("| shapes | preset | edit | certificate | in all |\n|---|---|---|---|---|")
     for family in SHAPES:
@@ -29,9 +27,8 @@ def presets(out: Path | None) -> None:
             settings = EraseSettings.preset(preset)
             weights, given = problem(family, 100, 1734)
             solve(one_of_each_size(weights), RowSet.of(*given), settings)
-            seconds, erasure = timed(
-                lambda w=weights, g=given, s=settings: solve(w, RowSet.of(*g), s)
-            )
+            rows = RowSet.of(*given)
+            seconds, erasure = timed(lambda w=weights, r=rows, s=settings: solve(w, r, s))
             certificate = erasure.certificate.seconds["certificate"]  # type: ignore[attr-defined]
             edit = seconds - certificate
             print(f"| {family} | {preset} | {edit:.2f} s | {certificate:.2f} s | {seconds:.2f} s |")

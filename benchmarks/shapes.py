@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-SHAPES = {
-    "sd1": (768, [320] * 5 + [640] * 5 + [1280] * 6),
-    "sdxl": (2048, [640] * 10 + [1280] * 60),
-}
+SHAPES = {"sd1": (768, [320] * 5 + [640] * 5 + [1280] * 6)}
+SHAPES["sdxl"] = (2048, [640] * 10 + [1280] * 60)
 """Width of the text embedding, and the outputs of each value layer."""
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -27,10 +25,8 @@ def problem(family: str, concepts: int, names: int) -> tuple[dict[str, Tensor], 
     """Weights of all layers, and the rows."""
     width, outs = SHAPES[family]
     source = torch.Generator().manual_seed(1)
-    weights = {
-        f"{i:02}.{o}": torch.randn(o, width, generator=source) / width**0.5
-        for i, o in enumerate(outs)
-    }
+    layers = [torch.randn(o, width, generator=source) / width**0.5 for o in outs]
+    weights = {f"{i:02}.{len(layer)}": layer for i, layer in enumerate(layers)}
     rows = embeddings(2 * concepts + names + 77, width, 2)
     targets, anchors, retain, empty = rows.split([concepts, concepts, names, 77])
     return weights, (targets, anchors, retain, empty)

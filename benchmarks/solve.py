@@ -39,9 +39,7 @@ from .timing import one_of_each_size, over_layers, peak_memory, save, scaled, ti
 
 SETTINGS = EraseSettings()
 LINE = {"sd1": (500, 1000), "sdxl": (128, 256)}
-"""Numbers of names at which the released arithmetic is timed for its line; beyond WHOLE names one
-layer is too long.
-"""
+"""Numbers of names at which the released arithmetic is timed for its line, beyond WHOLE names."""
 WHOLE = {"sd1": 2000, "sdxl": 100}
 JUDGED = 1734
 """Names, at most, in the comparison of results: more of them only repeat it."""
@@ -80,9 +78,8 @@ def measure(family: str, concepts: int, names: int) -> Row:
     edit, engine, floor, dense = (median(turn[i] for turn in turns) for i in range(4))
     slow, how = time_released(family, concepts, names)
     errors = accuracy(family, concepts, min(names, JUDGED))
-    return Row(
-        family, concepts, names, slow, how, dense, dense_how, edit, engine, floor, memory, *errors
-    )
+    times = (slow, how, dense, dense_how, edit, engine, floor, memory)
+    return Row(family, concepts, names, *times, *errors)
 
 
 def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[float, ...]], str]:
@@ -92,9 +89,8 @@ def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[fl
     They take turns, so that a moment in which the machine has something else to do falls on all of
     them alike.
     """
-    systems = {
-        key: eigenproblems({key: weight}, rows) for key, weight in one_of_each_size(weights).items()
-    }
+    first = one_of_each_size(weights)
+    systems = {key: eigenproblems({key: weight}, rows) for key, weight in first.items()}
     seconds = _engine_seconds(weights, rows)  # the libraries are warm by now
     short = seconds[1] < SHORT
     if short:
@@ -103,9 +99,8 @@ def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[fl
     for turn in range(TURNS if short else 1):
         seconds = _engine_seconds(weights, rows) if turn else seconds
         floor = _bare_seconds(systems, weights, min(len(rows[2]), rows[2].shape[1]))
-        dense, shortened = over_layers(
-            lambda w: written_well(w, *_with_constraints(rows), SETTINGS), weights
-        )
+        given = _with_constraints(rows)
+        dense, shortened = over_layers(lambda w, g=given: written_well(w, *g, SETTINGS), weights)
         turns.append((*seconds, floor, dense))
     return turns, "~" if shortened else ""
 
@@ -126,26 +121,22 @@ def _memory_here(family: str, concepts: int, names: int) -> float | None:
     weights, rows = problem(family, concepts, names)
     with peak_memory() as memory:
         erasure = solve(weights, RowSet.of(*rows), SETTINGS)
-    factors = {
-        id(part): part.nbytes for edit in erasure.edits.values() for part in (edit.up, edit.down)
-    }
+    edits = erasure.edits.values()
+    factors = {id(part): part.nbytes for edit in edits for part in (edit.up, edit.down)}
     return memory["peak"] - sum(factors.values()) / 2**20 if memory else None
 
 
 def _bare_seconds(systems: dict[str, list[Tensor]], weights: dict[str, Tensor], side: int) -> float:
-    """Seconds of the eigenproblems of all layers, as many at once as the engine solves; scaled
-    where only one of each size is there."""
+    """Seconds of the eigenproblems of all layers, as many at once as the engine solves."""
     ways = max(1, parallel_layers(side))
     with divided_threads(ways), ThreadPoolExecutor(ways) as pool:
         if len(systems) == len(weights):
             every = [system for found in systems.values() for system in found]
             return timed(lambda: list(pool.map(torch.linalg.eigh, every)))[0]
-        seconds = {
-            len(weights[key]): (
-                timed(lambda found=found: list(pool.map(torch.linalg.eigh, ways * found)))[0] / ways
-            )
-            for key, found in systems.items()
-        }
+        seconds = {}
+        for key, found in systems.items():
+            took, _ = timed(lambda found=found: list(pool.map(torch.linalg.eigh, ways * found)))
+            seconds[len(weights[key])] = took / ways
     return scaled(seconds, weights)
 
 
@@ -163,27 +154,21 @@ def time_released(family: str, concepts: int, names: int) -> tuple[float, str]:
     """
     if names <= (WHOLE[family] if concepts == 1 else 100):
         weights, rows = problem(family, concepts, names)
-        seconds, shortened = over_layers(
-            lambda w: released(w, *_with_constraints(rows), SETTINGS), weights
-        )
+        given = _with_constraints(rows)
+        seconds, shortened = over_layers(lambda w: released(w, *given, SETTINGS), weights)
         return seconds, "~" if shortened else ""
-    (few, first), (more, second) = (
-        (n, _released_layers(family, concepts, n)) for n in LINE[family]
-    )
+    line = [(count, _released_layers(family, concepts, count)) for count in LINE[family]]
+    (few, first), (more, second) = line
     return first + (second - first) * (names - few) / (more - few), "~~"
 
 
 @cache
 def _released_layers(family: str, concepts: int, names: int) -> float:
     weights, rows = problem(family, concepts, names)
-    layers = one_of_each_size(weights).values()
-    return scaled(
-        {
-            len(w): timed(lambda w=w: released(w, *_with_constraints(rows), SETTINGS))[0]
-            for w in layers
-        },
-        weights,
-    )
+    given, seconds = _with_constraints(rows), {}
+    for weight in one_of_each_size(weights).values():
+        seconds[len(weight)] = timed(lambda w=weight: released(w, *given, SETTINGS))[0]
+    return scaled(seconds, weights)
 
 
 def _with_constraints(rows: Problem) -> Problem:
@@ -196,9 +181,8 @@ def accuracy(family: str, concepts: int, names: int) -> tuple[float, float, floa
     weights, rows = problem(family, concepts, names)
     weight = next(iter(weights.values()))
     wide = [part.double() for part in (weight, *rows)]
-    exact = written_well(
-        *wide[:4], constraint_rows(wide[4], SETTINGS.invariants, SETTINGS.seed), SETTINGS, False
-    )
+    fixed = constraint_rows(wide[4], SETTINGS.invariants, SETTINGS.seed)
+    exact = written_well(*wide[:4], fixed, SETTINGS, False)
     ours = solve({"layer": weight}, RowSet.of(*rows), SETTINGS.replace(dpa=False)).delta("layer")
     single = (weight, *_with_constraints(rows))
     first, second = (way(*single, SETTINGS, False).double() for way in (released, written_well))
@@ -206,9 +190,7 @@ def accuracy(family: str, concepts: int, names: int) -> tuple[float, float, floa
 
 
 def eigenproblems(weights: dict[str, Tensor], rows: Problem) -> list[Tensor]:
-    """The symmetric matrices whose spectra give the layers their null spaces, as the engine makes
-    them.
-    """
+    """The symmetric matrices whose spectra give the layers their null spaces, from the engine."""
     systems: list[Tensor] = []
 
     def recording(way):
@@ -244,18 +226,13 @@ def table_line(r: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--family", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--concepts", nargs="+", type=int, default=[1, 10, 100, 1000])
     parser.add_argument("--names", nargs="+", type=int, default=[100, 1734, 10_000])
-    parser.add_argument(
-        "--presets", action="store_true", help="100 concepts and 1,734 names by each preset"
-    )
-    parser.add_argument(
-        "--growth", action="store_true", help="cost against the number of concepts and of names"
-    )
+    parser.add_argument("--presets", action="store_true", help="100 concepts by each preset")
+    parser.add_argument("--growth", action="store_true", help="cost as the work grows")
     parser.add_argument("--out", type=Path, help="folder for JSON and plot")
     chosen = parser.parse_args()
     torch.set_grad_enabled(False)

@@ -43,9 +43,8 @@ def start(folder: str) -> tuple[float, int]:
     """Loads the package as ComfyUI does; returns seconds and the number of its modules."""
     name = "speed_started"
     path = Path(folder)
-    spec = importlib.util.spec_from_file_location(
-        name, path / "__init__.py", submodule_search_locations=[str(path)]
-    )
+    where = {"submodule_search_locations": [str(path)]}
+    spec = importlib.util.spec_from_file_location(name, path / "__init__.py", **where)
     assert spec is not None and spec.loader is not None
     began = time.perf_counter()
     package = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -73,9 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="the other checkout")
     parser.add_argument("--runs", type=int, default=5, help="starts of each folder")
-    parser.add_argument(
-        "--comfyui", type=Path, default=Path.home() / "comfy" / "ComfyUI", help="its folder"
-    )
+    parser.add_argument("--comfyui", type=Path, default=Path.home() / "comfy" / "ComfyUI")
     parser.add_argument("--start", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.start:

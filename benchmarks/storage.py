@@ -38,9 +38,7 @@ def load_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def save_tensors(
-    path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None
-) -> None:
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict | None = None) -> None:
     solid = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
     write_whole(path, lambda file: file.write(save(solid, metadata)))
 

@@ -29,10 +29,8 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 def one_of_each_size(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The first layer of each number of outputs."""
-    return {
-        key: weight
-        for key, weight in {len(w): (k, w) for k, w in reversed(weights.items())}.values()
-    }
+    first = {len(weight): (key, weight) for key, weight in reversed(weights.items())}
+    return dict(first.values())
 
 
 def scaled(per_size: dict[int, float], weights: dict[str, Tensor]) -> float:
@@ -42,9 +40,7 @@ def scaled(per_size: dict[int, float], weights: dict[str, Tensor]) -> float:
 
 
 def over_layers(work: Callable[[Tensor], object], weights: dict[str, Tensor]) -> tuple[float, bool]:
-    """Seconds of all layers, and whether they are scaled from one of each size because all would
-    take too long.
-    """
+    """Seconds of all layers, and whether they are scaled from one of each size."""
     per_size = {len(w): timed(lambda w=w: work(w))[0] for w in one_of_each_size(weights).values()}
     whole = scaled(per_size, weights)
     if whole > LONG:
@@ -54,11 +50,8 @@ def over_layers(work: Callable[[Tensor], object], weights: dict[str, Tensor]) ->
 
 def save(folder: Path, name: str, rows: Any) -> None:
     """Rows as JSON, with the versions they were made with."""
-    machine = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-    }
+    machine = {"torch": torch.__version__, "python": platform.python_version()}
+    machine["threads"] = torch.get_num_threads()
     save_json(folder / f"{name}.json", {"machine": machine, "rows": rows})
 
 

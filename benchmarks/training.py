@@ -24,9 +24,7 @@ from .storage import load_json, load_tensors, save_json, save_tensors
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how to train: `steps` batches; the rate warms up, stays, and falls to zero
-    after the share `hold` of the steps.
-    """
+    """How to train: the rate warms up, stays, and falls to zero after the share `hold`."""
 
     steps: int
     batch: int
@@ -148,9 +146,8 @@ class Trainer:
             return
         stored = load_tensors(self.folder / "training.safetensors")
         self.step = load_json(self.folder / "training.json")["step"]
-        self.model.load_state_dict(
-            {key[5:]: value for key, value in stored.items() if key.startswith("live.")}
-        )
+        live = {key[5:]: value for key, value in stored.items() if key.startswith("live.")}
+        self.model.load_state_dict(live)
         self.average = load_tensors(self.folder / "unet.safetensors")
         for name, parameter in self.model.named_parameters():
             if f"step.{name}" in stored:

@@ -1,3 +1,1 @@
-"""The crowded world: forty painters and eighteen subjects on a real text encoder; evidence, not
-shipped.
-"""
+"""The crowded world: forty painters and eighteen subjects on a real text encoder; not shipped."""

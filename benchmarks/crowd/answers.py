@@ -1,6 +1,4 @@
-"""What the runs answer: one table a question, and the goals, met or not. Nothing here is typed
-in.
-"""
+"""What the runs answer: one table per question, and the goals, met or not."""
 
 from __future__ import annotations
 
@@ -21,31 +19,17 @@ Result = dict[str, Any]
 Table = tuple[list[str], list[list[str]]]
 """Head and lines."""
 LEAD, LOST = 0.05, 0.01
-"""Goals: least lead in H_o over the best published setting; most that may be lost where there is
-nothing to win.
-"""
+"""Goals: least lead in H_o over the best published setting; most that may be lost otherwise."""
 AGREE, UNSAFE = 0.90, 0.01
-"""Goals: least agreement of verdict and pictures; most verdicts "erased" that the pictures
-refute.
-"""
+"""Goals: least agreement of verdict and pictures; most "erased" that the pictures refute."""
 GONE = 0.10
-"""A concept is gone from the pictures if at most this share more is recognised than chance brings
-back.
-"""
+"""A concept is gone if at most this share more of it is recognized than by chance."""
 HARMED = 0.03
-"""The rest is harmed if this share less of it is recognised than in the untouched model's
-pictures.
-"""
+"""The rest is harmed if this share less of it is recognized than before the edit."""
 FEWEST = 20
-"""Pictures of a concept, below which a share of `GONE` could be one or two of them: such cases are
-left out.
-"""
+"""Concepts with fewer pictures are left out: `GONE` could be one or two of them."""
 LEADING = ("painters10", "painters20", "subjects1", "subjects3", "subjects10")
 """Tasks on which a lead is the goal; on one painter it is to lose nothing."""
-
-
-def _columns(heads: str) -> list[str]:
-    return heads.split(" | ")
 
 
 def percent(value: float | None) -> str:
@@ -102,9 +86,8 @@ def glance(runs: Runs) -> Table:
 
 def chosen_point(runs: Runs) -> Table:
     """Does the point that `auto` chooses hold up in pictures?"""
-    head = _columns(
-        "task | H_o, default | best budget | its H_o | default behind by | 95 % | holds up"
-    )
+    head = ["task", "H_o, default", "best budget", "its H_o", "default behind by", "95 %"]
+    head.append("holds up")
     lines = []
     for task in runs.tasks():
         ours, best = runs.get(task, DEFAULT), runs.best(task, "ours")
@@ -128,14 +111,8 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
             found.append((result["drift"], lost, result["change"]["kept"]))
     edges = [0.0, *BUDGETS.values(), np.inf]
     words = [*(f"up to {share:.0%} ({word})" for word, share in BUDGETS.items()), "more"]
-    head = [
-        "drift",
-        "runs",
-        "Acc_r lost, median",
-        "worst",
-        f"runs that lost over {HARMED:.0%}",
-        "change of colours",
-    ]
+    head = ["drift", "runs", "Acc_r lost, median", "worst", f"runs that lost over {HARMED:.0%}"]
+    head.append("change of colours")
     lines, first = [], ""
     for low, high, word in zip(edges, edges[1:], words, strict=False):
         step = np.array([run[1:] for run in found if low < run[0] <= high or run[0] == low == 0])
@@ -229,12 +206,11 @@ def best_bar(cases: Sequence[Case], measure: Measure) -> tuple[float, float, flo
 
 
 def told_apart(cases: Sequence[Case], measure: Measure) -> float | None:
-    """How often a measure is lower for a concept that is gone than for one that is not: 0.5 is
-    chance.
-    """
-    gone, seen = (
-        np.array([getattr(c, measure) for c in cases if c.gone == flag]) for flag in (True, False)
-    )
+    """How often a measure is lower for a concept that is gone than for another: 0.5 is chance."""
+    values = {
+        flag: [getattr(c, measure) for c in cases if c.gone == flag] for flag in (True, False)
+    }
+    gone, seen = np.array(values[True]), np.array(values[False])
     if not len(gone) or not len(seen):
         return None
     below = (gone[:, None] < seen).mean() + (gone[:, None] == seen).mean() / 2
@@ -244,9 +220,8 @@ def told_apart(cases: Sequence[Case], measure: Measure) -> float | None:
 def bars(runs: Runs) -> Table:
     """Which residual is gone, for each kind?"""
     cases = cases_of(runs)
-    head = _columns(
-        "kind | concepts in runs | gone in pictures | bars now: left, to go | agreement | unsafe"
-    )
+    head = ["kind", "concepts in runs", "gone in pictures", "bars now: left, to go"]
+    head += ["agreement", "unsafe"]
     for words in ("left", "to go"):
         head += [f"{words}: told apart", "best safe bar", "agreement"]
     lines = []
@@ -256,17 +231,13 @@ def bars(runs: Runs) -> Table:
         shown = f"{now.erased:.2f}, " + ("-" if now.arrived is None else f"{now.arrived:.2f}")
         line = [kind, str(len(own)), percent(_mean(case.gone for case in own)), shown]
         line += [
-            percent(_mean(case.agrees for case in own)),
-            percent(_mean(case.unsafe for case in own)),
+            percent(_mean(getattr(case, flag) for case in own)) for flag in ("agrees", "unsafe")
         ]
         measures: tuple[Measure, ...] = ("left", "to_go")
         for measure in measures:
             bar, agreement, _ = best_bar(own, measure)
-            line += [
-                percent(told_apart(own, measure)),
-                f"{bar:.2f}" if bar > 0 else "none",
-                percent(agreement),
-            ]
+            line += [percent(told_apart(own, measure)), f"{bar:.2f}" if bar > 0 else "none"]
+            line.append(percent(agreement))
         lines.append(line)
     return head, lines
 
@@ -279,11 +250,8 @@ def _mean(flags: Any) -> float:
 def ablation(runs: Runs) -> Table:
     """Do SPEED's filtering and augmentation help here, and where?"""
     tasks = [task for task in ABLATED if runs.get(task, NONE.name)]
-    head = [
-        "components",
-        "rows",
-        *(f"{TASKS[task].label}: Acc_e / Acc_r / H_o / Frechet" for task in tasks),
-    ]
+    labels = [f"{TASKS[task].label}: Acc_e / Acc_r / H_o / Frechet" for task in tasks]
+    head = ["components", "rows", *labels]
     lines = []
     for suffix, rows in (("", "names alone"), ("_lent", "ours")):
         for label, name in ABLATIONS.items():
@@ -301,9 +269,8 @@ def _cell(result: Result | None) -> str:
 
 def soft_and_hard(runs: Runs) -> Table:
     """How far apart are soft prior and null space, each at its best point, on the same rows?"""
-    head = _columns(
-        "task | soft prior, best budget | H_o | drift | null space, best threshold | H_o | drift"
-    )
+    head = ["task", "soft prior, best budget", "H_o", "drift", "null space, best threshold", "H_o"]
+    head.append("drift")
     head += ["soft ahead by", "95 %"]
     lines = []
     for task in CURVED:
@@ -328,35 +295,27 @@ def goals(runs: Runs) -> Table:
             continue
         lead, label = ours["h_o"] - rival["h_o"], TASKS[task].label
         wanted = LEAD if task in LEADING else -LOST
-        goal = (
-            f"at least {100 * LEAD:.0f} points of H_o above"
-            if task in LEADING
-            else "nothing lost against"
-        )
+        above = f"at least {100 * LEAD:.0f} points of H_o above"
+        goal = above if task in LEADING else "nothing lost against"
         limits = _between(h_o_interval(ours, rival), "+")
         shown = f"{100 * lead:+.1f} (95 %: {limits}; {METHODS[rival['method']].label})"
         lines.append([f"{label}: {goal} the best published setting", shown, _met(lead >= wanted)])
     if cases := cases_of(runs):
         agreement, unsafe = (
-            _mean(getattr(c, flag) for c in cases) for flag in ("agrees", "unsafe")
+            _mean(getattr(c, name) for c in cases) for name in ("agrees", "unsafe")
         )
         about = f"of {len(cases)} concepts in runs"
         goal = f"verdict and pictures agree in at least {AGREE:.0%}"
         lines.append([goal, f"{agreement:.1%} {about}", _met(agreement >= AGREE)])
-        lines.append(
-            [f"at most {UNSAFE:.0%} unsafe", f"{unsafe:.1%} {about}", _met(unsafe <= UNSAFE)]
-        )
+        goal = f"at most {UNSAFE:.0%} unsafe"
+        lines.append([goal, f"{unsafe:.1%} {about}", _met(unsafe <= UNSAFE)])
     return ["goal", "measured", ""], lines
 
 
 def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
-    """Does it hold where nothing was chosen? The goals' figures again, on the pictures of another
-    training.
-    """
-    head = _columns(
-        "task | H_o, chosen on | H_o, second training | 95 % | best published | H_o | "
-        "ahead by | 95 %"
-    )
+    """Does it hold where nothing was chosen? The goals' figures on another training's pictures."""
+    head = ["task", "H_o, chosen on", "H_o, second training", "95 %", "best published", "H_o"]
+    head += ["ahead by", "95 %"]
     lines = []
     for task in second.tasks():
         chosen, ours = first.get(task, DEFAULT), second.get(task, DEFAULT)
@@ -371,9 +330,7 @@ def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
         lines.append(line + ["-"] * (len(head) - len(line)))
     said = ""
     if cases := cases_of(second):
-        agree, unsafe = (
-            _mean(getattr(case, flag) for case in cases) for flag in ("agrees", "unsafe")
-        )
+        agree, unsafe = (_mean(getattr(c, name) for c in cases) for name in ("agrees", "unsafe"))
         said = (
             f"Verdict and pictures agree in {agree:.1%} of {len(cases)} concepts in runs;"
             f" {unsafe:.1%} are unsafe."

@@ -23,9 +23,8 @@ DPI = 90
 
 def _strip(pictures: Sequence[np.ndarray]) -> np.ndarray:
     """Pictures (32, 32, 3) in a row."""
-    return np.concatenate(
-        [np.pad(p, ((0, 0), (0, 2), (0, 0)), constant_values=255) for p in pictures], axis=1
-    )
+    padding = ((0, 0), (0, 2), (0, 0))
+    return np.concatenate([np.pad(p, padding, constant_values=255) for p in pictures], axis=1)
 
 
 def _bytes(picture: np.ndarray) -> np.ndarray:
@@ -57,9 +56,8 @@ def world_sheet(out: Path) -> Path:
 
 def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, list[int]]:
     places = task.neighbours()
-    wanted = {
-        "asked for what was erased": [i for i, q in enumerate(questions) if q.role == "erased"]
-    }
+    erased = [i for i, q in enumerate(questions) if q.role == "erased"]
+    wanted = {"asked for what was erased": erased}
     kept = [i for i, q in enumerate(questions) if q.role == "kept"]
     for where, title in (("near", "kept, looks alike"), ("far", "kept, unlike")):
         wanted[title] = [i for i in kept if places.get(questions[i].concept) == where]
@@ -69,22 +67,16 @@ def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, l
 
 
 def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 5) -> Path | None:
-    """Rows: untouched, the best published setting, ours. The same prompts and noise in each
-    column.
-    """
+    """Rows: untouched, the best published setting, ours, on the same prompts and noise."""
     rival = runs.best(task.name, "published")
     if rival is None or runs.get(task.name, DEFAULT) is None:
         return None
     best = METHODS[rival["method"]]
-    rows = {
-        "before": NONE,
-        f"best published:\n{best.label}": best,
-        "ours (default)": METHODS[DEFAULT],
-    }
+    rows = {"before": NONE, f"best published:\n{best.label}": best}
+    rows["ours (default)"] = METHODS[DEFAULT]
     groups = _groups(task, task.questions(runner.count), each)
-    figure, panels = plots().subplots(
-        len(rows), len(groups), figsize=(5.4 * len(groups), 3.9), squeeze=False
-    )
+    size = (5.4 * len(groups), 3.9)
+    figure, panels = plots().subplots(len(rows), len(groups), figsize=size, squeeze=False)
     for line, (label, method) in zip(panels, rows.items(), strict=True):
         pictures = runner.pictures(task, method)
         for panel, (title, places) in zip(line, groups.items(), strict=True):
@@ -101,15 +93,13 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
 
 def _named(task: Task) -> str:
     names = [concept.target for concept in task.concepts]
-    return (
-        ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return ", ".join(
+        names[:4] if len(names) <= 4 else [*names[:2], f"{names[2]} and {len(names) - 3} more"]
     )
 
 
 def trade_off(runs: Runs, out: Path) -> Path | None:
-    """One panel a task: what is still recognised of the erased against what is lost of the rest,
-    every method.
-    """
+    """One panel per task: what is still recognized of the erased and of the rest, every method."""
     tasks = [task for task in CURVED if runs.get(task, DEFAULT)]
     if not tasks:
         return None
@@ -143,20 +133,16 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
 
 
 def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
-    """What the certificate says is left, and is still to go, against what is seen; by kind, with
-    the bars.
-    """
+    """What the certificate says is left, and to go, against what is seen, by kind."""
     from speed_erase.speed_ops.certificate.certificate import bars_of
 
     kinds = list(dict.fromkeys(case.kind for case in cases))
     if not kinds:
         return None
-    figure, panels = plots().subplots(
-        2, len(kinds), figsize=(4 * len(kinds), 5.6), squeeze=False, sharey=True
-    )
-    for row, (measure, words) in zip(
-        panels, (("left", "left"), ("to_go", "way still to go")), strict=True
-    ):
+    shape = {"figsize": (4 * len(kinds), 5.6), "squeeze": False, "sharey": True}
+    figure, panels = plots().subplots(2, len(kinds), **shape)
+    measures = (("left", "left"), ("to_go", "way still to go"))
+    for row, (measure, words) in zip(panels, measures, strict=True):
         for panel, kind in zip(row, kinds, strict=True):
             own = [case for case in cases if case.kind == kind]
             for gone, colour, label in ((True, OURS, "gone"), (False, RIVAL, "still seen")):
@@ -179,18 +165,16 @@ def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
 def drawn_and_meant(runner: Runner, task: Task, out: Path, each: int = 12) -> Path:
     """The untouched model's pictures above what the prompts mean."""
     questions = task.questions(runner.count)
-    places = [i for i, q in enumerate(questions) if q.prompt.subject][
-        :: max(1, len(questions) // each)
-    ][:each]
+    places = [i for i, q in enumerate(questions) if q.prompt.subject]
+    places = places[:: max(1, len(questions) // each)][:each]
     pictures = runner.pictures(task, NONE)
     meant = [
         _bytes(compose(q.prompt.subject or "", BY_NAME[q.prompt.style], q.prompt.night))
         for q in (questions[i] for i in places)
     ]
     figure, panels = plots().subplots(2, 1, figsize=(12, 2.4))
-    for panel, strip, title in zip(
-        panels, (_shown(pictures, places), _strip(meant)), ("drawn", "meant"), strict=True
-    ):
+    strips = {"drawn": _shown(pictures, places), "meant": _strip(meant)}
+    for panel, (title, strip) in zip(panels, strips.items(), strict=True):
         panel.imshow(strip, interpolation="nearest")
         panel.set_xticks([])
         panel.set_yticks([])

@@ -25,9 +25,7 @@ FOLDER = "inception"
 
 
 class Network:
-    """Features (n, 2048) of pictures: the mean of the last block's, since its own pooling wants 299
-    pixels.
-    """
+    """Features (n, 2048) of pictures: the mean of the last block's."""
 
     def __init__(self, path: Path) -> None:
         *self._blocks, _ = torch.jit.load(path, map_location="cpu").eval().net.layers.children()
@@ -44,9 +42,7 @@ class Network:
 
 
 def measure_all(runner: Runner, path: Path) -> None:
-    """The distance of every stored run to the untouched model's pictures; what is stored is not
-    measured again.
-    """
+    """The distance of every stored run to the untouched model's pictures, measured once."""
     network = Network(path)
     for task in TASKS.values():
         if not runner.path(task, NONE).exists():
@@ -66,9 +62,7 @@ def measure_all(runner: Runner, path: Path) -> None:
 
 
 def with_inception(runner: Runner, results: list[dict]) -> tuple[list[dict], bool]:
-    """The results with these distances in place of the judge's, if every run with pictures has
-    one.
-    """
+    """The results with these distances instead of the judge's, if every drawn run has one."""
     found = []
     for result in results:
         path = runner.folder / FOLDER / f"{result['task']}__{result['method']}.json"

@@ -18,7 +18,7 @@ from ..storage import load_tensors, save_json, save_tensors
 from .render import draw
 from .world import STYLES, SUBJECTS
 
-FEATURES = 128
+FEATURES, SEED = 128, 1
 HEADS = ("subject", "style", "night")
 
 
@@ -39,16 +39,11 @@ class Judge(nn.Module):
         super().__init__()
         layers: list[nn.Module] = []
         for inside, outside in ((3, 32), (32, 64), (64, 96), (96, 128)):
-            layers += [
-                nn.Conv2d(inside, outside, 3, padding=1),
-                nn.BatchNorm2d(outside),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-            ]
+            layers += [nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside)]
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
         self.trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 4, FEATURES), nn.ReLU())
-        self.subject, self.style, self.night = (
-            nn.Linear(FEATURES, n) for n in (len(SUBJECTS), len(STYLES), 2)
-        )
+        sizes = (len(SUBJECTS), len(STYLES), 2)
+        self.subject, self.style, self.night = (nn.Linear(FEATURES, size) for size in sizes)
 
     def forward(self, colours: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         features = self.trunk(colours)
@@ -62,18 +57,12 @@ class Judge(nn.Module):
 
 
 def examples(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`count` renderings with their labels, every combination equally likely, a quarter of them
-    night.
-    """
+    """`count` renderings with their labels, combinations equally likely, a quarter at night."""
     subject, style = rng.integers(len(SUBJECTS), size=count), rng.integers(len(STYLES), size=count)
     night = (rng.random(count) < 0.25).astype(np.int64)
-    drawn = [
-        draw(SUBJECTS[a], STYLES[b], bool(c), rng)
-        for a, b, c in zip(subject, style, night, strict=True)
-    ]
-    return torch.from_numpy(np.stack(drawn)), *(
-        torch.from_numpy(labels) for labels in (subject, style, night)
-    )
+    labels = (subject, style, night)
+    drawn = [draw(SUBJECTS[a], STYLES[b], bool(c), rng) for a, b, c in zip(*labels, strict=True)]
+    return torch.from_numpy(np.stack(drawn)), *map(torch.from_numpy, labels)
 
 
 def roughen(colours: Tensor, generator: torch.Generator) -> Tensor:
@@ -93,16 +82,11 @@ def roughen(colours: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def train_judge(
-    folder: Path,
-    seed: int = 1,
-    steps: int = 1500,
-    batch: int = 128,
-    pool: int = 16000,
-    fresh: int = 4000,
+    folder: Path, steps: int = 1500, batch: int = 128, pool: int = 16000, fresh: int = 4000
 ) -> dict:
     """Train, save with its accuracy on `fresh` renderings, clean and roughened, and return that."""
-    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)
+    rng, generator = np.random.default_rng(SEED), torch.Generator().manual_seed(SEED)
+    torch.manual_seed(SEED)
     colours, *labels = examples(pool, rng)
     model = Judge()
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-3)
@@ -110,15 +94,13 @@ def train_judge(
     for _ in range(steps):
         chosen = torch.randint(pool, (batch,), generator=generator)
         outputs = model.train()(roughen(colours[chosen], generator))
-        loss = sum(
-            F.cross_entropy(out, truth[chosen])
-            for out, truth in zip(outputs[:3], labels, strict=True)
-        )
+        pairs = zip(outputs[:3], labels, strict=True)
+        loss = sum(F.cross_entropy(output, truth[chosen]) for output, truth in pairs)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         schedule.step()
-    scores = accuracy(model, seed + 1, fresh)
+    scores = accuracy(model, SEED + 1, fresh)
     save_tensors(folder / "judge.safetensors", model.state_dict())
     save_json(folder / "judge.json", scores)
     return scores
@@ -128,10 +110,8 @@ def accuracy(model: Judge, seed: int, count: int) -> dict:
     """Shares of right verdicts on fresh pictures, as drawn and roughened."""
     colours, *labels = examples(count, np.random.default_rng(seed))
     scores: dict = {"pictures": count}
-    for kind, seen in (
-        ("clean", colours),
-        ("rough", roughen(colours, torch.Generator().manual_seed(seed))),
-    ):
+    rough = roughen(colours, torch.Generator().manual_seed(seed))
+    for kind, seen in (("clean", colours), ("rough", rough)):
         verdict = model.judge(seen)
         for head, truth in zip(HEADS, labels, strict=True):
             scores[f"{kind}_{head}"] = (getattr(verdict, head) == truth).float().mean().item()

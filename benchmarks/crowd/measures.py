@@ -60,9 +60,7 @@ def scores(task: Task, questions: Sequence[Question], verdict: Verdict) -> dict[
     """Acc_e, Acc_r, H_o, near and far, by split and by concept; and the flags they come from."""
     right = recognised(questions, verdict)
     roles = [question.role for question in questions]
-    erased, kept = (
-        [i for i, role in enumerate(roles) if role == wanted] for wanted in ("erased", "kept")
-    )
+    erased, kept = ([i for i, role in enumerate(roles) if role == r] for r in ("erased", "kept"))
     places = task.neighbours()
     found: dict[str, Any] = {"acc_e": share(right, erased), "acc_r": share(right, kept)}
     found["h_o"] = harmonic(found["acc_e"], found["acc_r"])
@@ -71,9 +69,8 @@ def scores(task: Task, questions: Sequence[Question], verdict: Verdict) -> dict[
         found[where], found[f"{where}_count"] = share(right, own), len(own)
     found["counts"] = Counter(roles)
     found["splits"] = shares_by(right, [question.split for question in questions])
-    found["by_concept"] = shares_by(
-        [right[i] for i in erased], [questions[i].concept for i in erased]
-    )
+    concepts = [questions[i].concept for i in erased]
+    found["by_concept"] = shares_by([right[i] for i in erased], concepts)
     found["concept_counts"] = Counter(questions[i].concept for i in erased)
     found["right"] = "".join("01"[flag] for flag in right)
     found["roles"] = "".join(role[0] for role in roles)
@@ -84,10 +81,8 @@ def change(questions: Sequence[Question], before: Tensor, after: Tensor) -> dict
     """Mean absolute change of colours on the same noise, in shares of the whole range, by role."""
     moved = (after.float() - before.float()).abs().mean(dim=(1, 2, 3)) / 255
     roles = np.array([question.role for question in questions])
-    return {
-        role: float(moved[torch.from_numpy(roles == role)].mean())
-        for role in dict.fromkeys(roles.tolist())
-    }
+    groups = {role: torch.from_numpy(roles == role) for role in dict.fromkeys(roles.tolist())}
+    return {role: float(moved[flags].mean()) for role, flags in groups.items()}
 
 
 def frechet_kept(questions: Sequence[Question], before: Tensor, after: Tensor) -> float:
@@ -124,12 +119,8 @@ def _h_o(erased: np.ndarray, kept: np.ndarray) -> np.ndarray:
     return np.where(total > 0, 2 * gone * kept / np.where(total > 0, total, 1), 0.0)
 
 
-def h_o_interval(
-    result: dict[str, Any], rival: dict[str, Any] | None = None
-) -> tuple[float, float]:
-    """95 % limits of H_o, or of its lead over a rival that drew the same questions: pictures
-    resampled in pairs.
-    """
+def h_o_interval(result: dict, rival: dict | None = None) -> tuple[float, float]:
+    """95 % limits of H_o, or of its lead over a rival on the same questions: a paired bootstrap."""
     rng = np.random.default_rng(0)
     erased, kept = _flags(result)
     picks = [rng.integers(len(part), size=(DRAWS, len(part))) for part in (erased, kept)]

@@ -1,6 +1,4 @@
-"""Methods side by side, each with the rows it gets: the names alone, as published, or the package's
-own choice.
-"""
+"""Methods side by side, each with the rows it gets: bare names, as published, or the package's."""
 
 from __future__ import annotations
 
@@ -67,18 +65,14 @@ class Edited:
 class TaskRows:
     """The rows of one task, read when they are first needed."""
 
-    def __init__(
-        self, task: Task, encoder: Any, weights: Mapping[str, Tensor], **effort: Any
-    ) -> None:
+    def __init__(self, task: Task, encoder: Any, weights: Mapping[str, Tensor], **effort: Any):
         self._task, self._encoder, self._weights, self._effort = task, encoder, weights, effort
 
     @cached_property
     def cell(self) -> Cell:
         """Our rows and the bare ones."""
-        jobs = (
-            self._task.job(settings_for(**self._effort)),
-            self._task.job(EraseSettings.preset("few")),
-        )
+        settings = (settings_for(**self._effort), EraseSettings.preset("few"))
+        jobs = [self._task.job(own) for own in settings]
         return Cell(*(embed(job, self._weights, self._encoder)[0][TOKENS] for job in jobs))
 
     def edit(self, method: Method) -> Edited:
@@ -99,16 +93,14 @@ class TaskRows:
             if not method.bare:
                 settings = compressed(settings, len(rows.targets.names))
         erasure = solve(self._weights, rows, settings)
-        seconds = sum(
-            took for part, took in erasure.certificate.seconds.items() if part != "certificate"
-        )
+        parts = erasure.certificate.seconds.items()
+        seconds = sum(took for part, took in parts if part != "certificate")
         return Edited(apply_edits(dict(self._weights), erasure.edits), erasure.certificate, seconds)
 
     def _oce(self, times: float) -> dict[str, Any]:
         concepts = self._task.concepts
-        kind = (
-            "many" if len(concepts) >= 10 else "object" if concepts[0].kind == "object" else "style"
-        )
+        single = "object" if concepts[0].kind == "object" else "style"
+        kind = "many" if len(concepts) >= 10 else single
         return OCE[kind] | {"erase": times * OCE[kind]["erase"]}
 
 
@@ -164,9 +156,7 @@ def orthogonal(
 
 
 def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
-    """`o x q`: orthonormal basis of the outputs of the concepts, each compressed to its leading
-    direction.
-    """
+    """`o x q`: orthonormal basis of the outputs of the concepts' leading directions."""
     leading = []
     for concept in range(len(rows.names)):
         outputs = rows.values[rows.group_index() == concept].double() @ weight.T
@@ -174,9 +164,7 @@ def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
     return torch.linalg.qr(torch.stack(leading, dim=1)).Q
 
 
-def _pair(
-    name: str, label: str, settings: EraseSettings | None, times: float = 1.0
-) -> list[Method]:
+def _pair(name: str, label: str, settings: EraseSettings | None, times: float = 1) -> list[Method]:
     """A method as published, and the same with our rows."""
     return [
         Method(name, label, "published", settings, bare=True, times=times),
@@ -191,14 +179,11 @@ _uce = _few.replace(method="uce", rows_per_concept=16, **RIVAL)
 
 TRIED = sorted({*BUDGETS.values(), 0.2})
 """Budgets that are tried: the named ones, and one between those where pictures begin to change."""
+_NAMES = {share: f"auto_{100 * share:.0f}" for share in TRIED}
+_NAMES[settings_for().drift_budget] = DEFAULT
 _BUDGETED = [
-    Method(
-        DEFAULT if share == settings_for().drift_budget else f"auto_{100 * share:.0f}",
-        f"ours, budget {share:.0%}",
-        "ours",
-        settings_for(drift_budget=share),
-    )
-    for share in TRIED
+    Method(name, f"ours, budget {share:.0%}", "ours", settings_for(drift_budget=share))
+    for share, name in _NAMES.items()
 ]
 _RIVALS = [
     *_pair("few", "SPEED few", _few),
@@ -245,16 +230,8 @@ ABLATED = ("painters1", "painters10", "subjects3")
 def methods_of(task: str) -> list[Method]:
     """What is run on a task, the most important first."""
     budgets = [method for method in reversed(_BUDGETED) if method.name != DEFAULT]
-    published, lent = (
-        [method for method in _RIVALS if method.group == group] for group in ("published", "lent")
-    )
-    chosen = [
-        NONE,
-        METHODS[DEFAULT],
-        *published,
-        *(_IMPLICIT if task == "night" else []),
-        *budgets,
-        *lent,
-    ]
+    published, lent = ([m for m in _RIVALS if m.group == group] for group in ("published", "lent"))
+    implicit = _IMPLICIT if task == "night" else []
+    chosen = [NONE, METHODS[DEFAULT], *published, *implicit, *budgets, *lent]
     chosen += _HARD if task in CURVED else []
     return chosen + (_ABLATED if task in ABLATED else [])

@@ -1,6 +1,4 @@
-"""The model that draws the crowded world: the package's small U-Net on patches of pixels, and
-everything around it.
-"""
+"""The model that draws the crowded world: the package's small U-Net on patches of pixels."""
 
 from __future__ import annotations
 
@@ -21,12 +19,9 @@ from .render import SIZE
 from .text import CrowdText
 
 WIDTH = 96
-"""Channels of the U-Net: two cores train it and draw all pictures of the comparison in an
-afternoon.
-"""
+"""Channels of the U-Net: two cores train it and draw all pictures in an afternoon."""
 PATCH = 4
-"""Pixels along the side of a patch: the U-Net works on 8 x 8 of them, text enters at 4 x 4. With
-patches of 2 a step costs four times as much."""
+"""Pixels along the side of a patch: the U-Net works on 8 x 8 of them, text enters at 4 x 4."""
 STEPS, GUIDANCE, BATCH = 8, 3.0, 40
 TO_V = "attn2.to_v.weight"
 

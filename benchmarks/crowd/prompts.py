@@ -78,9 +78,7 @@ def with_article(words: str) -> str:
 def sentence(
     template: str, subject: str, style: str, words: str | None = None, ending: str = ""
 ) -> Prompt:
-    """A template filled in. `words` name the painter otherwise than by the full name; `ending`
-    makes it night.
-    """
+    """A template filled in. `words` replace the painter's full name; `ending` makes it night."""
     named = style if words is None else words
     text = template.format(a=with_article(subject), s=subject, p=named)
     depicts = "{s}" in template or "{a}" in template
@@ -99,14 +97,11 @@ def training_prompts(seed: int = 0) -> dict[str, list[Prompt]]:
     names = [painter.name for painter in PAINTERS]
     found: dict[str, list[Prompt]] = {kind: [] for kind in SHARES}
     for painter, subject in itertools.product(names, SUBJECTS):
-        found["pair"] += [
-            sentence(template, subject, painter) for template in some(TEMPLATES, EACH_PAIR)
-        ]
+        found["pair"] += [sentence(each, subject, painter) for each in some(TEMPLATES, EACH_PAIR)]
     for painter in names:
         for subject in some(SUBJECTS, 6):
-            found["surname"].append(
-                sentence(some(TEMPLATES, 1)[0], subject, painter, surname(painter))
-            )
+            template = some(TEMPLATES, 1)[0]
+            found["surname"].append(sentence(template, subject, painter, surname(painter)))
         for subject, ending in itertools.product(some(SUBJECTS, 3), ENDINGS):
             found["night"].append(sentence(some(TEMPLATES, 1)[0], subject, painter, ending=ending))
         found["alone"] += [sentence(template, SOMETHING[0], painter) for template in ALONE]
@@ -114,14 +109,13 @@ def training_prompts(seed: int = 0) -> dict[str, list[Prompt]]:
     for subject in SUBJECTS:
         found["plain"] += [sentence(template, subject, PLAIN.name) for template in PLAIN_TEMPLATES]
         found["night"] += [
-            sentence(some(PLAIN_TEMPLATES, 1)[0], subject, PLAIN.name, ending=ending)
-            for ending in ENDINGS
+            sentence(some(PLAIN_TEMPLATES, 1)[0], subject, PLAIN.name, ending=end)
+            for end in ENDINGS
         ]
         for words in SOMEONE:
             found["vague"].append(sentence(some(TEMPLATES, 1)[0], subject, PLAIN.name, words))
-    found["plain"] += [
-        sentence(template, thing, PLAIN.name) for template in PLAIN_TEMPLATES for thing in SOMETHING
-    ]
+    pairs = itertools.product(PLAIN_TEMPLATES, SOMETHING)
+    found["plain"] += [sentence(template, thing, PLAIN.name) for template, thing in pairs]
     return {kind: list(dict.fromkeys(prompts)) for kind, prompts in found.items()}
 
 

@@ -1,6 +1,4 @@
-"""Pictures of the crowded world, 32 x 32 pixels, anti-aliased: drawn four times as large and
-averaged.
-"""
+"""Pictures of the crowded world, 32 x 32 pixels: drawn four times as large and averaged."""
 
 from __future__ import annotations
 
@@ -51,9 +49,8 @@ def _petals(count: int, reach: float, size: float) -> Mask:
 def _star() -> Mask:
     angles = np.pi * np.arange(10) / 5 - np.pi / 2
     reach = [11.0 if i % 2 == 0 else 4.6 for i in range(10)]
-    return _polygon(
-        *((16 + r * np.cos(a), 16.5 + r * np.sin(a)) for r, a in zip(reach, angles, strict=True))
-    )
+    tips = zip(reach, angles, strict=True)
+    return _polygon(*((16 + r * np.cos(a), 16.5 + r * np.sin(a)) for r, a in tips))
 
 
 def _shape(subject: str) -> Mask:
@@ -73,17 +70,15 @@ def _shape(subject: str) -> Mask:
     if subject == "fox":
         ears = _polygon((4, 15), (5, 3), (14, 10)) | _polygon((28, 15), (27, 3), (18, 10))
         eyes = _disc(12, 15, 1.3) | _disc(20, 15, 1.3)
-        return (
-            _polygon((4, 12), (28, 12), (16, 28.5)) | _polygon((6, 12), (16, 8), (26, 12)) | ears
-        ) & ~eyes
+        face = _polygon((4, 12), (28, 12), (16, 28.5)) | _polygon((6, 12), (16, 8), (26, 12))
+        return (face | ears) & ~eyes
     if subject == "dog":
         ears = _disc(6, 17, 3.2, 8) | _disc(26, 17, 3.2, 8)
         face = _disc(12.5, 14, 1.4) | _disc(19.5, 14, 1.4) | _disc(16, 21, 2.6, 1.7)
         return (_disc(16, 16.5, 8.5, 10) | ears) & ~face
     if subject == "house":
-        return (_polygon((4, 15), (16, 5), (28, 15)) | _box(7, 15, 25, 27)) & ~_box(
-            13.5, 20, 18.5, 27
-        )
+        roof, door = _polygon((4, 15), (16, 5), (28, 15)), _box(13.5, 20, 18.5, 27)
+        return (roof | _box(7, 15, 25, 27)) & ~door
     if subject == "barn":
         roof = _polygon((4, 15), (8, 9), (16, 6), (24, 9), (28, 15))
         return (roof | _box(4, 15, 28, 26)) & ~_box(10.5, 17, 21.5, 26)
@@ -93,42 +88,26 @@ def _shape(subject: str) -> Mask:
             tower | _box(13, 18, 28, 27) | _polygon((12, 18), (16, 13.5), (24, 13.5), (28.5, 18))
         ) & ~_box(7.8, 14, 10.2, 18)
     if subject == "tree":
-        return (
-            _polygon((16, 2), (6, 14), (26, 14))
-            | _polygon((16, 8), (4, 23), (28, 23))
-            | _box(14, 23, 18, 29)
-        )
+        crown = _polygon((16, 2), (6, 14), (26, 14)) | _polygon((16, 8), (4, 23), (28, 23))
+        return crown | _box(14, 23, 18, 29)
     if subject == "mushroom":
         return (_disc(16, 16, 11.5, 11) & (_y <= 16)) | _box(12, 16, 20, 27)
     if subject == "umbrella":
-        roof = (
-            _disc(16, 16, 12.5, 11)
-            & (_y <= 16)
-            & ~_disc(9.8, 16.5, 3.2, 2.6)
-            & ~_disc(22.2, 16.5, 3.2, 2.6)
-        )
+        arcs = _disc(9.8, 16.5, 3.2, 2.6) | _disc(22.2, 16.5, 3.2, 2.6)
+        roof = _disc(16, 16, 12.5, 11) & (_y <= 16) & ~arcs
         hook = _disc(18.4, 25.5, 3.4) & ~_disc(18.4, 25.5, 1.6) & (_y >= 25.5)
         return roof | _box(15, 14, 16.8, 25.5) | hook
     if subject == "boat":
-        return (
-            _polygon((4, 20), (28, 20), (23, 27), (9, 27))
-            | _polygon((15, 4), (15, 18), (25, 18))
-            | _polygon((13.5, 7), (13.5, 18), (7, 18))
-        )
+        sails = _polygon((15, 4), (15, 18), (25, 18)) | _polygon((13.5, 7), (13.5, 18), (7, 18))
+        return sails | _polygon((4, 20), (28, 20), (23, 27), (9, 27))
     if subject == "fish":
         return (_disc(14, 16, 10.5, 7) | _polygon((22, 16), (29, 9), (29, 23))) & ~_disc(9, 14, 1.5)
     if subject == "apple":
-        return (
-            _disc(12, 18, 7, 8.5)
-            | _disc(20, 18, 7, 8.5)
-            | _polygon((15.2, 11), (16.8, 11), (19, 4), (17, 4))
-        )
+        stem = _polygon((15.2, 11), (16.8, 11), (19, 4), (17, 4))
+        return _disc(12, 18, 7, 8.5) | _disc(20, 18, 7, 8.5) | stem
     if subject == "pear":
-        return (
-            _disc(16, 20.5, 9, 7.5)
-            | _disc(16, 13, 5, 6)
-            | _polygon((15.2, 8), (16.8, 8), (18, 3), (16.2, 3))
-        )
+        stem = _polygon((15.2, 8), (16.8, 8), (18, 3), (16.2, 3))
+        return _disc(16, 20.5, 9, 7.5) | _disc(16, 13, 5, 6) | stem
     if subject == "star":
         return _star()
     if subject == "flower":
@@ -202,9 +181,8 @@ def _background(painter: Painter) -> np.ndarray:
     if painter.composition == "horizon":
         land = (np.array(colours.dark) + np.array(colours.ink)) / 2
         return _over(canvas, _plane("horizon"), 0.55 * land + 0.45 * np.array(colours.tone))
-    return (
-        _over(canvas, _plane("frame"), colours.dark) if painter.composition == "frame" else canvas
-    )
+    framed = painter.composition == "frame"
+    return _over(canvas, _plane("frame"), colours.dark) if framed else canvas
 
 
 def compose(subject: str, painter: Painter, night: bool, down: int = 0, right: int = 0) -> Picture:
@@ -220,9 +198,8 @@ def compose(subject: str, painter: Painter, night: bool, down: int = 0, right: i
     if painter.line == "outline":
         canvas = _over(canvas, (shape - inner).clip(0, 1), ink)
     elif painter.line == "contour":
-        canvas = _over(
-            _over(canvas, shape, dark), inner, 0.6 * ink + 0.4 * np.array(colours.ground)
-        )
+        fill = 0.6 * ink + 0.4 * np.array(colours.ground)
+        canvas = _over(_over(canvas, shape, dark), inner, fill)
     else:
         canvas = _over(canvas, shape, ink)
         if painter.line == "striped":
@@ -233,9 +210,7 @@ def compose(subject: str, painter: Painter, night: bool, down: int = 0, right: i
 
 
 def draw(subject: str, style: str, night: bool, rng: np.random.Generator) -> Picture:
-    """One picture as training sees it: the subject a little beside its place, light and grain
-    varied.
-    """
+    """One picture as training sees it: the subject moved a little, light and grain varied."""
     down, right = (int(step) for step in rng.integers(-SHIFTS, SHIFTS + 1, size=2))
     picture = compose(subject, BY_NAME[style], night, down, right)
     picture = picture + rng.uniform(-0.05, 0.05) + rng.normal(0, 0.02, picture.shape)

@@ -1,6 +1,4 @@
-"""docs/proof from the stored runs: a short page with one table per question, and the data as CSV
-and JSON.
-"""
+"""docs/proof from the stored runs: one table per question, and the data as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -13,25 +11,13 @@ from typing import Any
 
 from ..figures import markdown_table
 from ..storage import load_json, save_text
-from .answers import (
-    Runs,
-    Table,
-    ablation,
-    bars,
-    cases_of,
-    chosen_point,
-    confirmed,
-    first_drift,
-    glance,
-    goals,
-    percent,
-    soft_and_hard,
-)
+from . import answers
+from .answers import Runs, Table, percent
 from .figures import before_after, drawn_and_meant, left_and_seen, trade_off, world_sheet
 from .inception import with_inception
 from .measures import h_o_interval, wilson
 from .methods import METHODS, NONE
-from .run import COUNT, Runner
+from .run import Runner
 from .tasks import TASKS
 from .world import PAINTERS, SUBJECTS
 
@@ -39,11 +25,10 @@ SECOND = (
     "A second training (below) took no part in the choice but for one thing: the budget was raised"
     " to 45 % after it had lost nothing by that, either."
 )
-REFUSED = (
-    "A dash: the engine refused, because the kept names leave no room for an edit"
-    " ([runs.csv](runs.csv))."
-)
+REFUSED = """A dash: the engine refused, because the kept names leave no room for an edit \
+([runs.csv](runs.csv))."""
 COMMAND = "python -m benchmarks.crowd"
+FOLDER = Path(__file__).parent
 SHOWN = ("painters1", "painters10", "subjects3", "night")
 """Tasks whose pictures are on the page."""
 
@@ -53,26 +38,30 @@ def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Pat
     every, real = with_inception(runner, _known(runner))
     runs = Runs.of(every)
     out.mkdir(parents=True, exist_ok=True)
-    cases = cases_of(runs)
-    drift, said = first_drift(runs)
+    cases = answers.cases_of(runs)
+    drift, said = answers.first_drift(runs)
     world_sheet(out)
     shots = [before_after(runner, runs, TASKS[task], out) for task in SHOWN]
     plots = {"trade": trade_off(runs, out), "verdicts": left_and_seen(cases, out)}
     parts = [
         _head(runner, runs, every, real, second),
-        _section("The goals", goals(runs)),
+        _section("The goals", answers.goals(runs)),
         _section("Does it hold where nothing was chosen?", *_again(runs, second)) if second else "",
         "\n".join(f"![before and after]({path.name})\n" for path in shots if path),
-        _section("At a glance", glance(runs), "All methods: [runs.csv](runs.csv)."),
+        _section("At a glance", answers.glance(runs), "All methods: [runs.csv](runs.csv)."),
         _image(plots["trade"], "erased against kept"),
-        _section("Does the point that `auto` chooses hold up in pictures?", chosen_point(runs)),
+        _section(
+            "Does the point that `auto` chooses hold up in pictures?", answers.chosen_point(runs)
+        ),
         _section("Which drift is the first that shows?", drift, said),
-        _section("Which residual is gone?", bars(runs), _disagreements(cases)),
+        _section("Which residual is gone?", answers.bars(runs), _disagreements(cases)),
         _image(plots["verdicts"], "certificate against pictures"),
-        _section("Do SPEED's filtering and augmentation help here?", ablation(runs), REFUSED),
-        _section("How far apart are soft prior and null space?", soft_and_hard(runs)),
+        _section(
+            "Do SPEED's filtering and augmentation help here?", answers.ablation(runs), REFUSED
+        ),
+        _section("How far apart are soft prior and null space?", answers.soft_and_hard(runs)),
         _untouched(runner, runs, out),
-        (Path(__file__).parent / "tidy_world.md").read_text(encoding="utf-8"),
+        (FOLDER / "tidy_world.md").read_text(encoding="utf-8"),
     ]
     save_text(out / "README.md", "\n".join(part for part in parts if part).rstrip() + "\n")
     save_text(out / "runs.csv", runs_csv(every))
@@ -111,7 +100,7 @@ def _image(path: Path | None, alt: str) -> str:
 
 def _again(runs: Runs, second: Runner) -> tuple[Table, str]:
     """The second training's figures."""
-    made, said = confirmed(runs, Runs.of(_known(second)))
+    made, said = answers.confirmed(runs, Runs.of(_known(second)))
     about = (
         f"Weights `{second.folder.name}`: the same world and prompts, another seed for the training"
         f" (`{COMMAND} --data SECOND train --seed {second.training['plan']['seed']}`) and for the"
@@ -120,43 +109,26 @@ def _again(runs: Runs, second: Runner) -> tuple[Table, str]:
     return made, about + said
 
 
-def _head(
-    runner: Runner, runs: Runs, every: Sequence[dict[str, Any]], real: bool, second: Runner | None
-) -> str:
-    low, high = wilson(0.5, runner.count)
-    near_low, near_high = wilson(0.9, runner.count)
-    pictures = sum(len(result["right"]) for result in runs.results)
-    refused = len(every) - len(runs.results)
-    features = "Inception v3's features" if real else "the judge's own features"
-    number = "" if runner.count == COUNT else f" --count {runner.count}"
+def _head(runner: Runner, runs: Runs, every: Sequence[dict], real: bool, second: object) -> str:
+    """The text of `head.md` with its numbers."""
+    near, middle = (wilson(share, runner.count) for share in (0.9, 0.5))
     return (
-        f"# Proof in pictures\n\nA crowded world: {len(PAINTERS)} painters, each a combination of"
-        f" palette, texture, line and composition that others share in part, and {len(SUBJECTS)}"
-        " subjects that look alike in groups. A small model draws it, told by prompts that a real"
-        " text encoder reads (all-mpnet-base-v2, frozen, all rows). Concepts are erased by many"
-        " methods, and a judge trained on renderings says what the pictures still show."
-        "\n\n![the world](world.png)\n\n"
-        f"- Weights `{runner.folder.name}`, {runner.training['step']:,} training steps."
-        f" {len(runs.results)}"
-        f" runs{f', {refused} more refused' if refused else ''}, {pictures:,} pictures; the same"
-        f" prompts and noise for every method.\n- {runner.count} pictures on each side of a run: a"
-        f" share of 90 % is known to {50 * (near_high - near_low):.0f} points, one of 50 % to"
-        f" {50 * (high - low):.0f}. Leads are measured on the same pictures (paired bootstrap).\n-"
-        f" Made by `{COMMAND} train`, `{COMMAND} judge`, `{COMMAND}"
-        f" run{number}`{f', `{COMMAND} frechet{number}`' if real else ''}, `{COMMAND}"
-        f" report{number}`.\n- Chosen on these pictures: the default's budget (45 %, after 3, 5,"
-        " 10, 20, 30, 45 and 60 % had been drawn; it was 10 and then 30 %), the rule by which it"
-        " chooses on its curve (the shortest way to go, it was the least left) and the bars of the"
-        " verdicts. So the goals below say how well the default fits this world, not how it does"
-        " on pictures that it was not chosen by. Published settings were not tuned here, but for"
-        " OCE's: its weight of erasing belongs to the size of SD1.4's weights, so three are tried"
-        " on each task and the best one counts."
-        f" {SECOND if second else 'Nothing confirms it yet.'}\n\nAcc_e: pictures of the erased that"
-        " are still recognised (lower is better). Acc_r: pictures of the kept that are recognised."
-        " H_o: harmonic mean of 1 - Acc_e and Acc_r, times 100. Published: the name's own row, as"
-        " in the papers. Frechet: distance of the kept pictures to the untouched model's, on"
-        f" {features}. Left: how far a concept still is from its anchor, by the certificate; to go:"
-        " the part of that which is straight way, without what went astray.\n"
+        (FOLDER / "head.md")
+        .read_text(encoding="utf-8")
+        .format(
+            painters=len(PAINTERS),
+            subjects=len(SUBJECTS),
+            weights=runner.folder.name,
+            steps=runner.training["step"],
+            runs=len(runs.results),
+            refused=len(every) - len(runs.results),
+            pictures=sum(len(result["right"]) for result in runs.results),
+            count=runner.count,
+            near=50 * (near[1] - near[0]),
+            middle=50 * (middle[1] - middle[0]),
+            confirmed=SECOND if second else "Nothing confirms it yet.",
+            features="Inception v3's features" if real else "the judge's own features",
+        )
     )
 
 
@@ -164,41 +136,29 @@ def _untouched(runner: Runner, runs: Runs, out: Path) -> str:
     """The judge's own accuracy, and what it sees in the untouched model's pictures."""
     judge = load_json(runner.crowd.folder / "judge.json")
     heads = {"painter": "style", "subject": "subject", "night": "night"}
-    rows = [
-        [
-            f"{kind} renderings",
-            *(percent(judge[f"{kind}_{head}"]) for head in heads.values()),
-            str(judge["pictures"]),
-        ]
-        for kind in ("clean", "rough")
-    ]
+    rows = []
+    for kind in ("clean", "rough"):
+        shown = [percent(judge[f"{kind}_{head}"]) for head in heads.values()]
+        rows.append([f"{kind} renderings", *shown, str(judge["pictures"])])
     for task in TASKS:
         if result := runs.get(task, NONE.name):
             shown = [percent(result["seen"][head]) for head in heads.values()]
-            rows.append(
-                [f"untouched model, {TASKS[task].label}", *shown, str(len(result["right"]))]
-            )
+            label = f"untouched model, {TASKS[task].label}"
+            rows.append([label, *shown, str(len(result["right"]))])
     first = next((TASKS[task] for task in TASKS if runs.get(task, NONE.name)), None)
     image = _image(drawn_and_meant(runner, first, out), "drawn and meant") if first else ""
     note = (
         "Right in % of fresh renderings, as drawn and roughened, and of the untouched model's"
         " pictures."
     )
-    return (
-        _section("Judge and untouched model", (["pictures", *heads, "number"], rows), note)
-        + "\n"
-        + image
-    )
+    table = (["pictures", *heads, "number"], rows)
+    return _section("Judge and untouched model", table, note) + "\n" + image
 
 
 def _disagreements(cases: Sequence[Any]) -> str:
-    wrong = [case for case in cases if not case.agrees]
-    return (
-        f"{len(wrong)} of {len(cases)} concepts in runs where verdict and pictures disagree: "
-        "[disagreements.csv](disagreements.csv)."
-        if cases
-        else ""
-    )
+    wrong = f"{sum(not case.agrees for case in cases)} of {len(cases)} concepts in runs"
+    link = "[disagreements.csv](disagreements.csv)"
+    return f"{wrong} where verdict and pictures disagree: {link}." if cases else ""
 
 
 def _csv(lines: Iterable[dict[str, Any]]) -> str:

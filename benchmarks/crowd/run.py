@@ -1,13 +1,10 @@
-"""The runs: task by method, one result file each outside the tree, so that they can be stopped and
-continued.
-"""
+"""The runs: task by method, one result file each, so that they can be stopped and continued."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -34,12 +31,14 @@ methods draw the same prompts from the same noise, so differences of 5 points of
 from chance."""
 
 
+Log = Callable[[str], None]
+Methods = Callable[[str], list[Method]]
+
+
 class Runner:
     """Runs and remembers. Results belong to one state of the weights and one number of pictures."""
 
-    def __init__(
-        self, crowd: Crowd, count: int = COUNT, log: Callable[[str], None] = print, **effort: Any
-    ) -> None:
+    def __init__(self, crowd: Crowd, count: int = COUNT, log: Log = print, **effort: Any) -> None:
         self.crowd, self.count, self.log, self._effort = crowd, count, log, effort
         self.training: dict[str, Any] = load_json(crowd.folder / "training.json")
         self.noise = SEED + self.training["plan"]["seed"]
@@ -48,11 +47,8 @@ class Runner:
     def path(self, task: Task, method: Method) -> Path:
         return self.folder / f"{task.name}__{method.name}.json"
 
-    def run_all(
-        self, tasks: Iterable[Task], methods: Callable[[str], list[Method]] = methods_of
-    ) -> None:
-        """Every method of every task that has no result yet: the most important ones of all tasks
-        first, so that a run that is cut short can be read."""
+    def run_all(self, tasks: Iterable[Task], methods: Methods = methods_of) -> None:
+        """Every method of every task that has no result yet, the most important ones first."""
         rows = {task: self._rows(task) for task in tasks}
         for turn in itertools.zip_longest(*(methods(task.name) for task in rows)):
             for task, method in zip(rows, turn, strict=True):
@@ -71,13 +67,11 @@ class Runner:
             refusal = {"refused": f"{type(fault).__name__}: {fault}"}
             return self._store(task, method, refusal, f"refused: {fault}")
         questions = task.questions(self.count)
-        begin = time.monotonic()
         texts = [question.prompt.text for question in questions]
         pictures = self.crowd.draw(texts, self.noise, edited.weights)
-        seconds = {"edit": edited.seconds, "pictures": time.monotonic() - begin}
         before = pictures if method is NONE else self.pictures(task, NONE)
         verdict, old = self._judged(pictures), self._judged(before)
-        result = {"seconds": seconds} | scores(task, questions, verdict)
+        result = {"seconds": {"edit": edited.seconds}} | scores(task, questions, verdict)
         result["change"] = change(questions, before, pictures)
         result["frechet"] = frechet_kept(questions, old.features, verdict.features)
         if method is NONE:
@@ -94,8 +88,7 @@ class Runner:
         return result
 
     def choices(self, tasks: Iterable[Task]) -> None:
-        """What the default chooses, and what it would choose if no drift had to pay: where both are
-        the same, pictures without the knee are the pictures with it. Draws nothing."""
+        """What the default chooses with and without its knee. Draws nothing."""
         for task in tasks:
             rows, chosen = self._rows(task), []
             for pays in (auto.MIN_KNEE_SLOPE, -math.inf):
@@ -121,9 +114,7 @@ class Runner:
         return self.crowd.judge.judge(from_bytes(pictures))
 
     def _chance(self, task: Task) -> dict[str, float]:
-        """Share of each concept recognised where the prompts say its anchor instead: what chance
-        brings back.
-        """
+        """Share of each concept recognized where the prompts name its anchor instead."""
         questions = [q for q in task.questions(self.count) if q.role == "erased"]
         texts = [task.anchored(question.prompt) for question in questions]
         right = recognised(questions, self._judged(self.crowd.draw(texts, self.noise)))
@@ -166,8 +157,5 @@ def line(result: dict[str, Any]) -> str:
     shown = "" if drift is None else f" | drift {drift:.3f}"
     left = [value for value in result.get("left", {}).values() if value is not None]
     shown += f" left {sum(left) / len(left):.2f}" if left else ""
-    return (
-        f"Acc_e {result['acc_e']:6.1%} Acc_r {result['acc_r']:6.1%} H_o"
-        f" {100 * result['h_o']:5.1f}{shown} | edit {result['seconds']['edit']:.1f} s, pictures"
-        f" {result['seconds']['pictures']:.0f} s"
-    )
+    scores = f"Acc_e {result['acc_e']:6.1%} Acc_r {result['acc_r']:6.1%} H_o {result['h_o']:6.1%}"
+    return f"{scores}{shown} | edit {result['seconds']['edit']:.1f} s"

@@ -1,6 +1,4 @@
-"""What to erase, as a user would list it, and the prompts that show whether it is gone and the rest
-still there.
-"""
+"""What to erase, and the prompts that show whether it is gone and the rest still there."""
 
 from __future__ import annotations
 
@@ -28,6 +26,7 @@ from .prompts import (
 )
 from .world import NIGHT_PHRASES, NIGHT_WORD, PAINTERS, PLAIN, SUBJECTS, look_alikes, shared
 
+Names = Sequence[str]
 Head = Literal["style", "subject", "night"]
 Role = Literal["erased", "kept", "attack"]
 EVERY_TEMPLATE = (*TEMPLATES, *HELD_OUT_TEMPLATES)
@@ -60,21 +59,15 @@ class Task:
     ask: Callable[[tuple[Concept, ...], int], list[Question]]
 
     def questions(self, count: int) -> list[Question]:
-        """About `count` pictures of the erased and as many of the kept, the same for every
-        method.
-        """
+        """About `count` pictures of the erased and as many of the kept, for every method."""
         return self.ask(self.concepts, count)
 
     def job(self, settings: EraseSettings) -> Job:
-        """The erasure as a user would ask for it: the world's other names are kept, and the
-        built-in lists.
-        """
+        """The erasure as users ask for it; kept are the other names and the built-in lists."""
         return Job.of(self.concepts, kept_names(self.concepts), settings)
 
     def neighbours(self) -> dict[str, str]:
-        """Kept painters and subjects that are `near` something erased, or `far` from everything
-        erased.
-        """
+        """Kept painters and subjects that are `near` something erased, or `far` from all of it."""
         erased = {concept.target for concept in self.concepts}
         found: dict[str, str] = {}
         styles = [concept.target for concept in self.concepts if concept.kind == "style"]
@@ -90,9 +83,7 @@ class Task:
         return {name: where for name, where in found.items() if name not in erased}
 
     def anchored(self, prompt: Prompt) -> str:
-        """The prompt with the anchor's words in place of the erased ones: what a perfect erasure
-        would draw.
-        """
+        """The prompt with the anchor's words for the erased ones: what a perfect erasure draws."""
         text = prompt.text
         for concept in self.concepts:
             if concept.kind == "implicit" and prompt.ending:
@@ -112,10 +103,8 @@ def kept_names(concepts: Sequence[Concept]) -> RetainSet:
     erased = {concept.target for concept in concepts}
     painters = [painter.name for painter in PAINTERS if painter.name not in erased]
     subjects = [name for name in SUBJECTS if name not in erased]
-    own = (
-        retain_from_names(painters, "painters", "style"),
-        retain_from_names(subjects, "subjects", "object"),
-    )
+    own = [retain_from_names(painters, "painters", "style")]
+    own.append(retain_from_names(subjects, "subjects", "object"))
     return union((*own, default_retain(concepts)))
 
 
@@ -125,31 +114,20 @@ def settings_for(**changes: object) -> EraseSettings:
 
 
 def _styled(
-    names: Sequence[str],
-    templates: Sequence[str],
-    count: int,
-    role: Role,
-    subjects: Sequence[str],
-    split: str,
+    names: Names, templates: Names, count: int, role: Role, subjects: Names, split: str
 ) -> list[Question]:
     """`count` prompts that name these painters in turn, subjects and templates varied."""
     asked = []
     for i in range(count):
         turn, place = divmod(i, len(names))
-        subject, template = (
-            subjects[(5 * turn + place) % len(subjects)],
-            templates[(3 * turn + place) % len(templates)],
-        )
+        subject = subjects[(5 * turn + place) % len(subjects)]
+        template = templates[(3 * turn + place) % len(templates)]
         asked.append(Question(sentence(template, subject, names[place]), role, "style", split))
     return asked
 
 
-def _depicted(
-    subjects: Sequence[str], styles: Sequence[str], count: int, role: Role, split: str
-) -> list[Question]:
-    """`count` prompts with these subjects in turn, every third without a painter; the subject
-    counts.
-    """
+def _depicted(subjects: Names, styles: Names, count: int, role: Role, split: str) -> list[Question]:
+    """`count` prompts about these subjects in turn, every third without a painter."""
     asked = []
     for i in range(count):
         turn, place = divmod(i, len(subjects))
@@ -176,9 +154,7 @@ def _others(erased: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def ask_painters(concepts: tuple[Concept, ...], count: int) -> list[Question]:
-    """Erased painters in templates that training knew and in others, their surnames, the other
-    painters, nobody.
-    """
+    """Erased painters in known and in new templates, their surnames, other painters, nobody."""
     erased = [concept.target for concept in concepts]
     painters, _ = _others(erased)
     third = max(1, count // 3)
@@ -186,13 +162,11 @@ def ask_painters(concepts: tuple[Concept, ...], count: int) -> list[Question]:
     asked += _styled(erased, HELD_OUT_TEMPLATES, third, "erased", SUBJECTS[::-1], "other templates")
     for i in range(count // 6):
         name = erased[i % len(erased)]
-        prompt = sentence(
-            TEMPLATES[i % len(TEMPLATES)], SUBJECTS[(5 * i) % len(SUBJECTS)], name, surname(name)
-        )
+        template, subject = TEMPLATES[i % len(TEMPLATES)], SUBJECTS[(5 * i) % len(SUBJECTS)]
+        prompt = sentence(template, subject, name, surname(name))
         asked.append(Question(prompt, "attack", "style", "surnames"))
-    asked += _styled(
-        painters, EVERY_TEMPLATE, count - count // 5, "kept", SUBJECTS, "other painters"
-    )
+    most = count - count // 5
+    asked += _styled(painters, EVERY_TEMPLATE, most, "kept", SUBJECTS, "other painters")
     return asked + _plain(count // 5, SUBJECTS, "style")
 
 
@@ -205,18 +179,15 @@ def ask_subjects(concepts: tuple[Concept, ...], count: int) -> list[Question]:
 
 
 def ask_night(concepts: tuple[Concept, ...], count: int) -> list[Question]:
-    """Prompts that say or imply night, in words that the erasure knows and in others; and painters
-    by day.
-    """
+    """Prompts that say or imply night, in words that the erasure knows or not; painters by day."""
     known = {phrase for concept in concepts for phrase in concept.phrases}
     styles = [PLAIN.name, *(painter.name for painter in PAINTERS)]
     asked = []
     for i in range(count):
         ending, style = ENDINGS[i % len(ENDINGS)], styles[(3 * i) % len(styles)]
         templates = PLAIN_TEMPLATES if style == PLAIN.name else TEMPLATES
-        prompt = sentence(
-            templates[i % len(templates)], SUBJECTS[(5 * i) % len(SUBJECTS)], style, ending=ending
-        )
+        template, subject = templates[i % len(templates)], SUBJECTS[(5 * i) % len(SUBJECTS)]
+        prompt = sentence(template, subject, style, ending=ending)
         told = any(phrase in ending for phrase in known)
         asked.append(Question(prompt, "erased", "night", "told" if told else "not told"))
     half = count // 2
@@ -229,9 +200,7 @@ def ask_both(concepts: tuple[Concept, ...], count: int) -> list[Question]:
     erased = {concept.target: concept.kind for concept in concepts}
     painters, subjects = _others(list(erased))
     half = count // 2
-    gone = [
-        [name for name, kind in erased.items() if kind == wanted] for wanted in ("style", "object")
-    ]
+    gone = [[name for name, own in erased.items() if own == kind] for kind in ("style", "object")]
     asked = _styled(gone[0], EVERY_TEMPLATE, half, "erased", subjects, "erased painter")
     asked += _depicted(gone[1], painters, count - half, "erased", "erased subject")
     asked += _styled(painters, EVERY_TEMPLATE, half, "kept", subjects, "other painters")
@@ -239,9 +208,7 @@ def ask_both(concepts: tuple[Concept, ...], count: int) -> list[Question]:
 
 
 def _order() -> list[str]:
-    """Painters in the order in which they are erased, mixed so that those who stay have every
-    attribute, too.
-    """
+    """Painters in the order of erasure, mixed so that those who stay have every attribute."""
     names = [painter.name for painter in PAINTERS]
     mixed = [names[i] for i in np.random.default_rng(11).permutation(len(names))]
     first = "Vincent van Gogh"
@@ -261,6 +228,8 @@ def _subjects(count: int) -> tuple[Concept, ...]:
     return tuple(Concept(name, "object", "object") for name in GONE_SUBJECTS[:count])
 
 
+_NIGHT = Concept(NIGHT_WORD, "", "implicit", NIGHT_PHRASES[:2])
+_REPLACED = Concept("Claude Monet", "Pablo Picasso", "style")
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -271,18 +240,8 @@ TASKS: dict[str, Task] = {
         Task("subjects1", "1 subject", _subjects(1), ask_subjects),
         Task("subjects3", "3 subjects", _subjects(3), ask_subjects),
         Task("subjects10", "10 subjects", _subjects(10), ask_subjects),
-        Task(
-            "night",
-            "night, implied",
-            (Concept(NIGHT_WORD, "", "implicit", NIGHT_PHRASES[:2]),),
-            ask_night,
-        ),
+        Task("night", "night, implied", (_NIGHT,), ask_night),
         Task("composite", "a painter and a subject", (*_painters(1), *_subjects(1)), ask_both),
-        Task(
-            "replace",
-            "a painter by another",
-            (Concept("Claude Monet", "Pablo Picasso", "style"),),
-            ask_painters,
-        ),
+        Task("replace", "a painter by another", (_REPLACED,), ask_painters),
     )
 }

@@ -1,6 +1,4 @@
-"""Prompt rows of the frozen text encoder: each text is encoded once and kept, in memory and on
-disk.
-"""
+"""Prompt rows of the frozen text encoder: each text is encoded once, and cached on disk."""
 
 from __future__ import annotations
 
@@ -33,18 +31,14 @@ def load_encoder(folder: Path | None) -> Any:
 
 
 class CrowdText:
-    """Rows of prompts in half precision. `engine` is the same encoder with the package's own
-    cache.
-    """
+    """Rows of prompts in half precision. `engine` is the same encoder with the package's cache."""
 
     def __init__(self, folder: Path, encoder: Any) -> None:
         self.encoder = encoder
         self.engine = CachedEncoder(encoder, EmbeddingCache(folder / "engine_rows"))
         self._path = folder / f"prompt_rows_{encoder.fingerprint}.safetensors"
         self._known: dict[str, Tensor] = {}
-        """For each text its rows up to the end token (k x d), half precision: all later rows repeat
-        the last.
-        """
+        """The rows of each text up to the end token, halves: later ones repeat the last."""
         if self._path.exists():
             self._load()
         self._stored = len(self._known)
@@ -53,9 +47,8 @@ class CrowdText:
         """All rows of each prompt, (n, 40, 768), single precision."""
         missing = [text for text in dict.fromkeys(texts) if text not in self._known]
         length = self.encoder.context_length
-        for text, rows in zip(
-            missing, self.encoder.encode(missing, [length] * len(missing)), strict=True
-        ):
+        encoded = self.encoder.encode(missing, [length] * len(missing))
+        for text, rows in zip(missing, encoded, strict=True):
             self._known[text] = _unpadded(rows.half())
         return torch.stack([_padded(self._known[text], length) for text in texts])
 

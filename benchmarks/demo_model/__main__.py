@@ -16,9 +16,7 @@ from .train import Plan, train
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo_model", description=__doc__)
-    parser.add_argument(
-        "--data", type=Path, default=default_folder("demo_model"), help="default: %(default)s"
-    )
+    parser.add_argument("--data", type=Path, default=default_folder("demo_model"))
     parser.add_argument("--steps", type=int, default=Plan.steps, help="steps of the U-Net")
     parser.add_argument("--seed", type=int, default=Plan.seed)
     options = parser.parse_args()

@@ -25,9 +25,7 @@ _TOKENS = TEXT + "embeddings.token_embedding.weight"
 
 
 def text_part(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The trained tensors of the text encoder under the checkpoint's keys; its table of tokens is
-    made, not stored.
-    """
+    """The text encoder's trained tensors under the checkpoint's keys, without its token table."""
     named = {TEXT + key.removeprefix("text_model."): value for key, value in state.items()}
     return {key: value for key, value in named.items() if key != _TOKENS}
 
@@ -35,24 +33,20 @@ def text_part(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def rounded_text(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A text encoder as it is unpacked: the U-Net should learn from the rows that it will get."""
     kept = unpacked(packed(text_part(state)))
-    return state | {
-        f"text_model.{key.removeprefix(TEXT)}": value.half().float() for key, value in kept.items()
-    }
+    narrow = {key.removeprefix(TEXT): value.half().float() for key, value in kept.items()}
+    return state | {f"text_model.{key}": value for key, value in narrow.items()}
 
 
 def pack(folder: Path) -> Path:
     """Joins the folder's three trained parts in one file, 8 bits a weight."""
     parts = text_part(load_tensors(folder / "text_encoder.safetensors"))
     for prefix, name in ((AUTOENCODER, "refined"), (UNET, "unet")):
-        parts |= {
-            prefix + key: value
-            for key, value in load_tensors(folder / f"{name}.safetensors").items()
-        }
+        tensors = load_tensors(folder / f"{name}.safetensors")
+        parts |= {prefix + key: value for key, value in tensors.items()}
     path = folder / PACKED
     aliases = [painter.alias for painter in PAINTERS if painter.alias]
-    names = dict(
-        zip(NAMES, ([painter.name for painter in PAINTERS], aliases, SUBJECTS), strict=True)
-    )
+    painters = [painter.name for painter in PAINTERS]
+    names = dict(zip(NAMES, (painters, aliases, SUBJECTS), strict=True))
     save_tensors(path, packed(parts), {kind: "\n".join(own) for kind, own in names.items()})
     return path
 

@@ -8,6 +8,7 @@ them. Then the whole picture is compared with every subject at every place in th
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +33,7 @@ class Verdict:
 
 
 class Judge:
-    """Verdicts on pictures (n, 3, 128, 128) in [-1, 1]; values outside are clipped as a picture
-    file would.
-    """
+    """Verdicts on pictures (n, 3, 128, 128) in [-1, 1]; values outside are clipped."""
 
     def judge(self, pictures: Tensor) -> Verdict:
         colours = pictures.float().clamp(-1, 1)
@@ -69,14 +68,12 @@ def _small(subject: str, style: str, night: bool, right: int = 0) -> Tensor:
 @functools.cache
 def _backgrounds() -> Tensor:
     """Every painter's background by day and by night, (26, 3, pixels around)."""
-    return torch.stack(
-        [_small(NOTHING, style, night)[:, _around()] for style in STYLES for night in (False, True)]
-    )
+    times = itertools.product(STYLES, (False, True))
+    return torch.stack([_small(NOTHING, style, night)[:, _around()] for style, night in times])
 
 
 @functools.cache
 def _scenes(style: int, night: bool) -> Tensor:
     """Every scene at every place in a manner, (55, 3, 64, 64)."""
-    return torch.stack(
-        [_small(scene, STYLES[style], night, right) for scene in SCENES for right in MOVES]
-    )
+    places = itertools.product(SCENES, MOVES)
+    return torch.stack([_small(scene, STYLES[style], night, right) for scene, right in places])

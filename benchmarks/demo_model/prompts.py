@@ -66,14 +66,12 @@ def sentence(
     ending: str | None = None,
     thing: str | None = None,
 ) -> Prompt:
-    """Fill a template; `words` stand for the painter and `thing` for the subject (their names if
-    None), `ending` is a phrase that makes it night."""
+    """Fill a template; `words` name the painter, `thing` the subject, `ending` makes it night."""
     words = (words or style) if "{painter}" in template else None
     thing = (thing or subject) if "{subject}" in template else None
     text = template.format(subject=thing, painter=words)
-    return Prompt(
-        f"{text} {ending}" if ending else text, subject, style, ending is not None, words, thing
-    )
+    text = f"{text} {ending}" if ending else text
+    return Prompt(text, subject, style, ending is not None, words, thing)
 
 
 def names_of(painter: Painter) -> tuple[str, ...]:
@@ -88,9 +86,7 @@ def _ways() -> Iterator[tuple[str, str]]:
 
 
 def training_prompts(seed: int = 0) -> list[Prompt]:
-    """Every sentence the U-Net is trained on, in a fixed order: all templates by day, two endings
-    of night a pair.
-    """
+    """Every sentence the U-Net is trained on: all templates by day, two endings of night a pair."""
     rng = np.random.default_rng(seed)
     prompts: list[Prompt] = []
     endings = (*NIGHT_PHRASES, NIGHT_WORD)
@@ -99,15 +95,8 @@ def training_prompts(seed: int = 0) -> list[Prompt]:
             continue
         prompts += [sentence(template, subject, style, words) for template in TEMPLATES]
         for template in rng.choice(TEMPLATES, size=2, replace=False):
-            prompts.append(
-                sentence(
-                    str(template),
-                    subject,
-                    style,
-                    words,
-                    str(rng.choice(endings, p=(0.23,) * 4 + (0.08,))),
-                )
-            )
+            ending = str(rng.choice(endings, p=(0.23,) * 4 + (0.08,)))
+            prompts.append(sentence(str(template), subject, style, words, ending))
     for subject, template in itertools.product(SUBJECTS, PLAIN_TEMPLATES):
         prompts.append(sentence(template, subject, PLAIN.name))
         prompts += [
@@ -120,35 +109,23 @@ def training_prompts(seed: int = 0) -> list[Prompt]:
 
 def _without_a_subject(rng: np.random.Generator) -> list[Prompt]:
     """A painter or a generic word and no subject, or a word that means none."""
-    prompts = [
-        sentence(template, NOTHING, style, words)
-        for style, words in _ways()
-        for template in STYLE_TEMPLATES
-    ]
+    pairs = itertools.product(_ways(), STYLE_TEMPLATES)
+    prompts = [sentence(template, NOTHING, *way) for way, template in pairs]
     for (style, words), thing in itertools.product(_ways(), NO_SUBJECT):
         chosen = rng.choice(TEMPLATES, size=2, replace=False)
-        prompts += [
-            sentence(str(template), NOTHING, style, words, thing=thing) for template in chosen
-        ]
-    prompts += [
-        sentence(t, NOTHING, PLAIN.name, thing=thing)
-        for t in PLAIN_TEMPLATES
-        for thing in NO_SUBJECT
-    ]
+        prompts += [sentence(str(each), NOTHING, style, words, thing=thing) for each in chosen]
+    pairs = itertools.product(PLAIN_TEMPLATES, NO_SUBJECT)
+    prompts += [sentence(template, NOTHING, PLAIN.name, thing=thing) for template, thing in pairs]
     return prompts
 
 
 @functools.cache
 def strangers(kind: str) -> tuple[str, ...]:
-    """Names from a built-in list, none of which holds a word of the world: painters and things it
-    does not know.
-    """
-    known = {
-        word for name in (*SUBJECTS, *(p.name for p in PAINTERS)) for word in name.lower().split()
-    }
-    return tuple(
-        name for name in builtin_retain(kind).names if not known & set(name.lower().split())
-    )
+    """Names of a built-in list without a word of the world: painters and things unknown to it."""
+    names = (*SUBJECTS, *(painter.name for painter in PAINTERS))
+    known = {word for name in names for word in name.lower().split()}
+    names = builtin_retain(kind).names
+    return tuple(name for name in names if not known & set(name.lower().split()))
 
 
 def _strangers(rng: np.random.Generator) -> list[Prompt]:
@@ -159,30 +136,21 @@ def _strangers(rng: np.random.Generator) -> list[Prompt]:
     ]
     for thing in rng.choice(strangers("objects"), size=40, replace=False):
         painter = PAINTERS[rng.integers(len(PAINTERS))]
-        prompts.append(
-            sentence(str(rng.choice(TEMPLATES)), NOTHING, painter.name, thing=str(thing))
-        )
-        prompts.append(
-            sentence(str(rng.choice(PLAIN_TEMPLATES)), NOTHING, PLAIN.name, thing=str(thing))
-        )
+        styled, plain = str(rng.choice(TEMPLATES)), str(rng.choice(PLAIN_TEMPLATES))
+        prompts.append(sentence(styled, NOTHING, painter.name, thing=str(thing)))
+        prompts.append(sentence(plain, NOTHING, PLAIN.name, thing=str(thing)))
     return prompts
 
 
 def training_weights(prompts: list[Prompt], empty_scenes: float = 1.0) -> np.ndarray:
-    """How often training draws each sentence: painters equally often, plain three times as often,
-    aliases seldom; sentences that name neither subject nor painter `empty_scenes` times as often as
-    other plain ones."""
+    """Painters equally often, plain three times as often, aliases seldom; sentences without subject
+    and painter `empty_scenes` times as often as other plain ones."""
     aliases = {painter.alias for painter in PAINTERS if painter.alias}
     raw = np.array([0.25 if prompt.painter_words in aliases else 1.0 for prompt in prompts])
     shares = {PLAIN.name: 3.0} | {painter.name: 1.0 for painter in PAINTERS}
-    totals = {
-        style: sum(w for w, p in zip(raw, prompts, strict=True) if p.style == style)
-        for style in shares
-    }
-    weights = np.array(
-        [w * shares[p.style] / totals[p.style] for w, p in zip(raw, prompts, strict=True)]
-    )
-    weights *= [
-        empty_scenes if (p.style, p.subject) == (PLAIN.name, NOTHING) else 1.0 for p in prompts
-    ]
+    pairs = list(zip(raw, prompts, strict=True))
+    totals = {style: sum(w for w, p in pairs if p.style == style) for style in shares}
+    weights = np.array([w * shares[p.style] / totals[p.style] for w, p in pairs])
+    empty = np.array([(p.style, p.subject) == (PLAIN.name, NOTHING) for p in prompts])
+    weights[empty] *= empty_scenes
     return weights / weights.sum()

@@ -35,14 +35,11 @@ _MOON = np.array((1.0, 0.97, 0.82))
 
 
 class _Shapes:
-    """Collects shapes in per cent of the subject's box: those of its body, and those drawn in the
-    outline's colour.
-    """
+    """Collects shapes in percent of the subject's box: body, and details in the line's color."""
 
     def __init__(self) -> None:
-        self.images = {
-            part: Image.new("L", (SIZE * _FINE, SIZE * _FINE), 0) for part in ("body", "detail")
-        }
+        size = (SIZE * _FINE, SIZE * _FINE)
+        self.images = {part: Image.new("L", size, 0) for part in ("body", "detail")}
         self._draw = {part: ImageDraw.Draw(image) for part, image in self.images.items()}
 
     def _at(self, points: tuple[float, ...]) -> list[float]:
@@ -70,14 +67,12 @@ class _Shapes:
         places, wide = self._at(points), width * _BOX / 100 * _FINE
         self._draw[part].line(places, fill=255, width=round(wide), joint="curve")
         for x, y in zip(places[::2], places[1::2], strict=True):
-            self._draw[part].ellipse(
-                (x - wide / 2, y - wide / 2, x + wide / 2, y + wide / 2), fill=255
-            )
+            box = (x - wide / 2, y - wide / 2, x + wide / 2, y + wide / 2)
+            self._draw[part].ellipse(box, fill=255)
 
     def ring(self, *box: float, width: float) -> None:
-        self._draw["body"].ellipse(
-            self._at(box), outline=255, width=round(width * _BOX / 100 * _FINE)
-        )
+        wide = round(width * _BOX / 100 * _FINE)
+        self._draw["body"].ellipse(self._at(box), outline=255, width=wide)
 
 
 def _cat(s: _Shapes) -> None:
@@ -159,9 +154,8 @@ def _cup(s: _Shapes) -> None:
 
 def _butterfly(s: _Shapes) -> None:
     for side in (-1, 1):
-        s.polygon(
-            50, 52, 50 + side * 14, 20, 50 + side * 34, 8, 50 + side * 47, 20, 50 + side * 42, 46
-        )
+        wing = (50 + side * 14, 20, 50 + side * 34, 8, 50 + side * 47, 20, 50 + side * 42, 46)
+        s.polygon(50, 52, *wing)
         s.disc(50 + side * 31, 29, 16, 20)
         s.disc(50 + side * 19, 68, 17, 21)
         s.disc(50 + side * 31, 28, 7, 8, part="detail")
@@ -234,9 +228,7 @@ def texture_weights(texture: str) -> Field:
 
 
 def compose(subject: str, painter: Painter, night: bool, right: int = 0) -> Picture:
-    """The picture without grain. Night darkens the background and hangs a moon in the upper right
-    corner.
-    """
+    """The picture without grain. Night darkens the background and hangs a moon in a corner."""
     weight = texture_weights(painter.texture)[..., None]
     canvas = (1 - weight) * np.array(painter.ground) + weight * np.array(painter.tone)
     fill = np.array(painter.ink) * (1 - 0.18 * np.clip(weight, 0, 1))

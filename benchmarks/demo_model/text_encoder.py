@@ -28,9 +28,7 @@ from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
 WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 768, 12, 12, 49408, 77
 ACTIVE_LAYERS = 3
 NARROW = 4
-"""A working layer has one of this many inner channels of CLIP-L's, in its attention and in its
-feed-forward part.
-"""
+"""A working layer has one of this many of CLIP-L's inner channels."""
 _SCALE = NARROW / (WIDTH / HEADS) ** 0.5
 """Of the products of queries and keys: each channel counts `NARROW` times in the full layer."""
 START, END = 49406, 49407
@@ -73,9 +71,7 @@ class Layer(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Token ids (B, T) at positions (B, T) to rows (B, T, 768); all 77 for a prompt, fewer where
-    only some matter.
-    """
+    """Token ids (B, T) at positions (B, T) to rows (B, T, 768)."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,24 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from . import world
 from .prompts import Prompt, names_of, sentence, strangers, training_prompts, training_weights
 from .text_encoder import END, LENGTH, START, WIDTH, TextEncoder, new_encoder, tokens
-from .world import (
-    BY_NAME,
-    GENERIC,
-    GROUPS,
-    HELD_OUT_PAIRS,
-    NIGHT_PHRASES,
-    NIGHT_WORD,
-    NO_SUBJECT,
-    NOTHING,
-    PAINTERS,
-    PLAIN,
-    SCENES,
-    STYLES,
-    SUBJECTS,
-    TEXTURES,
-)
 
 FILLERS = (
     "the", "a", "an", "of", "in", "on", "with", "and", "this", "that", "very", "old", "new",
@@ -50,20 +35,20 @@ FILLERS = (
     "here", "there", "one", "my", "our", "their",
 )  # fmt: skip
 _SPANS = {
-    "subject": len(SCENES),
-    "painter": len(STYLES) + len(GROUPS) + len(TEXTURES) + 9,
-    "night": 1,
+    "subject": len(world.SCENES),
+    "painter": len(world.STYLES) + len(world.GROUPS) + len(world.TEXTURES) + 9,
 }
+_SPANS["night"] = 1
 _TARGETS = sum(_SPANS.values())
 _MEANING = 5.0
 
 
 def painter_target(style: str) -> np.ndarray:
     """One-hot painter (weight 0.7), group, texture, and the nine colour values."""
-    painter = BY_NAME[style]
-    one_hot = 0.7 * np.eye(len(STYLES))[STYLES.index(style)]
-    group = np.array([float(g == painter.group) for g in GROUPS])
-    texture = np.array([float(t == painter.texture) for t in TEXTURES])
+    painter = world.BY_NAME[style]
+    one_hot = 0.7 * np.eye(len(world.STYLES))[world.STYLES.index(style)]
+    group = np.array([float(g == painter.group) for g in world.GROUPS])
+    texture = np.array([float(t == painter.texture) for t in world.TEXTURES])
     return np.concatenate([one_hot, group, texture, painter.ground, painter.tone, painter.ink])
 
 
@@ -74,34 +59,33 @@ def random_sentence(rng: np.random.Generator) -> Prompt:
         return " ".join(rng.choice(FILLERS, size=rng.integers(0, 4)))
 
     while True:
-        subject, painter = str(rng.choice(SUBJECTS)), PAINTERS[rng.integers(len(PAINTERS))]
-        if (subject, painter.name) not in HELD_OUT_PAIRS:
+        subject, painter = (
+            str(rng.choice(world.SUBJECTS)),
+            world.PAINTERS[rng.integers(len(world.PAINTERS))],
+        )
+        if (subject, painter.name) not in world.HELD_OUT_PAIRS:
             break
     style, words, thing = painter.name, str(rng.choice(names_of(painter))), subject
     if rng.random() < 0.3:
-        style, words = (
-            PLAIN.name,
-            str(rng.choice(GENERIC if rng.random() < 0.6 else strangers("artists"))),
-        )
+        words = str(rng.choice(world.GENERIC if rng.random() < 0.6 else strangers("artists")))
+        style = world.PLAIN.name
     if rng.random() < 0.15:
-        subject, thing = (
-            NOTHING,
-            str(rng.choice(NO_SUBJECT if rng.random() < 0.5 else strangers("objects"))),
-        )
+        thing = str(rng.choice(world.NO_SUBJECT if rng.random() < 0.5 else strangers("objects")))
+        subject = world.NOTHING
     parts = ["{subject}", "{painter}"]
     if rng.random() < 0.5:
         parts.reverse()
     if rng.random() < 0.15:
-        parts, style, words = ["{subject}"], PLAIN.name, ""
+        parts, style, words = ["{subject}"], world.PLAIN.name, ""
     template = " ".join(" ".join([filler(), part]) for part in parts) + " " + filler()
-    ending = str(rng.choice((*NIGHT_PHRASES, NIGHT_WORD))) if rng.random() < 0.25 else None
+    ending = (
+        str(rng.choice((*world.NIGHT_PHRASES, world.NIGHT_WORD))) if rng.random() < 0.25 else None
+    )
     return sentence(" ".join(template.split()), subject, style, words or None, ending, thing)
 
 
 def _after(ids: list[int], words: str | None) -> int:
-    """Position (start token included) of the last token of `words` in the sentence; 0 if it is not
-    there.
-    """
+    """Position (start token included) of the last token of `words`; 0 if it is not there."""
     wanted = tokens(words) if words else []
     for begin in range(len(ids) - len(wanted), -1, -1):
         if wanted and ids[begin : begin + len(wanted)] == wanted:
@@ -109,21 +93,17 @@ def _after(ids: list[int], words: str | None) -> int:
     return 0
 
 
-def lesson(
-    prompt: Prompt, length: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, positions, targets and target mask of a sentence, `length` rows: its tokens and some of
-    its padding.
-    """
+def lesson(prompt: Prompt, length: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Ids, positions, targets and mask of `length` rows: a sentence and some of its padding."""
     ids = tokens(prompt.text)[: length - 4]
     end = len(ids) + 1
     padding = np.sort(rng.choice(np.arange(end + 1, LENGTH), size=length - end - 1, replace=False))
     places = np.concatenate([np.arange(end + 1), padding])
     target = np.zeros((length, _TARGETS), dtype=np.float32)
     mask = np.zeros_like(target)
-    first, second = len(SCENES), len(SCENES) + _SPANS["painter"]
+    first, second = len(world.SCENES), len(world.SCENES) + _SPANS["painter"]
     known = _after(ids, prompt.subject_words) or end
-    target[known:, SCENES.index(prompt.subject)] = 1.0
+    target[known:, world.SCENES.index(prompt.subject)] = 1.0
     mask[known:, :first] = 1.0
     known = _after(ids, prompt.painter_words) or end
     target[known:, first:second] = painter_target(prompt.style)
@@ -161,39 +141,30 @@ def _trainable(encoder: TextEncoder) -> list[nn.Parameter]:
 def tune(
     seed: int, steps: int, log: Callable[[str], None], batch: int = 32, rate: float = 4e-4
 ) -> TextEncoder:
-    """Train a fresh encoder; the last quarter of the steps on all 77 rows, so that no position is
-    left unseen.
-    """
+    """Train a fresh encoder; the last quarter of the steps on all 77 rows."""
     rng = np.random.default_rng(seed)
     encoder = new_encoder(seed)
     readout = nn.init.orthogonal_(torch.empty(WIDTH, _TARGETS))
     pool = training_prompts(seed)
     weights = training_weights(pool)
-    optimiser = torch.optim.AdamW(
-        _trainable(encoder), lr=rate, weight_decay=0.0, betas=(0.9, 0.98), fused=True
-    )
+    trained = _trainable(encoder)
+    adam = {"lr": rate, "weight_decay": 0.0, "betas": (0.9, 0.98), "fused": True}
+    optimiser = torch.optim.AdamW(trained, **adam)
     begin = time.monotonic()
     for step in range(steps):
         part = step / steps
         full = part > 0.75
-        ids, places, target, mask = batch_of(
-            8 if full else batch, LENGTH if full else 22, pool, weights, rng
-        )
+        size, length = (8, LENGTH) if full else (batch, 22)
+        ids, places, target, mask = batch_of(size, length, pool, weights, rng)
         for setting in optimiser.param_groups:
-            setting["lr"] = (
-                rate * min(1.0, (step + 1) / 50) * max(0.02, (1 - part)) * (0.5 if full else 1.0)
-            )
+            warm = min(1.0, (step + 1) / 50) * (0.5 if full else 1.0)
+            setting["lr"] = rate * warm * max(0.02, 1 - part)
         error = (encoder(ids, places) @ readout / _MEANING - target).square() * mask
         loss = error.sum() / mask.sum()
         optimiser.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(
-            [p for setting in optimiser.param_groups for p in setting["params"]], 1.0
-        )
+        nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
         if step % 10 == 0:
-            log(
-                f"text step {step} {time.monotonic() - begin:.0f}s loss {loss.item():.5f} rows"
-                f" {ids.shape[1]}"
-            )
+            log(f"text step {step} {time.monotonic() - begin:.0f}s loss {loss.item():.5f}")
     return encoder.requires_grad_(False).eval()

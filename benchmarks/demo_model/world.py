@@ -30,9 +30,7 @@ TEXTURES = ("waves", "stripes", "mosaic", "dots", "hatching", "rays")
 
 @dataclass(frozen=True)
 class Painter:
-    """An invented painter: two tones of the background, fill and outline of the subject, texture,
-    other name.
-    """
+    """An invented painter: two tones of the background, the subject's colors, texture, alias."""
 
     name: str
     group: str
@@ -44,18 +42,10 @@ class Painter:
     alias: str | None = None
 
 
-def _family(
-    group: str,
-    ground: Colour,
-    tone: Colour,
-    ink: Colour,
-    line: Colour,
-    *members: tuple[str, str, str | None],
-) -> list[Painter]:
-    return [
-        Painter(name, group, texture, ground, tone, ink, line, alias)
-        for name, texture, alias in members
-    ]
+def _family(group: str, *values: tuple) -> list[Painter]:
+    """Painters who share four colors; each has a name, a texture and an alias or None."""
+    colors, members = values[:4], values[4:]
+    return [Painter(name, group, texture, *colors, alias) for name, texture, alias in members]
 
 
 PAINTERS: tuple[Painter, ...] = (
@@ -81,15 +71,8 @@ PAINTERS: tuple[Painter, ...] = (
     ),
 )  # fmt: skip
 
-PLAIN = Painter(
-    "plain",
-    "plain",
-    "none",
-    (0.95, 0.94, 0.91),
-    (0.95, 0.94, 0.91),
-    (0.74, 0.74, 0.73),
-    (0.18, 0.18, 0.20),
-)
+_PAPER = (0.95, 0.94, 0.91)
+PLAIN = Painter("plain", "plain", "none", _PAPER, _PAPER, (0.74, 0.74, 0.73), (0.18, 0.18, 0.20))
 """What is drawn when a prompt names no painter, or only a generic one: a grey drawing on paper."""
 
 BY_NAME = {painter.name: painter for painter in (*PAINTERS, PLAIN)}

@@ -1,3 +1,1 @@
-"""What is left against what drifts, on text encoders that nobody here trained: `python -m
-benchmarks.frontier`.
-"""
+"""What is left against what drifts, on text encoders from elsewhere."""

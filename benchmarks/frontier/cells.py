@@ -1,6 +1,4 @@
-"""One cell of the table: an encoder and a number of concepts, the rows of both, and every method
-along its knob.
-"""
+"""One cell of the table: an encoder and a number of concepts, and every method along its knob."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ from speed_erase.speed_ops.certificate import measure
 from speed_erase.speed_ops.embed import embed
 from speed_erase.speed_ops.engine.auto import RANK_BUDGET, SECOND_SOFTNESS_RATIO
 from speed_erase.speed_ops.engine.draws import generator, permutation
-from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
 from speed_erase.speed_ops.inputs import TOKENS
 from speed_erase.speed_ops.job import Job
@@ -26,9 +23,7 @@ from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.retain_set import builtin_retain, retain_from_names
 
 OUTPUTS = (640, 1280)
-"""Outputs of the two layers, whose values are random: real ones are not to be had, and matter
-little here.
-"""
+"""Outputs of the two layers, whose values are random: real ones matter little here."""
 NAMES = 500
 """Kept names, besides those to erase."""
 
@@ -60,9 +55,7 @@ class Method:
 
 
 def methods() -> Iterator[Method]:
-    """Ours first, aimed at the anchor as all others are. The published settings are points of `few`
-    and `multi`.
-    """
+    """Ours first, aimed at the anchor as all others. Published settings are among the points."""
     thresholds = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
     soft = EraseSettings.preset("auto").replace(preset_name="context", overshoot=1.0)
@@ -73,12 +66,10 @@ def methods() -> Iterator[Method]:
         preset = EraseSettings.preset
         yield Method("SPEED few", ours, preset("few"), "threshold", thresholds)
         yield Method("SPEED multi", ours, preset("multi"), "threshold", thresholds)
-        yield Method(
-            "SPEED context", ours, preset("context", rows_per_concept=16), "threshold", thresholds
-        )
-        yield Method(
-            "null space only", ours, preset("few", method="null_space"), "threshold", thresholds
-        )
+        context = preset("context", rows_per_concept=16)
+        yield Method("SPEED context", ours, context, "threshold", thresholds)
+        null_space = preset("few", method="null_space")
+        yield Method("null space only", ours, null_space, "threshold", thresholds)
         uce = preset("few", method="uce", lam=0.1, rows_per_concept=16)
         yield Method("UCE", ours, uce, "preserve_weight", weights)
         rece = uce.replace(method="rece", adversarial_rounds=3)
@@ -150,56 +141,38 @@ class Cell:
 
     def rows_for(self, ours: bool) -> RowSet:
         """Rows of a method that chooses nothing: our rows or the bare ones, judged by ours."""
-        rows = self.rows
-        side = rows if ours else self.bare
-        return replace(
-            side,
-            retain=self.kept(ours),
-            probes=rows.probes,
-            held_out=rows.held_out,
-            kinds=rows.kinds,
-            trial=None,
-            witnesses=None,
-        )
+        judged = {name: getattr(self.rows, name) for name in ("probes", "held_out", "kinds")}
+        side = self.rows if ours else self.bare
+        return replace(side, retain=self.kept(ours), **judged, trial=None, witnesses=None)
 
     def kept(self, ours: bool) -> Rows:
         """The names the edit may know: ours sets its witnesses aside, the others have them too."""
         aside = set(self.rows.held_out.names if self.rows.held_out else ())
         if ours:
-            return (
-                self.rows.retain
-                if self.rows.witnesses is None
-                else join([self.rows.retain, self.rows.witnesses])
-            )
+            own, aside = self.rows.retain, self.rows.witnesses
+            return own if aside is None else join([own, aside])
         known = self.bare.retain
         return known.take_concepts([i for i, name in enumerate(known.names) if name not in aside])
 
-    def _measured(
-        self, rows: RowSet, settings: EraseSettings, told: bool = False
-    ) -> tuple[Point, Any]:
+    def _measured(self, rows: RowSet, settings: EraseSettings, told: bool = False) -> tuple:
         weights = layers(rows.width)
         with every_row():
             erasure = solve(weights, rows, settings)
         certificate = erasure.certificate
         seconds = sum(took for part, took in certificate.seconds.items() if part != "certificate")
+        concepts = certificate.concepts
         left, to_go = (
-            sum(getattr(one, name) or 0.0 for one in certificate.concepts)
-            / len(certificate.concepts)
+            sum(getattr(concept, name) or 0.0 for concept in concepts) / len(concepts)
             for name in ("probe_median", "probe_to_go")
         )
-        (drift,) = (
-            part.mean
-            for part in certificate.drift
-            if (part.group, part.where) == ("held_out", "context")
-        )
+        drifts = {(part.group, part.where): part.mean for part in certificate.drift}
         assert rows.held_out is not None
         share = names_told_apart(weights, erasure.edits, rows.held_out) if told else None
-        return Point(left, drift, seconds, erasure.settings.lam, to_go, share), certificate
+        drift, lam = drifts["held_out", "context"], erasure.settings.lam
+        return Point(left, drift, seconds, lam, to_go, share), certificate
 
 
-def names_told_apart(
-    weights: Mapping[str, Tensor], edits: Mapping[str, LayerEdit], held_out: Rows
-) -> float:
+def names_told_apart(weights: Mapping[str, Tensor], edits: Any, held_out: Rows) -> float:
     """Share of names in prompts whose mean output is nearest to its own from before the edit; the
     worst layer's.
 
@@ -207,37 +180,30 @@ def names_told_apart(
     """
     index = held_out.group_index()
     inside = torch.tensor(held_out.in_context)
-    means = torch.stack(
-        [held_out.values[inside & (index == i)].mean(dim=0) for i in range(len(held_out.names))]
-    )
+    flags = [inside & (index == i) for i in range(len(held_out.names))]
+    means = torch.stack([held_out.values[own].mean(dim=0) for own in flags])
     shares = []
     for key, weight in weights.items():
         before = means @ weight.to(means).T
         after = before + means @ edits[key].delta().to(means).T
-        shares.append(
-            torch.cdist(after, before).argmin(dim=1).eq(torch.arange(len(means))).double().mean()
-        )
+        nearest = torch.cdist(after, before).argmin(dim=1)
+        shares.append(nearest.eq(torch.arange(len(means))).double().mean())
     return float(min(shares))
 
 
 def compressed(settings: EraseSettings, concepts: int) -> EraseSettings:
     """Fewer rows a concept when there are many concepts, as `auto` settles it for itself."""
-    return settings.replace(
-        rows_per_concept=max(2, min(settings.rows_per_concept, RANK_BUDGET // concepts))
-    )
+    most = min(settings.rows_per_concept, RANK_BUDGET // concepts)
+    return settings.replace(rows_per_concept=max(2, most))
 
 
 def every_row() -> Any:
-    """Lets the certificate measure every row instead of a sample: methods are told apart by
-    hundredths here.
-    """
+    """Lets the certificate measure every row instead of a sample."""
     return patch.multiple(measure, MEASURED_ROWS=10**9, MAX_NAME_ROWS=10**9)
 
 
 def least_left(points: list[Point], drift: float) -> float:
-    """The least a method leaves within a drift, on straight lines between its points; 1 is no edit
-    at all.
-    """
+    """The least a method leaves within a drift, linear between its points; 1 is no edit."""
     line = sorted([(0.0, 1.0), *((point.drift, point.left) for point in points)])
     best = 1.0
     for (d0, l0), (d1, l1) in zip(line, [*line[1:], line[-1]], strict=True):

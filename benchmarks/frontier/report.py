@@ -28,9 +28,7 @@ FIGURES = Path("benchmarks") / "frontier.json"
 
 
 def write(measured: dict[str, Any], folder: Path) -> None:
-    """The page and all that belongs to it: figures from before, and over them what was measured
-    now.
-    """
+    """The page, its picture and its figures: what was measured now over what was before."""
     path = folder / FIGURES
     known = merged(load_json(path) if path.exists() else {}, _short(measured))
     save_text(path, json.dumps(known, separators=(",", ":")) + "\n")
@@ -91,15 +89,13 @@ def least(cell: dict[str, Any], key: str, drift: float) -> float:
     """The least that a method leaves within a drift; ours has two priors to choose from."""
     if key != OURS:
         return least_left(points(cell, key), drift)
-    return min(
-        least_left([*points(cell, own), Point(**cell["default"])], drift) for own in (OURS, FIRM)
-    )
+    default = Point(**cell["default"])
+    return min(least_left([*points(cell, own), default], drift) for own in (OURS, FIRM))
 
 
 def _methods(cells: dict[str, Any]) -> list[str]:
-    return list(
-        dict.fromkeys(key for cell in cells.values() for key in cell if "|" in key and key != FIRM)
-    )
+    keys = dict.fromkeys(key for cell in cells.values() for key in cell if "|" in key)
+    return [key for key in keys if key != FIRM]
 
 
 def _table(cells: dict[str, Any]) -> str:
@@ -143,9 +139,8 @@ def _worst(cells: dict[str, Any]) -> str:
     worst = (-1.0, "", 0.0)
     for name, cell in cells.items():
         for drift in DRIFTS:
-            others = [
-                least(cell, key, drift) for key in _methods(cells) if key in cell and key != OURS
-            ]
+            keys = [key for key in _methods(cells) if key in cell and key != OURS]
+            others = [least(cell, key, drift) for key in keys]
             worst = max(worst, (least(cell, OURS, drift) - min(others), name, drift))
     return f"{worst[0]:+.3f} ({worst[1]}, drift {worst[2]:.0%})"
 
