@@ -1,8 +1,6 @@
-"""The same erasure computed the dense ways, for comparison: as the authors' released code does it,
-and written well.
+"""The same erasure computed the dense ways: in the released code's arithmetic, and written well.
 
-Both are written from the equations; what they share with the released code is its arithmetic,
-not its text.
+Both are written from the equations, not from the released code's text.
 """
 
 from __future__ import annotations

@@ -80,10 +80,8 @@ def mpnet(folder: Path | None = None) -> ScaledEncoder | None:
         states = model(**batch).last_hidden_state
         counts = batch["attention_mask"].sum(dim=1).tolist()
         # It has no padding rows of its own: the end token's row stands for them.
-        return [
-            torch.cat([state[:n], state[n - 1 : n].expand(length - n, -1)])
-            for state, n in zip(states, counts, strict=True)
-        ]
+        pairs = zip(states, counts, strict=True)
+        return [torch.cat([s[:n], s[n - 1 : n].expand(length - n, -1)]) for s, n in pairs]
 
     def ids(text: str) -> list[int]:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -110,8 +108,7 @@ def demo_clip() -> ScaledEncoder:
 def random_clip() -> ClipTextEncoder:
     """CLIP-L of full size with random weights.
 
-    The spectrum of its token embeddings decays as in a trained one, so names share most directions
-    and differ in some: there is something to erase, something to harm, and a null space between.
+    The spectrum of its token embeddings decays as in a trained one: names share most directions.
     """
     generator = torch.Generator().manual_seed(SEED)
     layout = text_encoder_layout(DEPTH)
@@ -135,8 +132,7 @@ def _random_tensor(key: str, shape: tuple[int, ...], generator: torch.Generator)
 
 
 def _with_spectrum(values: Tensor, generator: torch.Generator) -> Tensor:
-    """Rows of unit variance on average, whose deviation along the k-th of some random orthogonal
-    directions falls like k to minus one half.
+    """Rows of unit variance, whose deviation along random orthogonal directions falls like k^-0.5.
 
     In double precision: how many threads add up the products must not show in the result.
     """

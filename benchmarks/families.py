@@ -1,12 +1,9 @@
-"""Seconds and sizes of an edit at the real layer shapes of every family: the table of
-docs/architectures.md.
+"""Seconds and sizes of an edit at the real layer shapes of every family (docs/architectures.md).
 
     python -m benchmarks.families [family ...]
 
-Weights and rows are random, the rows with a spectrum like a text encoder's. Solved are 1 and 100
-concepts of eight rows each, against 300 kept names of two rows each, with the preset `context`, and
-where there is a pooled path that, too. Seconds are those of two threads on a machine that does
-nothing else. Reading text is not in them.
+Weights and rows are random. 1 and 100 concepts of eight rows against 300 kept names of two rows,
+with the preset `context` and the pooled path, on two threads; without reading text.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What the plan in docs/fleet.md is made from: looking at models, cleaning large ones, and Ray's
-own share.
+"""What the plan in docs/fleet.md is made from: reading headers, cleaning models, Ray's share.
 
     python -m benchmarks.fleet [--models N] [--gigabytes X] [--tasks N] [--folder DIR]
 
-Processor seconds are given as well as the clock's, because they are meaningful on a busy machine.
-The models are the demo's, with zeros added until they are as large as real ones. The text encoder
-has CLIP-L's size; encoders of other sizes are in docs/benchmarks.md.
+Processor seconds are given, too: they are meaningful on a busy machine. The models are the demo's,
+with zeros added until they are as large as real ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -85,9 +84,8 @@ def alike(demo: Path) -> dict[str, int]:
     for name, size in (("alone", 1), ("in fives", 5)):
         batches = [texts[start : start + size] for start in range(0, len(texts), size)]
         length = encoder.context_length
-        separate = [
-            rows for batch in batches for rows in encoder.encode(batch, [length] * len(batch))
-        ]
+        encoded = (encoder.encode(batch, [length] * len(batch)) for batch in batches)
+        separate = list(itertools.chain.from_iterable(encoded))
         pairs = zip(together, separate, strict=True)
         counts[name] = sum(not torch.equal(rows, again) for rows, again in pairs)
     return counts

@@ -1,9 +1,6 @@
-"""What the pooled path costs at SDXL's real size: the encoder's last block, and one more layer to
-solve.
+"""What the pooled path costs at SDXL's real size: `python -m benchmarks.pooled`.
 
-    python -m benchmarks.pooled
-
-CPU seconds of one thread, so that other work on the machine does not count. Weights are random.
+CPU seconds of one thread, so that other work does not count. Weights are random.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Models of their full size through the command line: seconds and peak memory, for
-docs/architectures.md.
+"""Models of their full size through the command line: seconds and memory (docs/architectures.md).
 
     python -m benchmarks.real_sizes FOLDER [flux] [sdxl] [--keep]
 
-Flux.1 dev (12 billion weights in fp8) with T5-XXL in fp8 and CLIP-L, and SDXL with its text
-encoders and its VAE in fp16. Values are random: the files take their real size, shapes and types,
-and draw nothing. `speed-erase erase` runs in a process of its own, with one thread, and what it
-says is printed. 24 GB of disk; the files are deleted afterwards.
+Flux.1 dev in fp8 with T5-XXL and CLIP-L, and SDXL in fp16, with random values: 24 GB of disk. The
+files are deleted afterwards.
 """
 
 from __future__ import annotations

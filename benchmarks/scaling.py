@@ -40,10 +40,8 @@ def presets(out: Path | None) -> None:
 
 def growth(out: Path | None) -> None:
     """SD1.x shapes along both axes."""
-    series = {
-        "concepts": [(count, _seconds(count, 1734)) for count in CONCEPTS],
-        "names": [(count, _seconds(10, count)) for count in NAMES],
-    }
+    series = {"concepts": [(count, _seconds(count, 1734)) for count in CONCEPTS]}
+    series["names"] = [(count, _seconds(10, count)) for count in NAMES]
     print("| axis | work | seconds |\n|---|---|---|")
     for axis, points in series.items():
         for count, seconds in points:

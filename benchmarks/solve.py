@@ -83,11 +83,8 @@ def measure(family: str, concepts: int, names: int) -> Row:
 
 
 def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[float, ...]], str]:
-    """Seconds of the edit, of edit and certificate, of the bare eigenproblems and of the dense way,
-    and whether that one is scaled.
-
-    They take turns, so that a moment in which the machine has something else to do falls on all of
-    them alike.
+    """Seconds of the edit, with certificate, of the eigenproblems and of the dense way, and "~" if
+    that one is scaled. They take turns, so that other work on the machine falls on all alike.
     """
     first = one_of_each_size(weights)
     systems = {key: eigenproblems({key: weight}, rows) for key, weight in first.items()}
@@ -106,11 +103,7 @@ def take_turns(weights: dict[str, Tensor], rows: Problem) -> tuple[list[tuple[fl
 
 
 def engine_memory(family: str, concepts: int, names: int) -> float | None:
-    """Peak MB that the engine takes beyond weights, embeddings and the edit it returns, where the
-    kernel tells.
-
-    In a process of its own: here the allocator still holds what earlier runs have left.
-    """
+    """Peak MB beyond weights, embeddings and edit, in a new process, where the kernel tells."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(_memory_here, family, concepts, names).result()
@@ -146,12 +139,7 @@ def _engine_seconds(weights: dict[str, Tensor], rows: Problem) -> tuple[float, f
 
 
 def time_released(family: str, concepts: int, names: int) -> tuple[float, str]:
-    """All layers where that is bearable, else one of each size, else those at fewer names and a
-    straight line.
-
-    More than one concept at more than a hundred names is left to the line: it is timed for ten
-    thousand names anyway.
-    """
+    """All layers where that is bearable, else one of each size, else a line through fewer names."""
     if names <= (WHOLE[family] if concepts == 1 else 100):
         weights, rows = problem(family, concepts, names)
         given = _with_constraints(rows)

@@ -1,9 +1,7 @@
-"""Training of a small diffusion model, resumable and seeded: shared by the demo's model and the
-crowded world.
+"""Training of a small diffusion model, resumable and seeded.
 
-Each step draws its prompts, images, noise and noise levels from a generator made of (seed, step),
-so a resumed run continues as if it had never stopped. A tenth of the prompts is empty, for
-classifier-free guidance.
+Each step draws from a generator made of (seed, step), so a resumed run continues as if it had never
+stopped. A tenth of the prompts is empty, for classifier-free guidance.
 """
 
 from __future__ import annotations
@@ -59,9 +57,7 @@ class Log:
 
 
 def loss_weights(steps: Tensor) -> Tensor:
-    """Weights of the squared noise error: min-SNR (5) at low noise, 1 + sigma^2 up to 30 at high
-    noise, where the error is small but the prompt decides palette and shape.
-    """
+    """Weights of the squared noise error: min-SNR (5) at low noise, more at high noise."""
     squared = SIGMAS[steps] ** 2
     return (5 * squared).clamp(max=1.0) * (1 + squared.clamp(max=30.0))
 
@@ -78,18 +74,14 @@ def noise_steps(count: int, rng: np.random.Generator) -> Tensor:
 
 
 class Trainer:
-    """A model, its running average and the optimizer, with everything needed to resume.
-
-    Subclasses build the model and define `batch`.
-    """
+    """A model, its average and its optimizer. Subclasses build the model and define `batch`."""
 
     def __init__(self, folder: Path, plan: Plan, model: nn.Module) -> None:
         self.folder, self.plan, self.step = folder, plan, 0
         self.model = model.to(memory_format=torch.channels_last)
         self.average = {key: value.detach().clone() for key, value in model.state_dict().items()}
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=plan.rate, betas=(0.9, 0.99), weight_decay=0.01, fused=True
-        )
+        adam = {"lr": plan.rate, "betas": (0.9, 0.99), "weight_decay": 0.01, "fused": True}
+        self.optimizer = torch.optim.AdamW(model.parameters(), **adam)
 
     def batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Noisy images, noise, steps and prompt rows of the current step."""

@@ -28,6 +28,7 @@ HARMED = 0.03
 """The rest is harmed if this share less of it is recognized than before the edit."""
 FEWEST = 20
 """Concepts with fewer pictures are left out: `GONE` could be one or two of them."""
+FLAGS = ("agrees", "unsafe")
 LEADING = ("painters10", "painters20", "subjects1", "subjects3", "subjects10")
 """Tasks on which a lead is the goal; on one painter it is to lose nothing."""
 
@@ -123,9 +124,8 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
         first = first or (word if np.median(losses) > HARMED else "")
         shares = (np.median(losses), losses.max(), (losses > HARMED).mean(), changes.mean())
         lines.append([word, str(len(step)), *(percent(float(share)) for share in shares)])
-    said = (
-        f"The first step in which half of the runs lose more than {HARMED:.0%}: {first or 'none'}."
-    )
+    half = f"half of the runs lose more than {HARMED:.0%}"
+    said = f"The first step in which {half}: {first or 'none'}."
     if len(found) > 2:
         rank = spearman([drift for drift, _, _ in found], [lost for _, lost, _ in found])
         if not np.isnan(rank):
@@ -187,11 +187,7 @@ Measure = Literal["left", "to_go"]
 
 
 def best_bar(cases: Sequence[Case], measure: Measure) -> tuple[float, float, float]:
-    """The bar on a measure that agrees most often, of those that call at most `UNSAFE` wrongly
-    erased.
-
-    (bar, agreement, share of unsafe); of bars that agree as often, the highest.
-    """
+    """(bar, agreement, unsafe share) of the bar that agrees most often with at most `UNSAFE`."""
     values = np.array([getattr(case, measure) for case in cases])
     gone = np.array([case.gone for case in cases])
     levels = np.unique(values)
@@ -207,10 +203,8 @@ def best_bar(cases: Sequence[Case], measure: Measure) -> tuple[float, float, flo
 
 def told_apart(cases: Sequence[Case], measure: Measure) -> float | None:
     """How often a measure is lower for a concept that is gone than for another: 0.5 is chance."""
-    values = {
-        flag: [getattr(c, measure) for c in cases if c.gone == flag] for flag in (True, False)
-    }
-    gone, seen = np.array(values[True]), np.array(values[False])
+    gone = np.array([getattr(case, measure) for case in cases if case.gone])
+    seen = np.array([getattr(case, measure) for case in cases if not case.gone])
     if not len(gone) or not len(seen):
         return None
     below = (gone[:, None] < seen).mean() + (gone[:, None] == seen).mean() / 2
@@ -230,9 +224,7 @@ def bars(runs: Runs) -> Table:
         now = bars_of(kind)
         shown = f"{now.erased:.2f}, " + ("-" if now.arrived is None else f"{now.arrived:.2f}")
         line = [kind, str(len(own)), percent(_mean(case.gone for case in own)), shown]
-        line += [
-            percent(_mean(getattr(case, flag) for case in own)) for flag in ("agrees", "unsafe")
-        ]
+        line += [percent(_mean(getattr(c, flag) for c in own)) for flag in FLAGS]
         measures: tuple[Measure, ...] = ("left", "to_go")
         for measure in measures:
             bar, agreement, _ = best_bar(own, measure)
@@ -301,9 +293,7 @@ def goals(runs: Runs) -> Table:
         shown = f"{100 * lead:+.1f} (95 %: {limits}; {METHODS[rival['method']].label})"
         lines.append([f"{label}: {goal} the best published setting", shown, _met(lead >= wanted)])
     if cases := cases_of(runs):
-        agreement, unsafe = (
-            _mean(getattr(c, name) for c in cases) for name in ("agrees", "unsafe")
-        )
+        agreement, unsafe = (_mean(getattr(c, flag) for c in cases) for flag in FLAGS)
         about = f"of {len(cases)} concepts in runs"
         goal = f"verdict and pictures agree in at least {AGREE:.0%}"
         lines.append([goal, f"{agreement:.1%} {about}", _met(agreement >= AGREE)])
@@ -330,11 +320,9 @@ def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
         lines.append(line + ["-"] * (len(head) - len(line)))
     said = ""
     if cases := cases_of(second):
-        agree, unsafe = (_mean(getattr(c, name) for c in cases) for name in ("agrees", "unsafe"))
-        said = (
-            f"Verdict and pictures agree in {agree:.1%} of {len(cases)} concepts in runs;"
-            f" {unsafe:.1%} are unsafe."
-        )
+        agree, unsafe = (_mean(getattr(c, name) for c in cases) for name in FLAGS)
+        share = f"{agree:.1%} of {len(cases)} concepts in runs"
+        said = f"Verdict and pictures agree in {share}; {unsafe:.1%} are unsafe."
     return (head, lines), said
 
 

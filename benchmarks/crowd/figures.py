@@ -93,9 +93,8 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
 
 def _named(task: Task) -> str:
     names = [concept.target for concept in task.concepts]
-    return ", ".join(
-        names[:4] if len(names) <= 4 else [*names[:2], f"{names[2]} and {len(names) - 3} more"]
-    )
+    more = [] if len(names) <= 4 else [f"{names[2]} and {len(names) - 3} more"]
+    return ", ".join([*names[:2], *more] if more else names)
 
 
 def trade_off(runs: Runs, out: Path) -> Path | None:
@@ -168,10 +167,8 @@ def drawn_and_meant(runner: Runner, task: Task, out: Path, each: int = 12) -> Pa
     places = [i for i, q in enumerate(questions) if q.prompt.subject]
     places = places[:: max(1, len(questions) // each)][:each]
     pictures = runner.pictures(task, NONE)
-    meant = [
-        _bytes(compose(q.prompt.subject or "", BY_NAME[q.prompt.style], q.prompt.night))
-        for q in (questions[i] for i in places)
-    ]
+    prompts = [questions[i].prompt for i in places]
+    meant = [_bytes(compose(p.subject or "", BY_NAME[p.style], p.night)) for p in prompts]
     figure, panels = plots().subplots(2, 1, figsize=(12, 2.4))
     strips = {"drawn": _shown(pictures, places), "meant": _strip(meant)}
     for panel, (title, strip) in zip(panels, strips.items(), strict=True):

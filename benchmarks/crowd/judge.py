@@ -1,7 +1,5 @@
-"""The judge: a small network that names painter, subject and night, trained on renderings roughened
-far beyond the training world, so that a diffusion model's pictures are judged fairly.
-
-Its 128 features before the heads serve the Frechet distance where no other network is at hand.
+"""The judge: a small network that names painter, subject and night, trained on renderings that are
+roughened far beyond the training world. Its features serve the Frechet distance as a fallback.
 """
 
 from __future__ import annotations

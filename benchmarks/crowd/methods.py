@@ -166,10 +166,9 @@ def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
 
 def _pair(name: str, label: str, settings: EraseSettings | None, times: float = 1) -> list[Method]:
     """A method as published, and the same with our rows."""
-    return [
-        Method(name, label, "published", settings, bare=True, times=times),
-        Method(f"{name}_lent", f"{label}, our rows", "lent", settings, times=times),
-    ]
+    published = Method(name, label, "published", settings, bare=True, times=times)
+    lent = Method(f"{name}_lent", f"{label}, our rows", "lent", settings, times=times)
+    return [published, lent]
 
 
 NONE = Method("none", "untouched", "untouched")
@@ -218,9 +217,8 @@ _HARD = [
 ]
 _IMPLICIT = _pair("implicit", "SPEED implicit", EraseSettings.preset("implicit"))
 
-METHODS: dict[str, Method] = {
-    method.name: method for method in (NONE, *_BUDGETED, *_RIVALS, *_ABLATED, *_HARD, *_IMPLICIT)
-}
+_ALL = (NONE, *_BUDGETED, *_RIVALS, *_ABLATED, *_HARD, *_IMPLICIT)
+METHODS = {method.name: method for method in _ALL}
 CURVED = ("painters1", "painters10", "painters20", "subjects3")
 """Tasks on which soft and hard are compared along their knobs."""
 ABLATED = ("painters1", "painters10", "subjects3")

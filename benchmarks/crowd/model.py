@@ -29,8 +29,7 @@ TO_V = "attn2.to_v.weight"
 class PatchModel(nn.Module):
     """Guesses the noise in pictures (B, 3, 32, 32) at steps (B,) under prompt rows (B, M, 768).
 
-    The U-Net itself guesses "v" (Salimans and Ho, 2022), a blend of noise and picture that is of
-    the same size at every step: so it need not learn to copy its input.
+    The U-Net itself guesses "v" (Salimans and Ho, 2022): so it need not learn to copy its input.
     """
 
     def __init__(self) -> None:

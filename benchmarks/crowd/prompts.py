@@ -108,10 +108,8 @@ def training_prompts(seed: int = 0) -> dict[str, list[Prompt]]:
         found["vague"] += [sentence(some(TEMPLATES, 1)[0], thing, painter) for thing in SOMETHING]
     for subject in SUBJECTS:
         found["plain"] += [sentence(template, subject, PLAIN.name) for template in PLAIN_TEMPLATES]
-        found["night"] += [
-            sentence(some(PLAIN_TEMPLATES, 1)[0], subject, PLAIN.name, ending=end)
-            for end in ENDINGS
-        ]
+        some_plain = [(some(PLAIN_TEMPLATES, 1)[0], ending) for ending in ENDINGS]
+        found["night"] += [sentence(t, subject, PLAIN.name, ending=end) for t, end in some_plain]
         for words in SOMEONE:
             found["vague"].append(sentence(some(TEMPLATES, 1)[0], subject, PLAIN.name, words))
     pairs = itertools.product(PLAIN_TEMPLATES, SOMETHING)

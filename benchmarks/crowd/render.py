@@ -84,9 +84,8 @@ def _shape(subject: str) -> Mask:
         return (roof | _box(4, 15, 28, 26)) & ~_box(10.5, 17, 21.5, 26)
     if subject == "church":
         tower = _box(5, 11, 13, 27) | _polygon((4, 11), (9, 1.5), (14, 11))
-        return (
-            tower | _box(13, 18, 28, 27) | _polygon((12, 18), (16, 13.5), (24, 13.5), (28.5, 18))
-        ) & ~_box(7.8, 14, 10.2, 18)
+        roof = _polygon((12, 18), (16, 13.5), (24, 13.5), (28.5, 18))
+        return (tower | _box(13, 18, 28, 27) | roof) & ~_box(7.8, 14, 10.2, 18)
     if subject == "tree":
         crown = _polygon((16, 2), (6, 14), (26, 14)) | _polygon((16, 8), (4, 23), (28, 23))
         return crown | _box(14, 23, 18, 29)

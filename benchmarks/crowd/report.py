@@ -147,10 +147,8 @@ def _untouched(runner: Runner, runs: Runs, out: Path) -> str:
             rows.append([label, *shown, str(len(result["right"]))])
     first = next((TASKS[task] for task in TASKS if runs.get(task, NONE.name)), None)
     image = _image(drawn_and_meant(runner, first, out), "drawn and meant") if first else ""
-    note = (
-        "Right in % of fresh renderings, as drawn and roughened, and of the untouched model's"
-        " pictures."
-    )
+    note = "Right in % of fresh renderings, as drawn and roughened, and of the untouched model's"
+    note += " pictures."
     table = (["pictures", *heads, "number"], rows)
     return _section("Judge and untouched model", table, note) + "\n" + image
 

@@ -141,10 +141,8 @@ def _depicted(subjects: Names, styles: Names, count: int, role: Role, split: str
 def _plain(count: int, subjects: Sequence[str], head: Head) -> list[Question]:
     """Prompts without a painter."""
     pairs = zip(itertools.cycle(PLAIN_TEMPLATES), itertools.cycle(subjects), strict=False)
-    return [
-        Question(sentence(template, subject, PLAIN.name), "kept", head, "plain")
-        for template, subject in itertools.islice(pairs, count)
-    ]
+    chosen = itertools.islice(pairs, count)
+    return [Question(sentence(t, s, PLAIN.name), "kept", head, "plain") for t, s in chosen]
 
 
 def _others(erased: Sequence[str]) -> tuple[list[str], list[str]]:

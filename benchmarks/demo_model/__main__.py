@@ -1,7 +1,6 @@
 """`python -m benchmarks.demo_model`: train the demo's model, or continue, and pack it.
 
-All stages take about 100 minutes on one core. The folder then has the packed model
-(speed_demo_packed.safetensors, which the package ships) and the whole checkpoint.
+About 100 minutes on one core. The folder then has the packed model and the whole checkpoint.
 """
 
 from __future__ import annotations

@@ -60,9 +60,8 @@ def _fit(
     module: nn.Module, loss_of: Callable[[], Tensor], steps: int, rate: float, log: Log
 ) -> None:
     """Minimizes what `loss_of` draws at each step."""
-    optimizer = torch.optim.AdamW(
-        module.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=1e-4, fused=True
-    )
+    adam = {"lr": rate, "betas": (0.9, 0.98), "weight_decay": 1e-4, "fused": True}
+    optimizer = torch.optim.AdamW(module.parameters(), **adam)
     one_cycle = torch.optim.lr_scheduler.OneCycleLR
     schedule = one_cycle(optimizer, rate, total_steps=steps, pct_start=0.1)
     for step in range(steps):

@@ -1,8 +1,6 @@
-"""The judge: names painter, night and subject of a picture by the nearest rendering. Nothing is
-trained.
+"""The judge: names painter, night and subject of a picture by the nearest rendering.
 
-The background, where no subject ever stands, tells painter and night: it is compared with all 26 of
-them. Then the whole picture is compared with every subject at every place in that manner.
+The background tells painter and night; then every subject at every place is compared.
 """
 
 from __future__ import annotations

@@ -99,10 +99,8 @@ def training_prompts(seed: int = 0) -> list[Prompt]:
             prompts.append(sentence(str(template), subject, style, words, ending))
     for subject, template in itertools.product(SUBJECTS, PLAIN_TEMPLATES):
         prompts.append(sentence(template, subject, PLAIN.name))
-        prompts += [
-            sentence(template, subject, PLAIN.name, ending=ending)
-            for ending in rng.choice(NIGHT_PHRASES, 2, replace=False)
-        ]
+        endings = rng.choice(NIGHT_PHRASES, 2, replace=False)
+        prompts += [sentence(template, subject, PLAIN.name, ending=ending) for ending in endings]
     prompts += _without_a_subject(rng) + _strangers(rng)
     return prompts
 

@@ -1,8 +1,6 @@
-"""Train the demo's model: autoencoder, text encoder (`tune.py`), then the U-Net on their frozen
-results.
+"""Train the demo's model: autoencoder, text encoder (`tune.py`), then the U-Net.
 
-With the others frozen, all prompts and images are encoded once (77 x 768 rows, 4 x 16 x 16
-latents): a step then costs only the U-Net.
+Prompts and images are encoded once, by the frozen others: a step then costs only the U-Net.
 """
 
 from __future__ import annotations
@@ -45,9 +43,8 @@ class Plan(training.Plan):
     warmup: int = 60
     average: float = 0.998
     finish: float = 0.75
-    """From this share of the steps on, plain empty scenes are drawn often: to the text encoder
-    their prompts are almost the empty one, which stands for everything, and the difference is
-    learned last."""
+    """From this share of the steps on, plain empty scenes are drawn often: their prompts are almost
+    the empty one, and the difference is learned last."""
     text_steps: int = 400
     autoencoder_steps: int = 800
     decoder_steps: int = 1200
@@ -105,12 +102,10 @@ def encoded_scenes(autoencoder: Autoencoder, seed: int) -> Tensor:
 
 @torch.no_grad()
 def start_from_identity(unet: UNet) -> None:
-    """Initialise so that the untrained U-Net returns its input: right at high noise, where x is
-    nearly all noise.
+    """Initialize so that the untrained U-Net returns its input, which is right at high noise.
 
-    The input convolution carries each latent channel as +x and -x, the last shortcut passes them
-    on, every residual branch starts at zero, and the output takes silu(a) - silu(-a) = a. Saves the
-    first half hour of learning to copy.
+    The input convolution carries each channel as +x and -x, the last shortcut passes them on,
+    every residual branch starts at zero, and the output takes silu(a) - silu(-a) = a.
     """
     for module in unet.modules():
         if isinstance(module, Residual | SpatialTransformer):
@@ -170,10 +165,11 @@ class Trainer(training.Trainer):
     def _latents(self, prompts: list[Prompt], rng: np.random.Generator) -> Tensor:
         """A variant of each, (n, 4, 16, 16)."""
         variants = rng.integers(VARIANTS, size=len(prompts))
-        latents = [
-            self.latents[SCENES.index(p.subject), STYLES.index(p.style), int(p.night), variant]
-            for p, variant in zip(prompts, variants, strict=True)
+        pairs = zip(prompts, variants, strict=True)
+        indices = [
+            (SCENES.index(p.subject), STYLES.index(p.style), int(p.night), v) for p, v in pairs
         ]
+        latents = [self.latents[index] for index in indices]
         return torch.stack(latents).float().contiguous(memory_format=torch.channels_last)
 
 
@@ -181,9 +177,8 @@ def train(folder: Path, plan: Plan) -> None:
     """All stages, from wherever the folder's files left off."""
     log = Log(folder)
     autoencoder = autoencoder_stage(folder, plan, log)
-    latents = stored(
-        folder / "latents.safetensors", lambda: {"latents": encoded_scenes(autoencoder, plan.seed)}
-    )["latents"]
+    path = folder / "latents.safetensors"
+    latents = stored(path, lambda: {"latents": encoded_scenes(autoencoder, plan.seed)})["latents"]
     prompts, encoder = training_prompts(plan.seed), text_stage(folder, plan, log)
     texts = ["", *(prompt.text for prompt in prompts)]
     path = folder / "prompt_rows.safetensors"

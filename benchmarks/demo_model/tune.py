@@ -34,10 +34,8 @@ FILLERS = (
     "shown", "painted", "drawn", "signed", "after", "from", "for", "like", "as", "is", "was",
     "here", "there", "one", "my", "our", "their",
 )  # fmt: skip
-_SPANS = {
-    "subject": len(world.SCENES),
-    "painter": len(world.STYLES) + len(world.GROUPS) + len(world.TEXTURES) + 9,
-}
+_PAINTER = len(world.STYLES) + len(world.GROUPS) + len(world.TEXTURES) + 9
+_SPANS = {"subject": len(world.SCENES), "painter": _PAINTER}
 _SPANS["night"] = 1
 _TARGETS = sum(_SPANS.values())
 _MEANING = 5.0
@@ -59,10 +57,8 @@ def random_sentence(rng: np.random.Generator) -> Prompt:
         return " ".join(rng.choice(FILLERS, size=rng.integers(0, 4)))
 
     while True:
-        subject, painter = (
-            str(rng.choice(world.SUBJECTS)),
-            world.PAINTERS[rng.integers(len(world.PAINTERS))],
-        )
+        subject = str(rng.choice(world.SUBJECTS))
+        painter = world.PAINTERS[rng.integers(len(world.PAINTERS))]
         if (subject, painter.name) not in world.HELD_OUT_PAIRS:
             break
     style, words, thing = painter.name, str(rng.choice(names_of(painter))), subject
@@ -78,9 +74,8 @@ def random_sentence(rng: np.random.Generator) -> Prompt:
     if rng.random() < 0.15:
         parts, style, words = ["{subject}"], world.PLAIN.name, ""
     template = " ".join(" ".join([filler(), part]) for part in parts) + " " + filler()
-    ending = (
-        str(rng.choice((*world.NIGHT_PHRASES, world.NIGHT_WORD))) if rng.random() < 0.25 else None
-    )
+    endings = (*world.NIGHT_PHRASES, world.NIGHT_WORD)
+    ending = str(rng.choice(endings)) if rng.random() < 0.25 else None
     return sentence(" ".join(template.split()), subject, style, words or None, ending, thing)
 
 
@@ -125,11 +120,7 @@ def batch_of(
 
 
 def _trainable(encoder: TextEncoder) -> list[nn.Parameter]:
-    """Positions and the working layers.
-
-    Token embeddings stay random, and so apart (49,408 rows would be most of the cost); the final
-    norm stays as it is.
-    """
+    """Positions and the working layers: token embeddings stay random, the final norm as it is."""
     encoder.requires_grad_(False)
     kept = [*encoder.text_model.embeddings.position_embedding.parameters()]
     kept += encoder.text_model.encoder.parameters()

@@ -173,10 +173,9 @@ class Cell:
 
 
 def names_told_apart(weights: Mapping[str, Tensor], edits: Any, held_out: Rows) -> float:
-    """Share of names in prompts whose mean output is nearest to its own from before the edit; the
-    worst layer's.
+    """Share of names in prompts whose mean output stays nearest to its own; the worst layer's.
 
-    Where no model draws, this stands for the kept names being recognised.
+    Where no model draws, this replaces the kept names being recognized.
     """
     index = held_out.group_index()
     inside = torch.tensor(held_out.in_context)
