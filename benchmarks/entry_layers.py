@@ -52,11 +52,11 @@ def narrow_t5() -> T5TextEncoder:
 def _t5_tensors() -> Iterator[tuple[str, Tensor]]:
     source = torch.Generator().manual_seed(7)
     spectrum = torch.arange(1, WIDTH + 1) ** -0.5
-    spectrum *= WIDTH**0.5 / spectrum.norm()
     scales = {"q.weight": 1 / 8, "o.weight": 0.5, "wo.weight": 0.5}
     for name, shape in t5_layout(WIDTH, INNER, INNER, BLOCKS, HEADS):
         if name == "shared.weight":
-            values = torch.randn(shape, generator=source) * spectrum
+            size = WIDTH**0.5 / spectrum.norm()
+            values = torch.randn(shape, generator=source) * spectrum * size
         elif len(shape) == 2:
             scale = scales.get(".".join(name.split(".")[-2:]), 1.0)
             values = torch.randn(shape, generator=source) * scale * shape[1] ** -0.5
