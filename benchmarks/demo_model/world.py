@@ -15,8 +15,6 @@ Colour = tuple[float, float, float]
 
 SIZE = 128
 """Width and height of a picture in pixels."""
-LATENT = 16
-"""Width and height of its latent: the autoencoder makes one cell of 8 x 8 pixels."""
 
 SUBJECTS = (
     "cat", "house", "tree", "boat", "fish", "flower", "mushroom", "cup", "butterfly", "castle",
