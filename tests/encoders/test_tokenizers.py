@@ -99,7 +99,8 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"no gzip", gzip.compress(b"#\na b\n", mtime=0), gzip.compress(b"#\na b c\n")]
+    "content",
+    [b"no gzip", gzip.compress(b"#\na b\n", mtime=0), gzip.compress(b"#\na b c\n", mtime=0)],
 )
 def test_broken_merges(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "merges.gz"
