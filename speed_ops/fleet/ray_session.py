@@ -61,15 +61,16 @@ def connected(
         if raised:
             raise raised[0]
 
+    output = cast(TextIO, _RayOutputFilter(sys.stdout))
     try:
-        _start(ray, address, cores or os.cpu_count() or 1)
-        for number, handler in handlers.items():  # Ray has installed its own
-            signal.signal(number, remember if callable(handler) else handler)
-        output = cast(TextIO, _RayOutputFilter(sys.stdout))
         with nullcontext() if sys.stdout is None else redirect_stdout(output):
+            _start(ray, address, cores or os.cpu_count() or 1)
+            for number, handler in handlers.items():  # Ray has installed its own
+                signal.signal(number, remember if callable(handler) else handler)
             yield ray, raise_pending
     finally:
-        ray.shutdown()
+        with nullcontext() if sys.stderr is None else redirect_stdout(sys.stderr):
+            ray.shutdown()  # prints, in this thread, the messages it was still holding back
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

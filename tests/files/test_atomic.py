@@ -133,9 +133,9 @@ def test_new_files_obey_the_umask(tmp_path: Path) -> None:
 def test_leftovers_of_killed_writers_are_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A living writer's folder stays, and one without a lock stays for a day."""
-    killed, unknown, old = (tmp_path / f".{name}.speed-tmp" for name in ("killed", "odd", "old"))
-    for leftover in (killed, unknown, old):
+    """A living writer's folder stays. A writer may have been killed before it took its lock."""
+    killed, early, old = (tmp_path / f".{name}.speed-tmp" for name in ("killed", "early", "old"))
+    for leftover in (killed, early, old):
         leftover.mkdir()
         (leftover / "new").write_bytes(b"half")
     (killed / ".speed-lock").touch()
@@ -143,10 +143,10 @@ def test_leftovers_of_killed_writers_are_swept(
     with atomic_write(tmp_path / "slow.bin") as handle:
         (living,) = tmp_path.glob(".slow.bin.*")
         write_bytes(tmp_path / "a.bin", b"x")
-        assert names(tmp_path) == sorted([killed.name, unknown.name, living.name, "a.bin"])
+        assert names(tmp_path) == sorted([killed.name, early.name, living.name, "a.bin"])
         monkeypatch.setattr(atomic, "_SETTLING_SECONDS", 0.0)
         write_bytes(tmp_path / "b.bin", b"x")
-        assert names(tmp_path) == sorted([unknown.name, living.name, "a.bin", "b.bin"])
+        assert names(tmp_path) == sorted([living.name, "a.bin", "b.bin"])
         handle.write(b"whole")
     assert (tmp_path / "slow.bin").read_bytes() == b"whole"
 
