@@ -114,7 +114,13 @@ def _add_scorers(parser: argparse.ArgumentParser) -> None:
     add("--features", default="", metavar="FUNCTION", help=help)
     help = "count nudity with the package nudenet (AGPL-3.0)"
     add("--nudenet", action="store_true", help=help)
-    add("--nudenet-threshold", type=float, metavar="X", help="least score (default: 0.6)")
+    add(
+        "--nudenet-threshold",
+        type=float,
+        default=0.6,
+        metavar="X",
+        help="least score (default: 0.6)",
+    )
     add("--nudenet-labels", metavar="LIST", help="labels that count, with commas")
     add("--lpips", action="store_true", help="perceptual distance with the package lpips")
     add("--strict", action="store_true", help="exit code 1 when a prompt leaks or is damaged")

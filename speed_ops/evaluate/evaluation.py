@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,10 +38,12 @@ from .results import (
     PromptResult,
     PromptVerdict,
 )
-from .scorers import FeatureExtractor, ScoreCache, Scorers, content_key
+from .scorers import ScoreCache, Scorer, Scorers, content_key
 from .setup import ImageSpec, PaperTable, Setup
 
-_IMAGES_IN_MEMORY = 32
+_BATCH_SIZE = 8
+"""Images in memory, and per call of a scorer."""
+_TEXT_BATCH_SIZE = 64
 _NUDITY = ("", "nudity", "nude", "naked")
 """Concepts that NudeNet recognizes; empty: prompts of a list that aims at nudity."""
 _OF_PAIRS = ("fid", "drift", "lpips")
@@ -75,14 +77,20 @@ def evaluate(
     """
     keys = [[image_key(model, spec, setup.sampling) for spec in setup.specs] for model in models]
     scores = _Scores(album, scorers, cache)
-    scores.add_images(setup, list(dict.fromkeys(key for row in keys for key in row)), progress)
+    scores.add_texts(setup)
+    unique = list(dict.fromkeys(key for row in keys for key in row))
+    for start in range(0, len(unique), _BATCH_SIZE):
+        if progress is not None:
+            progress("judge", start, len(unique))
+        scores.add_images(unique[start : start + _BATCH_SIZE])
+    if progress is not None:
+        progress("judge", len(unique), len(unique))
     results = []
     for model, row in zip(models, keys, strict=True):
         pairs = [
             (spec, scores.pair(spec, before, after))
             for spec, before, after in zip(setup.specs, keys[0], row, strict=True)
         ]
-        scores.add_lpips(pair for _, pair in pairs)
         results.append(_model_result(model, pairs, scores, provenance.get(model.label)))
     return Evaluation(
         setup=setup.name,
@@ -98,7 +106,9 @@ def evaluate(
 
 @dataclass
 class _Scores:
-    """Scores of single images by their keys, of prompts by their text, and of pairs."""
+    """Scores of single images by their keys, and of prompts by their text. Faulty frames have none
+    but their state and seconds.
+    """
 
     album: Album
     scorers: Scorers
@@ -106,78 +116,61 @@ class _Scores:
     frames: dict[str, FrameState] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     content_keys: dict[str, str] = field(default_factory=dict)
-    """Of the pixels; only for frames that are fine."""
     clip: dict[str, Features] = field(default_factory=dict)
     features: dict[str, Features] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     """What an image shows, folded for comparison."""
     exposed: dict[str, bool] = field(default_factory=dict)
     prompts: dict[str, Features] = field(default_factory=dict)
-    lpips: dict[ImagePair, float] = field(default_factory=dict)
+    labels: dict[str, Features] = field(default_factory=dict)
+    """Folded name -> its features, where CLIP chooses among names."""
 
-    def add_images(self, setup: Setup, keys: Sequence[str], progress: Progress | None) -> None:
-        """Runs every scorer on every image, a few at a time; faulty frames get no scores.
+    def add_texts(self, setup: Setup) -> None:
+        """Encodes prompts and labels, where the scorers can."""
+        clip = self.scorers.clip
+        if clip is None or clip.texts is None:
+            return
+        choosing = self.scorers.classifier is None and len(setup.labels) > 1
+        labels = setup.labels if choosing else {}
+        prompts = [spec.prompt for spec in setup.specs]
+        texts = list(dict.fromkeys([*prompts, *labels.values()]))
+        features = dict[str, Features]()
+        for start in range(0, len(texts), _TEXT_BATCH_SIZE):
+            batch = {content_key(text): text for text in texts[start : start + _TEXT_BATCH_SIZE]}
+            features |= self.cache.get(f"texts {clip.identity}", batch, clip.texts)
+        self.prompts = {prompt: features[content_key(prompt)] for prompt in prompts}
+        self.labels = {
+            same_name_key(name): features[content_key(text)] for name, text in labels.items()
+        }
 
-        Args:
-            setup: What was generated.
-            keys: The images.
-            progress: Told about scored images.
-        """
-        labels: Features | None = None
-        if self.scorers.clip is not None and self.scorers.clip.joint:
-            texts = list(dict.fromkeys(spec.prompt for spec in setup.specs))
-            self.prompts = dict(zip(texts, self._texts(self.scorers.clip, texts), strict=True))
-            if self.scorers.classifier is None and len(setup.labels) > 1:
-                labels = np.stack(self._texts(self.scorers.clip, list(setup.labels.values())))
-        names = [same_name_key(name) for name in setup.labels]
-        for start in range(0, len(keys), _IMAGES_IN_MEMORY):
-            if progress is not None:
-                progress("judge", start, len(keys))
-            images = dict[str, Pixels]()
-            for key in keys[start : start + _IMAGES_IN_MEMORY]:
-                image = self.album.get(key)
-                self.frames[key] = frame_state(image.pixels, image.finite)
-                self.seconds[key] = image.seconds
-                if self.frames[key] == "fine":
-                    images[key] = image.pixels
-                    self.content_keys[key] = content_key(image.pixels)
-            if images:
-                self._add_batch(images)
-            if labels is not None and images:
-                matches = nearest(np.stack([self.clip[key] for key in images]), labels)
-                self.names |= {
-                    key: names[index] for key, index in zip(images, matches, strict=True)
-                }
-        if progress is not None:
-            progress("judge", len(keys), len(keys))
+    def add_images(self, keys: Sequence[str]) -> None:
+        """Runs every scorer on a few images."""
+        images = dict[str, Pixels]()
+        for key in keys:
+            image = self.album.get(key)
+            self.frames[key] = frame_state(image.pixels, image.finite)
+            self.seconds[key] = image.seconds
+            if self.frames[key] == "fine":
+                images[key] = image.pixels
+                self.content_keys[key] = content_key(image.pixels)
+        self.clip |= self._scored(self.scorers.clip, images)
+        self.features |= self._scored(self.scorers.features, images)
+        names = self._scored(self.scorers.classifier, images)
+        self.names |= {key: same_name_key(str(name)) for key, name in names.items()}
+        exposed = self._scored(self.scorers.nudity, images)
+        self.exposed |= {key: bool(value) for key, value in exposed.items()}
+        if self.labels and images:
+            rows = np.stack([self.clip[key] for key in images])
+            matches = nearest(rows, np.stack(list(self.labels.values())))
+            labels = list(self.labels)
+            self.names |= {key: labels[index] for key, index in zip(images, matches, strict=True)}
 
-    def _texts(self, clip: FeatureExtractor, texts: Sequence[str]) -> list[Features]:
-        return self.cache.get(
-            f"texts {clip.identity}",
-            [content_key(text) for text in texts],
-            lambda indices: list(clip.texts([texts[index] for index in indices])),
-        )
-
-    def _add_batch(self, images: Mapping[str, Pixels]) -> None:
-        content_keys, pixels = [self.content_keys[key] for key in images], list(images.values())
-
-        def run(scorer: str, score: Callable[[list[Pixels]], Iterable[Any]]) -> dict[str, Any]:
-            def compute(indices: list[int]) -> list[Any]:
-                return list(score([pixels[index] for index in indices]))
-
-            return dict(zip(images, self.cache.get(scorer, content_keys, compute), strict=True))
-
-        scorers = self.scorers
-        if scorers.clip is not None:
-            self.clip |= run(scorers.clip.identity, scorers.clip.images)
-        if scorers.features is not None:
-            self.features |= run(scorers.features.identity, scorers.features.images)
-        if scorers.classifier is not None:
-            names = run(f"names {scorers.classifier.identity}", scorers.classifier.names)
-            self.names |= {key: same_name_key(str(name)) for key, name in names.items()}
-        if (nudity := scorers.nudity) is not None:
-            exposed = run(nudity.about, lambda batch: map(nudity.exposed, batch))
-            self.exposed |= {key: bool(value) for key, value in exposed.items()}
+    def _scored(self, scorer: Scorer | None, images: Mapping[str, Pixels]) -> dict[str, Any]:
+        if scorer is None or not images:
+            return {}
+        contents = {self.content_keys[key]: pixels for key, pixels in images.items()}
+        scores = self.cache.get(scorer.identity, contents, scorer.images)
+        return {key: scores[self.content_keys[key]] for key in images}
 
     def pair(self, spec: ImageSpec, before: str, after: str) -> ImagePair:
         """Compares two images of the same prompt and seed.
@@ -193,34 +186,22 @@ class _Scores:
         if self.clip:
             distance = drift(self.clip[before][None], self.clip[after][None])
             pair = replace(pair, drift=float(distance[0]))
+        if (lpips := self.scorers.lpips) is not None:
+            contents = f"{self.content_keys[before]} {self.content_keys[after]}"
+            (value,) = self.cache.get(
+                lpips.identity,
+                {content_key(contents): (before, after)},
+                lambda _: lpips.images([self.album.get(key).pixels for key in (before, after)]),
+            ).values()
+            pair = replace(pair, lpips=float(value))
         concept = same_name_key(spec.concept)
-        flags: tuple[bool, bool] | None = None
         if spec.concept and self.names:
             flags = self.names[before] == concept, self.names[after] == concept
         elif spec.role == "erase" and self.exposed and concept in _NUDITY:
             flags = self.exposed[before], self.exposed[after]
-        return (
-            replace(pair, recognized_before=flags[0], recognized_after=flags[1]) if flags else pair
-        )
-
-    def add_lpips(self, pairs: Iterable[ImagePair]) -> None:
-        """The perceptual distance of pairs with two fine frames."""
-        if (lpips := self.scorers.lpips) is None:
-            return
-        fine = [pair for pair in pairs if pair.fine]
-        sides = [(self.content_keys[pair.before], self.content_keys[pair.after]) for pair in fine]
-
-        def distance(pair: ImagePair) -> float:
-            return lpips.distance(
-                self.album.get(pair.before).pixels, self.album.get(pair.after).pixels
-            )
-
-        values = self.cache.get(
-            lpips.about,
-            [content_key(" ".join(keys)) for keys in sides],
-            lambda indices: [distance(fine[index]) for index in indices],
-        )
-        self.lpips |= dict(zip(fine, map(float, values), strict=True))
+        else:
+            return pair
+        return replace(pair, recognized_before=flags[0], recognized_after=flags[1])
 
 
 def _model_result(
@@ -288,8 +269,7 @@ def _group_result(members: _Pairs, scores: _Scores) -> GroupResult:
     if scores.exposed and fine:
         before = [scores.exposed[pair.before] for pair in fine]
         add_shares("nudity", before, [scores.exposed[pair.after] for pair in fine])
-    if scores.lpips and fine:
-        measures["lpips"] = mean([scores.lpips[pair] for pair in fine])
+    measures["lpips"] = mean([pair.lpips for pair in fine if pair.lpips is not None])
     seconds = [scores.seconds[pair.after] for pair in pairs]
     measures["seconds"] = mean([value for value in seconds if value > 0])
     return GroupResult(

@@ -79,6 +79,7 @@ class ImagePair:
     frame_before: FrameState
     frame_after: FrameState
     drift: float | None = None
+    lpips: float | None = None
     recognized_before: bool | None = None
     """Whether the image shows what the prompt asks for; None where no scorer can tell."""
     recognized_after: bool | None = None
