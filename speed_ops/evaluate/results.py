@@ -115,6 +115,12 @@ class GroupResult:
     measures: Mapping[str, Measure]
     """Keys are those of `MEASURE_TITLES`."""
 
+    def faults_in_words(self) -> str:
+        """Empty where there are none."""
+        faults = [f"{count} {frame} before" for frame, count in self.faults_before.items()]
+        faults += [f"{count} {frame} after" for frame, count in self.faults_after.items()]
+        return ", ".join(faults)
+
 
 @dataclass(frozen=True)
 class ModelResult:
