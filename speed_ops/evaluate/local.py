@@ -54,13 +54,6 @@ class LocalBackend:
                     )
 
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
-        """Generates one image in this process.
-
-        Args:
-            model: The model.
-            spec: Prompt and seed.
-            sampling: Settings of the sampler.
-        """
         start = time.perf_counter()
         size = (sampling.height, sampling.width)
         colors = self._load(model).generate(

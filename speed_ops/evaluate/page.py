@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..certificate.certificate import verdict_in_words
+from ..files.atomic import write_bytes
 from ..report.html import curve_facts, template
 from .results import MEASURE_TITLES, Evaluation, ImagePair, ModelResult
 
@@ -24,8 +26,24 @@ _WORDS = {
 _WORST_FIRST = ("leaking", "damaged", "unclear", "unjudged", "erased", "preserved")
 
 
-def evaluation_page(evaluation: Evaluation, thumbnail: Callable[[str], str]) -> str:
-    """The page; `thumbnail` returns the image of a key as a data URL."""
+def write_evaluation(
+    evaluation: Evaluation, folder: Path, thumbnail: Callable[[str], str]
+) -> tuple[Path, Path]:
+    """Writes the page and the JSON file; returns their paths.
+
+    Args:
+        evaluation: The results.
+        folder: Where the files go.
+        thumbnail: Key of an image -> a small copy as a data URL.
+    """
+    page, data = folder / "report.html", folder / "evaluation.json"
+    content = json.dumps(evaluation.to_json(), indent=1, ensure_ascii=False)
+    write_bytes(data, content.encode(), force=True)
+    write_bytes(page, _page(evaluation, thumbnail).encode(), force=True)
+    return page, data
+
+
+def _page(evaluation: Evaluation, thumbnail: Callable[[str], str]) -> str:
     erased, sampling = evaluation.erased, evaluation.sampling
     measured = {name for model in erased for group in model.groups for name in group.measures}
     facts = [
