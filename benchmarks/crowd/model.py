@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from speed_erase.speed_ops.demo.sampler import SIGNAL, sample
-from speed_erase.speed_ops.demo.unet import UNet
+from speed_erase.speed_ops.demo.unet import SIGNAL, UNet, sample
 
 from ..storage import load_tensors
 from .judge import Judge, load_judge

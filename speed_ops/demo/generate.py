@@ -19,8 +19,7 @@ from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
 from .autoencoder import CELL, SD1_SCALE, Autoencoder
 from .packed_model import AUTOENCODER, NARROW, UNET, fold_channels, repeat_channels, unet_shapes
-from .sampler import noise_for, sample
-from .unet import UNet
+from .unet import UNet, noise_for, sample
 
 SIZE, STEPS, GUIDANCE = 128, 12, 3.0
 """Pixels of an image's side, steps and guidance that suit the demo's model."""
