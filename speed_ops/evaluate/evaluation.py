@@ -96,7 +96,6 @@ def evaluate(
         setup=setup.name,
         title=setup.title,
         notes=setup.notes,
-        anchors=setup.anchors,
         sampling=setup.sampling,
         scorers=scorers.about(),
         models=tuple(results),
@@ -221,7 +220,6 @@ def _model_result(
         "acc_r": share(sum(kept), len(kept)),
         "h_o": harmonic_measure(erased, kept),
     }
-    recipe = provenance.recipe if provenance is not None else None
     return ModelResult(
         label=model.label,
         kind=model.kind,
@@ -229,7 +227,6 @@ def _model_result(
         identity=model.identity,
         strength=model.strength,
         certificate=provenance.certificate if provenance is not None else {},
-        concepts=recipe.concepts if recipe is not None else (),
         groups=tuple(_group_result(members, scores) for members in groups.values()),
         overall=_measured(overall),
         prompts=tuple(_prompt_result(members, scores) for members in prompts.values()),

@@ -1,6 +1,4 @@
-"""The results of an evaluation: one set of types for the JSON file, the page, the command and the
-node.
-"""
+"""The results of an evaluation, for the JSON file, the page, the command and the node."""
 
 from __future__ import annotations
 
@@ -9,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..recipe import RecipeConcept, package_version
+from ..recipe import package_version
 from .setup import PaperTable, Role, Sampling
 
-VERSION = "2.0"
 FrameState = Literal["fine", "black", "flat", "not finite"]
 PromptVerdict = Literal["erased", "leaking", "preserved", "damaged", "unclear", "unjudged"]
 
@@ -133,7 +130,6 @@ class ModelResult:
     strength: float
     certificate: Mapping[str, Any]
     """The short certificate in the file's header; untrusted, and empty where there is none."""
-    concepts: tuple[RecipeConcept, ...]
     groups: tuple[GroupResult, ...]
     overall: Mapping[str, Measure]
     prompts: tuple[PromptResult, ...]
@@ -172,15 +168,13 @@ class Evaluation:
     setup: str
     title: str
     notes: tuple[str, ...]
-    anchors: Mapping[str, str]
-    """Erased concept -> what it becomes."""
     sampling: Sampling
     scorers: Mapping[str, str]
     """Measure -> what computed it, with its version."""
     models: tuple[ModelResult, ...]
     """The original first."""
     table: PaperTable | None
-    version: str = VERSION
+    version: str = "2.0"
     package_version: str = field(default_factory=package_version)
 
     @property
