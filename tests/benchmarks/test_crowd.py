@@ -26,7 +26,7 @@ from speed_erase.benchmarks.crowd.answers import (
 from speed_erase.benchmarks.crowd.judge import train_judge
 from speed_erase.benchmarks.crowd.measures import h_o_interval
 from speed_erase.benchmarks.crowd.methods import DEFAULT, METHODS, NONE, TRIED, methods_of
-from speed_erase.benchmarks.crowd.model import Crowd
+from speed_erase.benchmarks.crowd.model import Crowd, Plan, Trainer, train
 from speed_erase.benchmarks.crowd.prompts import (
     HELD_OUT_TEMPLATES,
     SHARES,
@@ -39,7 +39,6 @@ from speed_erase.benchmarks.crowd.report import write_report
 from speed_erase.benchmarks.crowd.run import Runner
 from speed_erase.benchmarks.crowd.tasks import TASKS
 from speed_erase.benchmarks.crowd.text import CrowdText
-from speed_erase.benchmarks.crowd.train import Plan, Trainer, train
 from speed_erase.benchmarks.crowd.world import (
     BY_NAME,
     COMPOSITIONS,
