@@ -60,7 +60,7 @@ TAIL = 3
 """Points that an exponent is fitted to: the largest ones, where the cost is past its fixed part."""
 PRESETS = ("auto", "context", "few", "multi")
 SHORT, TURNS = 12.0, 3
-"""An engine that takes fewer seconds than this runs so many times."""
+"""An engine that takes fewer seconds than this runs this many times."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from torch import Tensor
 from .storage import save_json
 
 LONG = 120.0
-"""Seconds beyond which layers are not all timed: one of each size stands for its like."""
+"""Seconds beyond which only one layer of each size is timed."""
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:

@@ -70,7 +70,7 @@ class Crowd:
 
     @cached_property
     def judge(self) -> Judge:
-        """Of the pictures; whoever draws none needs none."""
+        """Loaded when the first pictures are judged."""
         return load_judge(self.folder)
 
     def draw(

@@ -303,7 +303,7 @@ def _with_ours(table: PaperTable, models: Sequence[ModelResult]) -> PaperTable:
         model.label: [_table_value(model, *column) for column in table.columns] for model in models
     }
     for index, (_, measure) in enumerate(table.columns):
-        if measure in _OF_PAIRS:  # the original's distance from itself tells nothing
+        if measure in _OF_PAIRS:  # the original has no distance from itself
             ours[models[0].label][index] = None
     return replace(table, ours=ours)
 

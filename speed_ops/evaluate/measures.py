@@ -114,7 +114,7 @@ def frechet(left: Features, right: Features) -> Measure | None:
 def clip_measures(
     before: Features, after: Features, prompts: Features | None
 ) -> dict[str, Measure | None]:
-    """What CLIP's features tell about pairs of images.
+    """CLIP scores and drift of pairs of images.
 
     Args:
         before: Features of the original's images (n x d).

@@ -78,7 +78,7 @@ class ImagePair:
     drift: float | None = None
     lpips: float | None = None
     recognized_before: bool | None = None
-    """Whether the image shows what the prompt asks for; None where no scorer can tell."""
+    """Whether the image shows what the prompt asks for; None where no scorer decides that."""
     recognized_after: bool | None = None
 
     @property
