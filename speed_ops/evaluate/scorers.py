@@ -99,10 +99,7 @@ class ScoreCache:
     reused: int = 0
 
     def get(
-        self,
-        scorer: str,
-        items: Mapping[str, T],
-        compute: Callable[[Sequence[T]], Iterable[Any]],
+        self, scorer: str, items: Mapping[str, T], compute: Callable[[Sequence[T]], Iterable[Any]]
     ) -> dict[str, Features]:
         """The score of each item by its key.
 

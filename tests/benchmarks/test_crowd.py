@@ -15,14 +15,7 @@ import torch
 from torch import Tensor
 
 from speed_erase.benchmarks.crowd import methods, tasks
-from speed_erase.benchmarks.crowd.answers import (
-    UNSAFE,
-    Case,
-    Runs,
-    best_bar,
-    first_drift,
-    goals,
-)
+from speed_erase.benchmarks.crowd.answers import UNSAFE, Case, Runs, best_bar, first_drift, goals
 from speed_erase.benchmarks.crowd.judge import train_judge
 from speed_erase.benchmarks.crowd.measures import h_o_interval
 from speed_erase.benchmarks.crowd.methods import DEFAULT, METHODS, NONE, TRIED, methods_of
@@ -212,12 +205,7 @@ def test_goals_follow_the_runs() -> None:
         return (
             right
             | scores
-            | {
-                "task": "painters10",
-                "method": method,
-                "drift": drift,
-                "change": {"kept": 0.1},
-            }
+            | {"task": "painters10", "method": method, "drift": drift, "change": {"kept": 0.1}}
         )
 
     runs = [run("none", "1" * 40, "1" * 40), run("few", "1" * 30 + "0" * 10, "1" * 40, 0.02)]
