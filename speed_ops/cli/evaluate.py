@@ -11,7 +11,7 @@ from .console import Console
 from .options import add_concepts, command
 
 if TYPE_CHECKING:
-    from ..evaluate.results import Evaluation
+    from ..evaluate.evaluation import Evaluation
 
 _EXAMPLES = """\
 models: the name of a checkpoint on the servers, or a file or folder of this machine that they have,
@@ -187,7 +187,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _show(evaluation: Evaluation, console: Console) -> None:
-    from ..evaluate.results import MEASURE_TITLES
+    from ..evaluate.measures import MEASURE_TITLES
 
     for model in evaluation.erased:
         console.say(f"{model.label}: {model.headline()}.")

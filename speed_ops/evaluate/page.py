@@ -10,7 +10,8 @@ from typing import Any
 from ..certificate.certificate import verdict_in_words
 from ..files.atomic import write_bytes
 from ..report.html import curve_facts, template
-from .results import MEASURE_TITLES, Evaluation, ImagePair, ModelResult
+from .evaluation import Evaluation, ImagePair, ModelResult
+from .measures import MEASURE_TITLES
 
 PROMPTS_SHOWN = 6
 """Prompts with images per group; those that went wrong come first."""

@@ -130,7 +130,11 @@ class Worker:
         started, notes = time.perf_counter(), list[str]()
         cache = FleetCache(shared) if self.caching else FleetCache(shared, _NO_CACHE, 0)
         try:
-            self._refuse_other_version()
+            if (version := package_version()) != self.version:
+                raise SettingsError(
+                    f"{platform.node()} has speed-erase {version}, but the batch was started with"
+                    f" {self.version}: install the same version on all machines."
+                )
             torch.set_num_threads(self.threads)
             with staged(model, self.scratch) as local:
                 text = replace(self.text, cache=cache)
@@ -142,13 +146,6 @@ class Worker:
             done = model.failed(fault, started)
         done = replace(done, facts={**(done.facts or {}), "machine": platform.node()})
         return done, notes, cache.to_share() if share else None
-
-    def _refuse_other_version(self) -> None:
-        if (version := package_version()) != self.version:
-            raise SettingsError(
-                f"{platform.node()} has speed-erase {version}, but the batch was started with"
-                f" {self.version}: install the same version on all machines."
-            )
 
 
 @contextmanager
