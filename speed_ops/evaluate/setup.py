@@ -204,13 +204,17 @@ def _named_specs(
         templates = _texts(lists["templates"])
     else:  # every text with every combination of `{0}`, `{1}`, ... filled in
         rule = content["templates"]
-        texts = [rule["text"]] if isinstance(rule["text"], str) else rule["text"]
-        combinations = itertools.product(texts, itertools.product(*rule["parts"]))
+        combinations = itertools.product(rule["texts"], itertools.product(*rule["parts"]))
         templates = tuple(text.format(*words, name=PLACEHOLDER) for text, words in combinations)
     pool = content.get("pool")
     names, seeds = content["names"], dict.fromkeys(content["names"], content["seeds"])
-    if pool:
-        names, erased, seeds = _from_pool(pool, erased, len(templates))
+    if pool:  # the first names of one of our lists, in alphabetical order
+        listed = sorted(builtin_retain(pool["list"]).names, key=same_name_key)
+        erased, kept = listed[:erased], listed[erased : erased + pool["keep"]]
+        names = erased + kept
+        for members in (erased, kept):
+            images = pool["pictures"] // (len(templates) * len(members))
+            seeds |= dict.fromkeys(members, max(1, images))
     specs = []
     for name in names:
         role: Role = "erase" if name in erased else "keep"
@@ -296,22 +300,6 @@ def setup_of_file(path: Path, concepts: Sequence[Concept], seeds: int) -> Setup:
         concept = by_target.get(name) or Concept(name, "", "object")
         labels |= _labels(name, concept.kind, concept.anchor)
     return Setup(path.stem, f"The prompts of {path.name}", tuple(specs), labels)
-
-
-def _from_pool(
-    pool: Mapping[str, Any], erased: int, templates: int
-) -> tuple[list[str], list[str], dict[str, int]]:
-    """All names, the names to erase, and the seeds per name: the first names of one of our lists,
-    in alphabetical order.
-    """
-    names = sorted(builtin_retain(pool["list"]).names, key=same_name_key)
-    targets, kept = names[:erased], names[erased : erased + pool["keep"]]
-    seeds = {
-        name: max(1, pool["pictures"] // (templates * len(group)))
-        for group in (targets, kept)
-        for name in group
-    }
-    return targets + kept, targets, seeds
 
 
 def _texts(path: Path) -> tuple[str, ...]:
