@@ -66,8 +66,10 @@ def _page(evaluation: Evaluation, thumbnail: Callable[[str], str]) -> str:
         "words": _WORDS,
         "titles": MEASURE_TITLES,
         "measures": [name for name in MEASURE_TITLES if name in measured],
-        "pictures": _images(erased, thumbnail),
+        "sections": _sections(erased),
         "seeds": min(SEEDS_SHOWN, max(len(prompt.images) for prompt in erased[0].prompts)),
+        "thumbnail": thumbnail,
+        "hint": _hint,
         "scorers": [
             (MEASURE_TITLES.get(name, name), text) for name, text in evaluation.scorers.items()
         ],
@@ -78,8 +80,8 @@ def _page(evaluation: Evaluation, thumbnail: Callable[[str], str]) -> str:
     return str(template(Path(__file__).with_name("page.html")).render(page))
 
 
-def _images(erased: Sequence[ModelResult], thumbnail: Callable[[str], str]) -> list[dict[str, Any]]:
-    """Group by group; images of the same prompt by all models are below each other."""
+def _sections(erased: Sequence[ModelResult]) -> list[tuple[str, list[int], int]]:
+    """Each group, the indices of the prompts that are shown, worst first, and how many are not."""
     groups = dict[str, list[int]]()
     for index, prompt in enumerate(erased[0].prompts):
         groups.setdefault(prompt.group, []).append(index)
@@ -87,32 +89,10 @@ def _images(erased: Sequence[ModelResult], thumbnail: Callable[[str], str]) -> l
     def badness(index: int) -> int:
         return min(_WORST_FIRST.index(model.prompts[index].verdict) for model in erased)
 
-    def prompt_rows(index: int) -> dict[str, Any]:
-        prompt = erased[0].prompts[index]
-        pairs = prompt.images[:SEEDS_SHOWN]
-        images = [(thumbnail(pair.before), _hint(pair, after=False)) for pair in pairs]
-        rows: list[dict[str, Any]] = [{"label": "before", "verdict": "", "images": images}]
-        for model in erased:
-            result = model.prompts[index]
-            pairs = result.images[:SEEDS_SHOWN]
-            images = [(thumbnail(pair.after), _hint(pair, after=True)) for pair in pairs]
-            label = model.label if len(erased) > 1 else "after"
-            verdict = result.verdict if model.judged else ""
-            rows.append({"label": label, "verdict": verdict, "images": images})
-        return {"text": prompt.prompt, "rows": rows, "hidden": len(prompt.images) - len(pairs)}
-
-    sections = []
-    for name, indices in groups.items():
-        shown = sorted(indices, key=badness)[:PROMPTS_SHOWN]
-        sections.append(
-            {
-                "name": name,
-                "role": erased[0].prompts[indices[0]].role,
-                "hidden": len(indices) - len(shown),
-                "prompts": [prompt_rows(index) for index in shown],
-            }
-        )
-    return sections
+    return [
+        (name, sorted(indices, key=badness)[:PROMPTS_SHOWN], max(0, len(indices) - PROMPTS_SHOWN))
+        for name, indices in groups.items()
+    ]
 
 
 def _hint(pair: ImagePair, after: bool) -> str:
