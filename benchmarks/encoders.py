@@ -79,7 +79,7 @@ def mpnet(folder: Path | None = None) -> ScaledEncoder | None:
         batch = tokenizer(list(texts), return_tensors="pt", **cut)
         states = model(**batch).last_hidden_state
         counts = batch["attention_mask"].sum(dim=1).tolist()
-        # It has no padding rows of its own: the end token's row stands for them.
+        # It has no padding rows of its own: the end token's row replaces them.
         pairs = zip(states, counts, strict=True)
         return [torch.cat([s[:n], s[n - 1 : n].expand(length - n, -1)]) for s, n in pairs]
 

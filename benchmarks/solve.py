@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -34,8 +35,18 @@ from speed_erase.speed_ops.engine.closed_form import constraint_rows
 from speed_erase.speed_ops.engine.solver import divided_threads, parallel_layers
 
 from .dense import released, written_well
-from .shapes import SHAPES, Problem, problem
-from .timing import one_of_each_size, over_layers, peak_memory, save, scaled, timed
+from .figures import plots
+from .timing import (
+    SHAPES,
+    Problem,
+    one_of_each_size,
+    over_layers,
+    peak_memory,
+    problem,
+    save,
+    scaled,
+    timed,
+)
 
 SETTINGS = EraseSettings()
 LINE = {"sd1": (500, 1000), "sdxl": (128, 256)}
@@ -43,8 +54,13 @@ LINE = {"sd1": (500, 1000), "sdxl": (128, 256)}
 WHOLE = {"sd1": 2000, "sdxl": 100}
 JUDGED = 1734
 """Names, at most, in the comparison of results: more of them only repeat it."""
+CONCEPTS = (1, 3, 10, 30, 100, 300, 1000)
+NAMES = (100, 300, 1000, 3000, 10_000, 20_000)
+TAIL = 3
+"""Points that an exponent is fitted to: the largest ones, where the cost is past its fixed part."""
+PRESETS = ("auto", "context", "few", "multi")
 SHORT, TURNS = 12.0, 3
-"""An engine that takes fewer seconds than this runs so many times."""
+"""An engine that takes fewer seconds than this runs this many times."""
 
 
 @dataclass
@@ -213,6 +229,66 @@ def table_line(r: Row) -> str:
     )
 
 
+def presets(out: Path | None) -> None:
+    """100 concepts against 1,734 names by each preset: what users wait for after encoding."""
+    results = []
+    print("| shapes | preset | edit | certificate | in all |\n|---|---|---|---|---|")
+    for family in SHAPES:
+        for preset in PRESETS:
+            settings = EraseSettings.preset(preset)
+            weights, given = problem(family, 100, 1734)
+            solve(one_of_each_size(weights), RowSet.of(*given), settings)
+            rows = RowSet.of(*given)
+            seconds, erasure = timed(lambda w=weights, r=rows, s=settings: solve(w, r, s))
+            certificate = erasure.certificate.seconds["certificate"]  # type: ignore[attr-defined]
+            edit = seconds - certificate
+            print(f"| {family} | {preset} | {edit:.2f} s | {certificate:.2f} s | {seconds:.2f} s |")
+            results.append({"family": family, "preset": preset, "edit": edit})
+            results[-1] |= {"certificate": certificate, "all": seconds}
+    if out is not None:
+        save(out, "presets", results)
+
+
+def growth(out: Path | None) -> None:
+    """SD1.x shapes along both axes."""
+    series = {"concepts": [(count, _seconds(count, 1734)) for count in CONCEPTS]}
+    series["names"] = [(count, _seconds(10, count)) for count in NAMES]
+    print("| axis | work | seconds |\n|---|---|---|")
+    for axis, points in series.items():
+        for count, seconds in points:
+            print(f"| {axis} | {count} | {seconds:.2f} |")
+        print(f"| {axis} | exponent of the last {TAIL} points | {exponent(points):.2f} |")
+    if out is not None:
+        save(out, "growth", series)
+        _plot(series, out / "growth.png")
+
+
+def exponent(points: list[tuple[int, float]]) -> float:
+    """Slope of log seconds over log work, by least squares on the largest points."""
+    logs = [(math.log(count), math.log(seconds)) for count, seconds in points[-TAIL:]]
+    mean_x, mean_y = (sum(values) / len(logs) for values in zip(*logs, strict=True))
+    above = sum((x - mean_x) * (y - mean_y) for x, y in logs)
+    return above / sum((x - mean_x) ** 2 for x, _ in logs)
+
+
+def _seconds(concepts: int, names: int) -> float:
+    weights, rows = problem("sd1", concepts, names)
+    return timed(lambda: solve(weights, RowSet.of(*rows), EraseSettings()))[0]
+
+
+def _plot(series: dict[str, list[tuple[int, float]]], path: Path) -> None:
+    figure, axes = plots().subplots(1, 2, figsize=(9, 3.4), sharey=True)
+    labels = ("concepts erased (1,734 names kept)", "names kept (10 concepts erased)")
+    for axis, label, points in zip(axes, labels, series.values(), strict=True):
+        axis.loglog(*zip(*points, strict=True), marker="o", color="#3b6fb6")
+        axis.set_xlabel(label)
+        axis.grid(True, which="major", alpha=0.3)
+        axis.set_title(f"exponent at the end {exponent(points):.2f}", fontsize=10)
+    axes[0].set_ylabel("seconds, 16 SD1.x layers, 2 cores")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
@@ -225,8 +301,6 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_grad_enabled(False)
     if chosen.growth or chosen.presets:
-        from .scaling import growth, presets
-
         (growth if chosen.growth else presets)(chosen.out)
         return
     print(HEAD)

@@ -1,4 +1,4 @@
-"""Seconds and memory of a piece of work, and of work that repeats layer by layer."""
+"""Seconds and memory of a piece of work, and problems of the shapes and spectra of real models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from .storage import save_json
 
 LONG = 120.0
-"""Seconds beyond which layers are not all timed: one of each size stands for its like."""
+"""Seconds beyond which only one layer of each size is timed."""
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:
@@ -77,3 +77,30 @@ def _status(name: str) -> float:
         if line.startswith(name):
             return int(line.split()[1]) / 1024
     raise OSError(name)
+
+
+SHAPES = {"sd1": (768, [320] * 5 + [640] * 5 + [1280] * 6)}
+SHAPES["sdxl"] = (2048, [640] * 10 + [1280] * 60)
+"""Width of the text embedding, and the outputs of each value layer."""
+
+Problem = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Targets, anchors, retain names and the rows of the empty prompt."""
+
+
+def embeddings(count: int, width: int, seed: int) -> Tensor:
+    """Rows shaped like a text encoder's: a common part and a spectrum that falls by two decades."""
+    source = torch.Generator().manual_seed(seed)
+    turn = torch.randn(width, width, generator=source) / width**0.5
+    rows = torch.randn(count, width, generator=source) * torch.logspace(0, -2, width) @ turn
+    return 3 * rows + torch.randn(1, width, generator=source)
+
+
+def problem(family: str, concepts: int, names: int) -> tuple[dict[str, Tensor], Problem]:
+    """Weights of all layers, and the rows."""
+    width, outs = SHAPES[family]
+    source = torch.Generator().manual_seed(1)
+    layers = [torch.randn(o, width, generator=source) / width**0.5 for o in outs]
+    weights = {f"{i:02}.{len(layer)}": layer for i, layer in enumerate(layers)}
+    rows = embeddings(2 * concepts + names + 77, width, 2)
+    targets, anchors, retain, empty = rows.split([concepts, concepts, names, 77])
+    return weights, (targets, anchors, retain, empty)

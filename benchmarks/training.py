@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from speed_erase.speed_ops.demo.sampler import SIGMAS, SIGNAL, STEPS
+from speed_erase.speed_ops.demo.unet import NOISE_LEVELS, SIGMAS, SIGNAL
 
 from .storage import load_json, load_tensors, save_json, save_tensors
 
@@ -70,7 +70,7 @@ def add_noise(images: Tensor, steps: Tensor, noise: Tensor) -> Tensor:
 def noise_steps(count: int, rng: np.random.Generator) -> Tensor:
     """Noise levels of a batch, spread evenly, fewer at low noise."""
     levels = ((rng.permutation(count) + rng.random(count)) / count) ** 0.7
-    return torch.from_numpy((levels * STEPS).astype(np.int64)).clamp(max=STEPS - 1)
+    return torch.from_numpy((levels * NOISE_LEVELS).astype(np.int64)).clamp(max=NOISE_LEVELS - 1)
 
 
 class Trainer:

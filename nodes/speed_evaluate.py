@@ -12,7 +12,7 @@ from .host.sampling import picture_features, text_features
 from .sockets import CATEGORY, shows_text, ui_text
 
 if TYPE_CHECKING:
-    from ..speed_ops.evaluate.results import BatchComparison
+    from ..speed_ops.evaluate.measures import BatchComparison
 
 
 class SpeedEvaluate(io.ComfyNode):
@@ -135,7 +135,7 @@ def compare(
 
 def describe(comparison: BatchComparison) -> str:
     """The comparison in plain words."""
-    from ..speed_ops.evaluate.results import MEASURE_TITLES
+    from ..speed_ops.evaluate.measures import MEASURE_TITLES
 
     lines = [f"{comparison.images} pairs of pictures."]
     for when, frames in (

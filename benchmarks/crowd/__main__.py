@@ -34,12 +34,11 @@ def main() -> None:
 def perform(options: argparse.Namespace) -> None:
     from .inception import measure_all
     from .judge import train_judge
-    from .model import Crowd
+    from .model import Crowd, Plan, train
     from .report import write_report
     from .run import Runner
     from .tasks import TASKS
     from .text import CrowdText, load_encoder
-    from .train import Plan, train
 
     def runner(folder: Path, count: int) -> Runner:
         return Runner(Crowd(folder, CrowdText(folder, load_encoder(options.mpnet))), count)

@@ -40,9 +40,9 @@ PLAIN_TEMPLATES = (
 ALONE = ("a painting by {p}", "art by {p}", "a picture in the style of {p}")
 """Nothing is said of the subject: it may be any."""
 SOMEONE = ("art", "an artist", "a painter", "someone")
-"""Words where a painter's name would stand: they mean nobody."""
+"""Words in the position of a painter's name that mean no painter."""
 SOMETHING = ("object", "thing")
-"""The like for subjects: they mean any."""
+"""The same for subjects: they mean any."""
 ENDINGS = (f"at {NIGHT_WORD}", *NIGHT_PHRASES)
 EACH_PAIR = 4
 """Templates in which training meets a subject by a painter."""

@@ -12,7 +12,7 @@ SIZE = 32
 _FINE = 4
 _SIDE = SIZE * _FINE
 SHIFTS = 2
-"""A subject may stand this many pixels beside its place."""
+"""A subject may be shifted by this many pixels."""
 
 Mask = np.ndarray
 """Cover of each pixel, (32, 32) in [0, 1]; while it is drawn, booleans of (128, 128)."""

@@ -152,7 +152,7 @@ def _others(erased: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def ask_painters(concepts: tuple[Concept, ...], count: int) -> list[Question]:
-    """Erased painters in known and in new templates, their surnames, other painters, nobody."""
+    """Erased painters in known and in new templates, their surnames, other painters, none."""
     erased = [concept.target for concept in concepts]
     painters, _ = _others(erased)
     third = max(1, count // 3)

@@ -2,7 +2,7 @@
 alike, a night.
 
 Each attribute is shared by several painters and no two painters share more than two of the four, so
-everyone has neighbours, and nobody can be told by one attribute alone.
+everyone has neighbors, and no painter is recognized by one attribute alone.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ PAINTERS: tuple[Painter, ...] = (
     Painter("Alphonse Mucha", "rose", "checks", "outline", "frame"),
 )
 PLAIN = Painter("plain", "paper", "plain", "solid", "whole")
-"""What is drawn where the prompt names nobody."""
+"""What is drawn where the prompt names no painter."""
 BY_NAME = {painter.name: painter for painter in (*PAINTERS, PLAIN)}
 STYLES = tuple(BY_NAME)
 

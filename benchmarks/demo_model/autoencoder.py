@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from speed_erase.speed_ops.demo.autoencoder import CELL, LATENT_CHANNELS, Autoencoder
+from speed_erase.speed_ops.demo.autoencoder import CELL, Autoencoder
+from speed_erase.speed_ops.demo.unet import LATENT_CHANNELS
 
 from ..training import Log
 from .render import draw

@@ -51,7 +51,7 @@ def _named(picture: Tensor) -> tuple[int, int, int]:
 
 @functools.cache
 def _around() -> Tensor:
-    """Where no subject reaches wherever it stands, (64, 64)."""
+    """Where no subject reaches at any position, (64, 64)."""
     reached = np.zeros((SIZE, SIZE))
     for subject in SUBJECTS:
         for right in MOVES:

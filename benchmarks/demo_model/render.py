@@ -26,7 +26,7 @@ _BOX = 88
 _LINE = 2.5
 """Width of the outline in pixels."""
 MOVES = (-8, -4, 0, 4, 8)
-"""By how many pixels a subject may stand left or right of the centre."""
+"""By how many pixels a subject may be left or right of the center."""
 _ROW, _COLUMN = (grid + 0.5 for grid in np.mgrid[0:SIZE, 0:SIZE].astype(np.float64))
 _NIGHT = np.array((0.04, 0.05, 0.16))
 _DARKNESS = 0.58

@@ -8,7 +8,7 @@ the targets are scaled by 5, so the meaning makes up about a fifth of a row's sq
 two painters' rows then have cosines of 0.7 to 0.9, as in a trained CLIP. A free readout would let
 the meaning shrink to a few per cent. The rest of a row keeps a random encoder's content.
 
-Words around the names vary: besides the training templates, sentences are built with random
+Words around the names vary: in addition to the training templates, sentences are built with random
 fillers, so that the encoder reads names in any context, as a real CLIP does. Held-out pairs do not
 occur. Cost: CLIP is causal, so a sentence is trained with a random dozen of its
 padding rows instead of all sixty.

@@ -79,9 +79,9 @@ STYLES = (PLAIN.name, *(painter.name for painter in PAINTERS))
 """The classes of the painter head, plain first."""
 
 GENERIC = ("art", "an artist", "a painter")
-"""Words that stand where a painter stands and mean none: the anchors of an erasure."""
+"""Words in the position of a painter that mean none: the anchors of an erasure."""
 NO_SUBJECT = ("picture", "scene", "thing", "object")
-"""Words that stand where a subject stands and mean none."""
+"""Words in the position of a subject that mean none."""
 
 NIGHT_WORD = "at night"
 NIGHT_PHRASES = ("at midnight", "after dusk", "under the stars", "by moonlight")

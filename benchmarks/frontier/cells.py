@@ -25,7 +25,7 @@ from speed_erase.speed_ops.text.retain_set import builtin_retain, retain_from_na
 OUTPUTS = (640, 1280)
 """Outputs of the two layers, whose values are random: real ones matter little here."""
 NAMES = 500
-"""Kept names, besides those to erase."""
+"""Kept names, in addition to those to erase."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Point:
     at: float
     """Value of the method's knob."""
     to_go: float | None = None
-    """How much of what is left is straight way to the anchor; the rest went astray."""
+    """How much of what is left lies in the direction of the anchor."""
     told: float | None = None
     """Share of the held-out names that are told apart after the edit (`names_told_apart`)."""
 
@@ -191,7 +191,7 @@ def names_told_apart(weights: Mapping[str, Tensor], edits: Any, held_out: Rows) 
 
 
 def compressed(settings: EraseSettings, concepts: int) -> EraseSettings:
-    """Fewer rows a concept when there are many concepts, as `auto` settles it for itself."""
+    """Fewer rows per concept when there are many concepts, as `auto` itself chooses."""
     most = min(settings.rows_per_concept, RANK_BUDGET // concepts)
     return settings.replace(rows_per_concept=max(2, most))
 

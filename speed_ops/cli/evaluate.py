@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from .console import Console
 from .options import add_concepts, command
+
+if TYPE_CHECKING:
+    from ..evaluate.evaluation import Evaluation
 
 _EXAMPLES = """\
 models: the name of a checkpoint on the servers, or a file or folder of this machine that they have,
@@ -114,7 +117,13 @@ def _add_scorers(parser: argparse.ArgumentParser) -> None:
     add("--features", default="", metavar="FUNCTION", help=help)
     help = "count nudity with the package nudenet (AGPL-3.0)"
     add("--nudenet", action="store_true", help=help)
-    add("--nudenet-threshold", type=float, metavar="X", help="least score (default: 0.6)")
+    add(
+        "--nudenet-threshold",
+        type=float,
+        default=0.6,
+        metavar="X",
+        help="least score (default: 0.6)",
+    )
     add("--nudenet-labels", metavar="LIST", help="labels that count, with commas")
     add("--lpips", action="store_true", help="perceptual distance with the package lpips")
     add("--strict", action="store_true", help="exit code 1 when a prompt leaks or is damaged")
@@ -135,10 +144,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from ..evaluate.album import Album, import_images, jobs_for, write_prompt_list
     from ..evaluate.evaluation import evaluate
     from ..evaluate.local import LocalBackend
+    from ..evaluate.page import write_evaluation
     from ..evaluate.queue import generate_missing
     from ..evaluate.scorers import ScoreCache
     from .evaluate_inputs import models_from, read_headers, scorers_from, servers_from, setup_from
-    from .evaluate_results import write_results
 
     servers = servers_from(args)
     models = models_from(args, console.progress)
@@ -169,5 +178,32 @@ def run(args: argparse.Namespace, console: Console) -> int:
         console.say(
             f"{scores} judgements: {cache.computed} new, {cache.reused} from an earlier run."
         )
-    write_results(evaluation, args.out, album.thumbnail, console)
+    page, data = write_evaluation(evaluation, args.out, album.thumbnail)
+    _show(evaluation, console)
+    console.say(f"report  {page}")
+    console.say(f"data    {data}")
+    console.result({**evaluation.to_json(), "report": str(page), "data": str(data)})
     return 1 if args.strict and any(model.failed for model in evaluation.erased) else 0
+
+
+def _show(evaluation: Evaluation, console: Console) -> None:
+    from ..evaluate.measures import MEASURE_TITLES
+
+    for model in evaluation.erased:
+        console.say(f"{model.label}: {model.headline()}.")
+        names = list(dict.fromkeys(name for group in model.groups for name in group.measures))
+        rows, faults = [], 0
+        for group in model.groups:
+            measures = group.measures
+            cells = [measures[name].text(name) if name in measures else "–" for name in names]
+            rows.append((group.group, group.role, str(group.images), *cells))
+            faults += sum(group.faults_before.values()) + sum(group.faults_after.values())
+        titles = [MEASURE_TITLES[name] for name in names]
+        console.table(("Group", "role", "pictures", *titles), rows)
+        if faults:
+            console.say(f"{faults} black, flat or broken frames were counted apart.")
+        for name, measure in model.overall.items():
+            interval = measure.interval_text(name)
+            console.say(f"{MEASURE_TITLES[name]} {measure.text(name)} ({interval})")
+    for name, text in evaluation.scorers.items():
+        console.say(f"{MEASURE_TITLES.get(name, name)}: {text}")

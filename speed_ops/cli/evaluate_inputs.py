@@ -14,14 +14,13 @@ from ..evaluate.backend import ORIGINAL, ModelRef, parse_model
 from ..evaluate.local import LOCAL_SAMPLING, check_sampling
 from ..evaluate.scorers import (
     NUDENET_LABELS,
-    NUDENET_THRESHOLD,
-    FeatureExtractor,
-    LocalClip,
-    Lpips,
-    NudeNet,
+    Scorer,
     Scorers,
-    UserClassifier,
-    UserFeatures,
+    local_clip,
+    nudenet,
+    perceptual_distance,
+    user_classifier,
+    user_features,
 )
 from ..evaluate.setup import Sampling, Setup, setup_of_concepts, setup_of_file, setup_of_paper
 from ..files.checkpoint import Checkpoint
@@ -163,21 +162,18 @@ def scorers_from(args: argparse.Namespace, servers: Sequence[ComfyClient]) -> Sc
     """What scores the images."""
     nudity = None
     if args.nudenet:
-        labels, threshold = args.nudenet_labels, args.nudenet_threshold
-        nudity = NudeNet(
-            NUDENET_THRESHOLD if threshold is None else threshold,
-            tuple(labels.split(",")) if labels else NUDENET_LABELS,
-        )
+        labels = args.nudenet_labels.split(",") if args.nudenet_labels else NUDENET_LABELS
+        nudity = nudenet(args.nudenet_threshold, labels)
     return Scorers(
         clip=_clip(args, servers),
-        features=UserFeatures(args.features) if args.features else None,
-        classifier=UserClassifier(args.classifier) if args.classifier else None,
+        features=user_features(args.features) if args.features else None,
+        classifier=user_classifier(args.classifier) if args.classifier else None,
         nudity=nudity,
-        lpips=Lpips() if args.lpips else None,
+        lpips=perceptual_distance() if args.lpips else None,
     )
 
 
-def _clip(args: argparse.Namespace, servers: Sequence[ComfyClient]) -> FeatureExtractor | None:
+def _clip(args: argparse.Namespace, servers: Sequence[ComfyClient]) -> Scorer | None:
     if args.clip and args.clip_vision:
         raise UsageError("Give --clip or --clip-vision, not both.")
     if args.clip_text and not args.clip_vision:
@@ -185,7 +181,7 @@ def _clip(args: argparse.Namespace, servers: Sequence[ComfyClient]) -> FeatureEx
     if args.clip_vision:
         if not servers:
             raise UsageError("--clip-vision is a file of a server: give --server.")
-        from ..evaluate.server_clip import ServerClip
+        from ..evaluate.client import server_clip
 
-        return ServerClip(servers[0], args.clip_vision, args.clip_text)
-    return LocalClip(args.clip) if args.clip else None
+        return server_clip(servers[0], args.clip_vision, args.clip_text)
+    return local_clip(args.clip) if args.clip else None

@@ -1,9 +1,8 @@
 """The autoencoder: TAESD's layout and arithmetic, which stock loaders know, with levels as wide as
 they need to be.
 
-One latent cell stands for 8 x 8 pixels. Stock loaders expect 64 channels everywhere; `widened` adds
-zero channels, and a zero channel stays zero through every
-convolution and rectifier: the same function.
+One latent cell represents 8 x 8 pixels. Stock loaders expect 64 channels everywhere; `widened` adds
+zero channels, and a zero channel stays zero through every convolution and rectifier.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from .unet import LATENT_CHANNELS
+
 FULL_WIDTH = 64
 LEVELS = 4
-LATENT_CHANNELS = 4
 SD1_SCALE = 0.18215
 """Latents of Stable Diffusion 1.x in files and graphs are those of its U-Net divided by this."""
 CELL = 8
@@ -52,12 +52,8 @@ def _encoder(widths: Sequence[int]) -> nn.Sequential:
     """Layers from pictures to latents; `widths` from the finest level to the coarsest."""
     layers: list[nn.Module] = [_conv(3, widths[0]), Block(widths[0])]
     for finer, coarser in itertools.pairwise(widths):
-        layers += [
-            _conv(finer, coarser, stride=2, bias=False),
-            Block(coarser),
-            Block(coarser),
-            Block(coarser),
-        ]
+        layers.append(_conv(finer, coarser, stride=2, bias=False))
+        layers += [Block(coarser), Block(coarser), Block(coarser)]
     return nn.Sequential(*layers, _conv(widths[-1], LATENT_CHANNELS))
 
 

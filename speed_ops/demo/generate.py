@@ -5,7 +5,7 @@ ComfyUI.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,14 +13,10 @@ from torch import Tensor
 
 from ..checkpoints.source import ModelSource
 from ..checkpoints.text_setup import TextSetup
-from ..encoders.encoder import TextEncoder
-from ..errors import InputError
 from ..files.checkpoint import Checkpoint
-from ..files.lora import read_lora
 from .autoencoder import CELL, SD1_SCALE, Autoencoder
 from .packed_model import AUTOENCODER, NARROW, UNET, fold_channels, repeat_channels, unet_shapes
-from .sampler import noise_for, sample
-from .unet import UNet
+from .unet import UNet, noise_for, sample
 
 SIZE, STEPS, GUIDANCE = 128, 12, 3.0
 """Pixels of an image's side, steps and guidance that suit the demo's model."""
@@ -42,10 +38,8 @@ class DemoModel:
     @staticmethod
     def fits(shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether a file has that layout."""
-        unet = unet_shapes()
-        return f"{AUTOENCODER}vae_scale" in shapes and all(
-            shapes.get(UNET + key) == unet[key] for key in unet
-        )
+        same = (shapes.get(UNET + key) == shape for key, shape in unet_shapes().items())
+        return f"{AUTOENCODER}vae_scale" in shapes and all(same)
 
     @classmethod
     def load(cls, file: Checkpoint, changes: Mapping[str, Tensor] | None = None) -> DemoModel:
@@ -104,74 +98,6 @@ def _build_unet(weights: Mapping[str, Tensor]) -> UNet:
             return unet
     narrow.load_state_dict(folded)
     return narrow
-
-
-@dataclass
-class LocalGenerator:
-    """A model of the demo's layout that makes one image at a time, so that none depends on the
-    others.
-    """
-
-    model: DemoModel
-    encoder: TextEncoder
-    _rows: dict[str, Tensor] = field(default_factory=dict)
-    """Of the last prompt and negative prompt: seeds share them."""
-
-    @classmethod
-    def open(cls, path: Path, lora: Path | None = None, strength: float = 1.0) -> LocalGenerator:
-        """The model of a file, with a LoRA at a strength if there is one.
-
-        Args:
-            path: The model.
-            lora: A LoRA to apply, if any.
-            strength: Scale of the LoRA.
-        """
-        source, changes = ModelSource.open(path), dict[str, Tensor]()
-        if lora is not None:
-            layers = source.every_layer("KV")
-            keys = {layer.canonical: layer.file_key for layer in layers}
-            stored = read_lora(lora, layers)
-            if stored.unmatched:
-                raise InputError(
-                    f"{lora.name} changes more than layers that read text: draw with it in ComfyUI."
-                )
-            changes = {
-                keys[key]: strength * (edit.up @ edit.down) for key, edit in stored.edits.items()
-            }
-        return cls(DemoModel.load(source.checkpoint, changes), TextSetup().encoder(source).encoder)
-
-    def generate(
-        self,
-        prompt: str,
-        negative: str,
-        seed: int,
-        size: tuple[int, int],
-        steps: int,
-        guidance: float,
-    ) -> Tensor:
-        """One image, (height, width, 3) from 0 to 1.
-
-        Args:
-            prompt: What the image should show.
-            negative: What it is guided away from.
-            seed: Of the noise.
-            size: Height and width in pixels.
-            steps: Of the sampler.
-            guidance: Scale of classifier-free guidance.
-        """
-        length = self.encoder.context_length
-        cached, self._rows = self._rows, {}
-        for text in (negative, prompt):
-            if text not in cached:
-                cached[text] = self.encoder.encode([text], [length])[0]
-            self._rows[text] = cached[text]
-        rows = torch.stack([self._rows[negative], self._rows[prompt]])
-        noise = noise_for([seed], *(side // CELL for side in size))
-        return self.model.generate(rows, noise, steps, guidance)[0]
-
-    def close(self) -> None:
-        """Frees the text encoder's memory."""
-        self.encoder.close()
 
 
 def encode_prompts(path: Path, prompts: Sequence[str]) -> Tensor:

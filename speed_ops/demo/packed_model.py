@@ -21,12 +21,10 @@ from torch import Tensor
 from ..files.tensors import kinds_of, write_tensors
 from ..progress import Progress
 from .autoencoder import widened
-from .unet import UNet
+from .unet import CONTEXT, UNet
 
 Entry = tuple[str, tuple[int, ...]]
 """Name and shape of a tensor."""
-CONTEXT = 768
-"""Width of the text. It makes a model one of the 1.x family, so it is never shrunk."""
 VOCABULARY = 49408
 POSITIONS = 77
 NAMES = ("painters", "aliases", "subjects")
@@ -123,12 +121,9 @@ def unpacked(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for key, value in stored.items():
         if key.endswith(_SCALE):
             continue
-        scale = stored.get(key + _SCALE)
-        out[key] = (
-            value.float()
-            if scale is None
-            else value.float() * scale.view(-1, *[1] * (value.ndim - 1))
-        )
+        out[key] = value.float()
+        if key + _SCALE in stored:
+            out[key] *= stored[key + _SCALE].view(-1, *[1] * (value.ndim - 1))
     return out
 
 

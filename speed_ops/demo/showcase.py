@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from torch import Tensor
+from PIL import Image, ImageDraw, ImageFont
 
 from ..engine.settings import EraseSettings
 from ..job import HELD_OUT_SHARE, Job
@@ -24,8 +23,7 @@ _UNKNOWN_PAINTERS = 60
 """Real painters that are kept as well, though the model does not know them."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One prompt that is shown before and after."""
 
     group: str
@@ -53,9 +51,8 @@ def demo_job() -> Job:
     """Erases a painter, by name and alias, and a subject; keeps everything else that the model
     knows.
     """
-    concepts = parse_concepts(f"{PAINTER} | {ALIAS} -> art", "style") + parse_concepts(
-        f"{SUBJECT} -> object", "object"
-    )
+    concepts = parse_concepts(f"{PAINTER} | {ALIAS} -> art", "style")
+    concepts += parse_concepts(f"{SUBJECT} -> object", "object")
     names = [name for group in known_names().values() for name in group]
     retained = parse_retain("\n".join(names), "the demo's other names")
     unknown = builtin_retain("artists").limit(_UNKNOWN_PAINTERS)
@@ -80,21 +77,15 @@ def before_and_after(before: Path, after: Path, progress: Progress | None = None
             if progress is not None:
                 progress("draw", start + step, 2 * STEPS)
 
-        sides.append([as_png(image) for image in generate_images(path, rows, seeds, on_step)])
+        images = generate_images(path, rows, seeds, on_step).numpy()
+        sides.append([_png(Image.fromarray(image)) for image in images])
     return [
         Drawn(column.group, column.prompt, column.erased, old, new)
         for column, old, new in zip(COLUMNS, *sides, strict=True)
     ]
 
 
-def as_png(image: Tensor) -> bytes:
-    """An image (H, W, 3) as a PNG file."""
-    from PIL import Image
-
-    return _png(Image.fromarray(image.numpy()))
-
-
-def _png(image: Any) -> bytes:
+def _png(image: Image.Image) -> bytes:
     out = io.BytesIO()
     image.save(out, format="PNG")
     return out.getvalue()
@@ -106,8 +97,6 @@ _INK, _PAPER, _ERASED, _KEPT = "#1a1d24", "#ffffff", "#c23b3b", "#1f8a5f"
 
 def sheet(images: Sequence[Drawn]) -> bytes:
     """All images in two rows, before above after, under their prompts: a PNG file."""
-    from PIL import Image, ImageDraw, ImageFont
-
     step = _TILE + _GAP
     groups = list(dict.fromkeys(pair.group for pair in images))
     lefts = [

@@ -1,4 +1,5 @@
-"""A U-Net of Stable Diffusion 1.x's layout, cut down to what two CPU cores can train in an hour.
+"""A U-Net of Stable Diffusion 1.x's layout, cut down to what two CPU cores can train in an hour,
+and a plain Euler sampler.
 
 Why our own module: training and the demo must not need ComfyUI. Key names and arithmetic equal
 ComfyUI's `UNetModel`, so weights of full width load there unchanged (tests/comfy compares the two).
@@ -6,7 +7,7 @@ ComfyUI recognizes SD1.x by 320 channels, a context of 768 and convolutional `pr
 of levels, blocks and transformers is free.
 
 Shape: 16 x 16 latents with residual blocks, 8 x 8 with residual blocks and transformers. The text
-enters at 8 x 8 only, where it is cheap: one cell there stands for 16 x 16 pixels, and the last
+enters at 8 x 8 only, where it is cheap: one cell there covers 16 x 16 pixels, and the last
 blocks at 16 x 16 draw the details.
 
 `narrow=2` has half of all channels. Repeating each of them (`packed_model.repeat_channels`) makes
@@ -16,7 +17,9 @@ counts each product of query and key twice.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +27,15 @@ from torch.nn import functional as F
 
 CHANNELS = 320
 CONTEXT = 768
+"""Width of the text. It makes a model one of the 1.x family, so it is never shrunk."""
 HEADS = 8
 LATENT_CHANNELS = 4
+NOISE_LEVELS = 1000
+_BETAS = torch.linspace(0.00085**0.5, 0.012**0.5, NOISE_LEVELS, dtype=torch.float64) ** 2
+SIGNAL = torch.cumprod(1 - _BETAS, dim=0).float()
+"""Cumulated alphas of Stable Diffusion 1.x ("scaled linear" betas)."""
+SIGMAS = ((1 - SIGNAL) / SIGNAL).sqrt()
+_LOGS = SIGMAS.log()
 
 
 def timestep_embedding(steps: Tensor) -> Tensor:
@@ -107,11 +117,8 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.attn1, self.attn2, self.ff = (
-            Attention(width, width),
-            Attention(width, CONTEXT),
-            FeedForward(width),
-        )
+        self.attn1, self.attn2 = Attention(width, width), Attention(width, CONTEXT)
+        self.ff = FeedForward(width)
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width) for _ in range(3))
 
     def forward(self, x: Tensor, context: Tensor) -> Tensor:
@@ -220,3 +227,59 @@ def _run(layers: nn.Module, x: Tensor, time: Tensor, context: Tensor) -> Tensor:
         else:
             x = layer(x)
     return x
+
+
+def noise_for(seeds: Sequence[int], height: int, width: int | None = None) -> Tensor:
+    """Initial latents, (n, 4, height, width): each from its own seed, as ComfyUI makes those of a
+    single image.
+
+    Args:
+        seeds: One seed per image.
+        height: Height in latent pixels.
+        width: Width in latent pixels; None for a square.
+    """
+    shape = (1, LATENT_CHANNELS, height, width or height)
+    return torch.cat(
+        [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    )
+
+
+@torch.no_grad()
+def sample(
+    unet: UNet,
+    rows: Tensor,
+    empty: Tensor,
+    noise: Tensor,
+    steps: int,
+    scale: float,
+    on_step: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Latents (n, 4, H, W) of prompts, as ComfyUI's KSampler makes them with "euler" and "normal".
+    They are in the space the U-Net works in; ComfyUI divides them by 0.18215 on the way out.
+
+    Args:
+        unet: Predicts the noise.
+        rows: The prompts, (n, 77, 768).
+        empty: The prompt to be guided away from, (77, 768).
+        noise: (n, 4, H, W).
+        steps: Of the sampler.
+        scale: Of classifier-free guidance.
+        on_step: Called with the number of finished steps.
+    """
+    sigmas = torch.cat([_sigma_at(torch.linspace(NOISE_LEVELS - 1, 0, steps)), torch.zeros(1)])
+    context = torch.cat([rows, empty.expand_as(rows)])
+    x = noise * (1 + sigmas[0] ** 2).sqrt()
+    for done, (now, after) in enumerate(itertools.pairwise(sigmas), 1):
+        scaled = (x / (1 + now**2).sqrt()).repeat(2, 1, 1, 1)
+        nearest = (now.log() - _LOGS).abs().argmin()
+        guided, free = unet(scaled, nearest.expand(len(scaled)), context).chunk(2)
+        x = x + (after - now) * (free + scale * (guided - free))
+        if on_step is not None:
+            on_step(done)
+    return x
+
+
+def _sigma_at(times: Tensor) -> Tensor:
+    """Sigmas between whole steps, by their logarithms."""
+    low, high, fraction = times.floor().long(), times.ceil().long(), times.frac()
+    return ((1 - fraction) * _LOGS[low] + fraction * _LOGS[high]).exp()

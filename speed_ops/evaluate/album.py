@@ -50,7 +50,7 @@ class Album:
         return self.path(key).is_file()
 
     def put(self, job: ImageJob, image: GeneratedImage, backend: str) -> None:
-        """Stores an image, with how it was generated inside the file.
+        """Stores an image; the file also records how it was generated.
 
         Args:
             job: What was asked for.
@@ -184,8 +184,8 @@ def import_images(jobs: Iterable[ImageJob], specs: Iterable[ImageSpec], album: A
     missing = [job for job in jobs if job.model.kind == "pictures" and not album.holds(job.key)]
     for job in missing:
         folder, number = Path(job.model.name), numbers[job.spec.prompt, job.spec.seed]
-        names = [f"{number}.png", f"{number:05}.png", f"{number}.jpg", f"{number:05}.jpg"]
-        paths = [folder / name for name in (*names, f"{number}.webp")]
+        stems, suffixes = (f"{number}", f"{number:05}"), ("png", "jpg", "webp")
+        paths = [folder / f"{stem}.{suffix}" for suffix in suffixes for stem in stems]
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
             raise FileError(

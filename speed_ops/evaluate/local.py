@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from ..checkpoints.source import ModelSource
+from ..checkpoints.text_setup import TextSetup
 from ..demo.autoencoder import CELL
-from ..demo.generate import GUIDANCE, SIZE, STEPS, DemoModel, LocalGenerator, as_bytes
+from ..demo.generate import GUIDANCE, SIZE, STEPS, DemoModel, as_bytes
+from ..demo.unet import noise_for
+from ..encoders.encoder import TextEncoder
 from ..errors import InputError, UsageError
 from ..files.checkpoint import Checkpoint
+from ..files.lora import read_lora
 from .backend import GeneratedImage, ModelRef
 from .setup import ImageSpec, Sampling
 
@@ -38,8 +46,11 @@ class LocalBackend:
 
     name: str = "this machine"
     local: bool = True
-    _loaded: tuple[str, LocalGenerator] | None = None
-    """The model in memory, with its identity. One at a time: text encoders are large."""
+    _identity: str = ""
+    _loaded: tuple[DemoModel, TextEncoder] | None = None
+    """The model of that identity. One at a time: text encoders are large."""
+    _rows: dict[str, Tensor] = field(default_factory=dict)
+    """Of the last prompt and negative prompt: seeds share them."""
 
     def check_models(self, models: list[ModelRef]) -> None:
         for model in models:
@@ -54,31 +65,44 @@ class LocalBackend:
                     )
 
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
-        """Generates one image in this process.
-
-        Args:
-            model: The model.
-            spec: Prompt and seed.
-            sampling: Settings of the sampler.
-        """
         start = time.perf_counter()
-        size = (sampling.height, sampling.width)
-        colors = self._load(model).generate(
-            spec.prompt, sampling.negative, spec.seed, size, sampling.steps, sampling.cfg
-        )
+        demo_model, encoder = self._load(model)
+        cached, self._rows = self._rows, {}
+        for text in (sampling.negative, spec.prompt):
+            if text not in cached:
+                cached[text] = encoder.encode([text], [encoder.context_length])[0]
+            self._rows[text] = cached[text]
+        rows = torch.stack([self._rows[sampling.negative], self._rows[spec.prompt]])
+        noise = noise_for([spec.seed], sampling.height // CELL, sampling.width // CELL)
+        colors = demo_model.generate(rows, noise, sampling.steps, sampling.cfg)[0]
         finite = bool(colors.isfinite().all())
         pixels = as_bytes(colors.nan_to_num(0)).numpy()
         return GeneratedImage(pixels, finite, time.perf_counter() - start)
 
-    def _load(self, model: ModelRef) -> LocalGenerator:
-        if self._loaded is not None and self._loaded[0] == model.identity:
-            return self._loaded[1]
+    def _load(self, model: ModelRef) -> tuple[DemoModel, TextEncoder]:
+        if self._loaded is not None and self._identity == model.identity:
+            return self._loaded
         if self._loaded is not None:
             self._loaded[1].close()
-        lora = model.file if model.kind == "lora" else None
-        generator = LocalGenerator.open((model.base or model).file or Path(), lora, model.strength)
-        self._loaded = (model.identity, generator)
-        return generator
+            self._loaded, self._rows = None, {}
+        source, changes = ModelSource.open((model.base or model).file or Path()), {}
+        if model.kind == "lora" and model.file is not None:
+            layers = source.every_layer("KV")
+            stored = read_lora(model.file, layers)
+            if stored.unmatched:
+                raise InputError(
+                    f"{model.name} changes more than layers that read text: draw with it in"
+                    " ComfyUI."
+                )
+            keys = {layer.canonical: layer.file_key for layer in layers}
+            changes = {
+                keys[key]: model.strength * (edit.up @ edit.down)
+                for key, edit in stored.edits.items()
+            }
+        demo_model = DemoModel.load(source.checkpoint, changes)
+        self._loaded = demo_model, TextSetup().encoder(source).encoder
+        self._identity = model.identity
+        return self._loaded
 
 
 def _is_demo_model(model: ModelRef) -> bool:

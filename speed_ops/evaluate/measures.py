@@ -1,16 +1,20 @@
-"""Statistics of images: intervals, distances, recognition and verdicts."""
+"""Measures of images: intervals, distances, recognition and verdicts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..report.chart import Pixels as Pixels
-from .results import BatchComparison, FrameState, Measure, PromptVerdict
 from .setup import Role
+
+FrameState = Literal["fine", "black", "flat", "not finite"]
+PromptVerdict = Literal["erased", "leaking", "preserved", "damaged", "unclear", "unjudged"]
 
 Features = NDArray[np.float64]
 """One image or text per row: n x d."""
@@ -33,6 +37,56 @@ _NORMAL_QUANTILE = 1.959963984540054
 """Of the normal distribution, for 95 %."""
 _RESAMPLES = 1000
 _SEED = 2503
+MEASURE_TITLES = {
+    "clip": "CS, drift",
+    "clip_score_before": "CS before",
+    "clip_score": "CS",
+    "drift": "drift",
+    "fid": "FID",
+    "frechet_clip": "Frechet (CLIP)",
+    "lpips": "LPIPS",
+    "recognized_before": "recognised before",
+    "recognized": "recognised",
+    "nudity_before": "nudity before",
+    "nudity": "nudity",
+    "seconds": "seconds",
+    "acc_e": "Acc_e",
+    "acc_r": "Acc_r",
+    "h_o": "H_o",
+    "erase_seconds": "seconds to erase",
+}
+"""Measure or scorer -> its name for people; measures of a group are in column order."""
+_PERCENT = ("recognized_before", "recognized", "nudity_before", "nudity", "acc_e", "acc_r")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A value, its 95 % interval where there is one, and the number of images behind it."""
+
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+    interval: Literal["wilson", "bootstrap", "none"]
+    """How the interval was computed. Bootstrap: 1,000 resamples of images with a fixed seed."""
+
+    def text(self, name: str) -> str:
+        """The value as people read the measure `name`."""
+        return _number(self.value, name)
+
+    def interval_text(self, name: str) -> str:
+        """The interval; empty where there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"{_number(self.low, name)} to {_number(self.high, name)}"
+
+
+def _number(value: float, name: str) -> str:
+    if name in _PERCENT:
+        return f"{value:.0%}"
+    if name == "h_o":
+        return f"{100 * value:.1f}"
+    return f"{value:.3f}" if name in ("drift", "lpips") else f"{value:.2f}"
 
 
 def frame_state(pixels: Pixels, finite: bool = True) -> FrameState:
@@ -114,7 +168,7 @@ def frechet(left: Features, right: Features) -> Measure | None:
 def clip_measures(
     before: Features, after: Features, prompts: Features | None
 ) -> dict[str, Measure | None]:
-    """What CLIP's features tell about pairs of images.
+    """CLIP scores and drift of pairs of images.
 
     Args:
         before: Features of the original's images (n x d).
@@ -181,6 +235,23 @@ def verdict_on_drift(drifts: Sequence[float]) -> PromptVerdict:
     if not len(drifts):
         return "unclear"
     return "damaged" if float(np.mean(drifts)) >= DAMAGED_DRIFT else "preserved"
+
+
+@dataclass(frozen=True)
+class BatchComparison:
+    """Two batches of images compared pair by pair, without files or setups."""
+
+    images: int
+    frames_before: tuple[FrameState, ...]
+    frames_after: tuple[FrameState, ...]
+    measures: Mapping[str, Measure]
+    labels: Mapping[str, tuple[Measure, Measure]]
+    """Label -> share of the images nearest to it, before and after."""
+    features: Mapping[str, list[list[float]]]
+    """`before`, `after`, `prompts`, `labels` -> CLIP features."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def compare_batches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -44,43 +44,35 @@ def generate_missing(
     if not missing:
         return 0
     available = _available(backends, missing, note)
-    queue = _JobQueue(deque(missing), len(available))
-    threads = [
-        threading.Thread(target=_work, args=(backend, queue, album, patience), daemon=True)
-        for backend in available
-    ]
+    run = _Run(album, patience, deque(missing), len(available))
+    threads = [threading.Thread(target=run.work, args=(b,), daemon=True) for b in available]
     for thread in threads:
         thread.start()
     try:
-        while not queue.finished:
-            _pass_on(queue.messages, note)
+        while not run.finished:
+            run.pass_on_messages(note)
             if progress is not None:
-                progress("draw", len(missing) - queue.remaining, len(missing))
-            with queue.changed:
-                queue.changed.wait(_POLL_SECONDS)
+                progress("draw", len(missing) - run.remaining, len(missing))
+            with run.changed:
+                run.changed.wait(_POLL_SECONDS)
     finally:
-        queue.stop()
+        run.stop()
         for backend, thread in zip(available, threads, strict=True):
             if backend.local:
                 thread.join()
-    _pass_on(queue.messages, note)
-    if queue.error is not None:
-        raise queue.error
-    if queue.remaining:
+    run.pass_on_messages(note)
+    if run.error is not None:
+        raise run.error
+    if run.remaining:
         raise ServerUnavailable(
-            f"No server is left: {queue.last_message} {queue.remaining} of {len(missing)} pictures"
+            f"No server is left: {run.last_message} {run.remaining} of {len(missing)} pictures"
             " are still to be drawn; run the same command again to go on.",
-            remaining=queue.remaining,
+            remaining=run.remaining,
             total=len(missing),
         )
     if progress is not None:
         progress("draw", len(missing), len(missing))
     return len(missing)
-
-
-def _pass_on(messages: deque[str], note: Callable[[str], None]) -> None:
-    while messages:
-        note(messages.popleft())
 
 
 def _available(
@@ -107,9 +99,11 @@ def _available(
 
 
 @dataclass
-class _JobQueue:
-    """Hands jobs to worker threads; one lock guards all of it."""
+class _Run:
+    """Jobs, and the worker threads that take them; one lock guards all of it."""
 
+    album: Album
+    patience: float
     waiting: deque[ImageJob]
     workers: int
     error: SpeedError | None = None
@@ -120,7 +114,7 @@ class _JobQueue:
     """For the user; only the calling thread may print."""
     changed: threading.Condition = field(default_factory=threading.Condition)
     _busy: int = 0
-    _rejections: dict[str, list[str]] = field(default_factory=dict)
+    _rejections: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Key of a job -> the backends that rejected it."""
     _stopped: bool = False
 
@@ -136,7 +130,49 @@ class _JobQueue:
         with self.changed:
             return self._stopped or self.workers <= 0 or not self.remaining
 
-    def take(self, backend: str) -> ImageJob | None:
+    def pass_on_messages(self, note: Callable[[str], None]) -> None:
+        while self.messages:
+            note(self.messages.popleft())
+
+    def stop(self, error: SpeedError | None = None) -> None:
+        """Hands out no more jobs; `error` is why: the disk is full, for example."""
+        with self.changed:
+            self.error, self._stopped = self.error or error, True
+            self.changed.notify_all()
+
+    def work(self, backend: Backend) -> None:
+        """Worker loop: generates until nothing is left, and retires with a server that stays away
+        or rejects everything.
+        """
+        rejected_in_a_row = 0
+        while (job := self._take(backend.name)) is not None:
+            try:
+                image = backend.generate(job.model, job.spec, job.sampling)
+                self.album.put(job, image, backend.name)
+            except ServerUnavailable as error:
+                self._release(job)
+                self.messages.append(f"{error} What it was drawing goes to others.")
+                if not self._returns(backend, job.model):
+                    return self._retire(error)
+                self.messages.append(f"{backend.name} is back.")
+            except ServerRejected as error:
+                rejected_in_a_row += 1
+                self._reject(job, backend.name, error)
+                if rejected_in_a_row >= ATTEMPTS and self.workers > 1:
+                    self.messages.append(f"{error} It is asked for no more pictures.")
+                    return self._retire(error)
+            except SpeedError as error:
+                self.stop(error)
+                self._release()
+            except Exception as error:  # a thread must not die in silence
+                reason = f"{type(error).__name__}: {error}"
+                self.stop(SpeedError(f"Drawing with {backend.name} failed: {reason}"))
+                self._release()
+            else:
+                rejected_in_a_row = 0
+                self._release()
+
+    def _take(self, backend: str) -> ImageJob | None:
         """The next job, or None when the work is over; waits while other workers may return
         theirs.
         """
@@ -154,11 +190,11 @@ class _JobQueue:
         if self.waiting and self.workers == 1:
             return self.waiting[0]
         for job in self.waiting:
-            if backend not in self._rejections.get(job.key, ()):
+            if backend not in self._rejections[job.key]:
                 return job
         return self.waiting[0] if self.waiting and not self._busy else None
 
-    def release(self, job: ImageJob | None = None) -> None:
+    def _release(self, job: ImageJob | None = None) -> None:
         """A worker is done with its job; given `job`, it goes back to the head of the queue."""
         with self.changed:
             self._busy -= 1
@@ -166,79 +202,31 @@ class _JobQueue:
                 self.waiting.appendleft(job)
             self.changed.notify_all()
 
-    def reject(self, job: ImageJob, backend: str, error: SpeedError) -> None:
-        """A backend cannot generate an image; another one may.
-
-        Args:
-            job: The image.
-            backend: Name of the backend.
-            error: Why it cannot.
-        """
+    def _reject(self, job: ImageJob, backend: str, error: SpeedError) -> None:
+        """A backend cannot generate an image; another one may."""
         with self.changed:
-            rejections = self._rejections.setdefault(job.key, [])
-            rejections.append(backend)
-            if len(rejections) >= ATTEMPTS:
+            self._rejections[job.key].append(backend)
+            if len(self._rejections[job.key]) >= ATTEMPTS:
                 reason = f"{job.spec.prompt!r} (seed {job.spec.seed}) cannot be drawn: {error}"
                 self.stop(ServerRejected(reason, prompt=job.spec.prompt, seed=job.spec.seed))
-            self.release(job)
+            self._release(job)
 
-    def retire(self, message: str) -> None:
+    def _retire(self, error: SpeedError) -> None:
         """A worker leaves for good."""
         with self.changed:
             self.workers -= 1
-            self.last_message = message
+            self.last_message = str(error)
             self.changed.notify_all()
 
-    def stop(self, error: SpeedError | None = None) -> None:
-        """Hands out no more jobs; `error` is why: the disk is full, for example."""
-        with self.changed:
-            self.error, self._stopped = self.error or error, True
-            self.changed.notify_all()
-
-
-def _work(backend: Backend, queue: _JobQueue, album: Album, patience: float) -> None:
-    """Worker loop: generates until nothing is left, and retires with a server that stays away or
-    rejects everything.
-    """
-    rejected_in_a_row = 0
-    while (job := queue.take(backend.name)) is not None:
-        try:
-            album.put(job, backend.generate(job.model, job.spec, job.sampling), backend.name)
-        except ServerUnavailable as error:
-            queue.release(job)
-            queue.messages.append(f"{error} What it was drawing goes to others.")
-            if not _wait_for_return(backend, job.model, queue, patience):
-                queue.retire(str(error))
-                return
-            queue.messages.append(f"{backend.name} is back.")
-        except ServerRejected as error:
-            rejected_in_a_row += 1
-            queue.reject(job, backend.name, error)
-            if rejected_in_a_row >= ATTEMPTS and queue.workers > 1:
-                queue.messages.append(f"{error} It is asked for no more pictures.")
-                queue.retire(str(error))
-                return
-        except SpeedError as error:
-            queue.stop(error)
-            queue.release()
-        except Exception as error:  # a thread must not die in silence
-            reason = f"{type(error).__name__}: {error}"
-            queue.stop(SpeedError(f"Drawing with {backend.name} failed: {reason}"))
-            queue.release()
-        else:
-            rejected_in_a_row = 0
-            queue.release()
-
-
-def _wait_for_return(backend: Backend, model: ModelRef, queue: _JobQueue, patience: float) -> bool:
-    """Whether a server answers again in time."""
-    end, pause = time.monotonic() + patience, 0.5
-    while time.monotonic() < end and not queue.finished:
-        time.sleep(min(pause, max(0.0, end - time.monotonic())))
-        pause = min(8.0, 2 * pause)
-        try:
-            backend.check_models([model])
-            return True
-        except SpeedError:
-            continue
-    return False
+    def _returns(self, backend: Backend, model: ModelRef) -> bool:
+        """Whether a server answers again in time."""
+        end, pause = time.monotonic() + self.patience, 0.5
+        while time.monotonic() < end and not self.finished:
+            time.sleep(min(pause, max(0.0, end - time.monotonic())))
+            pause = min(8.0, 2 * pause)
+            try:
+                backend.check_models([model])
+                return True
+            except SpeedError:
+                continue
+        return False

@@ -4,11 +4,11 @@ file of the user.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,8 +93,6 @@ class Setup:
     sampling: Sampling = Sampling()
     table: PaperTable | None = None
     notes: tuple[str, ...] = ()
-    anchors: Mapping[str, str] = field(default_factory=dict)
-    """Erased concept -> what it becomes."""
     missing_lists: Mapping[str, str] = field(default_factory=dict)
     """List that the user could supply -> the group that is left out without it; empty where our own
     list takes its place."""
@@ -169,12 +167,15 @@ def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
         for row in _table_specs(lists[list_name], group) if list_name in lists else ():
             specs.append(replace(row, group=group, role="erase", concept="", seed=row.seed or 1))
     if content["captions"]:
-        specs += _captions(content["captions"], lists.get("captions"))
-    kinds, own_anchors = content.get("kinds", {}), content.get("anchors", {})
-    anchors = {target: own_anchors.get(target, content["anchor"]) for target in erased}
+        shipped = "captions" not in lists
+        texts = builtin_retain("scenes").names if shipped else _texts(lists["captions"])
+        for seed, text in enumerate(texts[: content["captions"]], 1):
+            specs.append(ImageSpec(OWN_CAPTIONS if shipped else CAPTIONS, "keep", text, seed))
+    kinds, anchors = content.get("kinds", {}), content.get("anchors", {})
     labels = dict[str, str]()
     for concept in dict.fromkeys(spec.concept for spec in specs if spec.concept):
-        labels |= _labels(concept, kinds.get(concept, content["kind"]), anchors.get(concept, ""))
+        anchor = anchors.get(concept, content["anchor"]) if concept in erased else ""
+        labels |= _labels(concept, kinds.get(concept, content["kind"]), anchor)
     columns = tuple((group, measure) for group, measure in content["columns"])
     return Setup(
         name,
@@ -184,7 +185,6 @@ def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
         Sampling(**content["sampling"]),
         PaperTable(content["source"], columns, facts["figures"]),
         (content["about"],),
-        anchors,
         {listed: group for listed, group in readable.items() if listed not in lists},
     )
 
@@ -200,11 +200,21 @@ def _named_specs(
         ]
         targets = (spec.concept for spec in specs if spec.role == "erase" and spec.concept)
         return specs, tuple(dict.fromkeys(targets))
-    templates = _texts(lists["templates"]) if "templates" in lists else _templates(content)
+    if "templates" in lists:
+        templates = _texts(lists["templates"])
+    else:  # every text with every combination of `{0}`, `{1}`, ... filled in
+        rule = content["templates"]
+        combinations = itertools.product(rule["texts"], itertools.product(*rule["parts"]))
+        templates = tuple(text.format(*words, name=PLACEHOLDER) for text, words in combinations)
     pool = content.get("pool")
     names, seeds = content["names"], dict.fromkeys(content["names"], content["seeds"])
-    if pool:
-        names, erased, seeds = _from_pool(pool, erased, len(templates))
+    if pool:  # the first names of one of our lists, in alphabetical order
+        listed = sorted(builtin_retain(pool["list"]).names, key=same_name_key)
+        erased, kept = listed[:erased], listed[erased : erased + pool["keep"]]
+        names = erased + kept
+        for members in (erased, kept):
+            images = pool["pictures"] // (len(templates) * len(members))
+            seeds |= dict.fromkeys(members, max(1, images))
     specs = []
     for name in names:
         role: Role = "erase" if name in erased else "keep"
@@ -239,11 +249,10 @@ def setup_of_concepts(
         captions: Number of general captions.
     """
     specs = list[ImageSpec]()
-    labels, anchors = dict[str, str](), dict[str, str]()
+    labels = dict[str, str]()
     for concept in concepts:
         kind = kind_of(concept.kind)
         target = concept.target
-        anchors[target] = concept.anchor
         labels |= _labels(target, kind.name, concept.anchor)
         for phrase in concept.phrases:
             for template in kind.probe_templates:
@@ -261,7 +270,7 @@ def setup_of_concepts(
     targets = ", ".join(concept.target for concept in concepts[:3])
     targets += " and others" if len(concepts) > 3 else ""
     title = f"Is it gone, and is the rest still there? {targets}"
-    return Setup("concepts", title, tuple(specs), labels, anchors=anchors)
+    return Setup("concepts", title, tuple(specs), labels)
 
 
 def setup_of_file(path: Path, concepts: Sequence[Concept], seeds: int) -> Setup:
@@ -288,43 +297,9 @@ def setup_of_file(path: Path, concepts: Sequence[Concept], seeds: int) -> Setup:
     by_target = {concept.target: concept for concept in concepts}
     labels = dict[str, str]()
     for name in dict.fromkeys(spec.concept for spec in specs if spec.concept):
-        if name in by_target:
-            labels |= _labels(name, by_target[name].kind, by_target[name].anchor)
-        else:
-            labels |= _labels(name, "object", "")
-    anchors = {concept.target: concept.anchor for concept in concepts}
-    return Setup(path.stem, f"The prompts of {path.name}", tuple(specs), labels, anchors=anchors)
-
-
-def _templates(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every text with every combination of `{0}`, `{1}`, ... filled in."""
-    rule = content["templates"]
-    texts = [rule["text"]] if isinstance(rule["text"], str) else rule["text"]
-    return tuple(
-        text.format(*words, name=PLACEHOLDER) for text in texts for words in product(*rule["parts"])
-    )
-
-
-def _from_pool(
-    pool: Mapping[str, Any], erased: int, templates: int
-) -> tuple[list[str], list[str], dict[str, int]]:
-    """All names, the names to erase, and the seeds per name: the first names of one of our lists,
-    in alphabetical order.
-    """
-    names = sorted(builtin_retain(pool["list"]).names, key=same_name_key)
-    targets, kept = names[:erased], names[erased : erased + pool["keep"]]
-    seeds = {
-        name: max(1, pool["pictures"] // (templates * len(group)))
-        for group in (targets, kept)
-        for name in group
-    }
-    return targets + kept, targets, seeds
-
-
-def _captions(count: int, path: Path | None) -> list[ImageSpec]:
-    texts = builtin_retain("scenes").names if path is None else _texts(path)
-    group = OWN_CAPTIONS if path is None else CAPTIONS
-    return [ImageSpec(group, "keep", text, seed) for seed, text in enumerate(texts[:count], 1)]
+        concept = by_target.get(name) or Concept(name, "", "object")
+        labels |= _labels(name, concept.kind, concept.anchor)
+    return Setup(path.stem, f"The prompts of {path.name}", tuple(specs), labels)
 
 
 def _texts(path: Path) -> tuple[str, ...]:

@@ -68,12 +68,10 @@ class HeaderMirror:
             include=include,
             exclude=exclude,
         )
-        return [
-            replace(model, known=model.failed(faults[model.path]))
-            if model.path in faults
-            else model
-            for model in models
-        ]
+        for index, model in enumerate(models):
+            if model.path in faults:
+                models[index] = replace(model, known=model.failed(faults[model.path]))
+        return models
 
     def _fill(
         self, recursive: bool, include: Sequence[str], exclude: Sequence[str]
@@ -98,11 +96,8 @@ class HeaderMirror:
         sizes = [int(listing[inner]["size"]) for inner in owners]
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
             faults = list(pool.map(self._copy_head, owners, sizes))
-        return {
-            path: fault
-            for path, fault in zip(owners.values(), faults, strict=True)
-            if fault is not None
-        }
+        pairs = zip(owners.values(), faults, strict=True)
+        return {path: fault for path, fault in pairs if fault is not None}
 
     def _copy_head(self, inner: str, size: int) -> SpeedError | None:
         assert self.store is not None
@@ -116,13 +111,7 @@ class HeaderMirror:
         return None
 
     def read(self, path: Path, start: int, stop: int) -> bytes:
-        """Bytes of a model, from the store if its file is in the mirror.
-
-        Args:
-            path: A file in the mirror, or any other local file.
-            start: First byte.
-            stop: End.
-        """
+        """Bytes of a model from `start` up to `stop`, from the store if it is mirrored."""
         if self.store is not None and path.is_relative_to(self.folder):
             return self.store.read(path.relative_to(self.folder).as_posix(), start, stop)
         with path.open("rb") as handle:

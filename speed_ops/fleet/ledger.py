@@ -42,13 +42,6 @@ class LedgerEntry:
     when: str = ""
     """Time of the line, UTC."""
 
-    def repeats(self, earlier: LedgerEntry | None) -> bool:
-        """Whether this adds nothing to an earlier entry."""
-        names = ("status", "detail", "stamp", "job")
-        return earlier is not None and all(
-            getattr(self, name) == getattr(earlier, name) for name in names
-        )
-
     def line(self) -> bytes:
         """As it is in the file."""
         return json.dumps(asdict(self), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
@@ -66,8 +59,10 @@ class Ledger:
         """{model: its latest entry}"""
 
     def add(self, entry: LedgerEntry) -> None:
-        """Appends a line; it is on the disk when this returns."""
-        if entry.repeats(self.entries.get(entry.model)):
+        """Appends a line, unless it repeats the last one; it is on the disk when this returns."""
+        earlier = self.entries.get(entry.model)
+        names = ("status", "detail", "stamp", "job")
+        if earlier and all(getattr(entry, name) == getattr(earlier, name) for name in names):
             return
         try:
             with self.path.open("ab") as handle:
@@ -105,23 +100,17 @@ def _read(path: Path) -> tuple[dict[str, LedgerEntry], bool]:
     *lines, unfinished = content.split(b"\n")
     entries: dict[str, LedgerEntry] = {}
     for number, line in enumerate(lines, 1):
-        entry = _parse(line)
-        if entry is None:
+        try:
+            values: dict[str, Any] = json.loads(line)
+            entry = LedgerEntry(**{name: values[name] for name in _FIELDS & values.keys()})
+            texts = isinstance(entry.model, str) and isinstance(entry.status, str)
+            valid = texts and isinstance(entry.files, dict)
+        except (ValueError, TypeError, AttributeError):
+            valid = False
+        if not valid:
             raise FileError(
                 f"Line {number} of the ledger {path} cannot be read: take it out, or move the file"
                 " away; then every model is looked at anew."
             )
         entries[entry.model] = entry
     return entries, not unfinished and len(lines) == len(entries)
-
-
-def _parse(line: bytes) -> LedgerEntry | None:
-    try:
-        values: Any = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(values, dict) or not isinstance(values.get("files", {}), dict):
-        return None
-    if not all(isinstance(values.get(name), str) for name in ("model", "status")):
-        return None
-    return LedgerEntry(**{name: value for name, value in values.items() if name in _FIELDS})

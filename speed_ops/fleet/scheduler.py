@@ -31,8 +31,8 @@ for.
 MAX_LOST_MACHINES = 20
 """Machines that may be lost under one model, which is not its fault; but it has to end."""
 BUSY_RETRIES, BUSY_SECONDS = 30, 10.0
-"""How often, and how far apart, to try again while a worker that counts as lost still holds the
-lock of a result.
+"""How often, and after how many seconds, to try again while a worker that counts as lost still
+holds the lock of a result.
 """
 STOP_SECONDS = 10
 """How long workers may take to remove their unfinished files."""
@@ -64,35 +64,27 @@ class _Retries:
     not_before: float = 0.0
 
 
+@dataclass
 class Fleet:
     """One run over the models of a mirror."""
 
-    def __init__(
-        self,
-        models: list[Candidate],
-        mirror: HeaderMirror,
-        worker: Worker,
-        ledger: Ledger,
-        on_done: Callable[[int, Candidate, Done], None],
-        note: Callable[[str], None],
-    ) -> None:
-        """Nothing is done yet.
+    models: list[Candidate]
+    """What `classify` returned, at least one."""
+    mirror: HeaderMirror
+    worker: Worker
+    ledger: Ledger
+    """What became of the models in earlier runs, and in this one."""
+    on_done: Callable[[int, Candidate, Done], None]
+    """Called after each model with the number done so far, the model and its outcome."""
+    note: Callable[[str], None]
+    """Receives sentences for the user."""
+    _results: dict[int, Done] = field(default_factory=dict)
+    _surveys: dict[int, Survey] = field(default_factory=dict)
+    _groups: defaultdict[str, _Group] = field(default_factory=lambda: defaultdict(_Group))
+    _retries: defaultdict[int, _Retries] = field(default_factory=lambda: defaultdict(_Retries))
 
-        Args:
-            models: What `classify` returned, at least one.
-            mirror: Where they were found.
-            worker: What to do with each of them.
-            ledger: What became of them in earlier runs, and in this one.
-            on_done: Called after each model with the number done so far, the model and its outcome.
-            note: Receives sentences for the user.
-        """
-        self._models, self._mirror, self._worker = models, mirror, worker
-        self._ledger, self._on_done, self._note = ledger, on_done, note
-        self._job = worker.job_hash(models[0].outputs)
-        self._results: dict[int, Done] = {}
-        self._surveys: dict[int, Survey] = {}
-        self._groups = defaultdict[str, _Group](_Group)
-        self._retries = defaultdict[int, _Retries](_Retries)
+    def __post_init__(self) -> None:
+        self._job = self.worker.job_hash(self.models[0].outputs)
 
     def run(self, address: str | None = None, jobs: int | None = None) -> list[Done]:
         """Cleans what is missing. After an interrupt, the ledger has what was done.
@@ -102,21 +94,21 @@ class Fleet:
             jobs: Models at a time; None: as many as there is room for.
         """
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
-            for index, state in enumerate(pool.map(self._survey, self._models)):
+            for index, state in enumerate(pool.map(self._survey, self.models)):
                 if isinstance(state, Done):
                     self._report(index, state)
                 else:
                     self._surveys[index] = state
                     self._groups[state.encoder].waiting.append(index)
         if self._groups:
-            cores = jobs * self._worker.threads if jobs else None
+            cores = jobs * self.worker.threads if jobs else None
             with connected(address, cores) as (ray, raise_pending):
                 self._hand_out(ray, jobs, raise_pending)
         return [self._results[index] for index in sorted(self._results)]
 
     def plan(self) -> list[Done]:
         """What would be done; nothing is."""
-        for index, model in enumerate(self._models):
+        for index, model in enumerate(self.models):
             state = self._survey(model)
             if isinstance(state, Survey):
                 detail = (
@@ -132,30 +124,30 @@ class Fleet:
         try:
             if model.known is None and self._is_done(model):
                 return model.already_done()
-            text, read = self._worker.text, self._mirror.read
+            text, read = self.worker.text, self.mirror.read
             return model.known or survey(model.path, text, read, model.label)
         except Exception as fault:  # one bad file must not stop the others
             return model.failed(fault)
 
     def _is_done(self, model: Candidate) -> bool:
         """Whether the ledger has this file and job, and all that was written still exists."""
-        entry = self._ledger.entries.get(model.label)
+        entry = self.ledger.entries.get(model.label)
         if entry is None or entry.job != self._job or not entry.files:
             return False
-        stamp = self._mirror.stamp(model)
-        return entry.stamp == stamp != "" and all(map(self._mirror.exists, entry.files.values()))
+        stamp = self.mirror.stamp(model)
+        return entry.stamp == stamp != "" and all(map(self.mirror.exists, entry.files.values()))
 
     def _report(self, index: int, done: Done, record: bool = True) -> None:
-        model, facts = self._models[index], done.facts or {}
+        model, facts = self.models[index], done.facts or {}
         if record and done != model.already_done():  # which the ledger has
             hidden = model.outputs.no_names and done.status == "failed"
-            self._ledger.add(
+            self.ledger.add(
                 LedgerEntry(
                     model=done.model,
                     status=done.status,
                     detail="Not stored, because it may contain names." if hidden else done.detail,
                     code=done.code,
-                    stamp=self._mirror.stamp(model),
+                    stamp=self.mirror.stamp(model),
                     job=self._job,
                     files=dict(facts.get("files", {})),
                     seconds=round(done.seconds, 3),
@@ -165,12 +157,12 @@ class Fleet:
                 )
             )
         self._results[index] = done
-        self._on_done(len(self._results), model, done)
+        self.on_done(len(self._results), model, done)
 
     def _hand_out(self, ray: Any, jobs: int | None, raise_pending: Callable[[], None]) -> None:
         """Starts models while there is room, and collects outcomes as they come."""
         task = ray.remote(max_retries=0)(Worker.clean)
-        worker, pending = ray.put(self._worker), dict[Any, int]()
+        worker, pending = ray.put(self.worker), dict[Any, int]()
         try:
             while pending or any(group.waiting for group in self._groups.values()):
                 raise_pending()
@@ -178,7 +170,7 @@ class Fleet:
                 cores = int(sum(node.get("CPU", 0) for node in nodes))
                 memory = max((node.get("memory", 0) for node in nodes), default=0)
                 # Twice what fits, so that no machine waits for this one to answer.
-                limit = jobs or max(4, 2 * cores // self._worker.threads)
+                limit = jobs or max(4, 2 * cores // self.worker.threads)
                 for index, group in self._next(limit - len(pending)):
                     if refusal := self._too_large(index, memory):
                         self._report(index, refusal)
@@ -217,21 +209,21 @@ class Fleet:
             f"It needs {needed / 1e9:.1f} GB of memory, but no machine of the cluster offers more"
             f" than {memory / 1e9:.1f} GB: add a larger one and run again."
         )
-        return Done(self._models[index].label, "failed", detail, code="memory")
+        return Done(self.models[index].label, "failed", detail, code="memory")
 
     def _start(self, task: Any, worker: Any, index: int, group: _Group) -> Any:
-        model, leads = self._models[index], group.rows is None
+        model, leads = self.models[index], group.rows is None
         self._retries[index].attempts += 1
         group.leader, group.running = index if leads else None, group.running + 1
-        resources = {"num_cpus": self._worker.threads, "memory": self._surveys[index].memory}
-        if self._worker.text.device != "cpu":
+        resources = {"num_cpus": self.worker.threads, "memory": self._surveys[index].memory}
+        if self.worker.text.device != "cpu":
             resources["num_gpus"] = 1
         options = task.options(**resources, name=f"clean {model.name}")
         return options.remote(worker, model, group.rows, leads)
 
     def _collect(self, ray: Any, reference: Any, index: int) -> None:
         """Takes the outcome of a model, or finds out why there is none."""
-        model, retries = self._models[index], self._retries[index]
+        model, retries = self.models[index], self._retries[index]
         group = self._groups[self._surveys[index].encoder]
         group.running -= 1
         if group.leader == index:
@@ -254,7 +246,7 @@ class Fleet:
             # Stored from here, so that they outlive the machine that they came from.
             group.rows = ray.put(rows)
         for sentence in notes:
-            self._note(f"{model.name}: {sentence}")
+            self.note(f"{model.name}: {sentence}")
         self._report(index, done)
         if not group.waiting and not group.running:
             group.rows = None  # Ray frees them
@@ -279,4 +271,4 @@ class Fleet:
         else:
             detail = f"{retries.lost} machines were lost while they worked on it: run again."
         code = "memory" if memory else "unexpected"
-        self._report(index, Done(self._models[index].label, "failed", detail, code=code))
+        self._report(index, Done(self.models[index].label, "failed", detail, code=code))

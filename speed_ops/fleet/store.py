@@ -91,42 +91,29 @@ class Store:
     def info(self, inner: str) -> dict[str, Any] | None:
         """What the store reports about a file; None if there is none."""
         try:
-            return dict(self.fs.info(self._path(inner)))
-        except FileNotFoundError:
+            with _reading(self.url_of(inner)):
+                return dict(self.fs.info(self._path(inner)))
+        except NotFoundError:
             return None
-        except Exception as error:
-            raise self._read_error(self.url_of(inner), error) from error
 
     def files(self, depth: int | None = None) -> dict[str, dict[str, Any]]:
         """{path below the folder: what the store reports}, at most `depth` levels deep."""
-        try:
+        with _reading(self.url):
             self.fs.invalidate_cache()
             listing = self.fs.find(self.root, maxdepth=depth, detail=True)
-        except Exception as error:
-            raise self._read_error(self.url, error) from error
         return {path[len(self.root) :].lstrip("/"): info for path, info in sorted(listing.items())}
 
     def read(self, inner: str, start: int, stop: int) -> bytes:
-        """A part of a file.
-
-        Args:
-            inner: The file's path inside the store.
-            start: The first byte.
-            stop: The byte after the last one.
-        """
-        try:
+        """The bytes of a file from `start` up to `stop`."""
+        with _reading(self.url_of(inner)):
             return bytes(self.fs.cat_file(self._path(inner), start=start, end=stop))
-        except Exception as error:
-            raise self._read_error(self.url_of(inner), error) from error
 
     def get(self, inner: str, target: Path) -> None:
         """Downloads a file."""
-        try:
+        with _reading(self.url_of(inner)):
             target.parent.mkdir(parents=True, exist_ok=True)
             self.fs.get_file(self._path(inner), str(target))
             size = self.fs.info(self._path(inner))["size"]
-        except Exception as error:
-            raise self._read_error(self.url_of(inner), error) from error
         if target.stat().st_size != size:
             raise FileError(
                 f"{self.url_of(inner)} was cut short on its way, or changed: run again."
@@ -179,10 +166,16 @@ class Store:
     def _path(self, inner: str) -> str:
         return f"{self.root}/{inner}"
 
-    def _read_error(self, url: str, error: Exception) -> FileError:
-        if isinstance(error, FileNotFoundError):
-            return NotFoundError(f"There is no {url}.")
-        return FileError(f"Cannot read {url}: {_reason(error)}.")
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
+    """Phrases what a store raises while it is read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"There is no {url}.") from error
+    except Exception as error:  # stores raise many types
+        raise FileError(f"Cannot read {url}: {_reason(error)}.") from error
 
 
 def _reason(error: Exception) -> str:

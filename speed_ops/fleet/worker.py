@@ -130,7 +130,11 @@ class Worker:
         started, notes = time.perf_counter(), list[str]()
         cache = FleetCache(shared) if self.caching else FleetCache(shared, _NO_CACHE, 0)
         try:
-            self._refuse_other_version()
+            if (version := package_version()) != self.version:
+                raise SettingsError(
+                    f"{platform.node()} has speed-erase {version}, but the batch was started with"
+                    f" {self.version}: install the same version on all machines."
+                )
             torch.set_num_threads(self.threads)
             with staged(model, self.scratch) as local:
                 text = replace(self.text, cache=cache)
@@ -142,13 +146,6 @@ class Worker:
             done = model.failed(fault, started)
         done = replace(done, facts={**(done.facts or {}), "machine": platform.node()})
         return done, notes, cache.to_share() if share else None
-
-    def _refuse_other_version(self) -> None:
-        if (version := package_version()) != self.version:
-            raise SettingsError(
-                f"{platform.node()} has speed-erase {version}, but the batch was started with"
-                f" {self.version}: install the same version on all machines."
-            )
 
 
 @contextmanager
@@ -163,13 +160,14 @@ def staged(model: Candidate, scratch: Path | None = None) -> Iterator[Candidate]
         if model.url:
             parent, _, name = model.url.rpartition("/")
             model = replace(model, path=folder / "in" / name)
-            _download(Store.open(parent), name, model.path)
+            if not _download(Store.open(parent), name, model.path):
+                raise NotFoundError(f"There is no {model.url}.")
         if model.outputs.url:
             model = replace(model, outputs=replace(model.outputs, folder=folder / "out"))
             store = Store.open(model.outputs.url)
             # An 8-bit model gets a LoRA instead of a checkpoint.
             for result in model.paths(PRODUCTS).values():
-                _download_head(store, result)
+                _download(store, result.name, result, heads=True)
         yield model
 
 
@@ -187,28 +185,20 @@ def upload(outputs: OutputFiles, urls: Iterable[str]) -> None:
             store.put(path, path.relative_to(outputs.folder).as_posix())
 
 
-def _download(store: Store, name: str, target: Path) -> None:
-    """A file, or a folder without its pickles, which are never read."""
+def _download(store: Store, name: str, target: Path, heads: bool = False) -> bool:
+    """A file, or a folder without its pickles, which are never read; with `heads`, only what
+    identifies an earlier result. Returns whether it exists.
+    """
     info = store.info(name)
     if info is None:
-        raise NotFoundError(f"There is no {store.url_of(name)}.")
-    if info["type"] == "file":
-        store.get(name, target)
-        return
-    folder = store.subfolder(name)
-    for inner in folder.files():
-        if Path(inner).suffix.lower() not in PICKLE_SUFFIXES:
-            folder.get(inner, target / inner)
-
-
-def _download_head(store: Store, result: Path) -> None:
-    """What identifies an earlier result, if there is one."""
-    info = store.info(result.name)
-    if info is None:
-        return
-    if info["type"] == "file":
-        store.get_head(result.name, int(info["size"]), result)
-        return
-    folder = store.subfolder(result.name)
-    for inner, details in folder.files().items():
-        folder.get_head(inner, int(details["size"]), result / inner)
+        return False
+    files = {target: (store, name, info)}
+    if info["type"] != "file":
+        folder = store.subfolder(name)
+        files = {target / inner: (folder, inner, facts) for inner, facts in folder.files().items()}
+    for path, (folder, inner, facts) in files.items():
+        if heads:
+            folder.get_head(inner, int(facts["size"]), path)
+        elif path.suffix.lower() not in PICKLE_SUFFIXES or path == target:
+            folder.get(inner, path)
+    return True

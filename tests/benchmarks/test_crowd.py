@@ -15,18 +15,11 @@ import torch
 from torch import Tensor
 
 from speed_erase.benchmarks.crowd import methods, tasks
-from speed_erase.benchmarks.crowd.answers import (
-    UNSAFE,
-    Case,
-    Runs,
-    best_bar,
-    first_drift,
-    goals,
-)
+from speed_erase.benchmarks.crowd.answers import UNSAFE, Case, Runs, best_bar, first_drift, goals
 from speed_erase.benchmarks.crowd.judge import train_judge
 from speed_erase.benchmarks.crowd.measures import h_o_interval
 from speed_erase.benchmarks.crowd.methods import DEFAULT, METHODS, NONE, TRIED, methods_of
-from speed_erase.benchmarks.crowd.model import Crowd
+from speed_erase.benchmarks.crowd.model import Crowd, Plan, Trainer, train
 from speed_erase.benchmarks.crowd.prompts import (
     HELD_OUT_TEMPLATES,
     SHARES,
@@ -39,7 +32,6 @@ from speed_erase.benchmarks.crowd.report import write_report
 from speed_erase.benchmarks.crowd.run import Runner
 from speed_erase.benchmarks.crowd.tasks import TASKS
 from speed_erase.benchmarks.crowd.text import CrowdText
-from speed_erase.benchmarks.crowd.train import Plan, Trainer, train
 from speed_erase.benchmarks.crowd.world import (
     BY_NAME,
     COMPOSITIONS,
@@ -213,12 +205,7 @@ def test_goals_follow_the_runs() -> None:
         return (
             right
             | scores
-            | {
-                "task": "painters10",
-                "method": method,
-                "drift": drift,
-                "change": {"kept": 0.1},
-            }
+            | {"task": "painters10", "method": method, "drift": drift, "change": {"kept": 0.1}}
         )
 
     runs = [run("none", "1" * 40, "1" * 40), run("few", "1" * 30 + "0" * 10, "1" * 40, 0.02)]

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from speed_erase.speed_ops.demo.autoencoder import Autoencoder, widened
 from speed_erase.speed_ops.demo.packed_model import fold_channels, repeat_channels
-from speed_erase.speed_ops.demo.sampler import SIGMAS, noise_for, sample
-from speed_erase.speed_ops.demo.unet import UNet
+from speed_erase.speed_ops.demo.unet import SIGMAS, UNet, noise_for, sample
 
 
 def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:

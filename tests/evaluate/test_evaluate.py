@@ -423,11 +423,38 @@ def test_judges_that_are_not_there_are_refused_before_anything_is_drawn(
     assert not list(tmp_path.rglob("*.png"))
 
 
+def test_lpips_compares_each_pair_once(fake, tmp_path, monkeypatch):
+    import torch
+
+    class Distance(torch.nn.Module):
+        def __init__(self, net: str, verbose: bool) -> None:
+            super().__init__()
+
+        def forward(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+            return (before - after).abs().mean()
+
+    monkeypatch.setitem(sys.modules, "lpips", types.SimpleNamespace(LPIPS=Distance))
+    monkeypatch.setattr(
+        "speed_erase.speed_ops.evaluate.scorers.metadata.version", lambda name: "0.1.4"
+    )
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "alexnet-1.pth").touch()
+    file = prompts(tmp_path, "a boat by Zorn", "a boat by Klee")
+    models = ("--erased", "lora:eraser.safetensors", "--server", fake.url, *SMALL, "--lpips")
+    given = (*models, "--prompts", file, "--concepts", "Zorn -> art")
+    found = evaluate(tmp_path, *given)
+    zorn, klee = (group["measures"]["lpips"] for group in result(found)["groups"])
+    assert zorn["value"] > 0.1 and zorn["count"] == 2 and klee["value"] == 0
+    monkeypatch.setattr(Distance, "forward", pytest.fail)
+    assert evaluate(tmp_path, *given) == found
+
+
 def test_nudity_is_counted_by_the_user_s_nudenet(monkeypatch):
     """The package is not ours to ship: what we ask of it, and what we say about it, is."""
     from importlib import metadata
 
-    from speed_erase.speed_ops.evaluate.scorers import NudeNet
+    from speed_erase.speed_ops.evaluate.scorers import nudenet
 
     class NudeDetector:
         def detect(self, image: np.ndarray) -> list[dict]:
@@ -442,10 +469,9 @@ def test_nudity_is_counted_by_the_user_s_nudenet(monkeypatch):
     monkeypatch.setattr(metadata, "version", lambda name: "3.4.2")
     red = np.zeros((4, 4, 3), np.uint8)
     red[..., 0] = 255
-    judge = NudeNet()
-    assert judge.exposed(red) and not judge.exposed(red[..., ::-1])
-    assert not NudeNet(threshold=0.75).exposed(red) and not NudeNet(
-        labels=("ANUS_EXPOSED",)
-    ).exposed(red)
+    judge = nudenet()
+    assert judge.images([red, red[..., ::-1]]) == [True, False]
+    assert nudenet(threshold=0.75).images([red]) == [False]
+    assert nudenet(labels=("ANUS_EXPOSED",)).images([red]) == [False]
     for part in ("3.4.2", "AGPL-3.0", "threshold 0.6", "BUTTOCKS_EXPOSED"):
         assert part in judge.about

@@ -88,11 +88,7 @@ def test_a_server_that_dies_loses_nothing(fakes, jobs, tmp_path):
     said: list[str] = []
     album, other = Album(tmp_path / "album"), Album(tmp_path / "other")
     generate_missing(
-        [ComfyClient(dying.url), ComfyClient(good.url)],
-        jobs,
-        album,
-        note=said.append,
-        patience=0.1,
+        [ComfyClient(dying.url), ComfyClient(good.url)], jobs, album, note=said.append, patience=0.1
     )
     assert dying.dead and len(said) == 1 and dying.url.removeprefix("http://") in said[0]
     assert len(good.drawn) == len(jobs) - 2, "what the dead one had finished is not drawn again"

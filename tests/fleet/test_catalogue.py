@@ -26,12 +26,7 @@ from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.encoders.cache import EmbeddingCache
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.errors import (
-    FileError,
-    MissingPackageError,
-    NotFoundError,
-    error_code,
-)
+from speed_erase.speed_ops.errors import FileError, MissingPackageError, NotFoundError, error_code
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.header import read_header
 from speed_erase.speed_ops.fleet.catalogue import HeaderMirror
