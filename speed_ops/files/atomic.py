@@ -49,7 +49,7 @@ _SENTENCES: dict[int, str] = {
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
 }
 _IN_USE = (32, 33)
-"""Windows' numbers for a file that somebody has open or locked."""
+"""Windows' numbers for a file that a program has open or locked."""
 _WINDOWS_PATH = 259
 
 
@@ -93,36 +93,9 @@ def atomic_write(
 
 
 def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> None:
-    """A small file in one go, atomically.
-
-    Args:
-        path: The final name.
-        content: What to write.
-        force: Replace an existing file.
-    """
+    """Writes a small file in one go, atomically; `force` replaces an existing one."""
     with atomic_write(path, force=force) as handle:
         handle.write(content)
-
-
-@contextmanager
-def atomic_folder(
-    path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = ()
-) -> Iterator[Path]:
-    """A temporary folder that becomes `path` when the block ends without an exception.
-
-    Args:
-        path: The final name.
-        force: Replace an existing folder.
-        sources: Files being read meanwhile; none may be the target, even with `force`.
-    """
-    target = check_target(path, force=force, sources=sources, folder=True)
-    with temporary_folder(target) as temporary:
-        new = temporary / target.name
-        new.mkdir()
-        yield new
-        check_target(target, force=force, sources=sources, folder=True)
-        swap_into_place(new, target, temporary)
-        sync_folder(target.parent)
 
 
 @contextmanager
@@ -130,7 +103,7 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     """A folder next to `target`, removed at the end with everything that is still in it."""
     if "\0" in str(target):
         raise FileError(f"Cannot write {str(target)!r}: no file name contains a NUL character.")
-    sweep(target.parent)
+    _sweep(target.parent)
     temporary = target.with_name(f".{target.name[:20]}.{secrets.token_hex(6)}{_SUFFIX}")
     lock = FileLock(temporary / _LOCK)
     try:
@@ -221,10 +194,8 @@ def check_target(
     return target
 
 
-def sweep(folder: Path) -> None:
-    """Removes what killed writers have left in a folder, and puts back what one of them had moved
-    aside.
-    """
+def _sweep(folder: Path) -> None:
+    """Removes what killed writers have left in a folder, and puts back what they moved aside."""
     try:
         entries = [entry for entry in os.scandir(folder) if entry.name.endswith(_SUFFIX)]
     except (OSError, ValueError):
@@ -235,7 +206,10 @@ def sweep(folder: Path) -> None:
             if age < _SETTLING_SECONDS or not (age > _STALE_SECONDS or _lock_is_free(path)):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                _put_back(path, folder)
+                with suppress(OSError):
+                    for old in (path / _ASIDE).iterdir():
+                        if not os.path.lexists(folder / old.name):
+                            old.rename(folder / old.name)
                 _remove_folder(path)
             else:
                 path.unlink()
@@ -253,21 +227,12 @@ def _lock_is_free(temporary: Path) -> bool:
         return False
 
 
-def _put_back(temporary: Path, folder: Path) -> None:
-    with suppress(OSError):
-        for old in (temporary / _ASIDE).iterdir():
-            if not os.path.lexists(folder / old.name):
-                old.rename(folder / old.name)
-
-
 def _remove_folder(path: Path) -> None:
     run_uninterrupted(lambda: shutil.rmtree(path, ignore_errors=True))
 
 
 def run_uninterrupted(tidy: Callable[[], object]) -> None:
-    """Cleans up even if we are asked to stop just then, and stops afterwards. `tidy` may run
-    twice.
-    """
+    """Cleans up even if we are asked to stop just then, then stops. `tidy` may run twice."""
     try:
         tidy()
     except Exception:
@@ -278,7 +243,7 @@ def run_uninterrupted(tidy: Callable[[], object]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where folders can be synced (not on Windows)."""
+    """Makes the rename itself durable, where folders can be synced (not on Windows)."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,7 @@ from torch import Tensor
 from ..errors import FileError, suggestion
 from ..progress import Progress
 from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header, stamp_of
-from .reading import chunks, open_to_read, reading
-from .schema import load_json, read_bounded
+from .schema import chunks, load_json, open_to_read, read_bounded, reading
 from .tensors import EDITABLE, from_bytes
 
 COMPONENTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3")
@@ -203,6 +202,28 @@ class Checkpoint:
                 return shard, start + entry.begin, start + entry.end
         raise FileError(f"{self.label} has no tensor {key!r}{suggestion(key, self.shapes)}.")
 
+    def sha256(self, progress: Progress | None = None) -> str:
+        """`file_hash` of a single file; for a folder, one hash over those of its weight files."""
+        if not self.is_folder:
+            return file_hash(self.path, progress)
+        lines = [
+            f"{shard.file.relative_to(self.path).as_posix()} {file_hash(shard.file, progress)}"
+            for shard in self.parts
+        ]
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+    def same_bytes(self, key: str, other: Checkpoint) -> bool:
+        """Whether a tensor of the same type and shape has the same bytes in another checkpoint."""
+        return all(
+            ours == theirs for ours, theirs in zip(self._bytes(key), other._bytes(key), strict=True)
+        )
+
+    def _bytes(self, key: str) -> Iterator[bytes]:
+        shard, start, stop = self.span(key)
+        with open_to_read(shard.file, shard.label) as handle:
+            handle.seek(start)
+            yield from chunks(handle, stop - start, shard.label)
+
     def low_precision_keys(self, keys: Iterable[str]) -> list[str]:
         """Those of `keys` that are stored in fp8 or packed still smaller, where an edit cannot be
         baked in.
@@ -227,14 +248,3 @@ def file_hash(path: Path | str, progress: Progress | None = None) -> str:
             if progress:
                 progress("hash", done, total)
     return digest.hexdigest()
-
-
-def checkpoint_hash(checkpoint: Checkpoint, progress: Progress | None = None) -> str:
-    """`file_hash` of a single file; of a folder, one hash over those of its weight files."""
-    if not checkpoint.is_folder:
-        return file_hash(checkpoint.path, progress)
-    lines = [
-        f"{shard.file.relative_to(checkpoint.path).as_posix()} {file_hash(shard.file, progress)}"
-        for shard in checkpoint.parts
-    ]
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -22,6 +22,7 @@ from speed_erase.speed_ops.encoders.cache import EmbeddingCache
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import FileError, SettingsError
 from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.recipe import StoredJob
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import parse_retain
 
@@ -49,7 +50,9 @@ def run(workshop: Path):
         said: list[str] = []
         outputs = OutputFiles(out, options.pop("products", PRODUCTS), **options)
         text = TextSetup(cache=EmbeddingCache(workshop / "cache"))
-        clean_file(model, job(target), text, outputs, note=said.append, progress=progress)
+        clean_file(
+            model, StoredJob(job(target)), text, outputs, note=said.append, progress=progress
+        )
         return said
 
     return call

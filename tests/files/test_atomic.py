@@ -14,11 +14,8 @@ import pytest
 
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files import atomic
-from speed_erase.speed_ops.files.atomic import (
-    atomic_folder,
-    atomic_write,
-    write_bytes,
-)
+from speed_erase.speed_ops.files.atomic import atomic_write, write_bytes
+from speed_erase.speed_ops.files.results import all_or_none
 
 
 def names(folder: Path) -> list[str]:
@@ -118,9 +115,9 @@ def test_a_folder_takes_no_file_and_a_file_no_folder(tmp_path: Path) -> None:
     write_bytes(tmp_path / "file", b"x")
     with (
         pytest.raises(FileError, match="a file of that name exists"),
-        atomic_folder(tmp_path / "file", force=True),
+        all_or_none([tmp_path / "file"], replace=lambda path: True) as temporary,
     ):
-        pass
+        temporary(tmp_path / "file").mkdir()
 
 
 @pico.posix
@@ -149,20 +146,6 @@ def test_leftovers_of_killed_writers_are_swept(
         assert names(tmp_path) == sorted([living.name, "a.bin", "b.bin"])
         handle.write(b"whole")
     assert (tmp_path / "slow.bin").read_bytes() == b"whole"
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "model"
-    with pytest.raises(RuntimeError), atomic_folder(target) as folder:
-        (folder / "half").write_bytes(b"")
-        raise RuntimeError
-    assert names(tmp_path) == []
-    for content in (b"first", b"second"):
-        with atomic_folder(target, force=True) as folder:
-            (folder / content.decode()).write_bytes(content)
-    assert names(target) == ["second"] and names(tmp_path) == ["model"]
-    with pytest.raises(FileError, match="already exists"), atomic_folder(target):
-        pass
 
 
 WRITER = """

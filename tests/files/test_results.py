@@ -11,7 +11,7 @@ from pathlib import Path
 import pico
 import pytest
 
-from speed_erase.speed_ops.errors import FileError
+from speed_erase.speed_ops.errors import ExistsError, FileError
 from speed_erase.speed_ops.files import atomic
 from speed_erase.speed_ops.files import results as results_module
 from speed_erase.speed_ops.files.results import all_or_none, output_lock
@@ -35,6 +35,26 @@ def test_all_get_their_names_at_the_end(tmp_path: Path) -> None:
             write(place(target), b"new")
         assert not any(target.exists() for target in targets)
     assert names(tmp_path) == ["a", "b-folder", "c"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+
+    def write_folder(content: bytes, replace: bool) -> None:
+        with all_or_none([target], replace=lambda path: replace) as place:
+            place(target).mkdir()
+            (place(target) / content.decode()).write_bytes(content)
+            if content == b"half":
+                raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_folder(b"half", False)
+    assert names(tmp_path) == []
+    for content in (b"first", b"second"):
+        write_folder(content, True)
+    assert names(target) == ["second"] and names(tmp_path) == ["model"]
+    with pytest.raises(ExistsError):
+        write_folder(b"third", False)
 
 
 @pytest.mark.parametrize("last", ["a", "a-folder"])
