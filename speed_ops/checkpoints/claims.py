@@ -39,14 +39,14 @@ def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate
         recipe: The header's recipe. Concepts are compared by their order, as it may have no names.
         measured: The certificate as measured here.
     """
-    faults = _section_faults(claimed, recipe, measured)
+    faults = list(_section_faults(claimed, recipe, measured))
     for name, certificate in measured.other_inputs.items():
         title = INPUT_TITLES[name]
         if section := claimed_section(claimed, name):
             faults += [f"{title}: {text}" for text in _section_faults(section, recipe, certificate)]
         else:
             faults.append(f"{title} is edited, and the certificate says nothing about it.")
-    return faults + list(_setting_faults(claimed, recipe))
+    return [*faults, *_setting_faults(claimed, recipe)]
 
 
 def unmeasured_inputs(
@@ -84,26 +84,22 @@ def claimed_section(claimed: dict[str, Any], name: str) -> dict[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
-def _section_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
-    faults = [
-        *_concept_faults(_list(claimed, "concepts"), recipe, measured),
-        *_drift_faults(_list(claimed, "drift"), measured.drift),
-    ]
+def _section_faults(
+    claimed: dict[str, Any], recipe: Recipe, measured: Certificate
+) -> Iterator[str]:
+    yield from _concept_faults(_list(claimed, "concepts"), recipe, measured)
+    yield from _drift_faults(_list(claimed, "drift"), measured.drift)
     empty = {
         "sot_drift": measured.sot_drift or 0.0,
         "null_text_drift": max(measured.null_text_drift, default=0.0),
     }
     for name, drift in empty.items():
         if drift > (bound := finite(claimed.get(name))) + DRIFT_TOLERANCE:
-            faults.append(
-                f"The empty prompt moves by {drift:.1%}; the certificate says {bound:.1%}."
-            )
-    if "layers" in claimed and claimed["layers"] != len(measured.layers):
-        count = str(claimed["layers"])[:40]
-        faults.append(
-            f"The certificate is about {count} layers, the recipe about {len(measured.layers)}."
-        )
-    return faults
+            yield f"The empty prompt moves by {drift:.1%}; the certificate says {bound:.1%}."
+    count = len(measured.layers)
+    if "layers" in claimed and claimed["layers"] != count:
+        layers = str(claimed["layers"])[:40]
+        yield f"The certificate is about {layers} layers, the recipe about {count}."
 
 
 def _concept_faults(
@@ -200,17 +196,13 @@ def _setting_faults(claimed: dict[str, Any], recipe: Recipe) -> Iterator[str]:
     settled = _SETTLED if stored.get("preset_name") == "auto" else ()
     for name, value in settings.items() if isinstance(settings, dict) else ():
         if name in stored and name not in settled and value != stored[name]:
-            yield (
-                f"The certificate was made with {name} {str(value)[:40]}, the recipe says"
-                f" {str(stored[name])[:40]}."
-            )
+            ours, theirs = str(stored[name])[:40], str(value)[:40]
+            yield f"The certificate was made with {name} {theirs}, the recipe says {ours}."
     curve = claimed.get("curve")
     budget = curve.get("budget") if isinstance(curve, dict) else None
     if budget is not None and budget != stored.get("drift_budget", budget):
-        yield (
-            f"The certificate names a budget of {str(budget)[:40]}, the recipe"
-            f" {str(stored['drift_budget'])[:40]}."
-        )
+        ours, theirs = str(stored["drift_budget"])[:40], str(budget)[:40]
+        yield f"The certificate names a budget of {theirs}, the recipe {ours}."
 
 
 def _listed(claim: dict[str, Any]) -> list[float]:

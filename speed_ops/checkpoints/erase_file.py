@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..erase import erase
 from ..errors import SpeedError
-from ..files.results import output_folder, output_lock
+from ..files.atomic import output_folder, output_lock
 from ..progress import Announce, Progress
 from ..recipe import Recipe, StoredJob, recipe_of
 from .erased_file import open_erased

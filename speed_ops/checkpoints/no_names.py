@@ -52,18 +52,18 @@ def _numbered(
     if curve is not None:
         blocking = tuple((number(name), value) for name, value in curve.in_the_way)
         curve = replace(curve, in_the_way=blocking)
-    drift = [
-        replace(part, worst=tuple((number(name), value) for name, value in part.worst))
-        for part in certificate.drift
-    ]
-    concepts = [
+    drift = tuple(
+        replace(group, worst=tuple((number(name), value) for name, value in group.worst))
+        for group in certificate.drift
+    )
+    concepts = tuple(
         replace(result, name=f"concept {index}")
         for index, result in enumerate(certificate.concepts, 1)
-    ]
+    )
     return replace(
         certificate,
-        concepts=tuple(concepts),
-        drift=tuple(drift),
+        concepts=concepts,
+        drift=drift,
         curve=curve,
         warnings=tuple(text for text in certificate.warnings if not mentions(text)),
         other_inputs={
@@ -74,9 +74,7 @@ def _numbered(
 
 
 def mentions_name(recipe: Recipe) -> Callable[[str], bool]:
-    """A test of whether a text contains a name of the recipe, in any case and in any of the common
-    escapes.
-    """
+    """A test for names of the recipe in a text, in any case and in any of the common escapes."""
     keys = {key for name in recipe.names for key in (_plain(name), same_name_key(name)) if key}
 
     def mentions(text: str) -> bool:

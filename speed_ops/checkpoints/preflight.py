@@ -98,7 +98,7 @@ def _recipe_in(path: Path) -> Recipe | None:
         if path.suffix == ".json":
             return Recipe.read(path)
         if path.suffix not in (".safetensors", "") and not path.is_dir():
-            return None
+            return None  # a report
         provenance = read_provenance(Checkpoint.open(path).metadata, str(path))
     except SpeedError:
         return None

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from ..erasure import Erasure
 from ..errors import FileError
-from ..files.atomic import write_bytes
+from ..files.atomic import all_or_none, write_bytes
 from ..files.lora import write_lora
-from ..files.results import all_or_none
 from ..files.rewrite import write_edited
 from ..progress import Progress
 from ..provenance import build_metadata

@@ -1,10 +1,9 @@
-"""Writes files completely or not at all.
+"""Writes files completely or not at all, and the files of one run together.
 
 Everything goes to a temporary folder next to the target, is flushed to the disk and then renamed,
 so that the final name holds the old content or the new one at every moment. A process that is
-killed can leave its temporary folder behind, never a half-written file under the final name. While
-it lives it holds a lock inside that folder; the next write nearby removes folders whose lock is
-free.
+killed can leave its temporary folder behind, never a half-written file. While it lives it holds a
+lock inside that folder; the next write nearby removes folders whose lock is free.
 """
 
 from __future__ import annotations
@@ -14,17 +13,21 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from ..errors import ExistsError, FileError
+from ..errors import BusyError, ExistsError, FileError
 
 _SUFFIX = ".speed-tmp"
 _LOCK = ".speed-lock"
+_PATIENCE = 0.2
+"""Seconds that a lock is tried: a sweep may hold it for a moment."""
 _ASIDE = "aside"
 """Inside a temporary folder: what had to leave its name for a moment."""
 _STALE_SECONDS = 24 * 3600.0
@@ -89,13 +92,130 @@ def atomic_write(
             os.fsync(handle.fileno())
         check_target(target, force=force, sources=sources)
         os.replace(new, target)
-        sync_folder(target.parent)
+        _sync_folder(target.parent)
 
 
 def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> None:
     """Writes a small file in one go, atomically; `force` replaces an existing one."""
     with atomic_write(path, force=force) as handle:
         handle.write(content)
+
+
+@contextmanager
+def all_or_none(
+    targets: Collection[Path],
+    *,
+    replace: Callable[[Path], bool] = lambda path: False,
+    sources: Iterable[Path] = (),
+) -> Iterator[Callable[[Path], Path]]:
+    """Gives a temporary path for every target; they get their names together at the end. If one
+    cannot, those before it are taken back.
+
+    Args:
+        targets: The final names, all in one folder.
+        replace: Which targets may exist already.
+        sources: Files that must not be a target.
+    """
+    first = next(iter(targets))
+    with temporary_folder(first) as temporary:
+        try:
+            yield lambda target: temporary / target.name
+        except FileError as fault:  # messages name the final paths
+            inside, outside = f"{temporary}{os.sep}", f"{first.parent}{os.sep}"
+            raise FileError(str(fault).replace(inside, outside), **fault.data) from fault
+        written = [path for path in targets if (temporary / path.name).exists()]
+        _commit(written, temporary, replace, tuple(sources))
+
+
+def _commit(
+    targets: list[Path], temporary: Path, replace: Callable[[Path], bool], sources: tuple[Path, ...]
+) -> None:
+    done: list[tuple[Path, bool, Path | None]] = []
+    try:
+        for target in targets:
+            new = temporary / target.name
+            check_target(target, force=replace(target), sources=sources, folder=new.is_dir())
+            try:
+                done.append((target, *_swap_into_place(new, target, temporary)))
+            except OSError as error:
+                raise write_error(target, error) from error
+        _sync_folder(targets[0].parent)
+    except BaseException:
+        for target, existed, old in reversed(done):
+            _run_uninterrupted(partial(_undo, target, existed, old))
+        raise
+
+
+def _undo(target: Path, existed: bool, old: Path | None) -> None:
+    with suppress(OSError):
+        if old is None:
+            if not existed:  # else the old one could not be kept: better the new one than none
+                shutil.rmtree(target) if target.is_dir() else target.unlink()
+        elif old.is_dir():
+            shutil.rmtree(target)
+            old.rename(target)
+        else:
+            os.replace(old, target)
+
+
+@contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder if needed; removes it again if it stays empty."""
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    try:
+        yield
+    finally:
+        for path in created:
+            try:
+                path.rmdir()
+            except OSError:
+                break  # it holds the results
+
+
+@contextmanager
+def output_lock(folder: Path, name: str) -> Iterator[None]:
+    """Refuses a second run that writes results of this name to this folder at the same time.
+
+    The operating system releases the lock when the process ends, however it ends.
+    """
+    key = name.casefold()  # names that differ only in case are one name on Windows and macOS
+    checksum = zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    path = folder / f".{key[:20]}-{checksum:08x}{_LOCK}"
+    lock = FileLock(path, timeout=_PATIENCE)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BusyError(
+            f"Another run is writing {name} to {folder}: wait for it, or choose another name or"
+            " folder."
+        ) from error
+    except OSError as error:
+        raise write_error(path, error) from error
+    try:
+        _sweep_locks(folder, path)
+        yield
+    finally:
+        _run_uninterrupted(partial(_release, lock, path))
+
+
+def _release(lock: FileLock, path: Path) -> None:
+    with suppress(OSError):  # Windows does not remove open files; `release` does it there
+        path.unlink(missing_ok=True)
+    lock.release()
+
+
+def _sweep_locks(folder: Path, ours: Path) -> None:
+    """Removes the lock files of killed runs: those that no process holds."""
+    for path in folder.glob(f".*{_LOCK}"):
+        if path != ours:
+            lock = FileLock(path, timeout=0)
+            with suppress(Timeout, OSError):
+                lock.acquire()
+                _release(lock, path)
 
 
 @contextmanager
@@ -113,11 +233,11 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise write_error(target, error) from error
     finally:
-        run_uninterrupted(lock.release)
+        _run_uninterrupted(lock.release)
         _remove_folder(temporary)
 
 
-def swap_into_place(new: Path, target: Path, temporary: Path) -> tuple[bool, Path | None]:
+def _swap_into_place(new: Path, target: Path, temporary: Path) -> tuple[bool, Path | None]:
     """Gives `new` its final name.
 
     A file is replaced in one step. A folder has to leave its name first, which no portable call can
@@ -189,8 +309,6 @@ def check_target(
             )
     except OSError as error:
         raise write_error(target, error) from error
-    except ValueError as error:  # a path with a NUL character, which no file can have
-        raise FileError(f"Cannot write {str(target)!r}: {error}.") from error
     return target
 
 
@@ -228,10 +346,10 @@ def _lock_is_free(temporary: Path) -> bool:
 
 
 def _remove_folder(path: Path) -> None:
-    run_uninterrupted(lambda: shutil.rmtree(path, ignore_errors=True))
+    _run_uninterrupted(lambda: shutil.rmtree(path, ignore_errors=True))
 
 
-def run_uninterrupted(tidy: Callable[[], object]) -> None:
+def _run_uninterrupted(tidy: Callable[[], object]) -> None:
     """Cleans up even if we are asked to stop just then, then stops. `tidy` may run twice."""
     try:
         tidy()
@@ -242,7 +360,7 @@ def run_uninterrupted(tidy: Callable[[], object]) -> None:
         raise
 
 
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Makes the rename itself durable, where folders can be synced (not on Windows)."""
     if os.name == "nt":
         return

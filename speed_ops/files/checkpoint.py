@@ -20,7 +20,7 @@ from .schema import chunks, load_json, open_to_read, read_bounded, reading
 from .tensors import EDITABLE, from_bytes
 
 COMPONENTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3")
-"""Components whose keys are read: what tells families apart, and the text encoders."""
+"""Components whose keys are read: what distinguishes families, and the text encoders."""
 _STEM = "(diffusion_pytorch_model|model)"
 _CHOICES = (
     rf"{_STEM}\.safetensors",
@@ -46,9 +46,9 @@ class WeightFile:
     """The index file that names it, when the component is sharded."""
 
 
-def folder_parts(folder: Path, label: str) -> list[WeightFile]:
-    """The weight files of a diffusers pipeline folder, or of one component's folder (keys then
-    without prefix); messages call it `label`.
+def _folder_parts(folder: Path, label: str) -> list[WeightFile]:
+    """The weight files of a pipeline folder, or of one component's folder (keys then without
+    prefix).
     """
     parts: list[WeightFile] = []
     for component in COMPONENTS:
@@ -65,7 +65,7 @@ def folder_parts(folder: Path, label: str) -> list[WeightFile]:
 
 
 def _component(folder: Path, prefix: str, label: str) -> list[WeightFile]:
-    """The weight files of one component: none, one, or the shards of one index."""
+    """None, one, or the shards of one index."""
     with reading(f"the folder {label}"):
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     for pattern in _CHOICES:
@@ -91,24 +91,19 @@ def _sharded(index: Path, prefix: str, label: str) -> list[WeightFile]:
             f"{label} is not an index of weight files: it has no `weight_map` from keys to file"
             " names."
         )
-    files = sorted(set(weight_map.values()))
-    for name in files:
+    parts = []
+    for name in sorted(set(weight_map.values())):
         if not _PLAIN_NAME.fullmatch(name):
             raise FileError(
                 f"{label} names the file {name[:100]!r}, which is not a safetensors file beside it."
             )
-    parts = []
-    for name in files:
         file, file_label = index.parent / name, f"{label.rpartition('/')[0]}/{name}"
         header = read_header(file, file_label)
-        parts.append(WeightFile(file, prefix, header, file_label, index))
-    for shard in parts:
-        listed = {key for key, name in weight_map.items() if name == shard.file.name}
-        if listed != set(shard.header.entries):
+        if header.entries.keys() != {key for key in weight_map if weight_map[key] == name}:
             raise FileError(
-                f"{label} and {shard.file.name} disagree about which tensors it holds: download"
-                " them again."
+                f"{label} and {name} disagree about which tensors it holds: download them again."
             )
+        parts.append(WeightFile(file, prefix, header, file_label, index))
     return parts
 
 
@@ -131,13 +126,12 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path | str, label: str = "") -> Checkpoint:
-        """Read and check the header, or all headers of a folder.
-
-        Messages call it `label`, such as the URL that it was fetched from, or by its path.
+        """Reads and checks the header, or all headers of a folder. Messages call it `label`, such
+        as the URL that it was fetched from, or by its path.
         """
         path, label = Path(path), label or str(path)
         if os.path.isdir(path):
-            parts = folder_parts(path, label)
+            parts = _folder_parts(path, label)
         else:
             parts = [WeightFile(path, "", read_header(path, label), label)]
         entries: dict[str, TensorEntry] = {}
@@ -179,9 +173,7 @@ class Checkpoint:
         return from_bytes(content, self.dtypes[key], self.shapes[key], key)
 
     def refuse_changed(self) -> None:
-        """Raises where a file is no longer the one whose header was read: what was made of it is
-        worth nothing.
-        """
+        """Raises if a file is no longer the one whose header was read."""
         for shard in self.parts:
             try:
                 same = stamp_of(shard.file.stat()) == shard.header.stamp
@@ -194,7 +186,7 @@ class Checkpoint:
                 )
 
     def span(self, key: str) -> tuple[WeightFile, int, int]:
-        """The file that holds `key`, and where in it the tensor begins and ends."""
+        """The file that holds `key`, and the offsets of the tensor in it."""
         for shard in self.parts:
             entry = shard.header.entries.get(key.removeprefix(shard.prefix))
             if entry is not None and key.startswith(shard.prefix):
@@ -225,15 +217,11 @@ class Checkpoint:
             yield from chunks(handle, stop - start, shard.label)
 
     def low_precision_keys(self, keys: Iterable[str]) -> list[str]:
-        """Those of `keys` that are stored in fp8 or packed still smaller, where an edit cannot be
-        baked in.
-        """
+        """Those of `keys` whose stored type is too coarse to bake an edit in."""
         return [key for key in keys if self.dtypes[key] not in EDITABLE]
 
     def ema_keys(self) -> list[str]:
-        """The second, averaged copy of the weights that training leaves in some files; an edit does
-        not reach it.
-        """
+        """The averaged second copy that training leaves in some files; no edit reaches it."""
         return [key for key in self.shapes if key.startswith("model_ema.")]
 
 

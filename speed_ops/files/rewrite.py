@@ -19,10 +19,9 @@ from torch import Tensor
 
 from ..errors import FileError, NoSpaceError, suggestion
 from ..progress import Progress
-from .atomic import atomic_write, check_target
+from .atomic import all_or_none, atomic_write, check_target
 from .checkpoint import COMPONENTS, Checkpoint, WeightFile
 from .header import TensorEntry, encode_header
-from .results import all_or_none
 from .schema import chunks, open_to_read, reading
 from .tensors import EDITABLE, TORCH_DTYPES, from_bytes, narrow, placed, to_bytes
 

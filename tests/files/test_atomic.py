@@ -14,8 +14,7 @@ import pytest
 
 from speed_erase.speed_ops.errors import FileError
 from speed_erase.speed_ops.files import atomic
-from speed_erase.speed_ops.files.atomic import atomic_write, write_bytes
-from speed_erase.speed_ops.files.results import all_or_none
+from speed_erase.speed_ops.files.atomic import all_or_none, atomic_write, write_bytes
 
 
 def names(folder: Path) -> list[str]:

@@ -423,7 +423,7 @@ def test_a_recipe_remembers_what_was_erased_before() -> None:
         replace(RECIPE.retain[1], names=()),
     ), "the hash stands for the names"
 
-    second = recipe_of(_job("Snoopy -> dog"), history=history, base_hash="56" * 32)
+    second = replace(recipe_of(_job("Snoopy -> dog"), history=history), base_hash="56" * 32)
     assert Recipe.from_json(second.to_json()) == second and same_form(
         second, recipe_of(_job("Snoopy -> dog"))
     )

@@ -13,8 +13,7 @@ import pytest
 
 from speed_erase.speed_ops.errors import ExistsError, FileError
 from speed_erase.speed_ops.files import atomic
-from speed_erase.speed_ops.files import results as results_module
-from speed_erase.speed_ops.files.results import all_or_none, output_lock
+from speed_erase.speed_ops.files.atomic import all_or_none, output_lock
 
 
 def names(folder: Path) -> list[str]:
@@ -77,14 +76,14 @@ def test_what_was_replaced_comes_back_when_a_later_one_fails(
     targets = [tmp_path / "a", tmp_path / "b-folder", tmp_path / "c"]
     for target in targets[:2]:
         write(target, b"old")
-    move = results_module.swap_into_place
+    move = atomic._swap_into_place
 
     def fail_at_the_last(new: Path, target: Path, temporary: Path):
         if target.name == "c":
             raise OSError(28, "No space left on device")
         return move(new, target, temporary)
 
-    monkeypatch.setattr(results_module, "swap_into_place", fail_at_the_last)
+    monkeypatch.setattr(atomic, "_swap_into_place", fail_at_the_last)
     with (
         pytest.raises(FileError, match="disk is full"),
         all_or_none(targets, replace=lambda path: True) as place,
@@ -122,7 +121,7 @@ def test_a_second_run_under_the_same_name_is_refused(tmp_path: Path) -> None:
 HOLDER = """
 import time
 from pathlib import Path
-from speed_erase.speed_ops.files.results import all_or_none, output_lock
+from speed_erase.speed_ops.files.atomic import all_or_none, output_lock
 folder = Path({folder!r})
 targets = [folder / "a-folder", folder / "b"]
 with output_lock(folder, "model"), all_or_none(targets, replace=lambda path: True) as place:
