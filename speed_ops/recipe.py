@@ -1,9 +1,7 @@
-"""A recipe: the stored form of a job, and nothing model-sized. It repeats an erasure on another
-model.
+"""A recipe: the stored form of a job, in JSON or YAML. It repeats an erasure on another model.
 
-A recipe is JSON or YAML. An erase writes one in full; a person may write one by hand, where
-everything but `concepts` has a default. For `speed-erase run`, it may also name the model and where
-the results go (see `RunFields`).
+An erase writes one in full; a person may write one by hand, where everything but `concepts` has a
+default. For `speed-erase run`, it may also name the model and where the results go (`RunFields`).
 """
 
 from __future__ import annotations
@@ -74,8 +72,6 @@ _RETAIN = ("label", "sha256", "kind", "names")
 
 @dataclass(frozen=True)
 class RecipeConcept:
-    """One thing to erase and what it becomes."""
-
     target: str
     anchor: str
     kind: str
@@ -145,8 +141,8 @@ class Recipe:
     """Whether a newer version of this program wrote it."""
 
     def to_json(self) -> str:
-        """One line of ASCII with sorted keys: equal recipes give equal text. What could not be read
-        back is refused.
+        """One line of ASCII with sorted keys: equal recipes give equal text. Refuses what could not
+        be read back.
         """
         content = self._content() | {"schema": SCHEMA, "version": VERSION}
         text = dump_json(content, "The recipe", MAX_BYTES)
@@ -220,7 +216,7 @@ class Recipe:
 
     @classmethod
     def _of(cls, fields: Fields, folder: Path | None, newer: bool) -> Recipe:
-        """One recipe, later or earlier, without its history."""
+        """The recipe without its history."""
         kind = fields.text("kind", "style")
         concepts = tuple(
             concept
@@ -257,7 +253,6 @@ class Recipe:
         )
 
     def write(self, path: Path | str, *, force: bool = False) -> None:
-        """Writes a recipe file, atomically."""
         write_bytes(path, self.to_json().encode(), force=force)
 
     def check_size(self, source_header: int = _OWN_HEADER) -> None:
@@ -288,9 +283,7 @@ class Recipe:
         return tuple(filter(None, names))
 
     def as_earlier(self) -> Recipe:
-        """This recipe in a later one's history, without the names of users' lists; their hashes
-        identify them.
-        """
+        """This recipe in a later one's history, where hashes identify users' lists."""
         retain = tuple(
             entry if entry.names is None else replace(entry, names=()) for entry in self.retain
         )

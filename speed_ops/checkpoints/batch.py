@@ -20,7 +20,7 @@ from ..files.schema import reading
 from ..models.detect import is_lora, model_name, piece_name, unet_conflict
 from ..models.keys import Shapes, find_unet
 from ..progress import Announce, Stage
-from ..provenance import read_provenance
+from ..provenance import header_recipe
 from ..recipe import Recipe, StoredJob, recipe_of, same_form
 from .erase_file import clean_file, finished
 from .output_files import PRODUCTS, OutputFiles, Product
@@ -66,7 +66,7 @@ class Candidate:
     def paths(self, products: tuple[Product, ...] | None = None) -> dict[Product, Path]:
         """Where the results go: those that were requested, or other `products`."""
         outputs = self.outputs if products is None else replace(self.outputs, products=products)
-        return outputs.paths(self.path, is_folder=self.path.is_dir())
+        return outputs.paths(self.path)
 
     def skipped(self, reason: str) -> Done:
         """The outcome if there is nothing to do."""
@@ -202,15 +202,10 @@ def _known_outcome(
 
 def _already_applied(checkpoint: Checkpoint, recipe: Recipe) -> bool:
     """Whether the header records this job, as the last one or an earlier one."""
-    try:
-        provenance = read_provenance(checkpoint.metadata, checkpoint.label)
-    except SpeedError:
-        return False
-    if provenance is None or provenance.recipe is None:
-        return False
-    earlier = recipe.as_earlier()
-    return same_form(recipe, provenance.recipe) or any(
-        same_form(earlier, previous) for previous in provenance.recipe.history
+    applied, earlier = header_recipe(checkpoint.metadata), recipe.as_earlier()
+    return applied is not None and (
+        same_form(recipe, applied)
+        or any(same_form(earlier, previous) for previous in applied.history)
     )
 
 

@@ -85,7 +85,7 @@ def finished(
     """
     source = ModelSource.open(path, label)
     possible = possible_outputs(source, stored.job, outputs, lambda sentence: None)
-    paths = possible.paths(path, is_folder=source.checkpoint.is_folder)
+    paths = possible.paths(path)
     if not all(result.exists() for result in paths.values()):
         return {}
     recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=text.clip_skip)

@@ -68,11 +68,11 @@ class OutputFiles:
             raise SettingsError(f"{stem!r} is not a file name: give one without folders.")
         return stem
 
-    def paths(self, model: Path, *, is_folder: bool = False) -> dict[Product, Path]:
+    def paths(self, model: Path) -> dict[Product, Path]:
         """Where each product of one model goes."""
         stem = self.stem(model)
         paths = {product: self.folder / (stem + _ENDINGS[product]) for product in self.products}
-        if is_folder and "checkpoint" in paths:
+        if model.is_dir() and "checkpoint" in paths:
             paths["checkpoint"] = self.folder / f"{stem}-erased"
         return paths
 

@@ -13,7 +13,7 @@ from ..files.checkpoint import Checkpoint
 from ..files.rewrite import check_folder, check_space, folder_files
 from ..job import Job
 from ..progress import Announce
-from ..provenance import history_of, read_provenance
+from ..provenance import header_recipe, history_of
 from ..recipe import Recipe, StoredJob, recipe_of, same_form
 from .output_files import OutputFiles, Product, parse_products
 from .source import ModelSource
@@ -48,7 +48,7 @@ def preflight(
     """
     source = ModelSource.open(path, label)
     outputs = possible_outputs(source, stored.job, outputs, note)
-    paths = outputs.paths(path, is_folder=source.checkpoint.is_folder)
+    paths = outputs.paths(path)
     recipe = recipe_of(
         stored.job,
         strength=stored.strength,
@@ -99,10 +99,9 @@ def _recipe_in(path: Path) -> Recipe | None:
             return Recipe.read(path)
         if path.suffix not in (".safetensors", "") and not path.is_dir():
             return None  # a report
-        provenance = read_provenance(Checkpoint.open(path).metadata, str(path))
+        return header_recipe(Checkpoint.open(path).metadata)
     except SpeedError:
         return None
-    return provenance.recipe if provenance else None
 
 
 def possible_outputs(

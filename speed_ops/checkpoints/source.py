@@ -13,7 +13,7 @@ from torch import Tensor
 from ..engine.settings import EraseSettings
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
-from ..files.tensors import read_scaled, tensors_hash
+from ..files.tensors import EDITABLE, read_scaled, tensors_hash
 from ..model import EditableModel
 from ..models.architecture import Architecture, FamilyEncoder, LayerKey
 from ..models.detect import detect, layers, second_layer
@@ -88,8 +88,8 @@ class ModelSource:
 
     def takes_edits(self, which: str) -> bool:
         """Whether an edit can be baked in: not into 8 bits, where it would drown in rounding."""
-        keys = [layer.file_key for layer in self.every_layer(which)]
-        return not self.checkpoint.low_precision_keys(keys)
+        dtypes = self.checkpoint.dtypes
+        return all(dtypes[layer.file_key] in EDITABLE for layer in self.every_layer(which))
 
     def encoder_files(self, files: tuple[Path, ...] = ()) -> EncoderFiles:
         """The family's text encoders in these files, and otherwise in the model's own."""

@@ -15,7 +15,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -130,20 +130,17 @@ def all_or_none(
 def _commit(
     targets: list[Path], temporary: Path, replace: Callable[[Path], bool], sources: tuple[Path, ...]
 ) -> None:
-    done: list[tuple[Path, bool, Path | None]] = []
-    try:
+    with ExitStack() as taken_back:
         for target in targets:
             new = temporary / target.name
             check_target(target, force=replace(target), sources=sources, folder=new.is_dir())
             try:
-                done.append((target, *_swap_into_place(new, target, temporary)))
+                existed, old = _swap_into_place(new, target, temporary)
             except OSError as error:
                 raise write_error(target, error) from error
+            taken_back.callback(_run_uninterrupted, partial(_undo, target, existed, old))
         _sync_folder(targets[0].parent)
-    except BaseException:
-        for target, existed, old in reversed(done):
-            _run_uninterrupted(partial(_undo, target, existed, old))
-        raise
+        taken_back.pop_all()
 
 
 def _undo(target: Path, existed: bool, old: Path | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from torch import Tensor
 from ..errors import FileError, suggestion
 from ..progress import Progress
 from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header, stamp_of
-from .schema import chunks, load_json, open_to_read, read_bounded, reading
-from .tensors import EDITABLE, from_bytes
+from .schema import chunks, load_json, read_bounded, reading
+from .tensors import from_bytes
 
 COMPONENTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3")
 """Components whose keys are read: what distinguishes families, and the text encoders."""
@@ -206,19 +206,11 @@ class Checkpoint:
 
     def same_bytes(self, key: str, other: Checkpoint) -> bool:
         """Whether a tensor of the same type and shape has the same bytes in another checkpoint."""
-        return all(
-            ours == theirs for ours, theirs in zip(self._bytes(key), other._bytes(key), strict=True)
-        )
-
-    def _bytes(self, key: str) -> Iterator[bytes]:
-        shard, start, stop = self.span(key)
-        with open_to_read(shard.file, shard.label) as handle:
-            handle.seek(start)
-            yield from chunks(handle, stop - start, shard.label)
-
-    def low_precision_keys(self, keys: Iterable[str]) -> list[str]:
-        """Those of `keys` whose stored type is too coarse to bake an edit in."""
-        return [key for key in keys if self.dtypes[key] not in EDITABLE]
+        contents = []
+        for checkpoint in (self, other):
+            shard, start, stop = checkpoint.span(key)
+            contents.append(chunks(shard.file, shard.label, start, stop))
+        return all(ours == theirs for ours, theirs in zip(*contents, strict=True))
 
     def ema_keys(self) -> list[str]:
         """The averaged second copy that training leaves in some files; no edit reaches it."""
@@ -227,12 +219,12 @@ class Checkpoint:
 
 def file_hash(path: Path | str, progress: Progress | None = None) -> str:
     """sha256 of a file's bytes, the number other programs show for a model."""
-    digest = hashlib.sha256()
-    with open_to_read(Path(path), path) as handle:
-        done, total = 0, os.fstat(handle.fileno()).st_size
-        for chunk in chunks(handle, total, path):
-            digest.update(chunk)
-            done += len(chunk)
-            if progress:
-                progress("hash", done, total)
+    digest, path, done = hashlib.sha256(), Path(path), 0
+    with reading(path):
+        total = path.stat().st_size
+    for chunk in chunks(path, path, 0, total):
+        digest.update(chunk)
+        done += len(chunk)
+        if progress:
+            progress("hash", done, total)
     return digest.hexdigest()

@@ -22,7 +22,7 @@ from ..progress import Progress
 from .atomic import all_or_none, atomic_write, check_target
 from .checkpoint import COMPONENTS, Checkpoint, WeightFile
 from .header import TensorEntry, encode_header
-from .schema import chunks, open_to_read, reading
+from .schema import chunks, reading
 from .tensors import EDITABLE, TORCH_DTYPES, from_bytes, narrow, placed, to_bytes
 
 Replacement = Tensor | Callable[[Tensor], Tensor]
@@ -168,18 +168,12 @@ class _Rewriting:
         }
         ordered = {key: entries[key] for key in shard.header.entries if key in entries}
         out.write(encode_header(ordered, {**inherited, **self.metadata}))
-        with open_to_read(shard.file, shard.label) as source:
-            for key, entry in retained.items():
-                source.seek(shard.header.data_start + entry.begin)
-                stored = chunks(source, entry.end - entry.begin, shard.file)
-                if shard.prefix + key in self.replacements:
-                    stored = self._replaced(shard.prefix + key, entry, stored)
-                self._write(stored, out)
-
-    def copy(self, file: Path, out: BinaryIO) -> None:
-        """Writes a whole file as it is."""
-        with open_to_read(file, file) as source:
-            self._write(chunks(source, os.fstat(source.fileno()).st_size, file), out)
+        for key, entry in retained.items():
+            start, stop = (shard.header.data_start + offset for offset in (entry.begin, entry.end))
+            stored = chunks(shard.file, shard.label, start, stop)
+            if shard.prefix + key in self.replacements:
+                stored = self._replaced(shard.prefix + key, entry, stored)
+            self.write(stored, out)
 
     def _replaced(self, name: str, entry: TensorEntry, stored: Iterator[bytes]) -> Iterator[bytes]:
         value = self.replacements[name]
@@ -195,7 +189,7 @@ class _Rewriting:
         self.rounding[name] = float((rounded.double() - value.detach().cpu().double()).norm())
         yield to_bytes(rounded)
 
-    def _write(self, content: Iterator[bytes], out: BinaryIO) -> None:
+    def write(self, content: Iterator[bytes], out: BinaryIO) -> None:
         for chunk in content:
             out.write(chunk)
             self.done += len(chunk)
@@ -217,7 +211,7 @@ def _copy_folder(job: _Rewriting, target: Path, force: bool) -> list[Path]:
                 if shard and job.touches(shard):
                     job.rewrite(shard, handle)
                 else:
-                    job.copy(source.path / relative, handle)
+                    job.write(chunks(source.path / relative, source.path / relative), handle)
                 handle.flush()
                 os.fsync(handle.fileno())
         source.refuse_changed()

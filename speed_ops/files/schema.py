@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ..errors import FileError, suggestion
 
@@ -30,9 +31,7 @@ _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", re.ASCII)
 
 @contextmanager
 def reading(label: Path | str) -> Iterator[None]:
-    """Turns what the operating system refuses, or a path that no file can have, into a
-    FileError.
-    """
+    """Turns what the operating system refuses, or an impossible path, into a FileError."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -40,27 +39,29 @@ def reading(label: Path | str) -> Iterator[None]:
         raise FileError(f"Cannot read {label}: {reason}.") from error
 
 
-def open_to_read(path: Path, label: Path | str) -> BinaryIO:
-    """Opens a file; messages call it `label`."""
-    with reading(label):
-        return path.open("rb")
-
-
-def chunks(source: BinaryIO, size: int, label: Path | str) -> Iterator[bytes]:
-    """The next bytes of an open file, piece by piece.
+def chunks(
+    path: Path, label: Path | str, start: int = 0, stop: int | None = None
+) -> Iterator[bytes]:
+    """The bytes of a file, or of a part of it, piece by piece.
 
     Args:
-        source: The open file.
-        size: Number of bytes.
-        label: What messages call the file.
+        path: The file.
+        label: What messages call it.
+        start: Offset of the first byte.
+        stop: Offset after the last byte; None for the end of the file.
     """
-    while size > 0:
-        with reading(label):
-            chunk = source.read(min(_CHUNK, size))
-        if not chunk:
-            raise FileError(f"{label} became shorter while it was read.")
-        yield chunk
-        size -= len(chunk)
+    with reading(label):
+        handle = path.open("rb")
+    with handle:
+        handle.seek(start)
+        remaining = (os.fstat(handle.fileno()).st_size if stop is None else stop) - start
+        while remaining > 0:
+            with reading(label):
+                chunk = handle.read(min(_CHUNK, remaining))
+            if not chunk:
+                raise FileError(f"{label} became shorter while it was read.")
+            yield chunk
+            remaining -= len(chunk)
 
 
 def read_bounded(path: Path, limit: int, label: str = "") -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pico
 import pytest
 
-from speed_erase.speed_ops.errors import FileError
+from speed_erase.speed_ops.errors import ExistsError, FileError
 from speed_erase.speed_ops.files import atomic
 from speed_erase.speed_ops.files.atomic import all_or_none, atomic_write, write_bytes
 
@@ -46,7 +46,7 @@ def test_an_exception_leaves_the_old_file_and_no_other(
 def test_overwriting_needs_force(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
     write_bytes(target, b"old")
-    with pytest.raises(FileError, match="already exists"):
+    with pytest.raises(ExistsError):
         write_bytes(target, b"new")
     assert target.read_bytes() == b"old"
     write_bytes(target, b"new", force=True)
@@ -55,7 +55,7 @@ def test_overwriting_needs_force(tmp_path: Path) -> None:
 
 def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     target = tmp_path / "a.bin"
-    with pytest.raises(FileError, match="already exists"), atomic_write(target) as handle:
+    with pytest.raises(ExistsError), atomic_write(target) as handle:
         handle.write(b"ours")
         target.write_bytes(b"theirs")
     assert target.read_bytes() == b"theirs"

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from speed_erase.speed_ops.engine.edits import LayerEdit
-from speed_erase.speed_ops.errors import FileError, SettingsError
+from speed_erase.speed_ops.errors import ExistsError, FileError, SettingsError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.lora import read_lora, write_lora
 from speed_erase.speed_ops.models.architecture import Architecture, LayerKey
@@ -159,7 +159,7 @@ def test_bad_edits_write_nothing(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="float16, bfloat16 or float32"):
         write_lora(path, good, keys, architecture, dtype=torch.float64)
     path.write_bytes(b"mine")
-    with pytest.raises(FileError, match="already exists"):
+    with pytest.raises(ExistsError):
         write_lora(path, good, keys, architecture)
     assert [entry.name for entry in tmp_path.iterdir()] == [
         "a.safetensors"

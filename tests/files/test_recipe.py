@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from speed_erase.speed_ops.checkpoints.source import encoder_hash
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.errors import FileError, InputError, SpeedError
+from speed_erase.speed_ops.errors import ExistsError, FileError, InputError, SpeedError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint, file_hash
 from speed_erase.speed_ops.files.header import MAX_HEADER_BYTES, encode_header, parse_header
 from speed_erase.speed_ops.files.tensors import tensors_hash
@@ -78,7 +78,7 @@ def test_a_recipe_is_read_back(tmp_path: Path) -> None:
     RECIPE.write(tmp_path / "r.json")
     assert Recipe.read(tmp_path / "r.json") == RECIPE
     assert RECIPE.to_json().isascii() and "\n" not in RECIPE.to_json()
-    with pytest.raises(FileError, match="already exists"):
+    with pytest.raises(ExistsError):
         RECIPE.write(tmp_path / "r.json")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pico
 import pytest
 
-from speed_erase.speed_ops.errors import ExistsError, FileError
+from speed_erase.speed_ops.errors import BusyError, ExistsError, FileError
 from speed_erase.speed_ops.files import atomic
 from speed_erase.speed_ops.files.atomic import all_or_none, output_lock
 
@@ -61,7 +61,7 @@ def test_what_another_run_has_written_meanwhile_stays_and_ours_goes(
     tmp_path: Path, last: str
 ) -> None:
     targets = [tmp_path / "first", tmp_path / "second-folder", tmp_path / last]
-    with pytest.raises(FileError, match="already exists"), all_or_none(targets) as place:
+    with pytest.raises(ExistsError), all_or_none(targets) as place:
         for target in targets:
             write(place(target), b"ours")
         write(tmp_path / last, b"theirs")
@@ -149,7 +149,7 @@ def test_a_killed_run_locks_nobody_out_and_is_swept(
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-    with pytest.raises(FileError, match="Another run"), output_lock(tmp_path, "model"):
+    with pytest.raises(BusyError), output_lock(tmp_path, "model"):
         pass
     process.kill()
     process.wait()
