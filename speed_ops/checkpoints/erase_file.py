@@ -44,10 +44,10 @@ def clean_file(
         label: URL or path of the model, for messages.
     """
     started = time.perf_counter()
-    source, recipe, paths, may_replace = preflight(path, stored, text, outputs, note, label)
+    source, recipe, paths, replaceable = preflight(path, stored, text, outputs, note, label)
     with output_folder(outputs.folder), output_lock(outputs.folder, outputs.stem(path)):
         # another run may have finished meanwhile
-        check_paths(paths, source.checkpoint, may_replace, outputs.label)
+        check_paths(paths, source.checkpoint, replaceable, outputs.label)
         erasure = erase(
             stored.job,
             source.model(stored.job.settings.layers),
@@ -63,7 +63,7 @@ def clean_file(
             encoder_hash=text.encoder_hash(source),
         )
         erasure = replace(erasure, recipe=recipe)
-        result = save(erasure, source, paths, outputs, may_replace, progress)
+        result = save(erasure, source, paths, outputs, replaceable, progress)
     for sentence in (*erasure.notes, *result.notes):
         note(sentence)
     if text.cache is not None and text.cache.problem:

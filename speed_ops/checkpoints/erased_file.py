@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ..engine.edits import LayerEdit
-from ..errors import FileError, UnsupportedModelError
+from ..errors import FileError
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
 from ..files.rewrite import unexpected_files
@@ -82,7 +82,9 @@ def open_erased(
     if provenance.base_hash and source.checkpoint.sha256(progress) != provenance.base_hash:
         raise FileError(f"{base} is not the file that {file} was made from: their hashes differ.")
     if is_lora(published.shapes):
-        edits, faults = _lora_edits(published, source)
+        lora = read_lora(published.path, source.every_layer("KV"))
+        edits, others = lora.edits, lora.unmatched[:_LISTED]
+        faults = [f"The LoRA also edits {name}, which our erasures never do." for name in others]
     else:
         edits, faults = _copy_edits(published, source, progress)
     faults += _origin_faults(provenance, header, source)
@@ -107,19 +109,6 @@ def _stored_job(header: Recipe, recipe: Recipe | None, file: Path) -> StoredJob:
     if not same_form(recipe.without_names(), header):
         raise FileError(f"The recipe given is not the one that {file} was made with.")
     return job_of(recipe, "The recipe given")
-
-
-def _lora_edits(
-    published: Checkpoint, source: ModelSource
-) -> tuple[dict[str, LayerEdit], list[str]]:
-    try:
-        lora = read_lora(published.path, source.every_layer("KV"))
-    except UnsupportedModelError as fault:
-        raise FileError(str(fault)) from fault
-    return lora.edits, [
-        f"The LoRA also edits {name}, which our erasures never do."
-        for name in lora.unmatched[:_LISTED]
-    ]
 
 
 def _copy_edits(

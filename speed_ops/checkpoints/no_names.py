@@ -25,8 +25,8 @@ def without_names(erasure: Erasure) -> Erasure:
     assert recipe is not None and certificate is not None and report is not None
     numbered = recipe.without_names()
     numbers: dict[str, str] = {}
-    for part, hidden in zip(recipe.retain, numbered.retain, strict=True):
-        numbers |= dict(zip(part.names or (), hidden.names or (), strict=True))
+    for entry, hidden in zip(recipe.retain, numbered.retain, strict=True):
+        numbers |= dict(zip(entry.names or (), hidden.names or (), strict=True))
 
     def number(name: str) -> str:
         return numbers.setdefault(name, f"name {len(numbers) + 1}")
@@ -67,8 +67,8 @@ def _numbered(
         curve=curve,
         warnings=tuple(text for text in certificate.warnings if not mentions(text)),
         other_inputs={
-            name: _numbered(part, number, mentions)
-            for name, part in certificate.other_inputs.items()
+            name: _numbered(section, number, mentions)
+            for name, section in certificate.other_inputs.items()
         },
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def preflight(
     outputs: OutputFiles,
     note: Announce,
     label: str = "",
-) -> tuple[ModelSource, Recipe, dict[Product, Path], Callable[[Path], bool]]:
+) -> tuple[ModelSource, Recipe, dict[Product, Path], set[Path]]:
     """Refuses everything that can be refused before the work.
 
     Args:
@@ -58,25 +58,21 @@ def preflight(
     )
     recipe.check_size(max(shard.header.data_start for shard in source.checkpoint.parts))
     existing = {path for path in paths.values() if os.path.lexists(path)}
-    ours: set[Path] = set()
+    replaceable = set(paths.values()) if outputs.force else set()
     if not outputs.force and 0 < len(existing) < len(paths):
-        ours = made_by(recipe, source, existing)
-    if ours:
-        note(
-            "an earlier run of this job was cut short while it saved: its results are completed"
-            " now."
-        )
-
-    def may_replace(result: Path) -> bool:
-        return outputs.force or result in ours
-
-    check_paths(paths, source.checkpoint, may_replace, outputs.label)
+        replaceable = made_by(recipe, source, existing)
+        if replaceable:
+            note(
+                "an earlier run of this job was cut short while it saved: its results are completed"
+                " now."
+            )
+    check_paths(paths, source.checkpoint, replaceable, outputs.label)
     for sentence in before_starting(source, stored.job, text):
         note(sentence)
-    return source, recipe, paths, may_replace
+    return source, recipe, paths, replaceable
 
 
-def made_by(recipe: Recipe, source: ModelSource, paths: Iterable[Path]) -> set[Path]:
+def made_by(recipe: Recipe, source: ModelSource, paths: Collection[Path]) -> set[Path]:
     """Those files whose own recipe is this one, made from this same model. Reports have none.
 
     Args:
@@ -128,7 +124,7 @@ def possible_outputs(
 def check_paths(
     paths: Mapping[Product, Path],
     source: Checkpoint,
-    may_replace: Callable[[Path], bool],
+    replaceable: Collection[Path],
     label: Callable[[Path], str],
 ) -> None:
     """Refuses paths that cannot be written.
@@ -136,7 +132,7 @@ def check_paths(
     Args:
         paths: Where the products go.
         source: The model.
-        may_replace: Whether a file may exist already.
+        replaceable: Which of them may exist already.
         label: What messages call a file.
     """
     for product, path in paths.items():
@@ -147,7 +143,11 @@ def check_paths(
                 " shorter one."
             )
         check_target(
-            path, force=may_replace(path), sources=[source.path], folder=folder, label=label(path)
+            path,
+            force=path in replaceable,
+            sources=[source.path],
+            folder=folder,
+            label=label(path),
         )
         if folder:
             check_folder(source.path, path)

@@ -5,7 +5,7 @@ at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ def save(
     source: ModelSource,
     paths: Mapping[Product, Path],
     outputs: OutputFiles,
-    may_replace: Callable[[Path], bool],
+    replaceable: Collection[Path],
     progress: Progress | None = None,
 ) -> CleanedFile:
     """Writes the products, the largest first. They get their names together at the end, or none
@@ -59,7 +59,7 @@ def save(
         source: The model it was made for.
         paths: Where the products go.
         outputs: What may be written into them: see `strict` and `no_names` there.
-        may_replace: Whether a file may exist already.
+        replaceable: Which of them may exist already.
         progress: Called while the checkpoint is written.
     """
     assert erasure.recipe is not None and erasure.certificate is not None
@@ -74,7 +74,7 @@ def save(
     model, targets = source.checkpoint.path, list(paths.values())
     notes: list[str] = []
     rounding = lora_error = None
-    with all_or_none(targets, replace=may_replace, sources=[model]) as temporary:
+    with all_or_none(targets, replaceable=replaceable, sources=[model]) as temporary:
         if "checkpoint" in paths:
             path = temporary(paths["checkpoint"])
             rounding = _save_checkpoint(written, source, path, hides, notes, progress)

@@ -105,15 +105,15 @@ def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> Non
 def all_or_none(
     targets: Collection[Path],
     *,
-    replace: Callable[[Path], bool] = lambda path: False,
-    sources: Iterable[Path] = (),
+    replaceable: Collection[Path] = (),
+    sources: Collection[Path] = (),
 ) -> Iterator[Callable[[Path], Path]]:
     """Gives a temporary path for every target; they get their names together at the end. If one
     cannot, those before it are taken back.
 
     Args:
         targets: The final names, all in one folder.
-        replace: Which targets may exist already.
+        replaceable: Which targets may exist already.
         sources: Files that must not be a target.
     """
     first = next(iter(targets))
@@ -124,16 +124,20 @@ def all_or_none(
             inside, outside = f"{temporary}{os.sep}", f"{first.parent}{os.sep}"
             raise FileError(str(fault).replace(inside, outside), **fault.data) from fault
         written = [path for path in targets if (temporary / path.name).exists()]
-        _commit(written, temporary, replace, tuple(sources))
+        _commit(written, temporary, replaceable, sources)
 
 
 def _commit(
-    targets: list[Path], temporary: Path, replace: Callable[[Path], bool], sources: tuple[Path, ...]
+    targets: list[Path],
+    temporary: Path,
+    replaceable: Collection[Path],
+    sources: Collection[Path],
 ) -> None:
     with ExitStack() as taken_back:
         for target in targets:
             new = temporary / target.name
-            check_target(target, force=replace(target), sources=sources, folder=new.is_dir())
+            force = target in replaceable
+            check_target(target, force=force, sources=sources, folder=new.is_dir())
             try:
                 existed, old = _swap_into_place(new, target, temporary)
             except OSError as error:

@@ -1,5 +1,5 @@
-"""Writes an edited copy of a model: the edited tensors anew, everything else byte for byte, in
-constant memory.
+"""Writes an edited copy of a model in constant memory: everything that is not edited is copied byte
+for byte.
 
 A diffusers folder is copied as a folder, without second copies of the unedited weights.
 """
@@ -203,7 +203,8 @@ def _copy_folder(job: _Rewriting, target: Path, force: bool) -> list[Path]:
     check_folder(source.path, target)
     selected, left_out = folder_files(source)
     shards = {shard.file.relative_to(source.path): shard for shard in source.parts}
-    with all_or_none([target], replace=lambda path: force, sources=[source.path]) as temporary:
+    replaceable = [target] if force else []
+    with all_or_none([target], replaceable=replaceable, sources=[source.path]) as temporary:
         for relative in selected:
             shard, copy = shards.get(relative), temporary(target) / relative
             copy.parent.mkdir(parents=True, exist_ok=True)
