@@ -117,33 +117,23 @@ def all_or_none(
         sources: Files that must not be a target.
     """
     first = next(iter(targets))
-    with temporary_folder(first) as temporary:
+    with temporary_folder(first) as temporary, ExitStack() as taken_back:
         try:
             yield lambda target: temporary / target.name
         except FileError as fault:  # messages name the final paths
             inside, outside = f"{temporary}{os.sep}", f"{first.parent}{os.sep}"
             raise FileError(str(fault).replace(inside, outside), **fault.data) from fault
-        written = [path for path in targets if (temporary / path.name).exists()]
-        _commit(written, temporary, replaceable, sources)
-
-
-def _commit(
-    targets: list[Path],
-    temporary: Path,
-    replaceable: Collection[Path],
-    sources: Collection[Path],
-) -> None:
-    with ExitStack() as taken_back:
         for target in targets:
-            new = temporary / target.name
-            force = target in replaceable
+            new, force = temporary / target.name, target in replaceable
+            if not new.exists():
+                continue
             check_target(target, force=force, sources=sources, folder=new.is_dir())
             try:
                 existed, old = _swap_into_place(new, target, temporary)
             except OSError as error:
                 raise write_error(target, error) from error
             taken_back.callback(_run_uninterrupted, partial(_undo, target, existed, old))
-        _sync_folder(targets[0].parent)
+        _sync_folder(first.parent)
         taken_back.pop_all()
 
 
