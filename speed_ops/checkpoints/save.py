@@ -113,14 +113,11 @@ def _save_checkpoint(
     """Returns the norm of what rounding lost of the edit, relative to the edit."""
     keys = {layer.canonical: layer.file_key for layer in written.layers}
     averaged = source.checkpoint.ema_keys()
-    content: Literal["checkpoint", "diffusion_model"] = (
-        "checkpoint" if source.has_encoders else "diffusion_model"
-    )
     rounding, left_out = write_edited(
         source.checkpoint,
         path,
         {keys[key]: partial(_add, edit.delta) for key, edit in written.applied.items()},
-        _metadata(written, source, content, hides),
+        _metadata(written, source, "checkpoint", hides),
         drop=averaged,
         drop_metadata=lambda name, value: hides(name) or hides(value),
         progress=progress,
@@ -148,7 +145,7 @@ def _add(delta: Callable[[], Tensor], stored: Tensor) -> Tensor:
 def _metadata(
     erasure: Erasure,
     source: ModelSource,
-    content: Literal["checkpoint", "diffusion_model", "lora"],
+    content: Literal["checkpoint", "lora"],
     hides: Callable[[str], bool],
 ) -> dict[str, str]:
     assert erasure.recipe is not None and erasure.certificate is not None

@@ -4,7 +4,7 @@ in files of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ..engine.settings import EraseSettings
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
 from ..files.tensors import EDITABLE, read_scaled, tensors_hash
-from ..model import EditableModel
+from ..model import EditableModel, LazyWeights
 from ..models.architecture import Architecture, FamilyEncoder, LayerKey
 from ..models.detect import detect, layers, second_layer
 from ..models.keys import encoder_keys, spelling
@@ -23,23 +23,6 @@ _TABLES = ("text_model.embeddings.token_embedding.weight", "token_embedding.weig
 _T5_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
 _T5_GATE = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"
 _UMT5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
-
-
-class LayerWeights(Mapping[str, Tensor]):
-    """{canonical key: `o x d`}, each read from the file when asked for and not held."""
-
-    def __init__(self, checkpoint: Checkpoint, selected: list[LayerKey]) -> None:
-        self._checkpoint = checkpoint
-        self._keys = {layer.canonical: layer.file_key for layer in selected}
-
-    def __getitem__(self, key: str) -> Tensor:
-        return read_scaled(self._checkpoint.read, self._checkpoint.shapes, self._keys[key])[0]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
 
 
 @dataclass(frozen=True)
@@ -81,10 +64,13 @@ class ModelSource:
 
     def model(self, which: str) -> EditableModel:
         """What an erasure sees of it; weights are read when they are asked for."""
-        available = self.every_layer(which)
-        return EditableModel(
-            self.architecture, tuple(available), LayerWeights(self.checkpoint, available)
-        )
+        checkpoint, available = self.checkpoint, self.every_layer(which)
+        keys = {layer.canonical: layer.file_key for layer in available}
+
+        def read(key: str) -> Tensor:
+            return read_scaled(checkpoint.read, checkpoint.shapes, keys[key])[0]
+
+        return EditableModel(self.architecture, tuple(available), LazyWeights(keys, read))
 
     def takes_edits(self, which: str) -> bool:
         """Whether an edit can be baked in: not into 8 bits, where it would drown in rounding."""
@@ -96,12 +82,6 @@ class ModelSource:
         if files not in self._encoders:
             self._encoders[files] = gather_encoders(self.architecture, self.checkpoint, files)
         return self._encoders[files]
-
-    @property
-    def has_encoders(self) -> bool:
-        """Whether the file itself holds text encoders."""
-        keys = self.checkpoint.shapes
-        return any(encoder_keys(encoder, keys)[1] for encoder in self.architecture.encoders)
 
 
 @dataclass(frozen=True)
