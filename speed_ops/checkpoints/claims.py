@@ -138,20 +138,21 @@ _SHARES = {
 
 def _best_verdict(claim: dict[str, Any], result: ConceptResult) -> str:
     """The best verdict that the claim's own numbers allow, and the measurement with the tolerance
-    in its favor, by the bars of the kind that the recipe gives.
+    in its favour.
+
+    Bars are those of the kind that the recipe gives.
     """
-    solved, probed, to_go = (
-        finite(claim.get(name), math.inf)
-        for name in ("solved_median", "probe_median", "probe_to_go")
+    solved, probed = (
+        finite(claim.get(name), math.inf) for name in ("solved_median", "probe_median")
     )
+    to_go = finite(claim.get("probe_to_go"), math.inf)
     median = None if claim.get("probe_median") is None else probed
     allowed = verdict(solved, median, result.kind, to_go)
-    probed_here, to_go_here = (
+    measured = [
         None if share is None else share - LEFT_TOLERANCE
         for share in (result.probe_median, result.probe_to_go)
-    )
-    solved_here = result.solved_median - LEFT_TOLERANCE
-    lenient = verdict(solved_here, probed_here, result.kind, to_go_here)
+    ]
+    lenient = verdict(result.solved_median - LEFT_TOLERANCE, measured[0], result.kind, measured[1])
     return max(allowed, lenient, key=_VERDICTS.index)
 
 
