@@ -66,13 +66,13 @@ class TextSetup:
     def encoder(self, source: ModelSource) -> CachedEncoder:
         """The encoder of a model, read in this way."""
         files = source.encoder_files(self.text_encoders)
-        return CachedEncoder(self._uncached(source.architecture, files), self.cache)
+        return CachedEncoder(self._plain(source.architecture, files), self.cache)
 
     def encoder_hash(self, source: ModelSource) -> str:
         """Hash of the text encoders that are read."""
         return encoder_hash(source.encoder_files(self.text_encoders), source.architecture)
 
-    def _uncached(self, family: Architecture, files: EncoderFiles) -> TextEncoder:
+    def _plain(self, family: Architecture, files: EncoderFiles) -> TextEncoder:
         parts: list[EncoderPart] = []
         second = family.second_input
         clips = [row for row in files.available if row.appends == "columns"]
@@ -89,8 +89,9 @@ class TextSetup:
         if family.entry is None:
             return parts[0].encoder
         if family.encoders != files.available[:1]:
-            width = second.text_width if second else 0
-            return JoinedTextEncoder(parts, family.context_width, width)
+            return JoinedTextEncoder(
+                parts, family.context_width, second.text_width if second else 0
+            )
         if not files.second:
             return parts[0].encoder
         # The model reads the others for its second text input alone.
