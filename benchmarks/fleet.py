@@ -26,8 +26,7 @@ import torch
 from speed_erase.speed_ops.checkpoints.batch import Candidate, classify
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
 from speed_erase.speed_ops.checkpoints.source import ModelSource
-from speed_erase.speed_ops.checkpoints.survey import survey
-from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
+from speed_erase.speed_ops.checkpoints.text_setup import TextSetup, survey
 from speed_erase.speed_ops.demo.packed_model import write_checkpoint
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.files.header import TensorEntry, encode_header, read_header

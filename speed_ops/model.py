@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,29 +38,29 @@ class EditableModel:
     @property
     def inputs(self) -> dict[str, Mapping[str, Tensor]]:
         """{text input: {canonical key: the columns that read it}}, token rows first."""
+
+        def columns(count: int | None, key: str) -> Tensor:
+            return self.stored[key][:, :count]
+
         return {
-            name: TextColumns(
-                self.stored,
+            name: LazyWeights(
                 [layer.canonical for layer in self.layers if layer.text_input == name],
-                self.architecture.text_columns(name),
+                partial(columns, self.architecture.text_columns(name)),
             )
             for name in (TOKENS, POOLED)
         }
 
 
-class TextColumns(Mapping[str, Tensor]):
-    """Some layers out of many, each cut to the columns that read text."""
+class LazyWeights(Mapping[str, Tensor]):
+    """Weights by canonical key, each read when asked for and not held."""
 
-    def __init__(
-        self, weights: Mapping[str, Tensor], keys: Iterable[str], count: int | None = None
-    ) -> None:
-        """`count`: how many of the columns, from the first on; None: all."""
-        self._weights, self._keys, self._count = weights, tuple(keys), count
+    def __init__(self, keys: Iterable[str], read: Callable[[str], Tensor]) -> None:
+        self._keys, self._read = tuple(keys), read
 
     def __getitem__(self, key: str) -> Tensor:
         if key not in self._keys:
             raise KeyError(key)
-        return self._weights[key][:, : self._count]
+        return self._read(key)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys)

@@ -1,6 +1,4 @@
-"""What our files record about themselves in the safetensors header: where they come from and what
-was done to them.
-"""
+"""What the header of our files records: where they come from and what was done to them."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import FileError
+from .errors import FileError, SpeedError
 from .files.header import read_header
 from .files.schema import Fields, check_version, dump_json, load_json
 from .models.architecture import Architecture
@@ -72,15 +70,19 @@ def build_metadata(
 
 def history_of(metadata: Mapping[str, str]) -> tuple[Recipe, ...]:
     """The earlier recipes of what is made from a source with this metadata: the source's own
-    history, and its recipe. A header that cannot be read counts as none.
+    history, and its recipe.
     """
+    recipe = header_recipe(metadata)
+    return () if recipe is None else (*recipe.history, recipe.as_earlier())[-MAX_HISTORY:]
+
+
+def header_recipe(metadata: Mapping[str, str]) -> Recipe | None:
+    """The recipe in a header; None if there is none, or it cannot be read."""
     try:
         provenance = read_provenance(metadata)
-    except FileError:
-        return ()
-    if provenance is None or provenance.recipe is None:
-        return ()
-    return (*provenance.recipe.history, provenance.recipe.as_earlier())[-MAX_HISTORY:]
+    except SpeedError:
+        return None
+    return provenance.recipe if provenance else None
 
 
 def read_provenance(metadata: Mapping[str, str], label: str = "The header") -> Provenance | None:

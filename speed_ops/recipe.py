@@ -1,16 +1,15 @@
-"""A recipe: the stored form of a job, and nothing model-sized. It repeats an erasure on another
-model.
+"""A recipe: the stored form of a job, in JSON or YAML. It repeats an erasure on another model.
 
-A recipe is JSON or YAML. An erase writes one in full; a person may write one by hand, where
-everything but `concepts` has a default. For `speed-erase run`, it may also name the model and where
-the results go (see `RunFields`).
+An erase writes one in full; a person may write one by hand, where everything but `concepts` has a
+default. For `speed-erase run`, it may also name the model and where the results go (`RunFields`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -73,8 +72,6 @@ _RETAIN = ("label", "sha256", "kind", "names")
 
 @dataclass(frozen=True)
 class RecipeConcept:
-    """One thing to erase and what it becomes."""
-
     target: str
     anchor: str
     kind: str
@@ -144,8 +141,8 @@ class Recipe:
     """Whether a newer version of this program wrote it."""
 
     def to_json(self) -> str:
-        """One line of ASCII with sorted keys: equal recipes give equal text. What could not be read
-        back is refused.
+        """One line of ASCII with sorted keys: equal recipes give equal text. Refuses what could not
+        be read back.
         """
         content = self._content() | {"schema": SCHEMA, "version": VERSION}
         text = dump_json(content, "The recipe", MAX_BYTES)
@@ -171,10 +168,8 @@ class Recipe:
     def read(cls, path: Path | str) -> Recipe:
         """Reads a recipe file: YAML by its suffix, else JSON. Paths in it are relative to it."""
         path = Path(path)
-        content = read_bounded(path, MAX_BYTES)
-        if path.suffix.lower() in (".yaml", ".yml"):
-            return cls.from_yaml(content, str(path), path.parent)
-        return cls.from_json(content, str(path), path.parent)
+        parse = cls.from_yaml if path.suffix.lower() in (".yaml", ".yml") else cls.from_json
+        return parse(read_bounded(path, MAX_BYTES), str(path), path.parent)
 
     @classmethod
     def from_yaml(cls, content: str | bytes, title: str, folder: Path) -> Recipe:
@@ -221,7 +216,7 @@ class Recipe:
 
     @classmethod
     def _of(cls, fields: Fields, folder: Path | None, newer: bool) -> Recipe:
-        """One recipe, later or earlier, without its history."""
+        """The recipe without its history."""
         kind = fields.text("kind", "style")
         concepts = tuple(
             concept
@@ -258,7 +253,6 @@ class Recipe:
         )
 
     def write(self, path: Path | str, *, force: bool = False) -> None:
-        """Writes a recipe file, atomically."""
         write_bytes(path, self.to_json().encode(), force=force)
 
     def check_size(self, source_header: int = _OWN_HEADER) -> None:
@@ -289,9 +283,7 @@ class Recipe:
         return tuple(filter(None, names))
 
     def as_earlier(self) -> Recipe:
-        """This recipe in a later one's history, without the names of users' lists; their hashes
-        identify them.
-        """
+        """This recipe in a later one's history, where hashes identify users' lists."""
         retain = tuple(
             entry if entry.names is None else replace(entry, names=()) for entry in self.retain
         )
@@ -302,15 +294,13 @@ class Recipe:
         history = tuple(earlier.without_names() for earlier in self.history)
         if not self.has_names:
             return replace(self, history=history)
-        concepts = tuple(
-            RecipeConcept(
-                f"concept {number}",
-                f"anchor {number}" if concept.anchor else "",
-                concept.kind,
-                tuple(f"concept {number}, alias {i}" for i in range(1, len(concept.aliases) + 1)),
+        concepts = []
+        for number, concept in enumerate(self.concepts, 1):
+            aliases = (f"concept {number}, alias {i + 1}" for i in range(len(concept.aliases)))
+            anchor = f"anchor {number}" if concept.anchor else ""
+            concepts.append(
+                RecipeConcept(f"concept {number}", anchor, concept.kind, tuple(aliases))
             )
-            for number, concept in enumerate(self.concepts, 1)
-        )
         retain, count = [], 0
         for number, entry in enumerate(self.retain, 1):
             if entry.names is not None:
@@ -319,7 +309,11 @@ class Recipe:
                 count += len(names)
             retain.append(entry)
         return replace(
-            self, concepts=concepts, retain=tuple(retain), history=history, has_names=False
+            self,
+            concepts=tuple(concepts),
+            retain=tuple(retain),
+            history=history,
+            has_names=False,
         )
 
 
@@ -334,10 +328,8 @@ def _read_concept(
     fields = Fields.of(item, title)
     if "file" in fields.values and folder is not None:
         fields.refuse_unknown(("file",))
-        return [
-            _stored_concept(concept)
-            for concept in read_concepts(_path(fields.text("file"), folder), kind)
-        ]
+        listed = read_concepts(_path(fields.text("file"), folder), kind)
+        return [_stored_concept(concept) for concept in listed]
     if not newer:
         fields.refuse_unknown(_CONCEPT)
     target = fields.text("target")
@@ -376,23 +368,23 @@ def _read_retain(item: object, title: str, folder: Path | None, newer: bool) -> 
 
 
 def _run_fields(fields: Fields, folder: Path) -> RunFields:
-    paths = {
-        name: tuple(_path(text, folder) for text in fields.texts(name, _MAX_PATHS))
+    models, text_encoders = (
+        tuple(_path(text, folder) for text in fields.texts(name, _MAX_PATHS))
         for name in ("model", "text_encoders")
-    }
+    )
     output, tokenizer = (
         _path(fields.text(name), folder) if name in fields.values else None
         for name in ("output", "tokenizer")
     )
     return RunFields(
-        models=paths["model"],
+        models=models,
         output=output,
         save=fields.texts("save", 10),
         name=fields.text("name", ""),
         force=fields.flag("force"),
         strict=fields.flag("strict"),
         no_names=fields.flag("no_names"),
-        text_encoders=paths["text_encoders"],
+        text_encoders=text_encoders,
         tokenizer=tokenizer,
         cache=fields.flag("cache", True),
     )
@@ -419,19 +411,15 @@ def recipe_of(
     strength: float = 1.0,
     clip_skip: int | None = None,
     family: str = "",
-    base_hash: str = "",
-    encoder_hash: str = "",
     history: Sequence[Recipe] = (),
 ) -> Recipe:
-    """Everything that determines the edit, and which model it was made for.
+    """Everything that determines the edit, and which kind of model it is for.
 
     Args:
         job: What was asked for.
         strength: What the edit is applied with.
         clip_skip: Hidden layer of the text encoder; None for the model's default.
         family: Name of the model's architecture.
-        base_hash: Hash of the model.
-        encoder_hash: Hash of its text encoders.
         history: Recipes of what was erased from the model before.
     """
     return Recipe(
@@ -444,8 +432,6 @@ def recipe_of(
         clip_skip=clip_skip,
         family=family,
         package_version=package_version(),
-        base_hash=base_hash,
-        encoder_hash=encoder_hash,
         history=tuple(history),
     )
 
@@ -474,14 +460,21 @@ def job_of(recipe: Recipe, title: str = "The recipe") -> StoredJob:
         notes.append(
             f"{title} was written with other prompt templates: the result will differ a little."
         )
-    try:
+    clip_skip = recipe.clip_skip
+    with _titled(title):
         strength = check_strength(recipe.strength)
+        if clip_skip == 0:
+            raise SettingsError("clip_skip is 0: 1 is the last layer, 2 the one before.")
+    return StoredJob(job, strength, clip_skip and -abs(clip_skip), tuple(notes))
+
+
+@contextmanager
+def _titled(title: str) -> Iterator[None]:
+    """Settings errors begin with the title of the recipe."""
+    try:
+        yield
     except SettingsError as fault:
         raise SettingsError(f"{title}: {fault}") from fault
-    clip_skip = recipe.clip_skip
-    if clip_skip == 0:
-        raise SettingsError(f"{title}: clip_skip is 0: 1 is the last layer, 2 the one before.")
-    return StoredJob(job, strength, clip_skip and -abs(clip_skip), tuple(notes))
 
 
 def same_form(first: Recipe, second: Recipe) -> bool:
@@ -504,13 +497,11 @@ def package_version() -> str:
 
 
 def _history_notes(recipe: Recipe, title: str) -> list[str]:
-    count = sum(len(earlier.concepts) for earlier in recipe.history)
+    count, recipes = sum(len(earlier.concepts) for earlier in recipe.history), len(recipe.history)
     if not count:
         return []
     concepts_text = "another concept" if count == 1 else f"{count:,} other concepts"
-    recipes_text = (
-        "that recipe" if len(recipe.history) == 1 else f"those {len(recipe.history)} recipes"
-    )
+    recipes_text = "that recipe" if recipes == 1 else f"those {recipes} recipes"
     return [
         f"{title} was made on a model from which {concepts_text} had been erased before: for the"
         f" same result, apply {recipes_text} first."
@@ -553,54 +544,45 @@ def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:
         for name in sorted(values.keys() - expected):
             notes.append(f"{title} has an unknown setting {name!r}, which is ignored.")
             del values[name]
-    try:
+    with _titled(title):
         return EraseSettings.preset(str(preset), **{"held_out": HELD_OUT_SHARE} | values)
-    except SettingsError as fault:
-        raise SettingsError(f"{title}: {fault}") from fault
 
 
 def _stored_retain(retain: RetainSet) -> tuple[RecipeRetain, ...]:
     """Built-in lists by name where that gives the same set again; users' lists, and shortened ones,
     in full.
     """
+
+    def in_full(index: int) -> RecipeRetain:
+        source, origins = retain.sources[index], zip(retain.names, retain.origins, strict=True)
+        names = [name for name, origin in origins if origin == index]
+        subset = retain_from_names(names, source.label, source.kind)
+        return RecipeRetain(source.label, subset.sources[0].sha256, source.kind, subset.names)
+
     builtin = builtin_retain_sets()
     by_name = tuple(
-        _stored_source(retain, index, in_full=source.label not in builtin)
+        RecipeRetain(source.label, source.sha256, source.kind)
+        if source.label in builtin
+        else in_full(index)
         for index, source in enumerate(retain.sources)
     )
     notes: list[str] = []
     if _retain(by_name, "", notes).names == retain.names and not notes:
         return by_name
-    return tuple(
-        _stored_source(retain, index, in_full=True) for index in range(len(retain.sources))
-    )
-
-
-def _stored_source(retain: RetainSet, index: int, *, in_full: bool) -> RecipeRetain:
-    source = retain.sources[index]
-    if not in_full:
-        return RecipeRetain(source.label, source.sha256, source.kind)
-    names = [
-        name for name, origin in zip(retain.names, retain.origins, strict=True) if origin == index
-    ]
-    subset = retain_from_names(names, source.label, source.kind)
-    return RecipeRetain(source.label, subset.sources[0].sha256, source.kind, subset.names)
+    return tuple(map(in_full, range(len(retain.sources))))
 
 
 def _retain(stored: tuple[RecipeRetain, ...], title: str, notes: list[str]) -> RetainSet:
     sets = []
     for entry in stored:
+        label = quoted(entry.label)
         if entry.names is not None:
-            where = f"{title}, retain list {quoted(entry.label)}"
-            sets.append(
-                retain_from_texts(((where, name) for name in entry.names), entry.label, entry.kind)
-            )
+            lines = [(f"{title}, retain list {label}", name) for name in entry.names]
+            sets.append(retain_from_texts(lines, entry.label, entry.kind))
             continue
         sets.append(builtin_retain(entry.label))
         if entry.sha256 and sets[-1].sources[0].sha256 != entry.sha256:
-            notes.append(
-                f"The built-in list {quoted(entry.label)} has changed since {title} was written."
-            )
+            notes.append(f"The built-in list {label} has changed since {title} was written.")
     return union(sets)
 
 
@@ -614,30 +596,28 @@ def _plan_values(plan: RowPlan) -> dict[str, Any]:
 def _plan(values: Mapping[str, Any], base: RowPlan, title: str) -> RowPlan:
     """The stored choice of rows over that of the settings."""
     changes: dict[str, Any] = {}
-    for item in dataclasses.fields(base):
-        if item.name not in values:
-            continue
-        value = values[item.name]
-        if item.name in _POSITIONS:
-            value = _positions(value, title)
-        if type(value) is not type(getattr(base, item.name)):
-            raise SettingsError(
-                f"{title}: {item.name!r} is {str(value)[:40]!r}, which is the wrong type of value."
-            )
-        changes[item.name] = value
-    try:
+    with _titled(title):
+        for item in dataclasses.fields(base):
+            if item.name not in values:
+                continue
+            value = values[item.name]
+            if item.name in _POSITIONS:
+                value = _positions(value)
+            if type(value) is not type(getattr(base, item.name)):
+                raise SettingsError(
+                    f"{item.name!r} is {str(value)[:40]!r}, which is the wrong type of value."
+                )
+            changes[item.name] = value
         return replace(base, **changes)
-    except SettingsError as fault:
-        raise SettingsError(f"{title}: {fault}") from fault
 
 
-def _positions(value: Any, title: str) -> Position:
+def _positions(value: Any) -> Position:
     expected = {position.name: position for position in Position}
     total = Position(0)
     for name in value if isinstance(value, list) else [value]:
         if not isinstance(name, str) or name not in expected:
             raise SettingsError(
-                f"{title}: {str(name)[:40]!r} is not a token position: choose from"
+                f"{str(name)[:40]!r} is not a token position: choose from"
                 f" {', '.join(map(str, expected))}."
             )
         total |= expected[name]

@@ -1,1 +1,1 @@
-"""Model files without ComfyUI: open, clean, save, verify, many at a time, and the demo's own."""
+"""Model files without ComfyUI: open, erase, save, verify, many at a time."""

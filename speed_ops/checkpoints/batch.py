@@ -16,19 +16,17 @@ from typing import Any, Literal
 
 from ..errors import FileError, NotFoundError, SpeedError, error_code, user_message
 from ..files.checkpoint import Checkpoint
-from ..files.reading import reading
+from ..files.schema import reading
 from ..models.detect import is_lora, model_name, piece_name, unet_conflict
 from ..models.keys import Shapes, find_unet
 from ..progress import Announce, Stage
-from ..provenance import read_provenance
+from ..provenance import header_recipe
 from ..recipe import Recipe, StoredJob, recipe_of, same_form
-from .erase_file import clean_file
-from .finished import finished
+from .erase_file import clean_file, finished
 from .output_files import PRODUCTS, OutputFiles, Product
 from .text_setup import TextSetup
 
 SUFFIXES = (".safetensors", ".ckpt", ".pt")
-Status = Literal["cleaned", "ready", "skipped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Done:
 
     model: str
     """Path or URL."""
-    status: Status
+    status: Literal["cleaned", "ready", "skipped", "failed"]
     """ready: nothing was done yet, and nothing prevents it."""
     detail: str
     seconds: float = 0.0
@@ -68,7 +66,7 @@ class Candidate:
     def paths(self, products: tuple[Product, ...] | None = None) -> dict[Product, Path]:
         """Where the results go: those that were requested, or other `products`."""
         outputs = self.outputs if products is None else replace(self.outputs, products=products)
-        return outputs.paths(self.path, is_folder=self.path.is_dir())
+        return outputs.paths(self.path)
 
     def skipped(self, reason: str) -> Done:
         """The outcome if there is nothing to do."""
@@ -134,7 +132,7 @@ def selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
 
 
 def _entries(folder: Path, out: Path, recursive: bool) -> Iterator[Path]:
-    """Possible models, folder by folder; a folder that two links lead to is searched once."""
+    """Possible models; a folder that two links lead to is searched once."""
     queue, seen = [folder], {_identity(out)} - {_identity(folder)}
     while queue:
         current = queue.pop(0)
@@ -178,14 +176,14 @@ def classify(
     }
     recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=clip_skip)
     classified = [
-        replace(candidate, known=candidate.known or _classify_one(candidate, producers, recipe))
+        replace(candidate, known=candidate.known or _known_outcome(candidate, producers, recipe))
         for candidate in candidates
     ]
     _refuse_collisions([candidate for candidate in classified if candidate.known is None])
     return classified
 
 
-def _classify_one(
+def _known_outcome(
     candidate: Candidate, producers: Mapping[str, Candidate], recipe: Recipe
 ) -> Done | None:
     try:
@@ -195,7 +193,7 @@ def _classify_one(
     producer = producers.get(_identity(candidate.path), candidate)
     if producer is not candidate and any(key.startswith("speed.") for key in checkpoint.metadata):
         return candidate.skipped(f"It is the result of an earlier run on {producer.name}.")
-    if reason := not_a_model(checkpoint.shapes):
+    if reason := _not_a_model(checkpoint.shapes):
         return candidate.skipped(f"{reason}.")
     if _already_applied(checkpoint, recipe):
         return candidate.skipped("This recipe has been applied to it before.")
@@ -204,19 +202,14 @@ def _classify_one(
 
 def _already_applied(checkpoint: Checkpoint, recipe: Recipe) -> bool:
     """Whether the header records this job, as the last one or an earlier one."""
-    try:
-        provenance = read_provenance(checkpoint.metadata, checkpoint.label)
-    except SpeedError:
-        return False
-    if provenance is None or provenance.recipe is None:
-        return False
-    earlier = recipe.as_earlier()
-    return same_form(recipe, provenance.recipe) or any(
-        same_form(earlier, previous) for previous in provenance.recipe.history
+    applied, earlier = header_recipe(checkpoint.metadata), recipe.as_earlier()
+    return applied is not None and (
+        same_form(recipe, applied)
+        or any(same_form(earlier, previous) for previous in applied.history)
     )
 
 
-def not_a_model(shapes: Shapes) -> str | None:
+def _not_a_model(shapes: Shapes) -> str | None:
     """What a file is if it holds no text-to-image model, as a sentence without its period."""
     if is_lora(shapes):
         return "It is a LoRA, not a model"
@@ -274,15 +267,16 @@ def clean_one(
 
     try:
         if results := finished(candidate.path, stored, text, candidate.outputs, candidate.label):
-            seconds = time.perf_counter() - started
-            facts: dict[str, Any] = {"files": candidate.outputs.labels(results)}
-            return replace(candidate.already_done(), seconds=seconds, facts=facts)
+            return replace(
+                candidate.already_done(),
+                seconds=time.perf_counter() - started,
+                facts={"files": candidate.outputs.labels(results)},
+            )
         cleaned = clean_file(
             candidate.path,
-            stored.job,
+            stored,
             text,
             candidate.outputs,
-            strength=stored.strength,
             note=note,
             progress=stop_if_asked,
             label=candidate.label,
@@ -292,7 +286,7 @@ def clean_one(
     erasure, seconds = cleaned.erasure, cleaned.seconds
     concepts = erasure.certificate.concepts if erasure.certificate is not None else ()
     erased = sum(concept.verdict == "erased" for concept in concepts)
-    facts = {"files": candidate.outputs.labels(cleaned.files), "erased": erased}
+    facts: dict[str, Any] = {"files": candidate.outputs.labels(cleaned.files), "erased": erased}
     if (report := erasure.text_report) is not None:
         facts |= {"encoded": report.encoded, "reused": report.reused}
     plural = "" if len(concepts) == 1 else "s"

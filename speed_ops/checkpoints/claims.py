@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..certificate.certificate import (
@@ -15,8 +15,9 @@ from ..certificate.certificate import (
     verdict,
     verdict_in_words,
 )
+from ..errors import Notice
 from ..files.schema import finite
-from ..inputs import INPUT_TITLES
+from ..inputs import INPUT_TITLES, TOKENS
 from ..recipe import Recipe
 from ..text.names import quoted, same_name_key
 
@@ -31,69 +32,98 @@ _VERDICTS = ("erased", "weakened", "stands", "unproven")
 
 
 def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
-    """Where the measurement is worse than the claim, or claim and recipe disagree, one sentence
-    each.
+    """Where the measurement is worse than the claim, or claim and recipe disagree.
 
     Args:
         claimed: The header's certificate.
         recipe: The header's recipe. Concepts are compared by their order, as it may have no names.
         measured: The certificate as measured here.
     """
-    faults = _section_faults(claimed, recipe, measured)
-    for name, part in measured.other_inputs.items():
-        section, title = claimed_section(claimed, name), INPUT_TITLES[name]
-        if section:
-            faults += [f"{title}: {text}" for text in _section_faults(section, recipe, part)]
+    faults = list(_section_faults(claimed, recipe, measured))
+    for name, certificate in measured.other_inputs.items():
+        title = INPUT_TITLES[name]
+        if section := claimed_section(claimed, name):
+            faults += [f"{title}: {text}" for text in _section_faults(section, recipe, certificate)]
         else:
             faults.append(f"{title} is edited, and the certificate says nothing about it.")
-    return faults + list(_setting_faults(claimed, recipe))
+    return [*faults, *_setting_faults(claimed, recipe)]
 
 
-def _section_faults(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
-    """The faults of one text input."""
-    faults = _concept_faults(_list(claimed, "concepts"), recipe, measured)
-    faults += _drift_faults(_list(claimed, "drift"), measured.drift)
+def unmeasured_inputs(
+    claimed: dict[str, Any], measured: Certificate, is_edited: Callable[[str], bool]
+) -> list[str]:
+    """A sentence for each text input that is edited, or claimed to be, and was not measured.
+
+    Args:
+        claimed: The header's certificate.
+        measured: The certificate as measured here.
+        is_edited: Whether the file edits a text input.
+    """
+    return [
+        Notice(
+            f"The {name} path is edited, but not all of its text encoders are here to measure it.",
+            advice="give-text-encoder",
+        )
+        for name in INPUT_TITLES
+        if name not in (TOKENS, *measured.other_inputs)
+        and (is_edited(name) or claimed_section(claimed, name))
+    ]
+
+
+def not_measured(claimed: dict[str, Any]) -> list[str]:
+    """What a header may contain that no measurement of the finished file can check."""
+    titles = {"curve": "the trade-off", "rounds": "leaks"}
+    topics = " and ".join(title for name, title in titles.items() if claimed.get(name))
+    return [f"What the header says about {topics} was not measured again."] if topics else []
+
+
+def claimed_section(claimed: dict[str, Any], name: str) -> dict[str, Any]:
+    """What the header's certificate claims about another text input; empty if nothing."""
+    sections = claimed.get("other_inputs")
+    section = sections.get(name) if isinstance(sections, dict) else None
+    return section if isinstance(section, dict) else {}
+
+
+def _section_faults(
+    claimed: dict[str, Any], recipe: Recipe, measured: Certificate
+) -> Iterator[str]:
+    yield from _concept_faults(_list(claimed, "concepts"), recipe, measured)
+    yield from _drift_faults(_list(claimed, "drift"), measured.drift)
     empty = {
         "sot_drift": measured.sot_drift or 0.0,
         "null_text_drift": max(measured.null_text_drift, default=0.0),
     }
     for name, drift in empty.items():
         if drift > (bound := finite(claimed.get(name))) + DRIFT_TOLERANCE:
-            faults.append(
-                f"The empty prompt moves by {drift:.1%}; the certificate says {bound:.1%}."
-            )
-    if "layers" in claimed and claimed["layers"] != len(measured.layers):
-        count = str(claimed["layers"])[:40]
-        faults.append(
-            f"The certificate is about {count} layers, the recipe about {len(measured.layers)}."
-        )
-    return faults
+            yield f"The empty prompt moves by {drift:.1%}; the certificate says {bound:.1%}."
+    count = len(measured.layers)
+    if "layers" in claimed and claimed["layers"] != count:
+        layers = str(claimed["layers"])[:40]
+        yield f"The certificate is about {layers} layers, the recipe about {count}."
 
 
 def _concept_faults(
     claims: list[dict[str, Any]], recipe: Recipe, measured: Certificate
-) -> list[str]:
+) -> Iterator[str]:
     if len(claims) != len(measured.concepts):
-        return [
-            f"The certificate covers {len(claims)} concepts, the recipe {len(measured.concepts)}."
-        ]
-    faults: list[str] = []
+        count = len(measured.concepts)
+        yield f"The certificate covers {len(claims)} concepts, the recipe {count}."
+        return
     for claim, stored, result in zip(claims, recipe.concepts, measured.concepts, strict=True):
         name = quoted(result.name)
         if same_name_key(str(claim.get("name"))) != same_name_key(stored.target):
-            faults.append(f"The certificate speaks of another concept in the place of {name}.")
+            yield f"The certificate speaks of another concept in the place of {name}."
         if claim.get("kind", result.kind) != result.kind:
-            faults.append(
-                f"The certificate judges {name} as another kind of concept than the recipe."
-            )
-        faults += _number_faults(claim, result)
+            yield f"The certificate judges {name} as another kind of concept than the recipe."
+        for field, text in _SHARES.items():
+            share, bound = getattr(result, field), finite(claim.get(field), -math.inf)
+            if share is not None and share > bound + LEFT_TOLERANCE:
+                wording = "does not say" if bound == -math.inf else f"says {bound:.0%}"
+                yield f"{name}: {share:.0%} {text}; the certificate {wording}."
         best, label = _best_verdict(claim, result), claim.get("verdict")
         if label not in _VERDICTS or _VERDICTS.index(label) < _VERDICTS.index(best):
             words = verdict_in_words(label)[:40]
-            faults.append(
-                f"The certificate calls {name} {words}, but it is {verdict_in_words(best)}."
-            )
-    return faults
+            yield f"The certificate calls {name} {words}, but it is {verdict_in_words(best)}."
 
 
 _SHARES = {
@@ -104,15 +134,6 @@ _SHARES = {
     "solved_worst": "is left in the prompts we optimised, in the worst layer",
     "energy_lost": "of the edit was lost by compressing rows",
 }
-
-
-def _number_faults(claim: dict[str, Any], result: ConceptResult) -> Iterator[str]:
-    """Where more is left of a concept than the certificate says."""
-    for field, words in _SHARES.items():
-        share, bound = getattr(result, field), finite(claim.get(field), -math.inf)
-        if share is not None and share > bound + LEFT_TOLERANCE:
-            text = "does not say" if bound == -math.inf else f"says {bound:.0%}"
-            yield f"{quoted(result.name)}: {share:.0%} {words}; the certificate {text}."
 
 
 def _best_verdict(claim: dict[str, Any], result: ConceptResult) -> str:
@@ -140,14 +161,11 @@ _GROUPS = {"kept": ("kept", "filtered"), "held_out": ("held_out",)}
 _SIZES = {"median": "median", "p95": "95th percentile", "maximum": "maximum", "mean": "mean"}
 
 
-def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> list[str]:
+def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> Iterator[str]:
     claimed = [str((claim.get("group"), claim.get("where"))) for claim in claims]
     expected = {str((group, drift.where)) for drift in measured for group in _GROUPS[drift.group]}
-    faults = []
     if len(set(claimed)) != len(claimed) or not expected.issuperset(claimed):
-        faults.append(
-            "The certificate speaks of names that the recipe does not give, or twice of the same."
-        )
+        yield "The certificate speaks of names that the recipe does not give, or twice of the same."
     for drift in measured:
         names = f"the {GROUPS[drift.group].lower()} ({PLACES[drift.where]})"
         matches = [
@@ -156,67 +174,45 @@ def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> 
             if claim.get("group") in _GROUPS[drift.group] and claim.get("where") == drift.where
         ]
         if not matches:
-            faults.append(f"The certificate says nothing about {names}.")
+            yield f"The certificate says nothing about {names}."
             continue
         if any(finite(claim.get("names"), math.inf) > drift.names for claim in matches):
-            faults.append(f"The certificate speaks of more names than there are among {names}.")
-        for field, words in _SIZES.items():
+            yield f"The certificate speaks of more names than there are among {names}."
+        for field, text in _SIZES.items():
             bound, size = max(finite(claim.get(field)) for claim in matches), getattr(drift, field)
             if size > bound + DRIFT_TOLERANCE:
-                faults.append(
-                    f"The {words} drift of {names} is {size:.1%}; the certificate says {bound:.1%}."
+                yield (
+                    f"The {text} drift of {names} is {size:.1%}; the certificate says {bound:.1%}."
                 )
-        listed = max(
-            (finite(pair[1]) for claim in matches for pair in _pairs(claim.get("worst"))),
-            default=0.0,
-        )
+        listed = max((size for claim in matches for size in _listed(claim)), default=0.0)
         if drift.worst and drift.worst[0][1] > listed + DRIFT_TOLERANCE:
-            faults.append(
+            yield (
                 f"One of {names} moves by {drift.worst[0][1]:.1%}; the certificate lists none that"
                 " far."
             )
-    return faults
 
 
 def _setting_faults(claimed: dict[str, Any], recipe: Recipe) -> Iterator[str]:
-    """Where the certificate was made with other settings than the recipe asks for."""
     settings, stored = claimed.get("settings"), recipe.settings
     settled = _SETTLED if stored.get("preset_name") == "auto" else ()
     for name, value in settings.items() if isinstance(settings, dict) else ():
         if name in stored and name not in settled and value != stored[name]:
-            yield (
-                f"The certificate was made with {name} {str(value)[:40]}, the recipe says"
-                f" {str(stored[name])[:40]}."
-            )
+            ours, theirs = str(stored[name])[:40], str(value)[:40]
+            yield f"The certificate was made with {name} {theirs}, the recipe says {ours}."
     curve = claimed.get("curve")
     budget = curve.get("budget") if isinstance(curve, dict) else None
     if budget is not None and budget != stored.get("drift_budget", budget):
-        yield (
-            f"The certificate names a budget of {str(budget)[:40]}, the recipe"
-            f" {str(stored['drift_budget'])[:40]}."
-        )
+        ours, theirs = str(stored["drift_budget"])[:40], str(budget)[:40]
+        yield f"The certificate names a budget of {theirs}, the recipe {ours}."
 
 
-def not_measured(claimed: dict[str, Any]) -> list[str]:
-    """What a header may say that no measurement of the finished file can check."""
-    titles = {"curve": "the trade-off", "rounds": "leaks"}
-    topics = " and ".join(title for name, title in titles.items() if claimed.get(name))
-    return [f"What the header says about {topics} was not measured again."] if topics else []
-
-
-def _pairs(listed: Any) -> list[list[Any]]:
-    """Entries of a list of names with their drift."""
-    items = listed if isinstance(listed, list) else []
-    return [pair for pair in items if isinstance(pair, list) and len(pair) == 2]
+def _listed(claim: dict[str, Any]) -> list[float]:
+    """The drift of each name that a claim lists."""
+    worst = claim.get("worst")
+    pairs = worst if isinstance(worst, list) else []
+    return [finite(pair[1]) for pair in pairs if isinstance(pair, list) and len(pair) == 2]
 
 
 def _list(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
     items = values.get(name)
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def claimed_section(claimed: dict[str, Any], name: str) -> dict[str, Any]:
-    """What the header's certificate claims about another text input; empty if nothing."""
-    sections = claimed.get("other_inputs")
-    section = sections.get(name) if isinstance(sections, dict) else None
-    return section if isinstance(section, dict) else {}

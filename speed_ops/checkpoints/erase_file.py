@@ -9,22 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..erase import erase
-from ..files.results import output_folder, output_lock
-from ..job import Job
+from ..errors import SpeedError
+from ..files.atomic import output_folder, output_lock
 from ..progress import Announce, Progress
-from .output_files import OutputFiles
-from .preflight import check_paths, preflight
+from ..recipe import Recipe, StoredJob, recipe_of
+from .erased_file import open_erased
+from .output_files import OutputFiles, Product
+from .preflight import check_paths, made_by, possible_outputs, preflight
 from .save import CleanedFile, save
+from .source import ModelSource
 from .text_setup import TextSetup
+from .verify import verify_file
 
 
 def clean_file(
     path: Path,
-    job: Job,
+    stored: StoredJob,
     text: TextSetup,
     outputs: OutputFiles,
     *,
-    strength: float = 1.0,
     note: Announce,
     progress: Progress | None = None,
     label: str = "",
@@ -33,42 +36,75 @@ def clean_file(
 
     Args:
         path: The model.
-        job: What to erase.
+        stored: What to erase, and how strongly.
         text: How text becomes embeddings.
         outputs: What to write and where.
-        strength: Scale of the edit.
         note: Called with each sentence that the user should read.
         progress: Called as the work advances.
         label: URL or path of the model, for messages.
     """
     started = time.perf_counter()
-    source, recipe, paths, may_replace = preflight(path, job, text, outputs, strength, note, label)
+    source, recipe, paths, replaceable = preflight(path, stored, text, outputs, note, label)
     with output_folder(outputs.folder), output_lock(outputs.folder, outputs.stem(path)):
         # another run may have finished meanwhile
-        check_paths(paths, source.checkpoint, may_replace, outputs.label)
+        check_paths(paths, source.checkpoint, replaceable, outputs.label)
         erasure = erase(
-            job,
-            source.model(job.settings.layers),
+            stored.job,
+            source.model(stored.job.settings.layers),
             text.encoder(source),
-            strength=strength,
+            strength=stored.strength,
             device=text.device,
             progress=progress,
             announce=note,
         )
         recipe = replace(
-            recipe, base_hash=source.base_hash(progress), encoder_hash=text.encoder_hash(source)
+            recipe,
+            base_hash=source.checkpoint.sha256(progress),
+            encoder_hash=text.encoder_hash(source),
         )
-        result = save(
-            replace(erasure, recipe=recipe),
-            source,
-            paths,
-            may_replace=may_replace,
-            strict=outputs.strict,
-            no_names=outputs.no_names,
-            progress=progress,
-        )
+        erasure = replace(erasure, recipe=recipe)
+        result = save(erasure, source, paths, outputs, replaceable, progress)
     for sentence in (*erasure.notes, *result.notes):
         note(sentence)
     if text.cache is not None and text.cache.problem:
         note(text.cache.problem)
     return replace(result, seconds=time.perf_counter() - started)
+
+
+def finished(
+    path: Path, stored: StoredJob, text: TextSetup, outputs: OutputFiles, label: str = ""
+) -> dict[Product, Path]:
+    """The results, if all exist and this job made them from this very model; else none.
+
+    Args:
+        path: The model.
+        stored: The job.
+        text: How text becomes embeddings.
+        outputs: Where the results go.
+        label: URL or path of the model, for messages.
+    """
+    source = ModelSource.open(path, label)
+    possible = possible_outputs(source, stored.job, outputs, lambda sentence: None)
+    paths = possible.paths(path)
+    if not all(result.exists() for result in paths.values()):
+        return {}
+    recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=text.clip_skip)
+    with_recipe = {result for product, result in paths.items() if product != "report"}
+    expected = recipe.without_names() if outputs.no_names else recipe
+    if not with_recipe or made_by(expected, source, with_recipe) != with_recipe:
+        return {}
+    if outputs.no_names:
+        weights = [paths[product] for product in ("checkpoint", "lora") if product in paths]
+        if not weights or not all(_erases(file, path, recipe, text) for file in weights):
+            return {}
+    return paths
+
+
+def _erases(file: Path, base: Path, recipe: Recipe, text: TextSetup) -> bool:
+    """Whether a file without names does what a recipe asks for, by measurement: nothing in the file
+    distinguishes this job from another one with as many names.
+    """
+    try:
+        return not verify_file(open_erased(file, base, recipe=recipe), text).faults
+    except SpeedError:
+        return False

@@ -25,8 +25,8 @@ def without_names(erasure: Erasure) -> Erasure:
     assert recipe is not None and certificate is not None and report is not None
     numbered = recipe.without_names()
     numbers: dict[str, str] = {}
-    for part, hidden in zip(recipe.retain, numbered.retain, strict=True):
-        numbers |= dict(zip(part.names or (), hidden.names or (), strict=True))
+    for entry, hidden in zip(recipe.retain, numbered.retain, strict=True):
+        numbers |= dict(zip(entry.names or (), hidden.names or (), strict=True))
 
     def number(name: str) -> str:
         return numbers.setdefault(name, f"name {len(numbers) + 1}")
@@ -52,31 +52,29 @@ def _numbered(
     if curve is not None:
         blocking = tuple((number(name), value) for name, value in curve.in_the_way)
         curve = replace(curve, in_the_way=blocking)
-    drift = [
-        replace(part, worst=tuple((number(name), value) for name, value in part.worst))
-        for part in certificate.drift
-    ]
-    concepts = [
+    drift = tuple(
+        replace(group, worst=tuple((number(name), value) for name, value in group.worst))
+        for group in certificate.drift
+    )
+    concepts = tuple(
         replace(result, name=f"concept {index}")
         for index, result in enumerate(certificate.concepts, 1)
-    ]
+    )
     return replace(
         certificate,
-        concepts=tuple(concepts),
-        drift=tuple(drift),
+        concepts=concepts,
+        drift=drift,
         curve=curve,
         warnings=tuple(text for text in certificate.warnings if not mentions(text)),
         other_inputs={
-            name: _numbered(part, number, mentions)
-            for name, part in certificate.other_inputs.items()
+            name: _numbered(section, number, mentions)
+            for name, section in certificate.other_inputs.items()
         },
     )
 
 
 def mentions_name(recipe: Recipe) -> Callable[[str], bool]:
-    """A test of whether a text contains a name of the recipe, in any case and in any of the common
-    escapes.
-    """
+    """A test for names of the recipe in a text, in any case and in any of the common escapes."""
     keys = {key for name in recipe.names for key in (_plain(name), same_name_key(name)) if key}
 
     def mentions(text: str) -> bool:

@@ -18,6 +18,8 @@ _ENDINGS: dict[Product, str] = {
     "recipe": "-recipe.json",
     "report": "-report.html",
 }
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]$')
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,14 @@ class OutputFiles:
     """Where the results end up, if `folder` is only a local copy."""
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        name = self.name
+        if Path(name).name != name or name in (".", "..") or "\\" in name:
+            raise SettingsError(f"{name!r} is not a file name: give one without folders.")
+        # Results are passed on, also to Windows.
+        if _RESERVED.fullmatch(name) or _NOT_PORTABLE.search(name):
+            raise SettingsError(
+                f"Windows cannot store a file called {name!r}: choose another name."
+            )
 
     def below(self, inner: Path) -> OutputFiles:
         """The same in a subfolder."""
@@ -55,15 +64,15 @@ class OutputFiles:
     def stem(self, model: Path) -> str:
         """What the results of a model are called, without their endings."""
         stem = self.name or (model.resolve().name if model.is_dir() else model.stem)
-        if Path(stem).name != stem or stem in ("", ".", ".."):
+        if stem in ("", ".", ".."):
             raise SettingsError(f"{stem!r} is not a file name: give one without folders.")
         return stem
 
-    def paths(self, model: Path, *, is_folder: bool = False) -> dict[Product, Path]:
+    def paths(self, model: Path) -> dict[Product, Path]:
         """Where each product of one model goes."""
         stem = self.stem(model)
         paths = {product: self.folder / (stem + _ENDINGS[product]) for product in self.products}
-        if is_folder and "checkpoint" in paths:
+        if model.is_dir() and "checkpoint" in paths:
             paths["checkpoint"] = self.folder / f"{stem}-erased"
         return paths
 
@@ -80,17 +89,3 @@ def parse_products(names: Sequence[str]) -> tuple[Product, ...]:
     if not names:
         raise SettingsError(f"There is nothing to save: choose from {', '.join(PRODUCTS)}.")
     return tuple(product for product in PRODUCTS if product in names)
-
-
-_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
-_NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]$')
-
-
-def check_name(name: str) -> None:
-    """Refuses a name that would be a path, or that Windows cannot store: results are passed on."""
-    if not name:
-        return
-    if Path(name).name != name or name in (".", "..") or "/" in name or "\\" in name:
-        raise SettingsError(f"{name!r} is not a file name: give one without folders.")
-    if _RESERVED.fullmatch(name) or _NOT_PORTABLE.search(name):
-        raise SettingsError(f"Windows cannot store a file called {name!r}: choose another name.")

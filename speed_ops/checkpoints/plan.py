@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..encoders.cache import CachedEncoder
 from ..encoders.encoder import (
@@ -22,7 +22,7 @@ from ..encoders.encoder import (
 )
 from ..errors import FileError, NoSpaceError
 from ..job import Job
-from ..models.architecture import LayerKey
+from ..recipe import StoredJob
 from ..text.requests import RowRequest, all_pairs, usable_names
 from ..text.retain_set import drop_targets
 from ..text.tokens import Stream, StreamKey
@@ -73,30 +73,32 @@ class Plan:
         return vars(self) | {"model": str(self.model), "writes": writes, "notes": list(self.notes)}
 
 
-def plan_file(
-    path: Path, job: Job, text: TextSetup, outputs: OutputFiles, strength: float = 1.0
-) -> Plan:
+def plan_file(path: Path, stored: StoredJob, text: TextSetup, outputs: OutputFiles) -> Plan:
     """What `clean_file` would do with the same arguments; refuses what it would refuse.
 
     Args:
         path: The model.
-        job: What to erase.
+        stored: What to erase, and how strongly.
         text: How text becomes embeddings.
         outputs: What to write and where.
-        strength: Scale of the edit.
     """
     notes: list[str] = []
-    source, recipe, paths, _ = preflight(path, job, text, outputs, strength, notes.append)
+    job = stored.job
+    source, recipe, paths, _ = preflight(path, stored, text, outputs, notes.append)
     encoder, files = text.encoder(source), source.encoder_files(text.text_encoders)
-    needed = _Texts.of(encoder.encoder.streams, encoder.encoder.context_length, job)
+    needed = _texts(encoder.encoder.streams, encoder.encoder.context_length, job)
     quick = sum(math.prod(shape) for shape in files.shapes.values()) <= QUICK_PARAMETERS
     cached = _cached(encoder, needed.requests, quick)
+    count = len({request.text for request in needed.requests}) + needed.prompts
+    prompts = equivalent_prompts(encoder.encoder, count - needed.names, needed.names)
+    seconds = _seconds_per_prompt(encoder.encoder) * prompts * (count - (cached or 0)) / count
+    encoder.encoder.close()
     layers = source.edited_layers(job.settings)
+    rank = min(needed.target_rows, job.settings.rows_per_concept * len(job.concepts))
     sizes: dict[Product, int] = {
         "checkpoint": source.checkpoint.size,
-        "lora": _lora_bytes(
-            layers, min(needed.target_rows, job.settings.rows_per_concept * len(job.concepts))
-        ),
+        # Upper bound: two factors per layer in half precision.
+        "lora": sum(2 * min(rank, *layer.shape) * sum(layer.shape) for layer in layers),
         "recipe": len(recipe.to_json()),
         "report": _REPORT_BYTES,
     }
@@ -104,12 +106,12 @@ def plan_file(
         model=path,
         family=source.architecture.title,
         layers=len(layers),
-        reads={str(part.path): part.size for part in (source.checkpoint, *files.holders)},
-        texts=needed.count,
+        reads={str(model.path): model.size for model in (source.checkpoint, *files.holders)},
+        texts=count,
         cached=cached,
-        seconds=_seconds(encoder.encoder, needed, cached or 0),
+        seconds=seconds,
         writes={product: (path, sizes[product]) for product, path in paths.items()},
-        free=free_space(outputs.folder),
+        free=_free_space(outputs.folder),
         notes=tuple(notes),
     )
     refuse_without_space([plan])
@@ -130,8 +132,8 @@ def refuse_without_space(plans: Iterable[Plan]) -> None:
             )
 
 
-def free_space(folder: Path) -> int:
-    """Bytes free where a folder is, or would be made; refuses a place that cannot be written to."""
+def _free_space(folder: Path) -> int:
+    """Bytes free where a folder is, or would be made; refuses one that cannot be written to."""
     existing = _existing(folder)
     if not existing.is_dir():
         raise FileError(
@@ -148,8 +150,7 @@ def _existing(folder: Path) -> Path:
     return next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path())
 
 
-@dataclass(frozen=True)
-class _Texts:
+class _Texts(NamedTuple):
     """The texts that a job needs."""
 
     requests: list[RowRequest]
@@ -162,41 +163,25 @@ class _Texts:
     """Upper bound on prompts around kept names; the weights decide which."""
     target_rows: int
 
-    @classmethod
-    def of(cls, streams: Sequence[Stream], length: int, job: Job) -> _Texts:
-        """The texts of a job for one encoder.
 
-        Args:
-            streams: The encoder's streams.
-            length: Number of rows of a padded prompt.
-            job: What to erase.
-        """
-        plan, taken = job.plan, [set[StreamKey]() for _ in job.concepts]
-        solved = all_pairs(streams, job.concepts, plan.solve_templates, plan, taken)
-        tried = (
-            all_pairs(streams, job.concepts, plan.trial_prompts, plan, taken)
-            if plan.trial_templates
-            else []
-        )
-        unseen = all_pairs(streams, job.concepts, plan.unseen_templates, plan, taken)
-        pairs = [
-            request for pair in (*solved, *tried, *unseen) for request in (pair.target, pair.anchor)
-        ]
-        usable = usable_names(streams, drop_targets(job.retain, job.concepts)[0])[1]
-        bare = [
-            request for name in usable[: plan.considered + 2 * plan.judges] for request in name.bare
-        ]
-        return cls(
-            requests=[RowRequest("", tuple(range(length))), *pairs, *bare],
-            names=len(bare),
-            prompts=plan.prompts(len(bare), job.settings.context_names),
-            target_rows=sum(len(pair.target.rows) for pair in solved),
-        )
-
-    @property
-    def count(self) -> int:
-        """All texts, at most."""
-        return len({request.text for request in self.requests}) + self.prompts
+def _texts(streams: Sequence[Stream], length: int, job: Job) -> _Texts:
+    """The texts of a job for an encoder with these streams and `length` rows per padded prompt."""
+    plan, taken = job.plan, [set[StreamKey]() for _ in job.concepts]
+    solved = all_pairs(streams, job.concepts, plan.solve_templates, plan, taken)
+    pairs = list(solved)
+    if plan.trial_templates:
+        pairs += all_pairs(streams, job.concepts, plan.trial_prompts, plan, taken)
+    pairs += all_pairs(streams, job.concepts, plan.unseen_templates, plan, taken)
+    in_context = [request for pair in pairs for request in (pair.target, pair.anchor)]
+    usable = usable_names(streams, drop_targets(job.retain, job.concepts)[0])[1]
+    considered = usable[: plan.considered + 2 * plan.judges]
+    bare = [request for name in considered for request in name.bare]
+    return _Texts(
+        requests=[RowRequest("", tuple(range(length))), *in_context, *bare],
+        names=len(bare),
+        prompts=plan.prompts(len(bare), job.settings.context_names),
+        target_rows=sum(len(pair.target.rows) for pair in solved),
+    )
 
 
 def _cached(encoder: CachedEncoder, requests: Sequence[RowRequest], quick: bool) -> int | None:
@@ -213,20 +198,8 @@ def _cached(encoder: CachedEncoder, requests: Sequence[RowRequest], quick: bool)
     return sum(all((text, row) in cached for row in rows[text]) for text in rows)
 
 
-def _seconds(encoder: TextEncoder, needed: _Texts, cached: int) -> float:
-    each = _seconds_per_prompt(encoder)
-    encoder.close()
-    missing = (needed.count - cached) / needed.count
-    return each * missing * equivalent_prompts(encoder, needed.count - needed.names, needed.names)
-
-
 def _seconds_per_prompt(encoder: TextEncoder) -> float:
     """Estimated seconds per prompt, from one block of each encoder (all of T5-XXL is slow)."""
     if isinstance(encoder, JoinedTextEncoder | PairedTextEncoder):
         return sum(map(_seconds_per_prompt, encoder.parts))
     return encoder.trial() if isinstance(encoder, TowerEncoder) else 0.0
-
-
-def _lora_bytes(layers: Sequence[LayerKey], rank: int) -> int:
-    """Upper bound: two factors per layer in half precision."""
-    return sum(2 * min(rank, *layer.shape) * sum(layer.shape) for layer in layers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +13,11 @@ from ..files.checkpoint import Checkpoint
 from ..files.rewrite import check_folder, check_space, folder_files
 from ..job import Job
 from ..progress import Announce
-from ..provenance import history_of, read_provenance
-from ..recipe import Recipe, recipe_of, same_form
-from .notes import before_starting
+from ..provenance import header_recipe, history_of
+from ..recipe import Recipe, StoredJob, recipe_of, same_form
 from .output_files import OutputFiles, Product, parse_products
 from .source import ModelSource
-from .text_setup import TextSetup
+from .text_setup import TextSetup, before_starting
 
 LORA_SPACE = 100_000_000
 """Disk space required in addition to a checkpoint; LoRAs of a hundred concepts are smaller."""
@@ -28,21 +27,19 @@ _NAME_BYTES = 255
 
 def preflight(
     path: Path,
-    job: Job,
+    stored: StoredJob,
     text: TextSetup,
     outputs: OutputFiles,
-    strength: float,
     note: Announce,
     label: str = "",
-) -> tuple[ModelSource, Recipe, dict[Product, Path], Callable[[Path], bool]]:
+) -> tuple[ModelSource, Recipe, dict[Product, Path], set[Path]]:
     """Refuses everything that can be refused before the work.
 
     Args:
         path: The model.
-        job: What to erase.
+        stored: What to erase, and how strongly.
         text: How text becomes embeddings.
         outputs: What to write and where.
-        strength: Scale of the edit.
         note: Called with each sentence that the user should read.
         label: URL or path of the model, for messages.
 
@@ -50,64 +47,46 @@ def preflight(
         The model, the recipe, where the results go, and which of them may exist.
     """
     source = ModelSource.open(path, label)
-    outputs = possible_outputs(source, job, outputs, note)
-    paths = outputs.paths(path, is_folder=source.checkpoint.is_folder)
+    outputs = possible_outputs(source, stored.job, outputs, note)
+    paths = outputs.paths(path)
     recipe = recipe_of(
-        job,
-        strength=strength,
+        stored.job,
+        strength=stored.strength,
         clip_skip=text.clip_skip,
         family=source.architecture.name,
         history=history_of(source.checkpoint.metadata),
     )
     recipe.check_size(max(shard.header.data_start for shard in source.checkpoint.parts))
-    may_replace = _replaceable(source, paths, recipe, outputs, note)
-    check_paths(paths, source.checkpoint, may_replace, outputs.label)
-    for sentence in before_starting(source, job, text):
+    existing = {path for path in paths.values() if os.path.lexists(path)}
+    replaceable = set(paths.values()) if outputs.force else set()
+    if not outputs.force and 0 < len(existing) < len(paths):
+        replaceable = made_by(recipe, source, existing)
+        if replaceable:
+            note(
+                "an earlier run of this job was cut short while it saved: its results are completed"
+                " now."
+            )
+    check_paths(paths, source.checkpoint, replaceable, outputs.label)
+    for sentence in before_starting(source, stored.job, text):
         note(sentence)
-    return source, recipe, paths, may_replace
+    return source, recipe, paths, replaceable
 
 
-def _replaceable(
-    source: ModelSource,
-    paths: Mapping[Product, Path],
-    recipe: Recipe,
-    outputs: OutputFiles,
-    note: Announce,
-) -> Callable[[Path], bool]:
-    """Which results may exist already: any with `force`, else those that this same job left
-    incomplete.
-    """
-    if outputs.force:
-        return lambda path: True
-    existing = [path for path in paths.values() if os.path.lexists(path)]
-    if not existing or len(existing) == len(paths):
-        return lambda path: False
-    ours = made_by(recipe, source, existing)
-    if ours:
-        note(
-            "an earlier run of this job was cut short while it saved: its results are completed"
-            " now."
-        )
-    return lambda path: path in ours
-
-
-def made_by(recipe: Recipe, source: ModelSource, paths: Iterable[Path]) -> set[Path]:
-    """Those files whose own recipe is this one, made from this same model. Reports
-    record none.
+def made_by(recipe: Recipe, source: ModelSource, paths: Collection[Path]) -> set[Path]:
+    """Those files whose own recipe is this one, made from this same model. Reports have none.
 
     Args:
         recipe: The recipe to look for.
         source: The model.
         paths: Files that may contain it.
     """
-    recipes = {path: _recipe_in(path) for path in paths}
-    candidates = {
+    hashes = {
         path: stored.base_hash
-        for path, stored in recipes.items()
-        if stored is not None and same_form(recipe, stored)
+        for path in paths
+        if (stored := _recipe_in(path)) is not None and same_form(recipe, stored)
     }
-    digest = source.base_hash() if candidates else ""
-    return {path for path, base_hash in candidates.items() if base_hash == digest}
+    digest = source.checkpoint.sha256() if hashes else ""
+    return {path for path, base_hash in hashes.items() if base_hash == digest}
 
 
 def _recipe_in(path: Path) -> Recipe | None:
@@ -115,18 +94,16 @@ def _recipe_in(path: Path) -> Recipe | None:
         if path.suffix == ".json":
             return Recipe.read(path)
         if path.suffix not in (".safetensors", "") and not path.is_dir():
-            return None
-        provenance = read_provenance(Checkpoint.open(path).metadata, str(path))
+            return None  # a report
+        return header_recipe(Checkpoint.open(path).metadata)
     except SpeedError:
         return None
-    return provenance.recipe if provenance else None
 
 
 def possible_outputs(
     source: ModelSource, job: Job, outputs: OutputFiles, note: Announce
 ) -> OutputFiles:
-    """What can be written for this model: weights of 8 bits cannot store an edit, but take a
-    LoRA.
+    """What can be written for this model: 8-bit weights cannot store an edit, but take a LoRA.
 
     Args:
         source: The model.
@@ -147,15 +124,15 @@ def possible_outputs(
 def check_paths(
     paths: Mapping[Product, Path],
     source: Checkpoint,
-    may_replace: Callable[[Path], bool] = lambda path: False,
-    label: Callable[[Path], str] = str,
+    replaceable: Collection[Path],
+    label: Callable[[Path], str],
 ) -> None:
-    """Refuses before any work what would be refused after it.
+    """Refuses paths that cannot be written.
 
     Args:
         paths: Where the products go.
         source: The model.
-        may_replace: Whether a file may exist already.
+        replaceable: Which of them may exist already.
         label: What messages call a file.
     """
     for product, path in paths.items():
@@ -166,7 +143,11 @@ def check_paths(
                 " shorter one."
             )
         check_target(
-            path, force=may_replace(path), sources=[source.path], folder=folder, label=label(path)
+            path,
+            force=path in replaceable,
+            sources=[source.path],
+            folder=folder,
+            label=label(path),
         )
         if folder:
             check_folder(source.path, path)

@@ -5,8 +5,8 @@ at all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,15 +15,14 @@ from torch import Tensor
 
 from ..erasure import Erasure
 from ..errors import FileError
-from ..files.atomic import write_bytes
+from ..files.atomic import all_or_none, write_bytes
 from ..files.lora import write_lora
-from ..files.results import all_or_none
 from ..files.rewrite import write_edited
 from ..progress import Progress
 from ..provenance import build_metadata
 from ..report.html import report_page
 from .no_names import mentions_name, without_names
-from .output_files import Product
+from .output_files import OutputFiles, Product
 from .source import ModelSource
 
 
@@ -48,10 +47,8 @@ def save(
     erasure: Erasure,
     source: ModelSource,
     paths: Mapping[Product, Path],
-    *,
-    may_replace: Callable[[Path], bool] = lambda path: False,
-    strict: bool = False,
-    no_names: bool = False,
+    outputs: OutputFiles,
+    replaceable: Collection[Path],
     progress: Progress | None = None,
 ) -> CleanedFile:
     """Writes the products, the largest first. They get their names together at the end, or none
@@ -61,28 +58,26 @@ def save(
         erasure: What to write; it has a recipe and a certificate.
         source: The model it was made for.
         paths: Where the products go.
-        may_replace: Whether a file may exist already.
-        strict: Refuse to write unless every concept counts as erased.
-        no_names: Write numbers instead of names.
+        outputs: What may be written into them: see `strict` and `no_names` there.
+        replaceable: Which of them may exist already.
         progress: Called while the checkpoint is written.
     """
-    result = CleanedFile(erasure, source.checkpoint.path, {str(key): paths[key] for key in paths})
     assert erasure.recipe is not None and erasure.certificate is not None
     remaining = [item.name for item in erasure.certificate.concepts if item.verdict != "erased"]
-    if strict and remaining:
+    if outputs.strict and remaining:
         raise FileError(
             f"Nothing was written: the certificate does not count {', '.join(remaining[:5])} as"
             " erased."
         )
-    hides = mentions_name(erasure.recipe) if no_names else lambda text: False
-    written = without_names(erasure) if no_names else erasure
-    with all_or_none(
-        list(paths.values()), replace=may_replace, sources=[source.checkpoint.path]
-    ) as temporary:
+    hides = mentions_name(erasure.recipe) if outputs.no_names else lambda text: False
+    written = without_names(erasure) if outputs.no_names else erasure
+    model, targets = source.checkpoint.path, list(paths.values())
+    notes: list[str] = []
+    rounding = lora_error = None
+    with all_or_none(targets, replaceable=replaceable, sources=[model]) as temporary:
         if "checkpoint" in paths:
-            result = _save_checkpoint(
-                result, written, source, temporary(paths["checkpoint"]), hides, progress
-            )
+            path = temporary(paths["checkpoint"])
+            rounding = _save_checkpoint(written, source, path, hides, notes, progress)
         if "lora" in paths:
             lora_error = write_lora(
                 temporary(paths["lora"]),
@@ -91,47 +86,42 @@ def save(
                 written.architecture,
                 metadata=_metadata(written, source, "lora", hides),
             )
-            result = replace(result, lora_error=lora_error)
         if "recipe" in paths and written.recipe is not None:
             written.recipe.write(temporary(paths["recipe"]))
         if "report" in paths:
-            model_name = source.checkpoint.path.name or str(source.checkpoint.path)
-            names = {product: path.name for product, path in result.files.items()}
-            page = report_page(
-                written,
-                "a model" if hides(model_name) else model_name,
-                source.checkpoint.size,
-                {product: name for product, name in names.items() if not hides(name)},
-            )
+            title = model.name or str(model)
+            title = "a model" if hides(title) else title
+            names = {
+                str(product): path.name for product, path in paths.items() if not hides(path.name)
+            }
+            page = report_page(written, title, source.checkpoint.size, names)
             # file names are not always valid text
             write_bytes(temporary(paths["report"]), page.encode("utf-8", "replace"))
         source.checkpoint.refuse_changed()
-    return result
+    files = {str(product): path for product, path in paths.items()}
+    return CleanedFile(erasure, model, files, lora_error, rounding, tuple(notes))
 
 
 def _save_checkpoint(
-    result: CleanedFile,
     written: Erasure,
     source: ModelSource,
     path: Path,
     hides: Callable[[str], bool],
+    notes: list[str],
     progress: Progress | None,
-) -> CleanedFile:
+) -> float:
+    """Returns the norm of what rounding lost of the edit, relative to the edit."""
     keys = {layer.canonical: layer.file_key for layer in written.layers}
     averaged = source.checkpoint.ema_keys()
-    content: Literal["checkpoint", "diffusion_model"] = (
-        "checkpoint" if source.has_encoders else "diffusion_model"
-    )
     rounding, left_out = write_edited(
         source.checkpoint,
         path,
         {keys[key]: partial(_add, edit.delta) for key, edit in written.applied.items()},
-        _metadata(written, source, content, hides),
+        _metadata(written, source, "checkpoint", hides),
         drop=averaged,
         drop_metadata=lambda name, value: hides(name) or hides(value),
         progress=progress,
     )
-    notes = []
     if averaged:
         notes.append(
             f"{len(averaged)} tensors of an averaged second copy of the model (EMA) were left out,"
@@ -145,7 +135,7 @@ def _save_checkpoint(
         )
     lost = sum(value**2 for value in rounding.values()) ** 0.5
     size = sum(float(edit.norm()) ** 2 for edit in written.applied.values()) ** 0.5
-    return replace(result, notes=tuple(notes), rounding=lost / size if size else 0.0)
+    return lost / size if size else 0.0
 
 
 def _add(delta: Callable[[], Tensor], stored: Tensor) -> Tensor:
@@ -155,7 +145,7 @@ def _add(delta: Callable[[], Tensor], stored: Tensor) -> Tensor:
 def _metadata(
     erasure: Erasure,
     source: ModelSource,
-    content: Literal["checkpoint", "diffusion_model", "lora"],
+    content: Literal["checkpoint", "lora"],
     hides: Callable[[str], bool],
 ) -> dict[str, str]:
     assert erasure.recipe is not None and erasure.certificate is not None
@@ -166,15 +156,11 @@ def _metadata(
     title = "a model" if hides(title) else title
     certificate = erasure.certificate.short()
     certificate.pop("seconds")  # the same run gives the same bytes
+    if content == "lora":
+        title, existing = f"Eraser for {title}", {}
+    else:
+        title = f"{title} (erased)"
+        existing = {name: value for name, value in existing.items() if not hides(value)}
     return build_metadata(
-        erasure.architecture,
-        content,
-        erasure.recipe,
-        certificate,
-        title=f"{title} (erased)" if content != "lora" else f"Eraser for {title}",
-        existing=(
-            {}
-            if content == "lora"
-            else {name: value for name, value in existing.items() if not hides(value)}
-        ),
+        erasure.architecture, content, erasure.recipe, certificate, title=title, existing=existing
     )

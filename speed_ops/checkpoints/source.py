@@ -1,40 +1,28 @@
-"""A model file as a source: its family, and its layers one by one."""
+"""A model file as a source: its family, its layers one by one, and its text encoders, which may be
+in files of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from ..engine.settings import EraseSettings
-from ..errors import UnsupportedModelError
-from ..files.checkpoint import Checkpoint, checkpoint_hash
-from ..files.tensors import read_scaled
-from ..model import EditableModel
-from ..models.architecture import Architecture, LayerKey
+from ..errors import FileError, UnsupportedModelError
+from ..files.checkpoint import Checkpoint
+from ..files.tensors import EDITABLE, read_scaled, tensors_hash
+from ..model import EditableModel, LazyWeights
+from ..models.architecture import Architecture, FamilyEncoder, LayerKey
 from ..models.detect import detect, layers, second_layer
-from ..models.keys import encoder_keys
-from ..progress import Progress
-from .encoder_files import EncoderFiles, gather_encoders
+from ..models.keys import encoder_keys, spelling
 
-
-class LayerWeights(Mapping[str, Tensor]):
-    """{canonical key: `o x d`}, each read from the file when asked for and not held."""
-
-    def __init__(self, checkpoint: Checkpoint, selected: list[LayerKey]) -> None:
-        self._checkpoint = checkpoint
-        self._keys = {layer.canonical: layer.file_key for layer in selected}
-
-    def __getitem__(self, key: str) -> Tensor:
-        return read_scaled(self._checkpoint.read, self._checkpoint.shapes, self._keys[key])[0]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
+_TABLES = ("text_model.embeddings.token_embedding.weight", "token_embedding.weight")
+_T5_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
+_T5_GATE = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"
+_UMT5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 @dataclass(frozen=True)
@@ -61,14 +49,13 @@ class ModelSource:
             )
         return cls(checkpoint, family)
 
-    def layers(self, which: str) -> list[LayerKey]:
-        """The layers that an edit of `which` reaches."""
-        return layers(self.architecture, self.checkpoint.shapes, which)
-
     def every_layer(self, which: str) -> list[LayerKey]:
-        """Those, and the one that reads the second text input."""
-        second = second_layer(self.architecture, self.checkpoint.shapes)
-        return [*self.layers(which), *([second] if second else [])]
+        """The layers that an edit of `which` reaches, and the one that reads the second text
+        input.
+        """
+        shapes = self.checkpoint.shapes
+        second = second_layer(self.architecture, shapes)
+        return [*layers(self.architecture, shapes, which), *([second] if second else [])]
 
     def edited_layers(self, settings: EraseSettings) -> list[LayerKey]:
         """The layers that an erasure with these settings may edit."""
@@ -77,18 +64,18 @@ class ModelSource:
 
     def model(self, which: str) -> EditableModel:
         """What an erasure sees of it; weights are read when they are asked for."""
-        available = self.every_layer(which)
-        return EditableModel(
-            self.architecture, tuple(available), LayerWeights(self.checkpoint, available)
-        )
+        checkpoint, available = self.checkpoint, self.every_layer(which)
+        keys = {layer.canonical: layer.file_key for layer in available}
+
+        def read(key: str) -> Tensor:
+            return read_scaled(checkpoint.read, checkpoint.shapes, keys[key])[0]
+
+        return EditableModel(self.architecture, tuple(available), LazyWeights(keys, read))
 
     def takes_edits(self, which: str) -> bool:
-        """Whether an edit can be baked in: not into weights of 8 bits, where it would drown in
-        rounding.
-        """
-        return not self.checkpoint.low_precision_keys(
-            layer.file_key for layer in self.every_layer(which)
-        )
+        """Whether an edit can be baked in: not into 8 bits, where it would drown in rounding."""
+        dtypes = self.checkpoint.dtypes
+        return all(dtypes[layer.file_key] in EDITABLE for layer in self.every_layer(which))
 
     def encoder_files(self, files: tuple[Path, ...] = ()) -> EncoderFiles:
         """The family's text encoders in these files, and otherwise in the model's own."""
@@ -96,13 +83,123 @@ class ModelSource:
             self._encoders[files] = gather_encoders(self.architecture, self.checkpoint, files)
         return self._encoders[files]
 
-    def base_hash(self, progress: Progress | None = None) -> str:
-        """sha256 of the file."""
-        return checkpoint_hash(self.checkpoint, progress)
+
+@dataclass(frozen=True)
+class EncoderFiles:
+    """The text encoders that were found. Tensors have the names of a diffusers folder and are read
+    when asked for.
+    """
+
+    available: tuple[FamilyEncoder, ...]
+    missing: tuple[FamilyEncoder, ...]
+    """Encoders that the family can do without."""
+    second: tuple[FamilyEncoder, ...]
+    """Those that feed the second text input, some of them only that."""
+    holders: tuple[Checkpoint, ...]
+    """The files, each once."""
+    locations: dict[str, tuple[Checkpoint, str]]
+
+    def keys(self) -> Iterable[str]:
+        return self.locations.keys()
 
     @property
-    def has_encoders(self) -> bool:
-        """Whether the file itself holds text encoders."""
-        return any(
-            encoder_keys(row, self.checkpoint.shapes)[1] for row in self.architecture.encoders
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: holder.shapes[key] for name, (holder, key) in self.locations.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        holder, key = self.locations[name]
+        return holder.read(key)
+
+
+def gather_encoders(
+    family: Architecture, model: Checkpoint, paths: Sequence[Path | str] = ()
+) -> EncoderFiles:
+    """Finds the encoders in the files given, and the others in the model's own file.
+
+    Refuses a file that holds nothing the family reads, two files that hold the same encoder,
+    and a family left without an encoder that it needs.
+
+    Args:
+        family: The model's family.
+        model: The model's own file.
+        paths: Files of text encoders, in any order.
+    """
+    selected: dict[str, tuple[Checkpoint, dict[str, str]]] = {}
+    for file in [Checkpoint.open(path) for path in paths]:
+        contents = {encoder: _keys_inside(encoder, file) for encoder in family.every_encoder}
+        if not any(contents.values()):
+            titles = " and ".join(encoder.title for encoder in contents)
+            raise FileError(
+                f"{file.path} contains no text encoder that {family.title} uses here: it uses"
+                f" {titles}."
+            )
+        for encoder, keys in contents.items():
+            if keys and encoder.name in selected:
+                raise FileError(
+                    f"{selected[encoder.name][0].label} and {file.path} both contain"
+                    f" {encoder.title}: give only one of them."
+                )
+            if keys:
+                selected[encoder.name] = file, keys
+    for encoder in family.every_encoder:
+        if encoder.name not in selected and (keys := encoder_keys(encoder, model.keys())[1]):
+            selected[encoder.name] = model, keys
+    missing = tuple(encoder for encoder in family.encoders if encoder.name not in selected)
+    _refuse_missing(family, model, missing)
+    second = family.second_input.encoders if family.second_input else ()
+    return EncoderFiles(
+        available=tuple(encoder for encoder in family.encoders if encoder not in missing),
+        missing=missing,
+        second=tuple(encoder for encoder in second if encoder.name in selected),
+        holders=tuple({holder.path: holder for holder, _ in selected.values()}.values()),
+        locations={
+            f"{encoder.folder}/{name}": (selected[encoder.name][0], key)
+            for encoder in family.every_encoder
+            if encoder.name in selected
+            for name, key in selected[encoder.name][1].items()
+        },
+    )
+
+
+def _refuse_missing(
+    family: Architecture, model: Checkpoint, missing: Sequence[FamilyEncoder]
+) -> None:
+    needed = [encoder for encoder in missing if not encoder.optional]
+    if len(missing) == len(family.encoders):
+        needed = list(missing)
+    if needed:
+        titles = " and ".join(encoder.title for encoder in needed)
+        title = family.title
+        needs = f"of which {title} needs one" if needed[0].optional else f"which {title} needs"
+        raise FileError(
+            f"{model.label} contains no text encoder {titles}, {needs}.",
+            advice="give-text-encoder",
         )
+
+
+def _keys_inside(encoder: FamilyEncoder, file: Checkpoint) -> dict[str, str]:
+    """{name inside the encoder: key} of one encoder in a checkpoint, a diffusers folder, or a file
+    that is this encoder.
+    """
+    if keys := encoder_keys(encoder, file.keys())[1]:
+        return keys
+    shapes, is_t5 = file.shapes, encoder.name == "t5xxl"
+    tables = [shapes.get(name, ()) for name in (_T5_TABLES if is_t5 else _TABLES)]
+    width = next((shape[-1] for shape in tables if len(shape) == 2), None)
+    if spelling(encoder, shapes) is None or width != encoder.width:
+        return {}
+    if is_t5 and (_T5_GATE not in shapes or _UMT5 in shapes):
+        return {}
+    return {key: key for key in shapes}
+
+
+def encoder_hash(tensors: Checkpoint | EncoderFiles, architecture: Architecture) -> str:
+    """Hash of the text encoders in a file, or in the files that hold them; empty if there are
+    none.
+    """
+    named = [
+        (f"{encoder.name}.{name}", key)
+        for encoder in architecture.every_encoder
+        for name, key in sorted(encoder_keys(encoder, tensors.keys())[1].items())
+    ]
+    return tensors_hash((name, tensors[key]) for name, key in named) if named else ""

@@ -27,7 +27,7 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Overwrites what an earlier demo left in the folder."""
     from ..demo import demo, showcase
-    from ..files.results import output_folder
+    from ..files.atomic import output_folder
 
     if args.comfyui is not None:
         path, new = demo.place_in_comfyui(args.comfyui, console.progress)

@@ -75,19 +75,11 @@ def erase_model(
     if dry_run:
         from ..checkpoints.plan import plan_file
 
-        _show_plan(plan_file(model, stored.job, text, outputs, stored.strength), console)
+        _show_plan(plan_file(model, stored, text, outputs), console)
         return 0
     from ..checkpoints.erase_file import clean_file
 
-    cleaned = clean_file(
-        model,
-        stored.job,
-        text,
-        outputs,
-        strength=stored.strength,
-        note=console.note,
-        progress=console.progress,
-    )
+    cleaned = clean_file(model, stored, text, outputs, note=console.note, progress=console.progress)
     show_erasure(cleaned, console)
     return 0
 

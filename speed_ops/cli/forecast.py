@@ -33,8 +33,8 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Prints the most endangered names."""
     job = job_from(args, console.note)
-    from ..checkpoints.notes import before_starting
     from ..checkpoints.source import ModelSource
+    from ..checkpoints.text_setup import before_starting
     from ..erase import predict
 
     source, text = ModelSource.open(args.checkpoint), text_setup_from(args)

@@ -52,7 +52,7 @@ def clean_many(
 def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:
     """Replaces the work by a plan of it. The disk must hold the results of all models."""
     from ..checkpoints.batch import Done
-    from ..checkpoints.finished import finished
+    from ..checkpoints.erase_file import finished
     from ..checkpoints.plan import plan_file, refuse_without_space
 
     plans: list[Plan] = []
@@ -63,7 +63,7 @@ def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threadi
         try:
             if finished(model.path, stored, text, model.outputs):
                 return model.already_done()
-            plan = plan_file(model.path, stored.job, text, model.outputs, stored.strength)
+            plan = plan_file(model.path, stored, text, model.outputs)
             plans.append(plan)
             refuse_without_space(plans)
         except Exception as fault:

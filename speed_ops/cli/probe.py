@@ -27,7 +27,7 @@ def add_to(subparsers: Any) -> None:
 def run(args: argparse.Namespace, console: Console) -> int:
     """Climbs the ladder of every concept of the file's recipe."""
     erased, text = erased_file_from(args, console)
-    from ..checkpoints.notes import missing_encoders
+    from ..checkpoints.text_setup import missing_encoders
     from ..leak_probe import TEMPLATES, probe_leaks
 
     report = probe_leaks(

@@ -16,6 +16,7 @@ from ..errors import FileError
 from ..files.atomic import write_bytes
 from ..files.checkpoint import Checkpoint, file_hash
 from ..progress import Progress
+from ..recipe import StoredJob
 from ..report.html import Drawn, report_page
 from .packed_model import CHECKPOINT_SHA256, write_checkpoint
 from .showcase import before_and_after, demo_job, sheet
@@ -38,7 +39,9 @@ def run_demo(
     """
     model = write_checkpoint(folder / MODEL, force=True, progress=progress)
     outputs = OutputFiles(folder, PRODUCTS, name=Path(MODEL).stem, force=True)
-    cleaned = clean_file(model, demo_job(), TextSetup(), outputs, note=note, progress=progress)
+    cleaned = clean_file(
+        model, StoredJob(demo_job()), TextSetup(), outputs, note=note, progress=progress
+    )
     images = before_and_after(model, cleaned.files["checkpoint"], progress)
     names = {product: path.name for product, path in cleaned.files.items()}
     page = report_page(cleaned.erasure, model.name, Checkpoint.open(model).size, names, images)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from ..errors import NotFoundError, ServerError, UsageError
-from ..files.checkpoint import Checkpoint, checkpoint_hash
+from ..files.checkpoint import Checkpoint
 from ..models.detect import is_lora
 from ..progress import Progress
 from .measures import Pixels
@@ -81,7 +81,7 @@ def parse_model(
     identity = f"name {kind or 'checkpoint'} {name}"
     if file is not None:
         opened = Checkpoint.open(file)
-        identity = f"sha256 {checkpoint_hash(opened, progress)}"
+        identity = f"sha256 {opened.sha256(progress)}"
         if kind is None and opened.is_folder:
             kind = "diffusers"
         elif kind is None and is_lora(opened.shapes):

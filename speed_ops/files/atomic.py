@@ -1,10 +1,9 @@
-"""Writes files completely or not at all.
+"""Writes files completely or not at all, and the files of one run together.
 
 Everything goes to a temporary folder next to the target, is flushed to the disk and then renamed,
 so that the final name holds the old content or the new one at every moment. A process that is
-killed can leave its temporary folder behind, never a half-written file under the final name. While
-it lives it holds a lock inside that folder; the next write nearby removes folders whose lock is
-free.
+killed can leave its temporary folder behind, never a half-written file. While it lives it holds a
+lock inside that folder; the next write nearby removes folders whose lock is free.
 """
 
 from __future__ import annotations
@@ -14,17 +13,21 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from ..errors import ExistsError, FileError
+from ..errors import BusyError, ExistsError, FileError
 
 _SUFFIX = ".speed-tmp"
 _LOCK = ".speed-lock"
+_PATIENCE = 0.2
+"""Seconds that a lock is tried: a sweep may hold it for a moment."""
 _ASIDE = "aside"
 """Inside a temporary folder: what had to leave its name for a moment."""
 _STALE_SECONDS = 24 * 3600.0
@@ -49,7 +52,7 @@ _SENTENCES: dict[int, str] = {
     errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
 }
 _IN_USE = (32, 33)
-"""Windows' numbers for a file that somebody has open or locked."""
+"""Windows' numbers for a file that a program has open or locked."""
 _WINDOWS_PATH = 259
 
 
@@ -89,40 +92,121 @@ def atomic_write(
             os.fsync(handle.fileno())
         check_target(target, force=force, sources=sources)
         os.replace(new, target)
-        sync_folder(target.parent)
+        _sync_folder(target.parent)
 
 
 def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> None:
-    """A small file in one go, atomically.
-
-    Args:
-        path: The final name.
-        content: What to write.
-        force: Replace an existing file.
-    """
+    """Writes a small file in one go, atomically; `force` replaces an existing one."""
     with atomic_write(path, force=force) as handle:
         handle.write(content)
 
 
 @contextmanager
-def atomic_folder(
-    path: Path | str, *, force: bool = False, sources: Iterable[Path | str] = ()
-) -> Iterator[Path]:
-    """A temporary folder that becomes `path` when the block ends without an exception.
+def all_or_none(
+    targets: Collection[Path],
+    *,
+    replaceable: Collection[Path] = (),
+    sources: Collection[Path] = (),
+) -> Iterator[Callable[[Path], Path]]:
+    """Gives a temporary path for every target; they get their names together at the end. If one
+    cannot, those before it are taken back.
 
     Args:
-        path: The final name.
-        force: Replace an existing folder.
-        sources: Files being read meanwhile; none may be the target, even with `force`.
+        targets: The final names, all in one folder.
+        replaceable: Which targets may exist already.
+        sources: Files that must not be a target.
     """
-    target = check_target(path, force=force, sources=sources, folder=True)
-    with temporary_folder(target) as temporary:
-        new = temporary / target.name
-        new.mkdir()
-        yield new
-        check_target(target, force=force, sources=sources, folder=True)
-        swap_into_place(new, target, temporary)
-        sync_folder(target.parent)
+    first = next(iter(targets))
+    with temporary_folder(first) as temporary, ExitStack() as taken_back:
+        try:
+            yield lambda target: temporary / target.name
+        except FileError as fault:  # messages name the final paths
+            inside, outside = f"{temporary}{os.sep}", f"{first.parent}{os.sep}"
+            raise FileError(str(fault).replace(inside, outside), **fault.data) from fault
+        for target in targets:
+            new, force = temporary / target.name, target in replaceable
+            if not new.exists():
+                continue
+            check_target(target, force=force, sources=sources, folder=new.is_dir())
+            try:
+                existed, old = _swap_into_place(new, target, temporary)
+            except OSError as error:
+                raise write_error(target, error) from error
+            taken_back.callback(_run_uninterrupted, partial(_undo, target, existed, old))
+        _sync_folder(first.parent)
+        taken_back.pop_all()
+
+
+def _undo(target: Path, existed: bool, old: Path | None) -> None:
+    with suppress(OSError):
+        if old is None:
+            if not existed:  # else the old one could not be kept: better the new one than none
+                shutil.rmtree(target) if target.is_dir() else target.unlink()
+        elif old.is_dir():
+            shutil.rmtree(target)
+            old.rename(target)
+        else:
+            os.replace(old, target)
+
+
+@contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder if needed; removes it again if it stays empty."""
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    try:
+        yield
+    finally:
+        for path in created:
+            try:
+                path.rmdir()
+            except OSError:
+                break  # it holds the results
+
+
+@contextmanager
+def output_lock(folder: Path, name: str) -> Iterator[None]:
+    """Refuses a second run that writes results of this name to this folder at the same time.
+
+    The operating system releases the lock when the process ends, however it ends.
+    """
+    key = name.casefold()  # names that differ only in case are one name on Windows and macOS
+    checksum = zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    path = folder / f".{key[:20]}-{checksum:08x}{_LOCK}"
+    lock = FileLock(path, timeout=_PATIENCE)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BusyError(
+            f"Another run is writing {name} to {folder}: wait for it, or choose another name or"
+            " folder."
+        ) from error
+    except OSError as error:
+        raise write_error(path, error) from error
+    try:
+        _sweep_locks(folder, path)
+        yield
+    finally:
+        _run_uninterrupted(partial(_release, lock, path))
+
+
+def _release(lock: FileLock, path: Path) -> None:
+    with suppress(OSError):  # Windows does not remove open files; `release` does it there
+        path.unlink(missing_ok=True)
+    lock.release()
+
+
+def _sweep_locks(folder: Path, ours: Path) -> None:
+    """Removes the lock files of killed runs: those that no process holds."""
+    for path in folder.glob(f".*{_LOCK}"):
+        if path != ours:
+            lock = FileLock(path, timeout=0)
+            with suppress(Timeout, OSError):
+                lock.acquire()
+                _release(lock, path)
 
 
 @contextmanager
@@ -130,7 +214,7 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     """A folder next to `target`, removed at the end with everything that is still in it."""
     if "\0" in str(target):
         raise FileError(f"Cannot write {str(target)!r}: no file name contains a NUL character.")
-    sweep(target.parent)
+    _sweep(target.parent)
     temporary = target.with_name(f".{target.name[:20]}.{secrets.token_hex(6)}{_SUFFIX}")
     lock = FileLock(temporary / _LOCK)
     try:
@@ -140,11 +224,11 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise write_error(target, error) from error
     finally:
-        run_uninterrupted(lock.release)
+        _run_uninterrupted(lock.release)
         _remove_folder(temporary)
 
 
-def swap_into_place(new: Path, target: Path, temporary: Path) -> tuple[bool, Path | None]:
+def _swap_into_place(new: Path, target: Path, temporary: Path) -> tuple[bool, Path | None]:
     """Gives `new` its final name.
 
     A file is replaced in one step. A folder has to leave its name first, which no portable call can
@@ -216,15 +300,11 @@ def check_target(
             )
     except OSError as error:
         raise write_error(target, error) from error
-    except ValueError as error:  # a path with a NUL character, which no file can have
-        raise FileError(f"Cannot write {str(target)!r}: {error}.") from error
     return target
 
 
-def sweep(folder: Path) -> None:
-    """Removes what killed writers have left in a folder, and puts back what one of them had moved
-    aside.
-    """
+def _sweep(folder: Path) -> None:
+    """Removes what killed writers have left in a folder, and puts back what they moved aside."""
     try:
         entries = [entry for entry in os.scandir(folder) if entry.name.endswith(_SUFFIX)]
     except (OSError, ValueError):
@@ -235,7 +315,10 @@ def sweep(folder: Path) -> None:
             if age < _SETTLING_SECONDS or not (age > _STALE_SECONDS or _lock_is_free(path)):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                _put_back(path, folder)
+                with suppress(OSError):
+                    for old in (path / _ASIDE).iterdir():
+                        if not os.path.lexists(folder / old.name):
+                            old.rename(folder / old.name)
                 _remove_folder(path)
             else:
                 path.unlink()
@@ -253,21 +336,12 @@ def _lock_is_free(temporary: Path) -> bool:
         return False
 
 
-def _put_back(temporary: Path, folder: Path) -> None:
-    with suppress(OSError):
-        for old in (temporary / _ASIDE).iterdir():
-            if not os.path.lexists(folder / old.name):
-                old.rename(folder / old.name)
-
-
 def _remove_folder(path: Path) -> None:
-    run_uninterrupted(lambda: shutil.rmtree(path, ignore_errors=True))
+    _run_uninterrupted(lambda: shutil.rmtree(path, ignore_errors=True))
 
 
-def run_uninterrupted(tidy: Callable[[], object]) -> None:
-    """Cleans up even if we are asked to stop just then, and stops afterwards. `tidy` may run
-    twice.
-    """
+def _run_uninterrupted(tidy: Callable[[], object]) -> None:
+    """Cleans up even if we are asked to stop just then, then stops. `tidy` may run twice."""
     try:
         tidy()
     except Exception:
@@ -277,8 +351,8 @@ def run_uninterrupted(tidy: Callable[[], object]) -> None:
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where folders can be synced (not on Windows)."""
+def _sync_folder(folder: Path) -> None:
+    """Makes the rename itself durable, where folders can be synced (not on Windows)."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

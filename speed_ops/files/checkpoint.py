@@ -16,12 +16,11 @@ from torch import Tensor
 from ..errors import FileError, suggestion
 from ..progress import Progress
 from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header, stamp_of
-from .reading import chunks, open_to_read, reading
-from .schema import load_json, read_bounded
-from .tensors import EDITABLE, from_bytes
+from .schema import chunks, load_json, read_bounded, reading
+from .tensors import from_bytes
 
 COMPONENTS = ("unet", "transformer", "prior", "text_encoder", "text_encoder_2", "text_encoder_3")
-"""Components whose keys are read: what tells families apart, and the text encoders."""
+"""Components whose keys are read: what distinguishes families, and the text encoders."""
 _STEM = "(diffusion_pytorch_model|model)"
 _CHOICES = (
     rf"{_STEM}\.safetensors",
@@ -47,9 +46,9 @@ class WeightFile:
     """The index file that names it, when the component is sharded."""
 
 
-def folder_parts(folder: Path, label: str) -> list[WeightFile]:
-    """The weight files of a diffusers pipeline folder, or of one component's folder (keys then
-    without prefix); messages call it `label`.
+def _folder_parts(folder: Path, label: str) -> list[WeightFile]:
+    """The weight files of a pipeline folder, or of one component's folder (keys then without
+    prefix).
     """
     parts: list[WeightFile] = []
     for component in COMPONENTS:
@@ -66,7 +65,7 @@ def folder_parts(folder: Path, label: str) -> list[WeightFile]:
 
 
 def _component(folder: Path, prefix: str, label: str) -> list[WeightFile]:
-    """The weight files of one component: none, one, or the shards of one index."""
+    """None, one, or the shards of one index."""
     with reading(f"the folder {label}"):
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     for pattern in _CHOICES:
@@ -92,24 +91,19 @@ def _sharded(index: Path, prefix: str, label: str) -> list[WeightFile]:
             f"{label} is not an index of weight files: it has no `weight_map` from keys to file"
             " names."
         )
-    files = sorted(set(weight_map.values()))
-    for name in files:
+    parts = []
+    for name in sorted(set(weight_map.values())):
         if not _PLAIN_NAME.fullmatch(name):
             raise FileError(
                 f"{label} names the file {name[:100]!r}, which is not a safetensors file beside it."
             )
-    parts = []
-    for name in files:
         file, file_label = index.parent / name, f"{label.rpartition('/')[0]}/{name}"
         header = read_header(file, file_label)
-        parts.append(WeightFile(file, prefix, header, file_label, index))
-    for shard in parts:
-        listed = {key for key, name in weight_map.items() if name == shard.file.name}
-        if listed != set(shard.header.entries):
+        if header.entries.keys() != {key for key in weight_map if weight_map[key] == name}:
             raise FileError(
-                f"{label} and {shard.file.name} disagree about which tensors it holds: download"
-                " them again."
+                f"{label} and {name} disagree about which tensors it holds: download them again."
             )
+        parts.append(WeightFile(file, prefix, header, file_label, index))
     return parts
 
 
@@ -132,13 +126,12 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path | str, label: str = "") -> Checkpoint:
-        """Read and check the header, or all headers of a folder.
-
-        Messages call it `label`, such as the URL that it was fetched from, or by its path.
+        """Reads and checks the header, or all headers of a folder. Messages call it `label`, such
+        as the URL that it was fetched from, or by its path.
         """
         path, label = Path(path), label or str(path)
         if os.path.isdir(path):
-            parts = folder_parts(path, label)
+            parts = _folder_parts(path, label)
         else:
             parts = [WeightFile(path, "", read_header(path, label), label)]
         entries: dict[str, TensorEntry] = {}
@@ -180,9 +173,7 @@ class Checkpoint:
         return from_bytes(content, self.dtypes[key], self.shapes[key], key)
 
     def refuse_changed(self) -> None:
-        """Raises where a file is no longer the one whose header was read: what was made of it is
-        worth nothing.
-        """
+        """Raises if a file is no longer the one whose header was read."""
         for shard in self.parts:
             try:
                 same = stamp_of(shard.file.stat()) == shard.header.stamp
@@ -195,7 +186,7 @@ class Checkpoint:
                 )
 
     def span(self, key: str) -> tuple[WeightFile, int, int]:
-        """The file that holds `key`, and where in it the tensor begins and ends."""
+        """The file that holds `key`, and the offsets of the tensor in it."""
         for shard in self.parts:
             entry = shard.header.entries.get(key.removeprefix(shard.prefix))
             if entry is not None and key.startswith(shard.prefix):
@@ -203,38 +194,37 @@ class Checkpoint:
                 return shard, start + entry.begin, start + entry.end
         raise FileError(f"{self.label} has no tensor {key!r}{suggestion(key, self.shapes)}.")
 
-    def low_precision_keys(self, keys: Iterable[str]) -> list[str]:
-        """Those of `keys` that are stored in fp8 or packed still smaller, where an edit cannot be
-        baked in.
-        """
-        return [key for key in keys if self.dtypes[key] not in EDITABLE]
+    def sha256(self, progress: Progress | None = None) -> str:
+        """`file_hash` of a single file; for a folder, one hash over those of its weight files."""
+        if not self.is_folder:
+            return file_hash(self.path, progress)
+        lines = [
+            f"{shard.file.relative_to(self.path).as_posix()} {file_hash(shard.file, progress)}"
+            for shard in self.parts
+        ]
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+    def same_bytes(self, key: str, other: Checkpoint) -> bool:
+        """Whether a tensor of the same type and shape has the same bytes in another checkpoint."""
+        contents = []
+        for checkpoint in (self, other):
+            shard, start, stop = checkpoint.span(key)
+            contents.append(chunks(shard.file, shard.label, start, stop))
+        return all(ours == theirs for ours, theirs in zip(*contents, strict=True))
 
     def ema_keys(self) -> list[str]:
-        """The second, averaged copy of the weights that training leaves in some files; an edit does
-        not reach it.
-        """
+        """The averaged second copy that training leaves in some files; no edit reaches it."""
         return [key for key in self.shapes if key.startswith("model_ema.")]
 
 
 def file_hash(path: Path | str, progress: Progress | None = None) -> str:
     """sha256 of a file's bytes, the number other programs show for a model."""
-    digest = hashlib.sha256()
-    with open_to_read(Path(path), path) as handle:
-        done, total = 0, os.fstat(handle.fileno()).st_size
-        for chunk in chunks(handle, total, path):
-            digest.update(chunk)
-            done += len(chunk)
-            if progress:
-                progress("hash", done, total)
+    digest, path, done = hashlib.sha256(), Path(path), 0
+    with reading(path):
+        total = path.stat().st_size
+    for chunk in chunks(path, path, 0, total):
+        digest.update(chunk)
+        done += len(chunk)
+        if progress:
+            progress("hash", done, total)
     return digest.hexdigest()
-
-
-def checkpoint_hash(checkpoint: Checkpoint, progress: Progress | None = None) -> str:
-    """`file_hash` of a single file; of a folder, one hash over those of its weight files."""
-    if not checkpoint.is_folder:
-        return file_hash(checkpoint.path, progress)
-    lines = [
-        f"{shard.file.relative_to(checkpoint.path).as_posix()} {file_hash(shard.file, progress)}"
-        for shard in checkpoint.parts
-    ]
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

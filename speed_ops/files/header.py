@@ -15,8 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import FileError, NotFoundError
-from .schema import load_json
+from .schema import load_json, reading
 
+MAX_HEADER_BYTES = 16_000_000
+"""Many times what the largest models have. One character outside the basic plane makes Python keep
+the text, and the string read from it, at four bytes per character: ten times this length at
+worst."""
 MAX_TENSORS = 200_000
 _MAX_RANK = 16
 
@@ -30,6 +34,16 @@ DTYPE_BITS: dict[str, int] = {
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
+PICKLE_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
+_FOREIGN = {
+    b"GGUF": "is a GGUF file, whose weights are packed: use the fp16, bf16 or fp32 safetensors"
+    " file.",
+    b"version": "is a Git LFS pointer, not the model itself: run `git lfs pull` or download the"
+    " file.",
+    b"<": "is a web page, not a model: the download failed; download it again.",
+}
+"""First bytes of files that people take for a model; in a safetensors file they are a length."""
+_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 @dataclass(frozen=True)
@@ -43,9 +57,7 @@ class TensorEntry:
 
 
 def _entry(name: str, value: object) -> TensorEntry:
-    """Checks one description: exactly three fields, a known type, and as many bytes as the shape
-    needs. A ValueError ends the sentence.
-    """
+    """Checks one description. A ValueError ends the sentence."""
     if not isinstance(value, dict) or value.keys() != {"data_offsets", "dtype", "shape"}:
         raise ValueError(
             f"tensor {name!r} must have dtype, shape and data_offsets, and nothing else"
@@ -77,44 +89,6 @@ def _sizes(value: object) -> tuple[int, ...] | None:
     return None
 
 
-PICKLE_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
-
-
-def refuse_other_formats(label: str, suffix: str, start: bytes, *, plausible: bool) -> None:
-    """Raise for what its name or its first 8 bytes show to be something else.
-
-    In a true safetensors file those bytes are the length of the header and can have any value.
-
-    Args:
-        label: What messages call the file.
-        suffix: The ending of its name.
-        start: Its first 8 bytes.
-        plausible: Whether they can be the length of a header; if so, they are not judged.
-    """
-    if suffix.lower() in PICKLE_SUFFIXES:
-        raise pickle_refusal(label)
-    if plausible:
-        return
-    if start[:4] == b"PK\x03\x04" or (
-        start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
-    ):
-        raise pickle_refusal(label)
-    if start[:4] == b"GGUF":
-        raise FileError(
-            f"{label} is a GGUF file, whose weights are packed: use the fp16, bf16 or fp32"
-            " safetensors file."
-        )
-    if start[:7] == b"version":
-        raise FileError(
-            f"{label} is a Git LFS pointer, not the model itself: run `git lfs pull` or download"
-            " the file."
-        )
-    if start[:1] == b"<":
-        raise FileError(
-            f"{label} is a web page, not a model: the download failed; download it again."
-        )
-
-
 def pickle_refusal(label: str) -> FileError:
     """The sentence for a pickle checkpoint, which can run any code when it is opened."""
     return FileError(
@@ -122,12 +96,6 @@ def pickle_refusal(label: str) -> FileError:
         " it to safetensors first (in ComfyUI: Load Checkpoint, then Save Checkpoint) and use the"
         " new file."
     )
-
-
-MAX_HEADER_BYTES = 16_000_000
-"""Many times what the largest models have. One character outside the basic plane makes Python keep
-the text, and the string read from it, at four bytes a character: ten times this length at the
-worst."""
 
 
 @dataclass(frozen=True)
@@ -153,41 +121,48 @@ class Header:
 
 
 def read_header(path: Path | str, label: str = "") -> Header:
-    """Read and check the header of a file that anybody may have written.
-
-    Messages call it `label`, such as the URL that it was fetched from, or by its path.
+    """Reads and checks the header of a file that anyone may have written. Messages call it `label`,
+    such as the URL that it was fetched from, or by its path.
     """
     path, label = Path(path), label or str(path)
-    try:
-        status = path.stat()
+    with reading(label):
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise NotFoundError(f"There is no file {label}.") from None
         if not stat.S_ISREG(status.st_mode):
             raise FileError(f"{label} is not a file.")
         with path.open("rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             start = handle.read(8)
+            _refuse_start(start, size, path.suffix, label)
             length = int.from_bytes(start, "little")
-            plausible = length <= min(size - 8, MAX_HEADER_BYTES)
-            refuse_other_formats(label, path.suffix, start, plausible=plausible)
-            if size < 8:
-                raise _broken(label, f"it is only {size} bytes long; download or copy it again")
-            if length > size - 8:
-                raise _broken(
-                    label,
-                    f"its header claims {length} bytes but the file has {size}: it is truncated or"
-                    " not a safetensors file",
-                )
-            if length > MAX_HEADER_BYTES:
-                raise _broken(label, f"its header of {length} bytes is larger than any model needs")
             raw = handle.read(length)
-    except FileNotFoundError:
-        raise NotFoundError(f"There is no file {label}.") from None
-    except (OSError, ValueError) as error:
-        raise FileError(
-            f"Cannot read {label}: {getattr(error, 'strerror', None) or error}."
-        ) from error
     if len(raw) != length:
         raise _broken(label, "it became shorter while it was read")
     return replace(parse_header(raw, size - 8 - length, label), stamp=stamp_of(status))
+
+
+def _refuse_start(start: bytes, size: int, suffix: str, label: str) -> None:
+    """Refuses a file whose name or first 8 bytes show that it is something else, or not whole."""
+    length = int.from_bytes(start, "little")
+    plausible = length <= min(size - 8, MAX_HEADER_BYTES)
+    if suffix.lower() in PICKLE_SUFFIXES or (not plausible and start.startswith(_PICKLES)):
+        raise pickle_refusal(label)
+    if plausible:
+        return
+    for foreign, sentence in _FOREIGN.items():
+        if start.startswith(foreign):
+            raise FileError(f"{label} {sentence}")
+    if size < 8:
+        raise _broken(label, f"it is only {size} bytes long; download or copy it again")
+    if length > size - 8:
+        raise _broken(
+            label,
+            f"its header claims {length} bytes but the file has {size}: it is truncated or not a"
+            " safetensors file",
+        )
+    raise _broken(label, f"its header of {length} bytes is larger than any model needs")
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, ...]:
@@ -227,15 +202,14 @@ def parse_header(raw: bytes, data_size: int, label: str) -> Header:
     if position > data_size:
         raise _broken(label, f"it holds {data_size} of {position} bytes: download or copy it again")
     if position < data_size:
-        excess = data_size - position
-        raise _broken(label, f"it holds {excess} bytes more than its header describes")
+        raise _broken(
+            label, f"it holds {data_size - position} bytes more than its header describes"
+        )
     return header
 
 
 def encode_header(entries: dict[str, TensorEntry], metadata: dict[str, str]) -> bytes:
-    """Length and JSON, padded so that the tensors begin at a multiple of 8 bytes; order of
-    `entries` kept.
-    """
+    """Length and JSON, padded so that the tensors begin at a multiple of 8 bytes."""
     content: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     for name, entry in entries.items():
         content[name] = {

@@ -51,11 +51,10 @@ def write_lora(
     architecture: Architecture,
     *,
     dtype: torch.dtype = torch.float16,
-    rank: int | None = None,
     metadata: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> float:
-    """Write a LoRA; returns how far the stored product is off, relative to the edit.
+    """Writes a LoRA; returns how far the stored product is off, relative to the edit.
 
     Factors are balanced first, so that half precision costs as little as it can.
 
@@ -65,7 +64,6 @@ def write_lora(
         layers: The model's layers, for names and shapes.
         architecture: The model's family, for the metadata.
         dtype: Type of the stored factors.
-        rank: Keep only this many of the strongest terms of each edit; None for all.
         metadata: Added to the header.
         force: Replace an existing file.
     """
@@ -86,11 +84,13 @@ def write_lora(
                 f"The model has no layer {key!r}{suggestion(key, by_key)}: the edit was made for"
                 " another model."
             )
-        up, down = _stored_factors(edit, by_key[key], dtype, rank)
+        up, down = _stored_factors(edit, by_key[key], dtype)
         base = by_key[key].lora_base
         tensors[f"{base}.lora_up.weight"], tensors[f"{base}.lora_down.weight"] = up, down
         tensors[f"{base}.alpha"] = torch.tensor(float(up.shape[1]), dtype=dtype)
-        wrong += _squared_error(edit, up, down)
+        # The difference is too small to be taken through the factors.
+        delta = edit.up.detach().cpu().double() @ edit.down.detach().cpu().double()
+        wrong += float((up.double() @ down.double() - delta).square().sum())
         exact += float(edit.norm()) ** 2
     ranks = {str(value.shape[0]) for name, value in tensors.items() if name.endswith(_DOWN)}
     about = _kohya_metadata(architecture, ranks) | dict(metadata or {})
@@ -101,9 +101,7 @@ def write_lora(
     return (wrong / exact) ** 0.5 if exact > 0 else 0.0
 
 
-def _stored_factors(
-    edit: LayerEdit, layer: LayerKey, dtype: torch.dtype, rank: int | None
-) -> tuple[Tensor, Tensor]:
+def _stored_factors(edit: LayerEdit, layer: LayerKey, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if (edit.up.shape[0], *edit.down.shape) != (layer.shape[0], edit.rank, layer.shape[1]):
         shapes = f"{tuple(edit.up.shape)} and {tuple(edit.down.shape)}"
         raise FileError(
@@ -112,21 +110,13 @@ def _stored_factors(
         )
     title = f"The edit of {layer.canonical}"
     wide = LayerEdit(narrow(edit.up, torch.float64, title), narrow(edit.down, torch.float64, title))
-    balanced = wide.balanced(rank)[0]
-    return (
-        narrow(balanced.up, dtype, title).contiguous(),
-        narrow(balanced.down, dtype, title).contiguous(),
-    )
-
-
-def _squared_error(edit: LayerEdit, up: Tensor, down: Tensor) -> float:
-    """Of the stored product: too small a difference to be taken through the factors."""
-    exact = edit.up.detach().cpu().double() @ edit.down.detach().cpu().double()
-    return float((up.double() @ down.double() - exact).square().sum())
+    balanced = wide.balanced()[0]
+    up, down = narrow(balanced.up, dtype, title), narrow(balanced.down, dtype, title)
+    return up.contiguous(), down.contiguous()
 
 
 def _kohya_metadata(architecture: Architecture, ranks: set[str]) -> dict[str, str]:
-    """What other programs look at to tell which models a LoRA fits."""
+    """What other programs look at to see which models a LoRA fits."""
     rank = ranks.pop() if len(ranks) == 1 else "Dynamic"
     return {
         "ss_network_module": "networks.lora",
@@ -138,7 +128,7 @@ def _kohya_metadata(architecture: Architecture, ranks: set[str]) -> dict[str, st
 
 
 def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
-    """Read a LoRA as edits of these layers, whichever naming it uses."""
+    """Reads a LoRA as edits of these layers, whichever naming it uses."""
     file = Checkpoint.open(path)
     if not is_lora(file.shapes):
         raise FileError(f"{path} is not a LoRA: it contains no low-rank factors.")
@@ -161,11 +151,7 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
 def _names(layer: LayerKey) -> tuple[str, ...]:
     paths = (layer.ldm_path, layer.diffusers_path)
     kohya = tuple("lora_unet_" + path.replace(".", "_") for path in paths)
-    diffusers = (
-        f"unet.{layer.diffusers_path}",
-        f"transformer.{layer.diffusers_path}",
-        layer.diffusers_path,
-    )
+    diffusers = tuple(start + layer.diffusers_path for start in ("unet.", "transformer.", ""))
     return (*kohya, f"diffusion_model.{layer.ldm_path}", *diffusers)
 
 
@@ -178,18 +164,13 @@ def _read_edit(file: Checkpoint, base: str, layer: LayerKey) -> LayerEdit:
             f"{file.path} stores {base!r} in a form that is not a plain LoRA: convert it first."
         )
     up_shape, down_shape = file.shapes[up_key], file.shapes[down_key]
-    if (
-        len(up_shape) != 2
-        or len(down_shape) != 2
-        or (up_shape[0], down_shape[1]) != layer.shape
-        or up_shape[1] != down_shape[0]
-    ):
-        shapes = f"{up_shape} and {down_shape}"
+    rank = up_shape[-1] if up_shape else 0
+    if (up_shape, down_shape) != ((layer.shape[0], rank), (rank, layer.shape[1])):
         raise FileError(
-            f"{file.path} has factors of shape {shapes} for {base!r}, but the layer is"
-            f" {layer.shape}: the LoRA was made for another model."
+            f"{file.path} has factors of shape {up_shape} and {down_shape} for {base!r}, but the"
+            f" layer is {layer.shape}: the LoRA was made for another model."
         )
-    up = file.read(up_key).double() * _scale(file, base, up_shape[1])
+    up = file.read(up_key).double() * _scale(file, base, rank)
     down = file.read(down_key).double()
     if not all(file.dtypes[key].startswith(("F", "BF")) for key in (up_key, down_key)):
         raise FileError(

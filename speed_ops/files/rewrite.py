@@ -1,5 +1,5 @@
-"""Write an edited copy of a model: the edited tensors anew, everything else byte for byte, in
-constant memory.
+"""Writes an edited copy of a model in constant memory: everything that is not edited is copied byte
+for byte.
 
 A diffusers folder is copied as a folder, without second copies of the unedited weights.
 """
@@ -19,11 +19,31 @@ from torch import Tensor
 
 from ..errors import FileError, NoSpaceError, suggestion
 from ..progress import Progress
-from .atomic import atomic_folder, atomic_write, check_target
+from .atomic import all_or_none, atomic_write, check_target
 from .checkpoint import COMPONENTS, Checkpoint, WeightFile
 from .header import TensorEntry, encode_header
-from .reading import chunks, open_to_read, reading
+from .schema import chunks, reading
 from .tensors import EDITABLE, TORCH_DTYPES, from_bytes, narrow, placed, to_bytes
+
+Replacement = Tensor | Callable[[Tensor], Tensor]
+"""The new value, or how to make it from the stored one: a function keeps a single layer in memory
+at a time.
+"""
+_STALE_METADATA = ("modelspec.hash_sha256", "sshs_model_hash", "sshs_legacy_hash")
+"""Hashes of the weights as they were; a copy must not carry them on."""
+_WEIGHTS = (
+    *(".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".msgpack", ".h5", ".gguf"),
+    *(".onnx", ".onnx_data", ".pb", ".xml", ".index.json", ".npz", ".npy", ".pkl", ".tar", ".zip"),
+)
+_WITH_WEIGHTS = ("vae", "image_encoder", "safety_checker")
+"""Components that carry weights, which no erasure reads or edits."""
+_COMPONENTS = (
+    *COMPONENTS,
+    *_WITH_WEIGHTS,
+    *("tokenizer", "tokenizer_2", "tokenizer_3", "scheduler", "feature_extractor"),
+)
+_USUAL_WEIGHTS = re.compile(r"(diffusion_pytorch_model|model|pytorch_model)\b[\w.-]*")
+_MAX_DEPTH = 2
 
 
 def write_edited(
@@ -53,21 +73,16 @@ def write_edited(
         Key -> Frobenius norm of (stored - exact), what the file's own dtype cost each edited
         tensor; and the files of a folder that were not copied.
     """
-    target = Path(target)
-    job = Rewriting(
-        replacements,
-        dict(metadata or {}),
-        frozenset(drop),
-        drop_metadata,
-        progress,
-        total=source.size,
+    target, values = Path(target), dict(metadata or {})
+    job = _Rewriting(
+        source, replacements, values, frozenset(drop), drop_metadata, progress, source.size
     )
-    job.check(source)
+    job.check()
     check_target(target, force=force, sources=[source.path], folder=source.is_folder)
     check_space(target, source.size)
     left_out: list[Path] = []
     if source.is_folder:
-        left_out = copy_folder(source, target, job, force)
+        left_out = _copy_folder(job, target, force)
     else:
         with atomic_write(target, force=force, sources=[source.path]) as handle:
             job.rewrite(source.parts[0], handle)
@@ -78,16 +93,14 @@ def write_edited(
 
 
 def check_space(target: Path, needed: int) -> None:
-    """Fail before the work, and before the first byte, where the disk cannot hold what is to be
-    written.
-    """
+    """Refuses, before the first byte, what the disk cannot hold."""
     existing = next(
         (folder for folder in target.absolute().parents if folder.exists()), target.parent
     )
     try:
         free = shutil.disk_usage(existing).free
     except OSError:
-        return  # the write itself will say what is wrong with the folder
+        return  # the write itself will report what is wrong with the folder
     if free < needed:
         raise NoSpaceError(
             f"Cannot write {target}: it needs {needed / 1e9:.2f} GB and the disk has"
@@ -95,18 +108,11 @@ def check_space(target: Path, needed: int) -> None:
         )
 
 
-Replacement = Tensor | Callable[[Tensor], Tensor]
-"""The new value, or how to make it from the stored one: a function keeps a single layer in memory
-at a time.
-"""
-_STALE_METADATA = ("modelspec.hash_sha256", "sshs_model_hash", "sshs_legacy_hash")
-"""Hashes of the weights as they were; a copy must not carry them on."""
-
-
 @dataclass
-class Rewriting:
+class _Rewriting:
     """What changes between source and copy, and how far the copying is."""
 
+    source: Checkpoint
     replacements: Mapping[str, Replacement]
     metadata: dict[str, str]
     drop: frozenset[str]
@@ -116,12 +122,13 @@ class Rewriting:
     done: int = 0
     rounding: dict[str, float] = field(default_factory=dict)
 
-    def check(self, source: Checkpoint) -> None:
-        """Refuse what cannot be done before the first byte is written."""
+    def check(self) -> None:
+        """Refuses what cannot be done before the first byte is written."""
+        shapes, dtypes = self.source.shapes, self.source.dtypes
         for key in (*self.replacements, *self.drop):
-            if key not in source.shapes:
+            if key not in shapes:
                 raise FileError(
-                    f"{source.label} has no tensor {key!r}{suggestion(key, source.shapes)}."
+                    f"{self.source.label} has no tensor {key!r}{suggestion(key, shapes)}."
                 )
         for name, text in self.metadata.items():
             if not isinstance(name, str) or not isinstance(text, str):
@@ -131,11 +138,10 @@ class Rewriting:
         for key in self.replacements:
             if key in self.drop:
                 raise FileError(f"Tensor {key} cannot be both edited and left out.")
-            if source.dtypes[key] not in EDITABLE:
-                kind = source.dtypes[key]
+            if dtypes[key] not in EDITABLE:
                 raise FileError(
-                    f"Tensor {key} is stored as {kind}, too coarse to store an edit: save a LoRA"
-                    " instead."
+                    f"Tensor {key} is stored as {dtypes[key]}, too coarse to store an edit: save a"
+                    " LoRA instead."
                 )
 
     def touches(self, shard: WeightFile) -> bool:
@@ -149,12 +155,12 @@ class Rewriting:
 
     def rewrite(self, shard: WeightFile, out: BinaryIO) -> None:
         """Header with the kept tensors at their new offsets, then their bytes in the old order."""
-        retained = [
-            (key, entry)
+        retained = {
+            key: entry
             for key, entry in shard.header.by_offset()
             if shard.prefix + key not in self.drop
-        ]
-        entries = placed({key: (entry.dtype, entry.shape) for key, entry in retained})
+        }
+        entries = placed({key: (entry.dtype, entry.shape) for key, entry in retained.items()})
         inherited = {
             name: value
             for name, value in shard.header.metadata.items()
@@ -162,22 +168,18 @@ class Rewriting:
         }
         ordered = {key: entries[key] for key in shard.header.entries if key in entries}
         out.write(encode_header(ordered, {**inherited, **self.metadata}))
-        with open_to_read(shard.file, shard.label) as source:
-            for key, entry in retained:
-                source.seek(shard.header.data_start + entry.begin)
-                if shard.prefix + key in self.replacements:
-                    out.write(self._replaced(shard, key, entry, source))
-                else:
-                    for chunk in chunks(source, entry.end - entry.begin, shard.file):
-                        out.write(chunk)
-                        self._advance(len(chunk))
+        for key, entry in retained.items():
+            start, stop = (shard.header.data_start + offset for offset in (entry.begin, entry.end))
+            stored = chunks(shard.file, shard.label, start, stop)
+            if shard.prefix + key in self.replacements:
+                stored = self._replaced(shard.prefix + key, entry, stored)
+            self.write(stored, out)
 
-    def _replaced(self, shard: WeightFile, key: str, entry: TensorEntry, source: BinaryIO) -> bytes:
-        name = shard.prefix + key
+    def _replaced(self, name: str, entry: TensorEntry, stored: Iterator[bytes]) -> Iterator[bytes]:
         value = self.replacements[name]
-        if callable(value) and not isinstance(value, Tensor):
-            stored = bytearray(b"".join(chunks(source, entry.end - entry.begin, shard.file)))
-            value = value(from_bytes(stored, entry.dtype, entry.shape, name))
+        if not isinstance(value, Tensor):
+            content = bytearray(b"".join(stored))
+            value = value(from_bytes(content, entry.dtype, entry.shape, name))
         if tuple(value.shape) != entry.shape:
             raise FileError(
                 f"Tensor {name} has shape {entry.shape} in the file, the edit has"
@@ -185,58 +187,32 @@ class Rewriting:
             )
         rounded = narrow(value, TORCH_DTYPES[entry.dtype], f"The edited tensor {name}")
         self.rounding[name] = float((rounded.double() - value.detach().cpu().double()).norm())
-        self._advance(entry.end - entry.begin)
-        return to_bytes(rounded)
+        yield to_bytes(rounded)
 
-    def _advance(self, count: int) -> None:
-        self.done += count
-        if self.progress:
-            self.progress("write", min(self.done, self.total), self.total)
-
-    def copy(self, file: Path, out: BinaryIO) -> None:
-        """A whole file as it is."""
-        with open_to_read(file, file) as source:
-            for chunk in chunks(source, os.fstat(source.fileno()).st_size, file):
-                out.write(chunk)
-                self._advance(len(chunk))
+    def write(self, content: Iterator[bytes], out: BinaryIO) -> None:
+        for chunk in content:
+            out.write(chunk)
+            self.done += len(chunk)
+            if self.progress:
+                self.progress("write", min(self.done, self.total), self.total)
 
 
-_WEIGHTS = (
-    *(".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".msgpack", ".h5", ".gguf"),
-    *(".onnx", ".onnx_data", ".pb", ".xml", ".index.json", ".npz", ".npy", ".pkl", ".tar", ".zip"),
-)
-_WITH_WEIGHTS = ("vae", "image_encoder", "safety_checker")
-"""Components that carry weights, which no erasure reads or edits."""
-_COMPONENTS = (
-    *COMPONENTS,
-    *_WITH_WEIGHTS,
-    *("tokenizer", "tokenizer_2", "tokenizer_3", "scheduler", "feature_extractor"),
-)
-_USUAL_WEIGHTS = re.compile(r"(diffusion_pytorch_model|model|pytorch_model)\b[\w.-]*")
-
-
-def copy_folder(source: Checkpoint, target: Path, job: Rewriting, force: bool) -> list[Path]:
-    """Write the folder; returns the files that were left out, relative to it.
-
-    Args:
-        source: The model.
-        target: Where the copy goes.
-        job: What changes.
-        force: Replace a target that exists.
-    """
+def _copy_folder(job: _Rewriting, target: Path, force: bool) -> list[Path]:
+    """Writes the folder; returns the files that were left out, relative to it."""
+    source = job.source
     check_folder(source.path, target)
     selected, left_out = folder_files(source)
-    parts = {shard.file.relative_to(source.path): shard for shard in source.parts}
-    with atomic_folder(target, force=force, sources=[source.path]) as temporary:
+    shards = {shard.file.relative_to(source.path): shard for shard in source.parts}
+    replaceable = [target] if force else []
+    with all_or_none([target], replaceable=replaceable, sources=[source.path]) as temporary:
         for relative in selected:
-            shard = parts.get(relative)
-            copy = temporary / relative
+            shard, copy = shards.get(relative), temporary(target) / relative
             copy.parent.mkdir(parents=True, exist_ok=True)
             with copy.open("xb") as handle:
                 if shard and job.touches(shard):
                     job.rewrite(shard, handle)
                 else:
-                    job.copy(source.path / relative, handle)
+                    job.write(chunks(source.path / relative, source.path / relative), handle)
                 handle.flush()
                 os.fsync(handle.fileno())
         source.refuse_changed()
@@ -246,9 +222,9 @@ def copy_folder(source: Checkpoint, target: Path, job: Rewriting, force: bool) -
 def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
     """Files of a folder that belong into a copy, and those that are left out, relative to it.
 
-    Only the components that a pipeline of ours can have are copied, and of their weights only those
-    that were read: variants (`.fp16`), pickles, whole checkpoints beside the components and further
-    U-Nets would still know what was erased. Hidden files (caches) are not looked at.
+    Only the components that a pipeline of ours can have are copied, and only those of their weights
+    that were read: variants (`.fp16`), pickles, whole checkpoints next to the components and
+    further U-Nets would still know what was erased. Hidden files (caches) are not looked at.
     """
     read = {shard.file.relative_to(source.path) for shard in source.parts}
     read |= {shard.index.relative_to(source.path) for shard in source.parts if shard.index}
@@ -257,10 +233,8 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
         weights = relative.name.lower().endswith(_WEIGHTS) and relative not in read
         component = relative.parts[0] if len(relative.parts) > 1 else ""
         usual = component in _WITH_WEIGHTS and _USUAL_WEIGHTS.fullmatch(relative.name)
-        is_known = len(relative.parts) == 1 or (
-            component in _COMPONENTS and len(relative.parts) == 2
-        )
-        if is_known and (not weights or usual):
+        expected = not component or (component in _COMPONENTS and len(relative.parts) == 2)
+        if expected and (not weights or usual):
             _refuse_leaving(source.path, relative)
             selected.append(relative)
         else:
@@ -276,29 +250,24 @@ def unexpected_files(source: Checkpoint, copy: Path) -> list[str]:
         return []
     selected, _ = folder_files(source)
     read = {shard.file.relative_to(source.path) for shard in source.parts}
-    existing = list(_visible_files(copy, all_of_it=True))
-    extra = [file.as_posix() for file in existing if file not in selected]
-    changed = [
-        file.as_posix()
-        for file in existing
-        if file in selected
-        and file not in read
-        and not filecmp.cmp(source.path / file, copy / file, shallow=False)
-    ]
-    differences = (
-        ("is no part of the model it was made from", extra),
-        ("differs from the base", changed),
-    )
-    return [
-        f"The file {', '.join(files[:5])} {description}."
-        for description, files in differences
-        if files
-    ]
+    extra, changed = [], []
+    for file in _visible_files(copy, all_of_it=True):
+        if file not in selected:
+            extra.append(file.as_posix())
+        elif file not in read and not filecmp.cmp(source.path / file, copy / file, shallow=False):
+            changed.append(file.as_posix())
+    sentences = []
+    if extra:
+        listed = ", ".join(extra[:5])
+        sentences.append(f"The file {listed} is no part of the model it was made from.")
+    if changed:
+        sentences.append(f"The file {', '.join(changed[:5])} differs from the base.")
+    return sentences
 
 
 def _refuse_leaving(folder: Path, relative: Path) -> None:
-    """A link leads to a file beside it, or to the blobs of the hub cache around the folder: else it
-    is refused.
+    """Refuses a link, unless to a file next to it or to the blobs of the hub cache around the
+    folder.
     """
     resolved, root = (folder / relative).resolve(), folder.resolve()
     if resolved.parent == (root / relative).parent:
@@ -327,15 +296,12 @@ def check_folder(source: Path, target: Path) -> None:
         )
 
 
-_MAX_DEPTH = 2
-
-
 def _visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False) -> Iterator[Path]:
     """Visible files, relative to `root`: no deeper than what is copied or has to be called left
     out.
 
-    `all_of_it`: hidden ones, too, and to the bottom. Linked folders are entered only at the top, so
-    there is no circle.
+    `all_of_it`: hidden ones as well, and to the bottom. Linked folders are entered only at the top,
+    so there is no circle.
     """
     with reading(f"the folder {root / below}"):
         entries = sorted((root / below).iterdir())

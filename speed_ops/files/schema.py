@@ -1,23 +1,25 @@
-"""Reads JSON and YAML that anyone may have written: bounded, every field checked, every fault one
-sentence.
+"""Reads files that anyone may have written, in bounded pieces, and JSON and YAML with every field
+checked. Every fault is one sentence.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import FileError, suggestion
-from .reading import reading
 
 MAX_TEXT = 2_000
 MAX_YAML_BYTES = 500_000
 """PyYAML reads a tenth of a megabyte per second; longer lists belong in files of their own."""
+_CHUNK = 4 << 20
 _MAX_DIGITS = 40
 _MAX_CONTAINERS = 200_000
 """Lists and objects. An empty one takes thirty times the memory of its text."""
@@ -25,6 +27,41 @@ _MAX_DEPTH = 4
 _MAX_VALUES = 2_000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", re.ASCII)
+
+
+@contextmanager
+def reading(label: Path | str) -> Iterator[None]:
+    """Turns what the operating system refuses, or an impossible path, into a FileError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"Cannot read {label}: {reason}.") from error
+
+
+def chunks(
+    path: Path, label: Path | str, start: int = 0, stop: int | None = None
+) -> Iterator[bytes]:
+    """The bytes of a file, or of a part of it, piece by piece.
+
+    Args:
+        path: The file.
+        label: What messages call it.
+        start: Offset of the first byte.
+        stop: Offset after the last byte; None for the end of the file.
+    """
+    with reading(label):
+        handle = path.open("rb")
+    with handle:
+        handle.seek(start)
+        remaining = (os.fstat(handle.fileno()).st_size if stop is None else stop) - start
+        while remaining > 0:
+            with reading(label):
+                chunk = handle.read(min(_CHUNK, remaining))
+            if not chunk:
+                raise FileError(f"{label} became shorter while it was read.")
+            yield chunk
+            remaining -= len(chunk)
 
 
 def read_bounded(path: Path, limit: int, label: str = "") -> bytes:
@@ -159,7 +196,6 @@ class Fields:
 
     @classmethod
     def of(cls, value: object, title: str) -> Fields:
-        """The mapping, or a FileError."""
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise FileError(f"{title} must be an object with named fields.")
         return cls(value, title)
@@ -175,13 +211,7 @@ class Fields:
         )
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        """A whole number within bounds; None where it is absent or null.
-
-        Args:
-            name: The field.
-            low: The smallest value.
-            high: The largest value.
-        """
+        """A whole number from `low` to `high`; None where it is absent or null."""
         value = self.values.get(name)
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise FileError(
@@ -190,14 +220,12 @@ class Fields:
         return value
 
     def number(self, name: str, default: float) -> float:
-        """A number."""
         value = self.values.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise FileError(f"{self.title}: field {name!r} must be a number.")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false."""
         value = self.values.get(name, default)
         if not isinstance(value, bool):
             raise FileError(f"{self.title}: field {name!r} must be true or false.")
@@ -301,11 +329,9 @@ def _count(value: object, depth: int) -> int:
     """
     if isinstance(value, (dict, list)):
         children = list(value.values()) if isinstance(value, dict) else value
-        return (
-            sum(_count(child, depth - 1) for child in children) + 1
-            if depth > 0
-            else _MAX_VALUES + 1
-        )
+        if depth == 0:
+            return _MAX_VALUES + 1
+        return 1 + sum(_count(child, depth - 1) for child in children)
     too_long = isinstance(value, str) and len(value) > MAX_TEXT
     plain = value is None or isinstance(value, (str, int, float))
     return _MAX_VALUES + 1 if too_long or not plain else 1

@@ -36,10 +36,22 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 EDITABLE = ("F16", "BF16", "F32", "F64")
 """Types that hold an edit; in 8 bits it would drown in rounding."""
+_SCALES = ("scale_weight", "weight_scale")
+"""What the scale is called instead of `weight`: the older name and ComfyUI's newer one."""
+_SHIFTS = ("weight_zero_point", "zero_point", "weight_offset")
+_NOTE = "comfy_quant"
+_PLAIN_NOTE = {"format", "group_size", "block_size", "per_row", "full_precision_matrix_mult"}
+"""What ComfyUI's note about a quantized layer contains if its numbers are only scaled, and not
+rotated or packed as well.
+"""
+_LONGEST_NOTE = 2_000
+_INSTEAD = (
+    "use the fp16, bf16, fp32 or fp8 file, make the LoRA with it, and load the LoRA on this model"
+)
 
 
 def from_bytes(content: bytearray, dtype: str, shape: tuple[int, ...], key: str) -> Tensor:
-    """The tensor these bytes are.
+    """A tensor on these bytes.
 
     Args:
         content: The bytes; the tensor owns them.
@@ -84,27 +96,11 @@ def narrow(value: Tensor, dtype: torch.dtype, title: str) -> Tensor:
     return narrowed
 
 
-_SCALES = ("scale_weight", "weight_scale")
-"""What the scale is called in the place of `weight`: the older name and ComfyUI's newer one."""
-_SHIFTS = ("weight_zero_point", "zero_point", "weight_offset")
-_NOTE = "comfy_quant"
-_PLAIN_NOTE = {"format", "group_size", "block_size", "per_row", "full_precision_matrix_mult"}
-"""What ComfyUI notes beside a quantised layer if its numbers are only scaled, and not turned or
-packed as well.
-"""
-_INSTEAD = (
-    "use the fp16, bf16, fp32 or fp8 file, make the LoRA with it, and load the LoRA on this model"
-)
-
-
 def read_scaled(
     read: Callable[[str], Tensor], present: Container[str], key: str
 ) -> tuple[Tensor, bool]:
-    """A weight as it is stored, or in float32 with its scale multiplied in (then True) where it has
-    8 bits and a scale.
-
-    Integers mean nothing without their scale, and packed ones nothing at all here: those are
-    refused.
+    """A weight as it is stored, or, if it has 8 bits and a scale, in float32 with the scale
+    multiplied in (then True). Refuses packed integers, and integers without a scale.
 
     Args:
         read: Reads a tensor by key.
@@ -117,36 +113,29 @@ def read_scaled(
     companions = [start + name for name in (*_SCALES, *_SHIFTS, _NOTE) if start + name in present]
     scale = companions[0] if companions and companions[0].endswith(_SCALES) else None
     if not value.dtype.is_floating_point:
-        _refuse_packed(value, key, scale is not None)
-        if any(name.endswith(_SHIFTS) for name in companions) or not _is_plain(
-            read, start + _NOTE, companions
-        ):
+        if value.dtype != torch.int8 or value.dim() < 2:
+            kind = DTYPE_NAMES.get(value.dtype, str(value.dtype))
+            raise FileError(
+                f"Tensor {key} holds packed numbers ({kind}), which cannot be read here:"
+                f" {_INSTEAD}."
+            )
+        if scale is None:
+            raise FileError(f"Tensor {key} holds 8-bit integers without their scale: {_INSTEAD}.")
+        shifted = any(name.endswith(_SHIFTS) for name in companions)
+        if shifted or (start + _NOTE in companions and not _is_plain(read(start + _NOTE))):
             raise FileError(
                 f"Tensor {key} holds integers that are not only scaled, but changed otherwise:"
                 f" {_INSTEAD}."
             )
     if scale is None:
         return value, False
-    return value.to(torch.float32) * _spread(read(scale), value, scale), True
+    return value.to(torch.float32) * _broadcast(read(scale), value, scale), True
 
 
-def _refuse_packed(value: Tensor, key: str, has_scale: bool) -> None:
-    """Of integers only signed bytes with a scale can be read."""
-    if value.dtype != torch.int8 or value.dim() < 2:
-        kind = DTYPE_NAMES.get(value.dtype, str(value.dtype))
-        raise FileError(
-            f"Tensor {key} holds packed numbers ({kind}), which cannot be read here: {_INSTEAD}."
-        )
-    if not has_scale:
-        raise FileError(f"Tensor {key} holds 8-bit integers without their scale: {_INSTEAD}.")
-
-
-def _is_plain(read: Callable[[str], Tensor], note: str, present: Container[str]) -> bool:
-    """Whether ComfyUI's note about a layer, if there is one, says nothing but how it is scaled."""
-    if note not in present:
-        return True
+def _is_plain(note: Tensor) -> bool:
+    """Whether ComfyUI's note about a layer contains nothing but how it is scaled."""
     try:
-        fields = json.loads(bytes(read(note).reshape(-1)[:_LONGEST_NOTE].tolist()))
+        fields = json.loads(bytes(note.reshape(-1)[:_LONGEST_NOTE].tolist()))
     except (ValueError, TypeError, RecursionError):
         return False
     return (
@@ -156,12 +145,9 @@ def _is_plain(read: Callable[[str], Tensor], note: str, present: Container[str])
     )
 
 
-_LONGEST_NOTE = 2_000
-
-
-def _spread(scale: Tensor, value: Tensor, key: str) -> Tensor:
-    """A scale as it multiplies the weight: one for all, one for each output, or one for each block
-    of an output.
+def _broadcast(scale: Tensor, value: Tensor, key: str) -> Tensor:
+    """A scale as it multiplies the weight: one for all, one per output, or one per block of an
+    output.
     """
     if not scale.dtype.is_floating_point:
         raise FileError(f"Tensor {key} is a scale that is not a number of its own: {_INSTEAD}.")
@@ -179,18 +165,15 @@ def _spread(scale: Tensor, value: Tensor, key: str) -> Tensor:
 
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Name -> (type as the file names it, shape), in the order in which the tensors stand in the
-file.
-"""
+"""Name -> (type as the file names it, shape), in the order of the file."""
 
 
 def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Types and shapes of tensors that are there already."""
     return {name: (DTYPE_NAMES[value.dtype], tuple(value.shape)) for name, value in tensors.items()}
 
 
 def placed(kinds: Kinds) -> dict[str, TensorEntry]:
-    """Where each tensor stands: one after the other, without gaps."""
+    """Where each tensor is: one after the other, without gaps."""
     entries: dict[str, TensorEntry] = {}
     position = 0
     for name, (dtype, shape) in kinds.items():
@@ -221,7 +204,7 @@ def write_tensors(
         metadata: Values for the header.
         force: Replace an existing file.
         progress: Called with (`stage`, bytes done, all bytes) after each tensor.
-        stage: What `progress` is told.
+        stage: What `progress` receives.
     """
     entries = placed(kinds)
     total = max((entry.end for entry in entries.values()), default=0)
@@ -237,9 +220,7 @@ def write_tensors(
 
 
 def tensors_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """sha256 over names, dtypes, shapes and bytes, in the order given; one tensor in memory at a
-    time.
-    """
+    """sha256 over names, dtypes, shapes and bytes, in the order given, one tensor at a time."""
     digest = hashlib.sha256()
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

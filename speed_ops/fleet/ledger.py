@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FileError
-from ..files.atomic import write_bytes, write_error
-from ..files.results import output_folder, output_lock
+from ..files.atomic import output_folder, output_lock, write_bytes, write_error
 
 
 @dataclass(frozen=True)

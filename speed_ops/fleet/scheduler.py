@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from ..checkpoints.batch import Candidate, Done
-from ..checkpoints.survey import Survey, survey
+from ..checkpoints.text_setup import Survey, survey
 from .catalogue import PARALLEL_READS, HeaderMirror
 from .ledger import Ledger, LedgerEntry
 from .ray_session import connected

@@ -20,6 +20,7 @@ from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import ExistsError, SpeedError
 from speed_erase.speed_ops.job import Job
+from speed_erase.speed_ops.recipe import StoredJob
 from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.names import fold
 from speed_erase.speed_ops.text.retain_set import parse_retain
@@ -65,7 +66,7 @@ def job_with(target: str, alias: str, anchor: str, kept: str) -> Job:
 def erase(model: Path, job: Job, out: Path, **changes: bool) -> bytes:
     """All bytes of all four products."""
     outputs = OutputFiles(out, PRODUCTS, no_names=True, **changes)
-    clean_file(model, job, TextSetup(), outputs, note=lambda text: None)
+    clean_file(model, StoredJob(job), TextSetup(), outputs, note=lambda text: None)
     files = sorted(out.iterdir())
     assert len(files) == len(PRODUCTS)
     return b"\n".join(file.read_bytes() for file in files)
@@ -123,7 +124,7 @@ def test_a_model_that_is_named_after_the_concept_is_not_named(base: Path, tmp_pa
     shutil.copy(base, model)
     outputs = OutputFiles(tmp_path / "out", PRODUCTS, name="m", no_names=True)
     job = job_with("Zoë Ægir", "Zoe", "art", "Klee")
-    clean_file(model, job, TextSetup(), outputs, note=lambda text: None)
+    clean_file(model, StoredJob(job), TextSetup(), outputs, note=lambda text: None)
     for file in (tmp_path / "out").iterdir():
         content = file.read_bytes()
         assert b"gir style" not in content and "Zoë".encode() not in content

@@ -435,7 +435,7 @@ def test_what_is_missing_and_what_takes_long_is_said(
     said = capsys.readouterr().err
     assert "CLIP-G" in said and "T5-XXL" in said and "--text-encoder PATH" in said
     assert "at full length" not in said
-    monkeypatch.setattr("speed_erase.speed_ops.checkpoints.notes.MANY_TEXTS", 5)
+    monkeypatch.setattr("speed_erase.speed_ops.checkpoints.text_setup.MANY_TEXTS", 5)
     base[1] = str(home / "flux-dev.safetensors")
     assert main([*base, *given(home, "t5"), "--out", str(tmp_path / "b")]) == 0
     said = capsys.readouterr().err

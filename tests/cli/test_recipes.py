@@ -40,16 +40,13 @@ def a_job(preset: str = "auto", retain: str = "mine", plan: RowPlan | None = Non
 @pytest.mark.parametrize("preset", PRESETS)
 def test_round_trip(preset: str, retain: str) -> None:
     job = a_job(preset, retain)
-    text = recipe_of(job, strength=0.7, clip_skip=-2, family="sd1", base_hash="ab").to_json()
+    text = recipe_of(job, strength=0.7, clip_skip=-2, family="sd1").to_json()
     stored = job_of(Recipe.from_json(text))
     assert (stored.strength, stored.clip_skip, stored.notes) == (0.7, -2, ())
     assert (stored.job.settings, stored.job.plan) == (job.settings, job.plan)
     assert stored.job.retain.names == job.retain.names
     assert [one.as_line() for one in stored.job.concepts] == [one.as_line() for one in job.concepts]
-    assert (
-        recipe_of(stored.job, strength=0.7, clip_skip=-2, family="sd1", base_hash="ab").to_json()
-        == text
-    )
+    assert recipe_of(stored.job, strength=0.7, clip_skip=-2, family="sd1").to_json() == text
 
 
 def test_built_in_lists_go_by_name() -> None:
@@ -121,7 +118,8 @@ def test_bad_values_are_refused(inside: str, change: dict[str, Any]) -> None:
 def test_same_form_ignores_the_model_alone() -> None:
     job = a_job()
     assert same_form(
-        recipe_of(job), recipe_of(job, family="sdxl", base_hash="ff", encoder_hash="ee")
+        recipe_of(job),
+        dataclasses.replace(recipe_of(job, family="sdxl"), base_hash="ff", encoder_hash="ee"),
     )
     assert not same_form(recipe_of(job), recipe_of(job, strength=0.5))
     assert not same_form(recipe_of(job), recipe_of(a_job("few")))

@@ -36,7 +36,7 @@ def box(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("box")
     path = write_checkpoint(folder / "model.safetensors")
     source, content = ModelSource.open(path), load_file(path)
-    layers = source.layers("V")
+    layers = source.every_layer("V")
     edits = {}
     torch.manual_seed(0)
     for layer in layers:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from speed_erase.speed_ops.errors import FileError
+from speed_erase.speed_ops.errors import ExistsError, FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.rewrite import unexpected_files, write_edited
 from speed_erase.speed_ops.models.detect import detect
@@ -79,7 +79,7 @@ def test_folders_are_neither_nested_nor_replaced_by_accident(tmp_path: Path) -> 
     with pytest.raises(FileError, match="not a diffusers folder"):
         write_edited(source, tmp_path / "photos", {}, force=True)
     write_edited(source, tmp_path / "clean", {})
-    with pytest.raises(FileError, match="already exists"):
+    with pytest.raises(ExistsError):
         write_edited(source, tmp_path / "clean", {})
     write_edited(source, tmp_path / "clean", {}, force=True)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["clean", "model", "photos"]

@@ -148,7 +148,7 @@ def test_layers_of_a_model_file_are_read_so(tmp_path: Path) -> None:
     stored = (weight / scale).round().to(torch.int8)
     save_file(content | {LAYER: stored, LAYER.removesuffix("weight") + "weight_scale": scale}, path)
     source = ModelSource.open(path)
-    (key,) = [layer.canonical for layer in source.layers("V") if layer.file_key == LAYER]
+    (key,) = [layer.canonical for layer in source.every_layer("V") if layer.file_key == LAYER]
     read_back = source.model("V").weights[key]
     assert (read_back - weight).abs().max() <= 0.51 * scale.max()
     assert not source.takes_edits("V")

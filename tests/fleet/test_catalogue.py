@@ -21,8 +21,7 @@ from safetensors.torch import save_file
 
 from speed_erase.speed_ops.checkpoints.batch import Candidate, Done, classify
 from speed_erase.speed_ops.checkpoints.output_files import PRODUCTS, OutputFiles
-from speed_erase.speed_ops.checkpoints.survey import survey
-from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
+from speed_erase.speed_ops.checkpoints.text_setup import TextSetup, survey
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.encoders.cache import EmbeddingCache
 from speed_erase.speed_ops.engine.settings import EraseSettings

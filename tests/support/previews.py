@@ -72,6 +72,7 @@ class Workshop:
         from speed_erase.speed_ops.demo.packed_model import known_names
         from speed_erase.speed_ops.engine.settings import EraseSettings
         from speed_erase.speed_ops.job import Job
+        from speed_erase.speed_ops.recipe import StoredJob
         from speed_erase.speed_ops.text.concept_list import parse_concepts
         from speed_erase.speed_ops.text.retain_set import parse_retain
 
@@ -84,7 +85,9 @@ class Workshop:
         outputs = OutputFiles(
             self.folder, ("checkpoint",), name=f"task{len(list(self.folder.iterdir()))}"
         )
-        outcome = clean_file(self.model, job, TextSetup(), outputs, note=lambda text: None)
+        outcome = clean_file(
+            self.model, StoredJob(job), TextSetup(), outputs, note=lambda text: None
+        )
         return Erased(self.model, outcome.files["checkpoint"])
 
     def leaks(self, erased: Erased, description: str) -> list[tuple[str, float, bool]]:
