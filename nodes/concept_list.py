@@ -26,8 +26,6 @@ _ABSENT: Any = object()
 
 
 class ConceptListNode(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -178,7 +176,7 @@ def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]
 def _line_answer(
     line: int, concept: Concept | None, problem: str, dropped: dict[str, list[str]]
 ) -> dict[str, Any]:
-    from .host.text import too_long
+    from .host.inversions import too_long
 
     if concept is None:
         return {"line": line, "problem": problem}

@@ -25,8 +25,6 @@ _ANY_KIND = "as the concepts"
 
 
 class RetainSetLoader(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(

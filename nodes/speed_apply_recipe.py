@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class SpeedApplyRecipe(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(

@@ -10,7 +10,7 @@ from torch import Tensor, stack
 from ..speed_ops.errors import InputError
 from .host.progress import outside_inference_mode
 from .host.sampling import SAMPLERS, SCHEDULERS, Sampler
-from .sockets import CATEGORY, search_aliases, shows_text, ui_text
+from .sockets import CATEGORY, image_of, search_aliases, shows_text, ui_text
 
 ROWS = {
     "target": "Erased",
@@ -22,8 +22,6 @@ ROWS = {
 
 
 class SpeedCompare(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -119,14 +117,14 @@ def grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor]) 
         before: The original model's pictures, row by row.
         after: The erased model's pictures, in the same order.
     """
-    from .charts import grid_image
+    from ..speed_ops.report.chart import picture_grid
 
-    pictures = [picture for pair in zip(before, after, strict=True) for picture in pair]
+    pairs = zip(before, after, strict=True)
+    pictures = [(picture * 255).round().byte().numpy() for pair in pairs for picture in pair]
     count = len(pictures) // len(prompts)
     titles = [f"{ROWS[name]}: {prompt}  (before, after)" for name, prompt in prompts.items()]
-    return grid_image(
-        [(title, pictures[n * count : (n + 1) * count]) for n, title in enumerate(titles)]
-    )
+    rows = [(title, pictures[n * count : (n + 1) * count]) for n, title in enumerate(titles)]
+    return image_of(picture_grid(rows))
 
 
 def _prompt_inputs() -> list[io.Input]:

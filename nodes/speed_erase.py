@@ -26,8 +26,6 @@ from .speed_settings import preset_settings
 
 
 class SpeedErase(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(

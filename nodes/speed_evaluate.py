@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class SpeedEvaluate(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, RetainSocket, shows_text, ui_text
+from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, shows_text, ui_text
 from .speed_settings import preset_settings
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class SpeedForecast(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -64,14 +62,15 @@ class SpeedForecast(io.ComfyNode):
     ) -> io.NodeOutput:
         from ..speed_ops.erase import predict
         from ..speed_ops.job import Job
-        from .charts import forecast_image
-        from .wiring import wire
+        from ..speed_ops.report.chart import forecast_chart
+        from .host.wiring import wire
 
         job = Job.of(concepts, retain, preset_settings("auto", 0))
-        with wire(model, clip, job.settings, job.concepts, cls.hidden) as wired:
+        with wire(model, clip, job.settings.layers, job.concepts, cls.hidden) as wired:
             forecast = predict(job, wired.model, wired.reader, wired.progress)
         text = forecast_text(forecast, shown)
-        return io.NodeOutput(text, forecast_image(forecast), ui=ui_text(cls, text))
+        chart = image_of(forecast_chart(forecast))
+        return io.NodeOutput(text, chart, ui=ui_text(cls, text))
 
 
 def forecast_text(forecast: Forecast, shown: int) -> str:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class SpeedInspect(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(

@@ -20,8 +20,6 @@ _ON_SPEED_ERASE = ("preset_name", "seed")
 
 
 class SpeedSettings(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(

@@ -5,17 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
+from comfy.sd1_clip import SDTokenizer
 from torch import Tensor
 
-from ...speed_ops.encoders.tokenizers import INVERSION
+from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, START_TOKEN
 from ...speed_ops.errors import InputError
+from ...speed_ops.text.tokens import long_name
 
 _AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
 """What a prompt may put after a name without a space. ComfyUI would read it as part of the file
 name.
 """
+_MAX_TOKENS = 75
+"""What CLIP takes between its start and end token."""
 
 
 def literal(text: str) -> str:
@@ -30,6 +35,21 @@ def _unweighted(text: str) -> str:
 def token_key(name: str) -> str:
     """The name of an encoder in the output of ComfyUI's tokenizers."""
     return name.removeprefix("clip_")
+
+
+@lru_cache(maxsize=1)
+def _clip_tokenizer() -> Any:
+    return SDTokenizer()
+
+
+def too_long(name: str) -> str:
+    """Why CLIP cannot take a name, in a sentence; empty if it can."""
+    if len(name) <= _MAX_TOKENS:  # a token is at least one character
+        return ""
+    sections = _clip_tokenizer().tokenize_with_weights(literal(name))
+    ids = [int(pair[0]) for section in sections for pair in section]
+    count = sum(token not in (START_TOKEN, END_TOKEN) for token in ids)
+    return "" if count <= _MAX_TOKENS else long_name(name, count, _MAX_TOKENS)
 
 
 class Inversions:
