@@ -1,6 +1,4 @@
-"""What a node that erases gives: model, LoRA, erasure, report and chart, and the screen's panel.
-The report as a page is rendered when the screen asks for it.
-"""
+"""What a node that erases gives: its outputs, the screen's panel, and the report as a page."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 _RECENT = 4
 _recent: OrderedDict[str, Erasure] = OrderedDict()
-"""The last erasures by a hash of everything they depend on: a change of the strength alone computes
-no edit again.
-"""
+"""The last erasures by a hash of what they depend on: another strength computes no edit again."""
 
 
 def ram_usage(erasure: Erasure) -> int:
@@ -97,9 +95,7 @@ def run_erase(
 
 @outside_inference_mode
 def apply_erasure(model: Any, erasure: Erasure) -> Any:
-    """A clone with the erasure on it, which remembers what was erased; at strength 0 the model
-    itself.
-    """
+    """A clone that has the erasure and remembers it; at strength 0 the model itself."""
     if erasure.strength == 0:
         return model
     clone = with_edits(model, erasure.edits, erasure.strength)

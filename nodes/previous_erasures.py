@@ -1,6 +1,4 @@
-"""Erasures made before: those on a model, whose targets a later one must keep erased, and LoRA
-files.
-"""
+"""Previous erasures: those on a model, which a later one must respect, and those in LoRA files."""
 
 from __future__ import annotations
 

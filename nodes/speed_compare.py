@@ -80,43 +80,29 @@ class SpeedCompare(io.ComfyNode):
         before = [sampler.draw(original, *task) for task in tasks]
         after = [sampler.draw(erased, *task) for task in tasks]
         files = ui.PreviewImage(stack([*before, *after]), cls=cls).as_dict()["images"]
-        facts = {"seeds": pairs, "rows": screen_rows(prompts, seed, pairs, files)}
+        facts = {"seeds": pairs, "rows": _screen_rows(prompts, seed, pairs, files)}
         preview = ui_text(cls, f"{len(before)} pairs of pictures.") | {"speed": (facts,)}
-        grid = grid_of(prompts, before, after)
+        grid = _grid_of(prompts, before, after)
         return io.NodeOutput(grid, stack(before), stack(after), ui=preview)
 
 
-def screen_rows(
+def _screen_rows(
     prompts: dict[str, str], seed: int, pairs: int, files: list[Any]
 ) -> list[dict[str, Any]]:
-    """What the screen draws: for each prompt its pairs of picture files.
-
-    Args:
-        prompts: {input: prompt}.
-        seed: Seed of the first pair.
-        pairs: Pairs for each prompt.
-        files: All pictures before, then all pictures after, in the order of the prompts.
-    """
-    count = len(files) // 2
+    """What the screen draws. `files` has all pictures before, then all pictures after."""
+    count = len(prompts) * pairs
     rows = []
     for index, (name, prompt) in enumerate(prompts.items()):
-        numbers = range(index * pairs, min((index + 1) * pairs, count))
         drawn = [
             {"seed": seed + n % pairs, "before": files[n], "after": files[count + n]}
-            for n in numbers
+            for n in range(index * pairs, (index + 1) * pairs)
         ]
         rows.append({"name": ROWS[name], "prompt": prompt, "pairs": drawn})
     return rows
 
 
-def grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor]) -> Tensor:
-    """One row for each prompt: its pairs, before and after side by side.
-
-    Args:
-        prompts: {input: prompt}.
-        before: The original model's pictures, row by row.
-        after: The erased model's pictures, in the same order.
-    """
+def _grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor]) -> Tensor:
+    """One row for each prompt: its pairs, before and after side by side."""
     from ..speed_ops.report.chart import picture_grid
 
     pairs = zip(before, after, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from comfy_api.latest import io
 
@@ -11,9 +11,6 @@ from ..speed_ops.text.retain_set import RetainSet
 from .host.progress import outside_inference_mode
 from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, shows_text, ui_text
 from .speed_settings import preset_settings
-
-if TYPE_CHECKING:
-    from ..speed_ops.certificate.forecast import Forecast
 
 
 class SpeedForecast(io.ComfyNode):
@@ -68,17 +65,9 @@ class SpeedForecast(io.ComfyNode):
         job = Job.of(concepts, retain, preset_settings("auto", 0))
         with wire(model, clip, job.settings.layers, job.concepts, cls.hidden) as wired:
             forecast = predict(job, wired.model, wired.reader, wired.progress)
-        text = forecast_text(forecast, shown)
+        lines = [f"Predicted shift of {len(forecast.names)} names if nothing protected them:"]
+        for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True):
+            lines.append(f"{shift:6.1%}  {name}")
+        text = "\n".join(lines)
         chart = image_of(forecast_chart(forecast))
         return io.NodeOutput(text, chart, ui=ui_text(cls, text))
-
-
-def forecast_text(forecast: Forecast, shown: int) -> str:
-    """The most endangered names, one per line."""
-    lines = [
-        f"{shift:6.1%}  {name}"
-        for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True)
-    ]
-    return "\n".join(
-        [f"Predicted shift of {len(forecast.names)} names if nothing protected them:", *lines]
-    )

@@ -16,9 +16,7 @@ from ...speed_ops.errors import InputError
 from ...speed_ops.text.tokens import long_name
 
 _AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
-"""What a prompt may put after a name without a space. ComfyUI would read it as part of the file
-name.
-"""
+"""What may follow a name without a space; ComfyUI would take it for part of the file name."""
 _MAX_TOKENS = 75
 """What CLIP takes between its start and end token."""
 

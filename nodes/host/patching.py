@@ -40,9 +40,7 @@ def check_fits(erasure: Erasure, model: EditableModel) -> None:
 
 
 def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> dict[str, Tensor]:
-    """The value of a LORA_MODEL socket: the edits in kohya's names, balanced, in float32 on the
-    CPU.
-    """
+    """The value of a LORA_MODEL socket: the balanced edits in kohya's names, float32."""
     names = {layer.canonical: layer.lora_base for layer in layers}
     return _state({names[key]: edit for key, edit in edits.items()})
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,13 +26,9 @@ from .weights import effective_weight, raw_weight
 _LETTER = "x"
 """A text of one token that no template ends with."""
 _hashes: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
-"""Text encoder module -> {encoder: hash of its stored weights}: T5-XXL has ten gigabytes of
-them.
-"""
+"""Text encoder module -> {encoder: hash of its stored weights}; T5-XXL has ten gigabytes."""
 _cuts: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
-"""Text encoder module -> {encoder: rows of its template that the model is not given}: finding out
-takes a prompt.
-"""
+"""Text encoder module -> {encoder: rows of its template that the model does not receive}."""
 
 
 class PublicTextEncoder(InChunks):
@@ -68,22 +65,16 @@ class PublicTextEncoder(InChunks):
         """ComfyUI looks after the memory of its models."""
 
     def _section(self, text: str) -> list[int]:
-        """Tokens of the text in its template, with everything around it; a long one has further
-        sections.
-        """
+        """Tokens of the text in its template; a long text has further sections."""
         return ids_in(self._clip.tokenize(self._inversions.typed(text))[self._key][0])
 
     def _run(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         counts = [len(self._section(prompt)) for prompt in prompts]
         out: list[Tensor] = [Tensor()] * len(prompts)
-        for done, batch in _batches(counts, self._row.batchable):
+        done = 0
+        for batch in _batches(counts, self._row.batchable):
             if progress is not None:
                 progress("encode", done, len(prompts))
             for i, rows in zip(batch, self._rows_of([prompts[i] for i in batch]), strict=True):
@@ -93,6 +84,7 @@ class PublicTextEncoder(InChunks):
                         " few."
                     )
                 out[i] = rows[: lengths[i]].clone()
+            done += len(batch)
         return out, []
 
     def _rows_of(self, prompts: Sequence[str]) -> list[Tensor]:
@@ -125,27 +117,20 @@ class PublicTextEncoder(InChunks):
                 yield key, raw_weight(self._clip.patcher, key, value)
 
 
-def _batches(counts: Sequence[int], batchable: bool) -> list[tuple[int, list[int]]]:
-    """(prompts done before, indices) of prompts with equally many tokens, at most `BATCH_TOKENS` of
-    them together.
-    """
+def _batches(counts: Sequence[int], batchable: bool) -> Iterator[list[int]]:
+    """Indices of prompts with equally many tokens, at most `BATCH_TOKENS` in a batch."""
     order = sorted(range(len(counts)), key=lambda i: counts[i])
-    batches: list[tuple[int, list[int]]] = []
-    for done, i in enumerate(order):
-        size = max(1, BATCH_TOKENS // max(1, counts[i])) if batchable else 1
-        if batches and counts[batches[-1][1][0]] == counts[i] and len(batches[-1][1]) < size:
-            batches[-1][1].append(i)
-        else:
-            batches.append((done, [i]))
-    return batches
+    for count, group in groupby(order, key=lambda i: counts[i]):
+        indices = list(group)
+        size = max(1, BATCH_TOKENS // max(1, count)) if batchable else 1
+        for start in range(0, len(indices), size):
+            yield indices[start : start + size]
 
 
 def _tokens_between(
     clip: Any, key: str, around: tuple[int, int], end: int | None, inversions: Inversions
 ) -> Callable[[str], list[int]]:
-    """Text to token ids, without the tokens before and after it (`around`), or up to the first
-    token `end`.
-    """
+    """Text to token ids, without those before and after it (`around`), or up to token `end`."""
     before, after = around
 
     def ids_of(text: str) -> list[int]:

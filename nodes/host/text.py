@@ -33,9 +33,7 @@ _FIRST_CHUNK = 256
 _MIN_CHUNK = 4
 _PROBE = "a photo of d'Artagnan's dog, 1984"
 _AGREES_TO = 1e-4
-"""Largest difference between trimmed and public rows, as a share of the largest value; real ones
-differ by 3e-6.
-"""
+"""Largest difference of trimmed and public rows, relative to the largest value; usual is 3e-6."""
 _PUBLIC_BATCH = 8
 _examined: WeakKeyDictionary[Any, dict[Any, tuple[bool, str, str]]] = WeakKeyDictionary()
 """Text encoder module -> {(patches, clip skip, options): whether trimmed encoding agrees,
@@ -60,22 +58,12 @@ class InChunks(TextEncoder):
 
     @abstractmethod
     def _run(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         """`_encoded`, of prompts that are hoped to fit into memory."""
 
     def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         out: list[Tensor] = []
         pooled: list[Tensor] = []
@@ -181,12 +169,7 @@ class HostTextEncoder(InChunks):
         self._trimmed.close()
 
     def _run(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         if not self._agrees or any(INVERSION.search(prompt) for prompt in prompts):
             return self._public(prompts, lengths, progress, pools=pools)
@@ -206,9 +189,7 @@ class HostTextEncoder(InChunks):
         return ClipTextEncoder(tensors, self._rows, self._tokenizer, skip, device, self._pooled)
 
     def _examine(self) -> tuple[bool, str, str]:
-        """Whether trimmed rows are the public ones, and the fingerprints of rows and pooled
-        embeddings.
-        """
+        """Whether trimmed rows are the public ones; fingerprints of rows and pooled embeddings."""
         length = len(self.streams[0].token_ids(_PROBE)) + 2 if self._rows_are_read else 0
         pools = self.pooled_width > 0
         padded = [self.context_length if self._rows_are_read else 0]
@@ -232,16 +213,9 @@ class HostTextEncoder(InChunks):
         return False, key, f"{key} {pooled_key}"
 
     def _public(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
-        """Encodes padded prompts with ComfyUI's own call: several at once, or one at a time if
-        pooled embeddings are needed.
-        """
+        """Encodes padded prompts with ComfyUI's own call; those that pool one at a time."""
         out: list[Tensor] = []
         pooled: list[Tensor] = []
         batch = 1 if pools else _PUBLIC_BATCH
@@ -276,9 +250,7 @@ def _alike(public: Tensor, trimmed: Tensor) -> bool:
 
 
 def _tokens_of(clip: Any, name: str, inversions: Inversions) -> Callable[[str], list[int]]:
-    """Text to token ids. It refers to the CLIP and not to the encoder, to avoid a reference
-    cycle.
-    """
+    """Text to token ids. It refers to the CLIP, as the encoder would make a reference cycle."""
 
     def ids_of(text: str) -> list[int]:
         check_stop()

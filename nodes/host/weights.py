@@ -77,9 +77,7 @@ def raw_weight(patcher: Any, key: str, value: Tensor) -> Tensor:
 
 
 def ggml_dequantizer(patcher: Any, key: str) -> Callable[[Tensor], Tensor] | None:
-    """Turns the stored weight of a GGUF layer into numbers, without patches; None for other
-    layers.
-    """
+    """Turns the stored weight of a GGUF layer into numbers, without patches; else None."""
     layer = comfy.utils.get_attr(patcher.model, key.rpartition(".")[0])
     if not hasattr(layer, "is_ggml_quantized"):
         return None
@@ -107,9 +105,8 @@ def _is_ggml(patcher: Any, key: str) -> bool:
 
 
 def takes_patches(patcher: Any, key: str) -> bool:
-    """Whether a patch on the layer has its full effect: the layer is stored in a type that a small
-    edit survives, or the patch is added after unpacking, as in a GGUF model. Rounding would remove
-    it from fp8 and quantized layers.
+    """Whether a patch has its full effect: the layer's type keeps it, or it is added after
+    unpacking (GGUF). Rounding would remove it from fp8 and quantized layers.
     """
     return keeps_edits(patcher, key) or _is_ggml(patcher, key)
 
@@ -159,9 +156,7 @@ def open_model(patcher: Any, which: str = "V") -> EditableModel:
 
 
 def _logical(patcher: Any, key: str, value: Tensor) -> Tensor:
-    """The weight behind a key of the state dict. GGUF models show stand-ins there, in the shape of
-    their bytes.
-    """
+    """The weight behind a key; a GGUF model's state dict has stand-ins in the shape of bytes."""
     is_stand_in = value.is_meta and not key.endswith(".temp.weight")
     return stored_weight(patcher, key) if is_stand_in else value
 
@@ -193,9 +188,7 @@ def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
 
 
 def _refuse_replaced(patcher: Any, editable: Sequence[LayerKey]) -> None:
-    """Refuses a model in which another node has replaced a layer, because the edit would go to a
-    weight that is not used.
-    """
+    """Refuses a layer that another node has replaced: its weight, and so the edit, is not used."""
     for path in patcher.object_patches:
         if any(layer.canonical.startswith(path + ".") for layer in editable):
             raise UnsupportedModelError(

@@ -59,12 +59,7 @@ class TextEncoder(ABC):
 
     @abstractmethod
     def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         """First `lengths[i]` rows of each prompt, and with `pools` the pooled embedding of each."""
 
@@ -246,12 +241,7 @@ class JoinedTextEncoder(TextEncoder):
             part.close()
 
     def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         # A part is run for the prompts that reach into it; those that pool, for every prompt.
         out = [torch.zeros(length, self.width) for length in lengths]
@@ -346,12 +336,7 @@ class TowerEncoder(TextEncoder):
         return self._tokenizer.token_ids(text)
 
     def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         pooling = self._pooling if pools else ()
         texts = [self._checked_ids(prompt) for prompt in prompts]
