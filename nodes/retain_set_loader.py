@@ -19,7 +19,7 @@ from ..speed_ops.text.retain_set import (
     union,
 )
 from .host.paths import NONE, input_file, input_state, list_names
-from .sockets import CATEGORY, RetainSocket, search_aliases, shows_text, ui_text, validation
+from .sockets import CATEGORY, RetainSocket, search_aliases, ui_text, validation
 
 _FOR_KIND = "for kind: "
 _ANY_KIND = "as the concepts"
@@ -43,7 +43,7 @@ class RetainSetLoader(io.ComfyNode):
                 ),
                 io.String.Output(display_name="counts", tooltip="How many names came from where."),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

@@ -13,7 +13,7 @@ from comfy_api.latest import io
 from ..speed_ops.errors import InputError, SpeedError
 from .host.paths import check_prefix, output_file
 from .host.progress import HostProgress, outside_inference_mode
-from .sockets import CATEGORY, ErasureSocket, search_aliases, shows_text, ui_text, validation
+from .sockets import CATEGORY, ErasureSocket, search_aliases, ui_text, validation
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
@@ -110,7 +110,7 @@ class SaveErasedModel(io.ComfyNode):
             outputs=[
                 io.String.Output(display_name="files", tooltip="Where everything was written.")
             ],
-            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo, *shows_text()],
+            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo, io.Hidden.unique_id],
         )
 
     @classmethod

@@ -57,13 +57,8 @@ def erase_outputs() -> list[io.Output]:
     ]
 
 
-def shows_text() -> list[io.Hidden]:
-    """Hidden inputs that `ui_text` needs. A new list each time, because schemas add to theirs."""
-    return [io.Hidden.unique_id]
-
-
 def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, tuple[str]]:
-    """Shows text under a node and returns it as the node's `ui`.
+    """Shows text under a node, which needs its hidden `unique_id`, and returns it as its `ui`.
 
     Args:
         node: The node class that runs.

@@ -11,7 +11,6 @@ from .sockets import (
     CATEGORY,
     erase_outputs,
     search_aliases,
-    shows_text,
     strength_input,
     validation,
 )
@@ -52,7 +51,7 @@ class SpeedApplyRecipe(io.ComfyNode):
             ],
             outputs=erase_outputs(),
             is_output_node=True,  # so that Run shows the result, also one that ComfyUI has cached
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

@@ -10,7 +10,7 @@ from torch import Tensor, stack
 from ..speed_ops.errors import InputError
 from .host.progress import outside_inference_mode
 from .host.sampling import SAMPLERS, SCHEDULERS, Sampler
-from .sockets import CATEGORY, image_of, search_aliases, shows_text, ui_text
+from .sockets import CATEGORY, image_of, search_aliases, ui_text
 
 ROWS = {
     "target": "Erased",
@@ -54,7 +54,7 @@ class SpeedCompare(io.ComfyNode):
                     display_name="after", tooltip="The erased model's pictures, in the same order."
                 ),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

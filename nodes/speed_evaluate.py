@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.errors import InputError
 from .host.sampling import picture_features, text_features
-from .sockets import CATEGORY, shows_text, ui_text
+from .sockets import CATEGORY, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.evaluate.measures import BatchComparison
@@ -65,7 +65,7 @@ class SpeedEvaluate(io.ComfyNode):
                     display_name="json", tooltip="Every figure and feature, for programs."
                 ),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, shows_text, ui_text
+from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, ui_text
 from .speed_settings import preset_settings
 
 
@@ -44,7 +44,7 @@ class SpeedForecast(io.ComfyNode):
                 io.String.Output(display_name="text", tooltip="The names, most endangered first."),
                 io.Image.Output(display_name="chart", tooltip="The first twenty as bars."),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from comfy_api.latest import io
 
 from .host.paths import model_file, model_names, state_of
-from .sockets import CATEGORY, shows_text, ui_text
+from .sockets import CATEGORY, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.provenance import Provenance
@@ -31,7 +31,7 @@ class SpeedInspect(io.ComfyNode):
                 )
             ],
             outputs=[io.String.Output(display_name="text", tooltip="What the header says.")],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..speed_ops.errors import InputError
 from ..speed_ops.text.concept_list import ConceptList
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, ErasureSocket, search_aliases, shows_text, ui_text
+from .sockets import CATEGORY, ConceptsSocket, ErasureSocket, search_aliases, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
@@ -78,7 +78,7 @@ class SpeedLeakProbe(io.ComfyNode):
                     ),
                 ),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from comfy_api.latest import io, ui
 
-from .sockets import CATEGORY, ErasureSocket, image_of, shows_text, ui_text
+from .sockets import CATEGORY, ErasureSocket, image_of, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
@@ -34,7 +34,7 @@ class SpeedReport(io.ComfyNode):
                 io.String.Output(display_name="json", tooltip="Every measurement, for programs."),
                 io.Image.Output(display_name="chart", tooltip="The report as a picture."),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

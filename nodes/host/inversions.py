@@ -77,9 +77,7 @@ class Inversions:
                     f"There is no textual inversion '{name}' in ComfyUI's folder of embeddings: put"
                     f" it there, or write 'embedding :{name}' if you mean the words."
                 )
-            shapes = {
-                key: {tuple(vector.shape) for vector in items} for key, items in vectors.items()
-            }
+            shapes = {key: {vector.shape for vector in vectors[key]} for key in vectors}
             if shapes != {key: {(width,)} for key, width in self._widths.items()}:
                 raise InputError(
                     f"The textual inversion '{name}' was made for another model: its vectors do not"
@@ -88,44 +86,35 @@ class Inversions:
 
     def stored_as(self, text: str) -> str:
         """A key for the text that changes with the files of the inversions in it."""
-        names = [self._file_in(match.group(1)) for match in INVERSION.finditer(text)]
-        vectors = [items for name in names if name for items in self._vectors(name).values()]
-        ids = " ".join(str(vector_id(vector)) for items in vectors for vector in items)
-        return f"{text}\0{ids}" if ids else text
+        ids: list[str] = []
+        for match in INVERSION.finditer(text):
+            if name := self._file_in(match.group(1)):
+                vectors = self._vectors(name).values()
+                ids += [str(vector_id(vector)) for items in vectors for vector in items]
+        return f"{text}\0{' '.join(ids)}" if ids else text
 
     def _file_in(self, word: str) -> str:
         """The start of a word that names an inversion; empty if none does."""
-        shorter = _AFTER_INVERSION.sub("", word)
-        return next(
-            (
-                name
-                for name in dict.fromkeys((word, shorter))
-                if name and any(self._vectors(name).values())
-            ),
-            "",
-        )
+        for name in (word, _AFTER_INVERSION.sub("", word)):
+            if name and any(self._vectors(name).values()):
+                return name
+        return ""
 
     def _vectors(self, name: str) -> dict[str, list[Tensor]]:
         """{encoder: the vectors that ComfyUI reads for it}"""
         if name not in self._known:
             tokens = self._clip.tokenize(f"embedding:{_unweighted(name)}")
-            self._known[name] = {
-                key: [
-                    pair[0]
-                    for section in tokens[key]
-                    for pair in section
-                    if isinstance(pair[0], Tensor)
-                ]
-                for key in self._widths
-            }
+            self._known[name] = {}
+            for key in self._widths:
+                values = [pair[0] for section in tokens[key] for pair in section]
+                self._known[name][key] = [value for value in values if isinstance(value, Tensor)]
         return self._known[name]
 
 
 def vector_id(vector: Tensor) -> int:
     """A negative number for a vector, by its values; the ids of tokens are not negative."""
-    return -1 - int.from_bytes(
-        hashlib.sha256(vector.detach().float().numpy().tobytes()).digest()[:6], "big"
-    )
+    digest = hashlib.sha256(vector.detach().float().numpy().tobytes()).digest()
+    return -1 - int.from_bytes(digest[:6], "big")
 
 
 def ids_in(section: Iterable[Any]) -> list[int]:

@@ -120,9 +120,8 @@ def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
         if not keeps_edits(patcher, key):
             exact += 1
         elif kind not in (torch.float32, torch.float64):
-            losses.setdefault(str(kind).removeprefix("torch."), []).append(
-                _loss(patcher, key, edit, kind)
-            )
+            name = str(kind).removeprefix("torch.")
+            losses.setdefault(name, []).append(_loss(patcher, key, edit, kind))
     lines = [
         f"Rounding to the model's own type, {kind}, loses {sum(values) / len(values):.1%} of the"
         f" edit (worst layer {max(values):.1%})."
