@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from .host.paths import recipe_file, recipe_names, state_of
-from .sockets import (
-    CATEGORY,
-    erase_outputs,
-    search_aliases,
-    strength_input,
-    validation,
-)
+from .sockets import CATEGORY, erase_outputs, search_aliases, strength_input, validation
 
 if TYPE_CHECKING:
     from ..speed_ops.recipe import StoredJob

@@ -12,12 +12,7 @@ from .host.progress import outside_inference_mode
 from .host.sampling import SAMPLERS, SCHEDULERS, Sampler
 from .sockets import CATEGORY, image_of, search_aliases, ui_text
 
-ROWS = {
-    "target": "Erased",
-    "alias": "Alias",
-    "neighbour": "Neighbour",
-    "control": "Far away",
-}
+ROWS = {"target": "Erased", "alias": "Alias", "neighbour": "Neighbour", "control": "Far away"}
 """Inputs with prompts -> what the rows are called."""
 
 
@@ -60,14 +55,7 @@ class SpeedCompare(io.ComfyNode):
     @classmethod
     @outside_inference_mode
     def execute(
-        cls,
-        original: Any,
-        erased: Any,
-        clip: Any,
-        vae: Any,
-        seed: int,
-        pairs: int,
-        **widgets: Any,
+        cls, original: Any, erased: Any, clip: Any, vae: Any, seed: int, pairs: int, **widgets: Any
     ) -> io.NodeOutput:
         prompts = {
             name: text.strip() for name in ROWS if (text := str(widgets.get(name) or "")).strip()

@@ -127,10 +127,7 @@ def describe(comparison: BatchComparison) -> str:
     from ..speed_ops.evaluate.measures import MEASURE_TITLES
 
     lines = [f"{comparison.images} pairs of pictures."]
-    for when, frames in (
-        ("before", comparison.frames_before),
-        ("after", comparison.frames_after),
-    ):
+    for when, frames in (("before", comparison.frames_before), ("after", comparison.frames_after)):
         faults = [frame for frame in frames if frame != "fine"]
         if faults:
             names = ", ".join(sorted(set(faults)))
