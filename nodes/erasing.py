@@ -99,7 +99,7 @@ def apply_erasure(model: Any, erasure: Erasure) -> Any:
     if erasure.strength == 0:
         return model
     clone = with_edits(model, erasure.edits, erasure.strength)
-    remember(clone, model, erasure)
+    remember(clone, erasure)
     return clone
 
 

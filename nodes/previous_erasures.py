@@ -47,15 +47,9 @@ def erasure_from_lora(model: EditableModel, path: Path) -> Erasure:
     return erasure if stored is None else replace(erasure, concepts=stored.job.concepts)
 
 
-def remember(clone: Any, before: Any, erasure: Erasure) -> None:
-    """Notes on a clone the previous erasures and the new one.
-
-    Args:
-        clone: The erased MODEL.
-        before: The MODEL that it was cloned from.
-        erasure: What was added.
-    """
-    clone.set_attachments(_ATTACHMENT, (*_previous(before), erasure))
+def remember(clone: Any, erasure: Erasure) -> None:
+    """Adds an erasure to those that the clone of a MODEL remembers."""
+    clone.set_attachments(_ATTACHMENT, (*_previous(clone), erasure))
 
 
 def _stored_job(erasure: Erasure) -> StoredJob | None:

@@ -45,7 +45,7 @@ def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> di
     return _state({names[key]: edit for key, edit in edits.items()})
 
 
-def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1.0) -> Any:
+def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float) -> Any:
     """A clone that adds `strength` times the edits; the input model is unchanged.
 
     Layers whose storage is too coarse for an edit (fp8, quantized) get it at every forward pass
@@ -56,8 +56,6 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1
         edits: {layer key: edit}.
         strength: Factor on the edits.
     """
-    if strength == 0:
-        return patcher
     baked = {key: edit for key, edit in edits.items() if takes_patches(patcher, key)}
     clone = patcher.clone()
     if baked:
