@@ -86,7 +86,7 @@ def held_rows(model: Any, concepts: Sequence[Concept], wired: Wired) -> dict[str
 
 
 def notes_on(model: Any, held: Rows | None) -> list[str]:
-    """What a report says about previous erasures."""
+    """Sentences for the report about previous erasures."""
     previous = _previous(model)
     notes = []
     if held is not None:

@@ -102,27 +102,27 @@ def _grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor])
 
 
 def _prompt_inputs() -> list[io.Input]:
-    hints = {
-        "target": (
-            "a painting in the style of Van Gogh",
-            "A prompt with the erased name: it should change.",
-        ),
-        "alias": (
-            "",
-            "A prompt with another name for it: it should change, too. Empty: no such row.",
-        ),
-        "neighbour": (
-            "a painting in the style of Monet",
-            "A prompt with something similar: it should stay.",
-        ),
-        "control": (
-            "a photo of a dog in a park",
-            "A prompt about something else: it should stay exactly.",
-        ),
-    }
     return [
-        io.String.Input(name, default=text, multiline=False, tooltip=tooltip)
-        for name, (text, tooltip) in hints.items()
+        io.String.Input(
+            "target",
+            default="a painting in the style of Van Gogh",
+            tooltip="A prompt with the erased name: it should change.",
+        ),
+        io.String.Input(
+            "alias",
+            default="",
+            tooltip="A prompt with another name for it: it should change, too. Empty: no such row.",
+        ),
+        io.String.Input(
+            "neighbour",
+            default="a painting in the style of Monet",
+            tooltip="A prompt with something similar: it should stay.",
+        ),
+        io.String.Input(
+            "control",
+            default="a photo of a dog in a park",
+            tooltip="A prompt about something else: it should stay exactly.",
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""SPEED Inspect: what a file says about the erasures in it."""
+"""SPEED Inspect: what a file records about the erasures in it."""
 
 from __future__ import annotations
 

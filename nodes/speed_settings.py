@@ -71,7 +71,7 @@ def changed_settings(widgets: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_changes(changes: dict[str, Any]) -> None:
-    """Raises if there is no preset that can take these changes."""
+    """Raises if no preset can take these changes."""
     refusals = []
     for name in PRESETS:
         try:

@@ -118,5 +118,5 @@ def vector_id(vector: Tensor) -> int:
 
 
 def ids_in(section: Iterable[Any]) -> list[int]:
-    """Ids of ComfyUI's tokens, some of which may be vectors."""
+    """Ids of ComfyUI's tokens; a vector gets one, too."""
     return [vector_id(pair[0]) if isinstance(pair[0], Tensor) else int(pair[0]) for pair in section]

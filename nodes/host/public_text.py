@@ -89,7 +89,7 @@ class PublicTextEncoder(InChunks):
 
     def _rows_of(self, prompts: Sequence[str]) -> list[Tensor]:
         """All rows that the model receives of each prompt; their sections are equally long."""
-        # ComfyUI does without an encoder that the model can do without.
+        # An optional encoder may be left out of the call.
         tokens = self._tokens(prompts, fill=not self._row.optional)
         check_stop()
         rows = self._clip.encode_from_tokens(tokens)[0].float().cpu()

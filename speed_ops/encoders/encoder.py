@@ -1,8 +1,7 @@
-"""Prompts to rows: what the rest of the program needs from a text encoder, whoever runs it.
+"""Prompts to rows. `TextEncoder` is what the program needs, in whatever host it runs.
 
-`TextEncoder` is that need. `TowerEncoder` meets it with one tokenizer and one encoder or several
-side by side, `JoinedTextEncoder` with several kinds: each has rows of its own below the others', in
-its own columns, zero elsewhere.
+`TowerEncoder` has one tokenizer, and one encoder or several side by side. `JoinedTextEncoder` is
+made of several kinds: each has its own rows, below the others', in its own columns, zero elsewhere.
 """
 
 from __future__ import annotations
@@ -204,7 +203,7 @@ class JoinedTextEncoder(TextEncoder):
 
     def __init__(self, parts: Sequence[EncoderPart], width: int, pooled_width: int = 0) -> None:
         """`parts` from the first row down; `width` and `pooled_width`: of what the model receives,
-        zero where no part has a say.
+        zero where no part fills it.
         """
         self._parts = tuple(parts)
         self.parts = tuple(part.encoder for part in parts)
