@@ -52,8 +52,8 @@ def place_demo(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_report(question: dict[str, Any]) -> dict[str, Any]:
-    """Writes the page of a run of SPEED Erase and says where `/view` finds it."""
-    from .report_page import write_page
+    """Writes the page of a run of SPEED Erase and returns where `/view` finds it."""
+    from .erase_output import write_page
 
     return write_page(question)
 

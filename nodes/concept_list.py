@@ -26,8 +26,6 @@ _ABSENT: Any = object()
 
 
 class ConceptListNode(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -94,7 +92,7 @@ class ConceptListNode(io.ComfyNode):
         concepts: Any = _ABSENT,
     ) -> bool | str:
         try:
-            listed = read_list(text or "", kind or "style", file)
+            listed = _read_list(text or "", kind or "style", file)
         except SpeedError as error:
             return str(error)
         if text is None or concepts is not _ABSENT or len(listed):
@@ -115,7 +113,7 @@ class ConceptListNode(io.ComfyNode):
     def execute(
         cls, text: str, kind: str, file: str = NONE, concepts: ConceptList | None = None
     ) -> io.NodeOutput:
-        total = (concepts or ConceptList()) + read_list(text, kind, file)
+        total = (concepts or ConceptList()) + _read_list(text, kind, file)
         if not len(total):
             raise InputError(NOTHING_TO_ERASE)
         notes = [f"# {note}" for note in total.notes]
@@ -125,14 +123,8 @@ class ConceptListNode(io.ComfyNode):
 NOTHING_TO_ERASE = "There is nothing to erase: write one name per line, or choose a list file."
 
 
-def read_list(text: str, kind: str, file: str | None) -> ConceptList:
-    """The typed concepts and those of the file.
-
-    Args:
-        text: One concept per line.
-        kind: The kind of concepts without a kind of their own.
-        file: A list in the input folder, or `none`.
-    """
+def _read_list(text: str, kind: str, file: str | None) -> ConceptList:
+    """The typed concepts and those of the file, which may be `none`."""
     typed = parse_concepts(text, kind)
     return typed if file in (None, "", NONE) else typed + read_concepts(input_file(file), kind)
 
@@ -148,7 +140,7 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
     concepts = [line.concept for line in lines if line.concept is not None and not line.problem]
     notes: list[str] = []
     try:
-        from_file = read_list("", kind, question.get("file"))
+        from_file = _read_list("", kind, question.get("file"))
         notes += (ConceptList(tuple(concepts)) + from_file).notes
     except SpeedError as error:
         notes.append(str(error))
@@ -178,7 +170,7 @@ def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]
 def _line_answer(
     line: int, concept: Concept | None, problem: str, dropped: dict[str, list[str]]
 ) -> dict[str, Any]:
-    from .host.text import too_long
+    from .host.inversions import too_long
 
     if concept is None:
         return {"line": line, "problem": problem}
@@ -202,9 +194,7 @@ def _line_answer(
 
 
 def suggest(question: dict[str, Any]) -> dict[str, Any]:
-    """Names that begin like the typed words, first from the built-in lists for the kind, then from
-    the user's own files.
-    """
+    """Names that begin like the typed words: first the built-in ones, then the user's own."""
     typed, kind = words_of(str(question.get("text", ""))), str(question.get("kind", "style"))
     matches: dict[str, None] = {}
     for name in _all_names(kind) if typed else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +22,15 @@ from ..speed_ops.recipe import recipe_of
 from ..speed_ops.strength import at_strength
 from .host.patching import rounding_note, with_edits
 from .host.progress import outside_inference_mode, stoppable
+from .host.wiring import Wired, wire
 from .previous_erasures import held_rows, notes_on, remember
-from .wiring import Wired, wire
 
 if TYPE_CHECKING:
     from ..speed_ops.engine.rows import Rows
 
 _RECENT = 4
 _recent: OrderedDict[str, Erasure] = OrderedDict()
-"""The last erasures by a hash of everything they depend on: a change of the strength alone computes
-no edit again.
-"""
+"""The last erasures by a hash of what they depend on: another strength computes no edit again."""
 
 
 def ram_usage(erasure: Erasure) -> int:
@@ -60,65 +58,55 @@ def run_erase(
     strength = check_strength(strength)
     recipe = recipe_of(job, strength=strength, clip_skip=clip.layer_idx)
     recipe.check_size()
-    with wire(model, clip, job.settings, job.concepts, hidden) as wired:
-        held = held_rows(model, job.concepts, wired.reader, wired.model, wired.progress)
+    with wire(model, clip, job.settings.layers, job.concepts, hidden) as wired:
+        editable, reader, progress = wired
+        held = held_rows(model, job.concepts, wired)
         base = _base_hash(wired, job)
-        erasure, is_recent = _erase_once(wired, job, held, base)
-        erasure = at_strength(erasure, strength, wired.model, wired.progress)
+        key = _job_key(wired, job, held, base)
+        is_recent = key in _recent
+        if not is_recent:
+            erasure = stoppable(
+                lambda: erase(
+                    job, editable, reader, hold=held, progress=progress, announce=progress.announce
+                ),
+                lambda: progress.computes,
+            )
+            rows = {name: row_set.without_kept() for name, row_set in erasure.rows.items()}
+            _recent[key] = replace(erasure, rows=rows)
+        _recent.move_to_end(key)
+        erasure = at_strength(_recent[key], strength, editable, progress)
+    while len(_recent) > _RECENT:
+        _recent.popitem(last=False)
+    recipe = replace(
+        recipe,
+        family=editable.architecture.name,
+        base_hash=f"layers:{base}",
+        encoder_hash=reader.encoder.fingerprint,
+    )
     notes = [*erasure.notes, *notes_on(model, held.get(TOKENS))]
     if is_recent:
         notes.append("The edit was not computed again: only the strength changed.")
-    inputs = wired.model.inputs
-    unread = [name for name in inputs if inputs[name] and not wired.reader.width_of(name)]
-    notes += [
-        f"{INPUT_TITLES[name]} stays unedited: no CLIP that encodes it is wired in."
-        for name in unread
-        if job.settings.edits_input(name)
-    ]
-    notes += [rounding_note(model, erasure.edits), *wired.encoder.notes, wired.cache.problem]
-    notes += [wired.model.architecture.note]
-    recipe = replace(
-        recipe,
-        family=wired.model.architecture.name,
-        base_hash=f"layers:{base}",
-        encoder_hash=wired.encoder.fingerprint,
-    )
+    notes += [*_unread_notes(wired, job), rounding_note(model, erasure.edits)]
+    notes += [*reader.encoder.notes, reader.cache.problem if reader.cache else ""]
+    notes.append(editable.architecture.note)
     erasure = replace(erasure, recipe=recipe, notes=tuple(filter(None, notes)))
     return apply_erasure(model, erasure), erasure
 
 
 @outside_inference_mode
 def apply_erasure(model: Any, erasure: Erasure) -> Any:
-    """A clone with the erasure on it, which remembers what was erased; at strength 0 the model
-    itself.
-    """
+    """A clone that has the erasure and remembers it; at strength 0 the model itself."""
     if erasure.strength == 0:
         return model
     clone = with_edits(model, erasure.edits, erasure.strength)
-    remember(clone, model, erasure)
+    remember(clone, erasure)
     return clone
 
 
-def _erase_once(
-    wired: Wired, job: Job, held: Mapping[str, Rows], base: str
-) -> tuple[Erasure, bool]:
-    """The erasure at strength 1, and whether it is one of the last few."""
-    key = _job_key(wired, job, held, base)
-    if key in _recent:
-        _recent.move_to_end(key)
-        return _recent[key], True
-    progress = wired.progress
-    erasure = stoppable(
-        lambda: erase(
-            job, wired.model, wired.reader, hold=held, progress=progress, announce=progress.announce
-        ),
-        lambda: progress.computes,
-    )
-    rows = {name: row_set.without_kept() for name, row_set in erasure.rows.items()}
-    _recent[key] = replace(erasure, rows=rows)
-    while len(_recent) > _RECENT:
-        _recent.popitem(last=False)
-    return _recent[key], False
+def _unread_notes(wired: Wired, job: Job) -> Iterator[str]:
+    for name, layers in wired.model.inputs.items():
+        if layers and not wired.reader.width_of(name) and job.settings.edits_input(name):
+            yield f"{INPUT_TITLES[name]} stays unedited: no CLIP that encodes it is wired in."
 
 
 def _base_hash(wired: Wired, job: Job) -> str:
@@ -132,14 +120,14 @@ def _base_hash(wired: Wired, job: Job) -> str:
 
 
 def _job_key(wired: Wired, job: Job, held: Mapping[str, Rows], base: str) -> str:
+    reader = wired.reader
     digest = hashlib.sha256(
-        f"{base} {wired.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode()
+        f"{base} {reader.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode()
     )
-    stored_as = wired.reader.stored_as
     for concept in job.concepts:
-        digest.update(f"{stored_as(concept.as_line())}\0{concept.kind}\n".encode())
+        digest.update(f"{reader.stored_as(concept.as_line())}\0{concept.kind}\n".encode())
     for index, name in enumerate(job.retain.names):
-        digest.update(f"{stored_as(name)}\0{job.retain.kind_of_name(index, '')}\n".encode())
+        digest.update(f"{reader.stored_as(name)}\0{job.retain.kind_of_name(index, '')}\n".encode())
     for name, rows in held.items():
         digest.update(tensors_hash([(name, rows.values)]).encode())
     return digest.hexdigest()

@@ -1,85 +1,79 @@
-"""Previous erasures on a model. A later one must keep their targets erased."""
+"""Previous erasures: those on a model, which a later one must respect, and those in LoRA files."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..speed_ops.embedder import embed_targets
-from ..speed_ops.encoders.cache import CachedEncoder
 from ..speed_ops.engine.rows import Rows, join
 from ..speed_ops.erasure import Erasure
-from ..speed_ops.errors import SpeedError
+from ..speed_ops.errors import InputError, SpeedError
+from ..speed_ops.files.lora import read_lora
 from ..speed_ops.inputs import TOKENS
-from ..speed_ops.job import Job
-from ..speed_ops.model import EditableModel
-from ..speed_ops.progress import Progress
-from ..speed_ops.recipe import Recipe, job_of
-from ..speed_ops.text.concept_list import Concept
+from ..speed_ops.provenance import read_provenance
+from ..speed_ops.recipe import StoredJob, job_of
 from .host.patching import edits_on, only_text_layers
+
+if TYPE_CHECKING:
+    from ..speed_ops.model import EditableModel
+    from ..speed_ops.text.concept_list import Concept
+    from .host.wiring import Wired
 
 _ATTACHMENT = "speed_erase.previous"
 """Where a clone remembers what was erased from it; clones of the clone inherit it."""
 
 
-@dataclass(frozen=True, eq=False)
-class PreviousErasure:
-    """What a later erasure must know about one that is on the model."""
-
-    keys: frozenset[str]
-    """Layers that it edits."""
-    targets: Mapping[str, Rows]
-    """{text input: its target rows}; empty for one that came from a file."""
-    job: Job | None
-    """How to encode those rows again, from the file's recipe."""
-    source: str
-    """The file, or empty."""
-
-
-def remember(clone: Any, before: Any, erasure: Erasure) -> None:
-    """Notes on a clone the previous erasures and the new one.
-
-    Args:
-        clone: The erased MODEL.
-        before: The MODEL that it was cloned from.
-        erasure: What was added.
-    """
-    job = None if erasure.targets else job_in(erasure.recipe)
-    added = PreviousErasure(frozenset(erasure.edits), erasure.targets, job, erasure.source)
-    clone.set_attachments(_ATTACHMENT, (*_previous(before), added))
+def erasure_from_lora(model: EditableModel, path: Path) -> Erasure:
+    """A LoRA file as an erasure of this model, with its recipe if it has one."""
+    file = read_lora(path, model.layers)
+    if file.unmatched:
+        raise InputError(
+            f"{path.name} also changes {len(file.unmatched)} layers that are not text layers, such"
+            f" as {file.unmatched[0]}, so it is not an erasure. Use a LoRA loader for it."
+        )
+    provenance = read_provenance(file.metadata, path.name)
+    erasure = Erasure(
+        edits=dict(file.edits),
+        family=model.architecture,
+        layers=model.layers,
+        recipe=provenance.recipe if provenance is not None else None,
+        source=path.name,
+    )
+    stored = _stored_job(erasure)
+    return erasure if stored is None else replace(erasure, concepts=stored.job.concepts)
 
 
-def job_in(recipe: Recipe | None) -> Job | None:
-    """The job of a recipe in a file; None if it has no names or cannot be read."""
+def remember(clone: Any, erasure: Erasure) -> None:
+    """Adds an erasure to those that the clone of a MODEL remembers."""
+    clone.set_attachments(_ATTACHMENT, (*_previous(clone), erasure))
+
+
+def _stored_job(erasure: Erasure) -> StoredJob | None:
+    """The job of the recipe in a file; None if it has no names or cannot be read."""
+    recipe = erasure.recipe
     if recipe is None or not recipe.has_names:
         return None
     try:
-        return job_of(recipe).job
+        return job_of(recipe)
     except SpeedError:
         return None
 
 
-def held_rows(
-    model: Any,
-    concepts: Sequence[Concept],
-    reader: CachedEncoder,
-    editable: EditableModel,
-    progress: Progress | None,
-) -> dict[str, Rows]:
+def held_rows(model: Any, concepts: Sequence[Concept], wired: Wired) -> dict[str, Rows]:
     """{text input: rows to hold}; a name that is erased again goes where the new erasure sends it.
 
     Args:
         model: ComfyUI's MODEL.
         concepts: What the new erasure erases.
-        reader: Makes the rows of erasures that came from files.
-        editable: The model's layers.
-        progress: May raise to interrupt.
+        wired: Makes the rows of erasures that came from files.
     """
     by_input: dict[str, list[Rows]] = {}
     for erasure in _previous(model):
-        for name, rows in _targets_of(erasure, reader, editable, progress).items():
+        for name, rows in _targets_of(erasure, wired).items():
             by_input.setdefault(name, []).append(rows)
     erased_again = {concept.target.casefold() for concept in concepts}
     held: dict[str, Rows] = {}
@@ -92,18 +86,18 @@ def held_rows(
 
 
 def notes_on(model: Any, held: Rows | None) -> list[str]:
-    """What a report says about previous erasures."""
+    """Sentences for the report about previous erasures."""
     previous = _previous(model)
     notes = []
     if held is not None:
         notes.append(f"Still erased, from an earlier erasure: {', '.join(held.names)}.")
     for erasure in previous:
-        if not erasure.targets and erasure.job is None:
+        if not erasure.targets and _stored_job(erasure) is None:
             notes.append(
                 f"{erasure.source or 'An earlier erasure'} does not say which names it erased, so"
                 " they may come back."
             )
-    remembered = Counter(key for erasure in previous for key in erasure.keys)
+    remembered = Counter(key for erasure in previous for key in erasure.edits)
     if only_text_layers(model) and any(
         count > remembered[key] for key, count in edits_on(model).items()
     ):
@@ -115,21 +109,19 @@ def notes_on(model: Any, held: Rows | None) -> list[str]:
     return notes
 
 
-def _previous(model: Any) -> tuple[PreviousErasure, ...]:
+def _previous(model: Any) -> tuple[Erasure, ...]:
     return model.get_attachment(_ATTACHMENT) or ()
 
 
-def _targets_of(
-    erasure: PreviousErasure,
-    reader: CachedEncoder,
-    editable: EditableModel,
-    progress: Progress | None,
-) -> Mapping[str, Rows]:
-    if erasure.targets or erasure.job is None:
+def _targets_of(erasure: Erasure, wired: Wired) -> Mapping[str, Rows]:
+    """Rows that it erased; those of an erasure from a file are encoded again."""
+    stored = None if erasure.targets else _stored_job(erasure)
+    if stored is None:
         return erasure.targets
+    job, edited, reader = stored.job, erasure.edits.keys(), wired.reader
     text_inputs = [
         name
-        for name, weights in editable.inputs.items()
-        if name == TOKENS or (erasure.keys & weights.keys() and reader.width_of(name) > 0)
+        for name, weights in wired.model.inputs.items()
+        if name == TOKENS or (edited & weights.keys() and reader.width_of(name) > 0)
     ]
-    return embed_targets(reader, erasure.job.concepts, erasure.job.plan, text_inputs, progress)
+    return embed_targets(reader, job.concepts, job.plan, text_inputs, wired.progress)

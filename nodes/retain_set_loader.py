@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from comfy_api.latest import io
@@ -18,15 +19,13 @@ from ..speed_ops.text.retain_set import (
     union,
 )
 from .host.paths import NONE, input_file, input_state, list_names
-from .sockets import CATEGORY, RetainSocket, search_aliases, shows_text, ui_text, validation
+from .sockets import CATEGORY, RetainSocket, search_aliases, ui_text, validation
 
 _FOR_KIND = "for kind: "
 _ANY_KIND = "as the concepts"
 
 
 class RetainSetLoader(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -44,7 +43,7 @@ class RetainSetLoader(io.ComfyNode):
                 ),
                 io.String.Output(display_name="counts", tooltip="How many names came from where."),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -57,7 +56,7 @@ class RetainSetLoader(io.ComfyNode):
         kind: str | None = _ANY_KIND,
     ) -> bool | str:
         return validation(
-            lambda: read_set(builtin or NONE, text or "", file, column or "", kind or _ANY_KIND)
+            lambda: _read_set(builtin or NONE, text or "", file, column or "", kind or _ANY_KIND)
         )
 
     @classmethod
@@ -75,7 +74,7 @@ class RetainSetLoader(io.ComfyNode):
         limit: int = 0,
         retain: RetainSet | None = None,
     ) -> io.NodeOutput:
-        total = (retain or RetainSet()) | read_set(builtin, text, file, column, kind)
+        total = (retain or RetainSet()) | _read_set(builtin, text, file, column, kind)
         total = total.limit(limit) if limit else total
         counts = describe(total)
         return io.NodeOutput(total, counts, ui=ui_text(cls, counts))
@@ -147,18 +146,15 @@ def _option_inputs() -> list[io.Input]:
     ]
 
 
-def read_set(builtin: str, text: str, file: str | None, column: str, kind: str) -> RetainSet:
-    """The union of the sets that the widgets name.
-
-    Args:
-        builtin: A built-in set, `for kind: ...`, `all` or `none`.
-        text: One name per line.
-        file: A list in the input folder, or `none`.
-        column: Column of a .csv file; empty for the usual ones.
-        kind: Kind of the typed names and those of the file.
-    """
+def _read_set(builtin: str, text: str, file: str | None, column: str, kind: str) -> RetainSet:
+    """The union of the sets that the widgets name."""
     kind = "" if kind == _ANY_KIND else kind
-    sets = [builtin_retain(name) for name in _builtin_names(builtin)]
+    names: Sequence[str] = [] if builtin == NONE else [builtin]
+    if builtin == "all":
+        names = sorted(BUILTIN_KINDS)
+    elif builtin.startswith(_FOR_KIND):
+        names = KINDS[builtin.removeprefix(_FOR_KIND)].retain_sets
+    sets = [builtin_retain(name) for name in names]
     if text.strip():
         sets.append(parse_retain(text, "typed", kind))
     if file not in (None, NONE):
@@ -168,9 +164,9 @@ def read_set(builtin: str, text: str, file: str | None, column: str, kind: str) 
 
 def describe(retain: RetainSet) -> str:
     """`1750 names: artists 1393, typed 2`."""
-    counts = [retain.origins.count(index) for index in range(len(retain.sources))]
     listed = ", ".join(
-        f"{source.label} {count}" for source, count in zip(retain.sources, counts, strict=True)
+        f"{source.label} {retain.origins.count(index)}"
+        for index, source in enumerate(retain.sources)
     )
     return "\n".join([f"{len(retain)} names" + (f": {listed}" if listed else ""), *retain.notes])
 
@@ -179,9 +175,7 @@ MAX_NAMES_SHOWN = 200
 
 
 def look(question: dict[str, Any]) -> dict[str, Any]:
-    """The names that the widgets mean, those that match a search, and those that are dropped
-    because they contain a concept.
-    """
+    """The names that the widgets mean: those that match a search, and those that are dropped."""
     total = set_of_widgets(question)
     kind = str(question.get("concepts_kind") or "style")
     lines = read_lines(str(question.get("concepts") or ""), kind)
@@ -200,7 +194,7 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
 
 def set_of_widgets(widgets: dict[str, Any]) -> RetainSet:
     """The set of a node by the values of its widgets; missing ones have their defaults."""
-    total = read_set(
+    total = _read_set(
         str(widgets.get("builtin") or NONE),
         str(widgets.get("text") or ""),
         str(widgets.get("file") or NONE),
@@ -209,13 +203,3 @@ def set_of_widgets(widgets: dict[str, Any]) -> RetainSet:
     )
     limit = widgets.get("limit")
     return total.limit(limit) if isinstance(limit, int) and limit > 0 else total
-
-
-def _builtin_names(choice: str) -> tuple[str, ...]:
-    if choice == NONE:
-        return ()
-    if choice == "all":
-        return tuple(sorted(BUILTIN_KINDS))
-    if choice.startswith(_FOR_KIND):
-        return KINDS[choice.removeprefix(_FOR_KIND)].retain_sets
-    return (choice,)

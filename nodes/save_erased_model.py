@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from comfy_api.latest import io
 
-from ..speed_ops.errors import InputError
-from .advice import with_advice
+from ..speed_ops.errors import InputError, SpeedError
 from .host.paths import check_prefix, output_file
 from .host.progress import HostProgress, outside_inference_mode
-from .sockets import CATEGORY, ErasureSocket, search_aliases, shows_text, ui_text, validation
+from .sockets import CATEGORY, ErasureSocket, search_aliases, ui_text, validation
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
@@ -22,9 +23,22 @@ Content = Literal["checkpoint", "diffusion_model", "lora"]
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-class SaveErasedModel(io.ComfyNode):
-    """Inputs, outputs and the call."""
+def _with_advice(function: Callable[..., io.NodeOutput]) -> Callable[..., io.NodeOutput]:
+    """Adds to a refusal to overwrite what a user of the node can do about it."""
 
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> io.NodeOutput:
+        try:
+            return function(*args, **kwargs)
+        except SpeedError as error:
+            if error.data.get("advice") != "allow-overwriting":
+                raise
+            raise type(error)(f"{error} Or turn overwrite on.") from error
+
+    return wrapped
+
+
+class SaveErasedModel(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -96,7 +110,7 @@ class SaveErasedModel(io.ComfyNode):
             outputs=[
                 io.String.Output(display_name="files", tooltip="Where everything was written.")
             ],
-            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo, *shows_text()],
+            hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo, io.Hidden.unique_id],
         )
 
     @classmethod
@@ -106,7 +120,7 @@ class SaveErasedModel(io.ComfyNode):
         )
 
     @classmethod
-    @with_advice
+    @_with_advice
     @outside_inference_mode
     def execute(
         cls,

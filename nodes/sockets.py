@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from comfy_api.latest import io
 
 from ..speed_ops.errors import SpeedError
@@ -55,13 +57,8 @@ def erase_outputs() -> list[io.Output]:
     ]
 
 
-def shows_text() -> list[io.Hidden]:
-    """Hidden inputs that `ui_text` needs. A new list each time, because schemas add to theirs."""
-    return [io.Hidden.unique_id]
-
-
 def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, tuple[str]]:
-    """Shows text under a node and returns it as the node's `ui`.
+    """Shows text under a node, which needs its hidden `unique_id`, and returns it as its `ui`.
 
     Args:
         node: The node class that runs.
@@ -70,6 +67,11 @@ def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, t
     """
     show_text(node.hidden, short or text)
     return {"text": (text,)}
+
+
+def image_of(pixels: Any) -> torch.Tensor:
+    """The bytes of a picture (`height x width x 3`) as the value of an IMAGE socket."""
+    return torch.from_numpy(pixels).float().div(255)[None]
 
 
 def validation(check: Callable[[], object]) -> bool | str:

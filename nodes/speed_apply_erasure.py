@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 class SpeedApplyErasure(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -81,7 +79,7 @@ class SpeedApplyErasure(io.ComfyNode):
         from .erasing import apply_erasure
         from .host.patching import check_fits
         from .host.weights import open_model
-        from .lora_erasure import erasure_from_lora
+        from .previous_erasures import erasure_from_lora
 
         editable = open_model(model, "KV")
         if lora not in (None, NONE):

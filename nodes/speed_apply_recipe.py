@@ -7,22 +7,13 @@ from typing import TYPE_CHECKING, Any
 from comfy_api.latest import io
 
 from .host.paths import recipe_file, recipe_names, state_of
-from .sockets import (
-    CATEGORY,
-    erase_outputs,
-    search_aliases,
-    shows_text,
-    strength_input,
-    validation,
-)
+from .sockets import CATEGORY, erase_outputs, search_aliases, strength_input, validation
 
 if TYPE_CHECKING:
     from ..speed_ops.recipe import StoredJob
 
 
 class SpeedApplyRecipe(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -54,7 +45,7 @@ class SpeedApplyRecipe(io.ComfyNode):
             ],
             outputs=erase_outputs(),
             is_output_node=True,  # so that Run shows the result, also one that ComfyUI has cached
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

@@ -10,20 +10,13 @@ from torch import Tensor, stack
 from ..speed_ops.errors import InputError
 from .host.progress import outside_inference_mode
 from .host.sampling import SAMPLERS, SCHEDULERS, Sampler
-from .sockets import CATEGORY, search_aliases, shows_text, ui_text
+from .sockets import CATEGORY, image_of, search_aliases, ui_text
 
-ROWS = {
-    "target": "Erased",
-    "alias": "Alias",
-    "neighbour": "Neighbour",
-    "control": "Far away",
-}
+ROWS = {"target": "Erased", "alias": "Alias", "neighbour": "Neighbour", "control": "Far away"}
 """Inputs with prompts -> what the rows are called."""
 
 
 class SpeedCompare(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -56,20 +49,13 @@ class SpeedCompare(io.ComfyNode):
                     display_name="after", tooltip="The erased model's pictures, in the same order."
                 ),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
     @outside_inference_mode
     def execute(
-        cls,
-        original: Any,
-        erased: Any,
-        clip: Any,
-        vae: Any,
-        seed: int,
-        pairs: int,
-        **widgets: Any,
+        cls, original: Any, erased: Any, clip: Any, vae: Any, seed: int, pairs: int, **widgets: Any
     ) -> io.NodeOutput:
         prompts = {
             name: text.strip() for name in ROWS if (text := str(widgets.get(name) or "")).strip()
@@ -82,75 +68,61 @@ class SpeedCompare(io.ComfyNode):
         before = [sampler.draw(original, *task) for task in tasks]
         after = [sampler.draw(erased, *task) for task in tasks]
         files = ui.PreviewImage(stack([*before, *after]), cls=cls).as_dict()["images"]
-        facts = {"seeds": pairs, "rows": screen_rows(prompts, seed, pairs, files)}
+        facts = {"seeds": pairs, "rows": _screen_rows(prompts, seed, pairs, files)}
         preview = ui_text(cls, f"{len(before)} pairs of pictures.") | {"speed": (facts,)}
-        grid = grid_of(prompts, before, after)
+        grid = _grid_of(prompts, before, after)
         return io.NodeOutput(grid, stack(before), stack(after), ui=preview)
 
 
-def screen_rows(
+def _screen_rows(
     prompts: dict[str, str], seed: int, pairs: int, files: list[Any]
 ) -> list[dict[str, Any]]:
-    """What the screen draws: for each prompt its pairs of picture files.
-
-    Args:
-        prompts: {input: prompt}.
-        seed: Seed of the first pair.
-        pairs: Pairs for each prompt.
-        files: All pictures before, then all pictures after, in the order of the prompts.
-    """
-    count = len(files) // 2
+    """What the screen draws. `files` has all pictures before, then all pictures after."""
+    count = len(prompts) * pairs
     rows = []
     for index, (name, prompt) in enumerate(prompts.items()):
-        numbers = range(index * pairs, min((index + 1) * pairs, count))
         drawn = [
             {"seed": seed + n % pairs, "before": files[n], "after": files[count + n]}
-            for n in numbers
+            for n in range(index * pairs, (index + 1) * pairs)
         ]
         rows.append({"name": ROWS[name], "prompt": prompt, "pairs": drawn})
     return rows
 
 
-def grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor]) -> Tensor:
-    """One row for each prompt: its pairs, before and after side by side.
+def _grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor]) -> Tensor:
+    """One row for each prompt: its pairs, before and after side by side."""
+    from ..speed_ops.report.chart import picture_grid
 
-    Args:
-        prompts: {input: prompt}.
-        before: The original model's pictures, row by row.
-        after: The erased model's pictures, in the same order.
-    """
-    from .charts import grid_image
-
-    pictures = [picture for pair in zip(before, after, strict=True) for picture in pair]
+    pairs = zip(before, after, strict=True)
+    pictures = [(picture * 255).round().byte().numpy() for pair in pairs for picture in pair]
     count = len(pictures) // len(prompts)
     titles = [f"{ROWS[name]}: {prompt}  (before, after)" for name, prompt in prompts.items()]
-    return grid_image(
-        [(title, pictures[n * count : (n + 1) * count]) for n, title in enumerate(titles)]
-    )
+    rows = [(title, pictures[n * count : (n + 1) * count]) for n, title in enumerate(titles)]
+    return image_of(picture_grid(rows))
 
 
 def _prompt_inputs() -> list[io.Input]:
-    hints = {
-        "target": (
-            "a painting in the style of Van Gogh",
-            "A prompt with the erased name: it should change.",
-        ),
-        "alias": (
-            "",
-            "A prompt with another name for it: it should change, too. Empty: no such row.",
-        ),
-        "neighbour": (
-            "a painting in the style of Monet",
-            "A prompt with something similar: it should stay.",
-        ),
-        "control": (
-            "a photo of a dog in a park",
-            "A prompt about something else: it should stay exactly.",
-        ),
-    }
     return [
-        io.String.Input(name, default=text, multiline=False, tooltip=tooltip)
-        for name, (text, tooltip) in hints.items()
+        io.String.Input(
+            "target",
+            default="a painting in the style of Van Gogh",
+            tooltip="A prompt with the erased name: it should change.",
+        ),
+        io.String.Input(
+            "alias",
+            default="",
+            tooltip="A prompt with another name for it: it should change, too. Empty: no such row.",
+        ),
+        io.String.Input(
+            "neighbour",
+            default="a painting in the style of Monet",
+            tooltip="A prompt with something similar: it should stay.",
+        ),
+        io.String.Input(
+            "control",
+            default="a photo of a dog in a park",
+            tooltip="A prompt about something else: it should stay exactly.",
+        ),
     ]
 
 

@@ -18,7 +18,6 @@ from .sockets import (
     SettingsSocket,
     erase_outputs,
     search_aliases,
-    shows_text,
     strength_input,
     validation,
 )
@@ -26,8 +25,6 @@ from .speed_settings import preset_settings
 
 
 class SpeedErase(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -68,7 +65,7 @@ class SpeedErase(io.ComfyNode):
             ],
             outputs=erase_outputs(),
             is_output_node=True,  # so that Run shows the result, also one that ComfyUI has cached
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

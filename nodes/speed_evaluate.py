@@ -9,15 +9,13 @@ from comfy_api.latest import io
 
 from ..speed_ops.errors import InputError
 from .host.sampling import picture_features, text_features
-from .sockets import CATEGORY, shows_text, ui_text
+from .sockets import CATEGORY, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.evaluate.measures import BatchComparison
 
 
 class SpeedEvaluate(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -67,7 +65,7 @@ class SpeedEvaluate(io.ComfyNode):
                     display_name="json", tooltip="Every figure and feature, for programs."
                 ),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -80,24 +78,15 @@ class SpeedEvaluate(io.ComfyNode):
         clip_vision: Any = None,
         clip: Any = None,
     ) -> io.NodeOutput:
-        comparison = compare(before, after, _lines(prompts), _lines(labels), clip_vision, clip)
+        comparison = _compare(before, after, _lines(prompts), _lines(labels), clip_vision, clip)
         text, facts = describe(comparison), json.dumps(comparison.to_json())
         return io.NodeOutput(text, facts, ui=ui_text(cls, text) | {"json": (facts,)})
 
 
-def compare(
+def _compare(
     before: Any, after: Any, prompts: list[str], labels: list[str], clip_vision: Any, clip: Any
 ) -> BatchComparison:
-    """Compares two batches of images pair by pair.
-
-    Args:
-        before: Images of the original (n x height x width x 3, in 0 to 1).
-        after: Images of the erased model, in the same order.
-        prompts: None, one, or one per image.
-        labels: Texts to choose from for each image.
-        clip_vision: Encodes the images; None: only faulty frames are counted.
-        clip: Encodes the texts; may be None.
-    """
+    """Compares pair by pair; without `clip_vision` only faulty frames are counted."""
     # Evaluation is not loaded when ComfyUI starts.
     from ..speed_ops.evaluate.measures import compare_batches, frame_state
 
@@ -138,10 +127,7 @@ def describe(comparison: BatchComparison) -> str:
     from ..speed_ops.evaluate.measures import MEASURE_TITLES
 
     lines = [f"{comparison.images} pairs of pictures."]
-    for when, frames in (
-        ("before", comparison.frames_before),
-        ("after", comparison.frames_after),
-    ):
+    for when, frames in (("before", comparison.frames_before), ("after", comparison.frames_after)):
         faults = [frame for frame in frames if frame != "fine"]
         if faults:
             names = ", ".join(sorted(set(faults)))

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from comfy_api.latest import io
 
 from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, RetainSocket, shows_text, ui_text
+from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, ui_text
 from .speed_settings import preset_settings
-
-if TYPE_CHECKING:
-    from ..speed_ops.certificate.forecast import Forecast
 
 
 class SpeedForecast(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -49,7 +44,7 @@ class SpeedForecast(io.ComfyNode):
                 io.String.Output(display_name="text", tooltip="The names, most endangered first."),
                 io.Image.Output(display_name="chart", tooltip="The first twenty as bars."),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -64,22 +59,15 @@ class SpeedForecast(io.ComfyNode):
     ) -> io.NodeOutput:
         from ..speed_ops.erase import predict
         from ..speed_ops.job import Job
-        from .charts import forecast_image
-        from .wiring import wire
+        from ..speed_ops.report.chart import forecast_chart
+        from .host.wiring import wire
 
         job = Job.of(concepts, retain, preset_settings("auto", 0))
-        with wire(model, clip, job.settings, job.concepts, cls.hidden) as wired:
+        with wire(model, clip, job.settings.layers, job.concepts, cls.hidden) as wired:
             forecast = predict(job, wired.model, wired.reader, wired.progress)
-        text = forecast_text(forecast, shown)
-        return io.NodeOutput(text, forecast_image(forecast), ui=ui_text(cls, text))
-
-
-def forecast_text(forecast: Forecast, shown: int) -> str:
-    """The most endangered names, one per line."""
-    lines = [
-        f"{shift:6.1%}  {name}"
-        for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True)
-    ]
-    return "\n".join(
-        [f"Predicted shift of {len(forecast.names)} names if nothing protected them:", *lines]
-    )
+        lines = [f"Predicted shift of {len(forecast.names)} names if nothing protected them:"]
+        for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True):
+            lines.append(f"{shift:6.1%}  {name}")
+        text = "\n".join(lines)
+        chart = image_of(forecast_chart(forecast))
+        return io.NodeOutput(text, chart, ui=ui_text(cls, text))

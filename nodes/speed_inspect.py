@@ -1,4 +1,4 @@
-"""SPEED Inspect: what a file says about the erasures in it."""
+"""SPEED Inspect: what a file records about the erasures in it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from comfy_api.latest import io
 
 from .host.paths import model_file, model_names, state_of
-from .sockets import CATEGORY, shows_text, ui_text
+from .sockets import CATEGORY, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.provenance import Provenance
 
 
 class SpeedInspect(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -33,7 +31,7 @@ class SpeedInspect(io.ComfyNode):
                 )
             ],
             outputs=[io.String.Output(display_name="text", tooltip="What the header says.")],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.engine.settings import EraseSettings
 from ..speed_ops.errors import InputError
 from ..speed_ops.text.concept_list import ConceptList
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, ErasureSocket, search_aliases, shows_text, ui_text
+from .sockets import CATEGORY, ConceptsSocket, ErasureSocket, search_aliases, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class SpeedLeakProbe(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -81,7 +78,7 @@ class SpeedLeakProbe(io.ComfyNode):
                     ),
                 ),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -97,24 +94,24 @@ class SpeedLeakProbe(io.ComfyNode):
     ) -> io.NodeOutput:
         from ..speed_ops.leak_probe import probe_leaks
         from .host.patching import check_fits
-        from .wiring import wire
+        from .host.wiring import wire
 
         targets = erasure.concepts if concepts is None else tuple(concepts)
         if not targets:
             raise InputError(
                 "This erasure came from a file without names: wire the concepts to probe for."
             )
-        with wire(model, clip, EraseSettings(layers="KV"), targets, cls.hidden) as wired:
-            check_fits(erasure, wired.model)
+        with wire(model, clip, "KV", targets, cls.hidden) as (editable, reader, progress):
+            check_fits(erasure, editable)
             report = probe_leaks(
-                wired.reader,
-                wired.model.weights,
+                reader,
+                editable.weights,
                 erasure.edits,
                 targets,
                 strength=erasure.strength,
                 templates=templates,
                 description=description,
-                progress=wired.progress,
+                progress=progress,
             )
         text = report.text()
         ui = ui_text(cls, text, text.splitlines()[0]) | {"speed": (screen_facts(report),)}

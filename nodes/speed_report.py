@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import torch
 from comfy_api.latest import io, ui
 
-from .sockets import CATEGORY, ErasureSocket, shows_text, ui_text
+from .sockets import CATEGORY, ErasureSocket, image_of, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
 
 
 class SpeedReport(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -35,17 +34,24 @@ class SpeedReport(io.ComfyNode):
                 io.String.Output(display_name="json", tooltip="Every measurement, for programs."),
                 io.Image.Output(display_name="chart", tooltip="The report as a picture."),
             ],
-            hidden=shows_text(),
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
     def execute(cls, erasure: Erasure) -> io.NodeOutput:
-        from .charts import erasure_image
-
-        text, chart = describe(erasure), erasure_image(erasure)
+        text, chart = describe(erasure), erasure_chart(erasure)
         facts = erasure.certificate.to_json() if erasure.certificate is not None else {}
         preview = ui.PreviewImage(chart, cls=cls).as_dict() | ui_text(cls, text)
         return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=preview)
+
+
+def erasure_chart(erasure: Erasure) -> torch.Tensor:
+    """The certificate as a chart; a blank picture if there is none."""
+    from ..speed_ops.report.chart import certificate_chart
+
+    if erasure.certificate is None:
+        return torch.ones(1, 64, 64, 3)
+    return image_of(certificate_chart(erasure.certificate))
 
 
 def describe(erasure: Erasure) -> str:

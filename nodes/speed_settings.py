@@ -20,8 +20,6 @@ _ON_SPEED_ERASE = ("preset_name", "seed")
 
 
 class SpeedSettings(io.ComfyNode):
-    """Inputs, outputs and the call."""
-
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -73,7 +71,7 @@ def changed_settings(widgets: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_changes(changes: dict[str, Any]) -> None:
-    """Raises if there is no preset that can take these changes."""
+    """Raises if no preset can take these changes."""
     refusals = []
     for name in PRESETS:
         try:

@@ -15,7 +15,7 @@ from text_pico import WIDTH, tiny_encoder
 
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
-from speed_erase.speed_ops.encoders.encoder import EncoderPart, JoinedTextEncoder, PairedTextEncoder
+from speed_erase.speed_ops.encoders.encoder import EncoderPart, JoinedTextEncoder
 from speed_erase.speed_ops.engine.closed_form import constraint_rows
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows
@@ -341,7 +341,10 @@ def test_encoders_of_several_kinds() -> None:
             and not one[:7].any()
             and not one[7 + WIDTH :].any()
         )
-    paired = PairedTextEncoder(second, first)
+    paired = JoinedTextEncoder(
+        [EncoderPart(first, rows_are_read=False), EncoderPart(second)], second.width, WIDTH
+    )
+    assert paired.streams == second.streams and paired.context_length == second.context_length
     rows, whole = paired.encode_both(["a cat", "two dogs"], [3, 0])
     assert torch.equal(rows[0], second.encode(["a cat"], [3])[0]) and not len(rows[1])
     assert torch.allclose(whole[1], alone[1][1], atol=1e-6)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
+from comfy.sd1_clip import SDTokenizer
 from torch import Tensor
 
-from ...speed_ops.encoders.tokenizers import INVERSION
+from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, START_TOKEN
 from ...speed_ops.errors import InputError
+from ...speed_ops.text.tokens import long_name
 
 _AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
-"""What a prompt may put after a name without a space. ComfyUI would read it as part of the file
-name.
-"""
+"""What may follow a name without a space; ComfyUI would take it for part of the file name."""
+_MAX_TOKENS = 75
+"""What CLIP takes between its start and end token."""
 
 
 def literal(text: str) -> str:
@@ -30,6 +33,21 @@ def _unweighted(text: str) -> str:
 def token_key(name: str) -> str:
     """The name of an encoder in the output of ComfyUI's tokenizers."""
     return name.removeprefix("clip_")
+
+
+@lru_cache(maxsize=1)
+def _clip_tokenizer() -> Any:
+    return SDTokenizer()
+
+
+def too_long(name: str) -> str:
+    """Why CLIP cannot take a name, in a sentence; empty if it can."""
+    if len(name) <= _MAX_TOKENS:  # a token is at least one character
+        return ""
+    sections = _clip_tokenizer().tokenize_with_weights(literal(name))
+    ids = [int(pair[0]) for section in sections for pair in section]
+    count = sum(token not in (START_TOKEN, END_TOKEN) for token in ids)
+    return "" if count <= _MAX_TOKENS else long_name(name, count, _MAX_TOKENS)
 
 
 class Inversions:
@@ -59,9 +77,7 @@ class Inversions:
                     f"There is no textual inversion '{name}' in ComfyUI's folder of embeddings: put"
                     f" it there, or write 'embedding :{name}' if you mean the words."
                 )
-            shapes = {
-                key: {tuple(vector.shape) for vector in items} for key, items in vectors.items()
-            }
+            shapes = {key: {vector.shape for vector in vectors[key]} for key in vectors}
             if shapes != {key: {(width,)} for key, width in self._widths.items()}:
                 raise InputError(
                     f"The textual inversion '{name}' was made for another model: its vectors do not"
@@ -70,46 +86,37 @@ class Inversions:
 
     def stored_as(self, text: str) -> str:
         """A key for the text that changes with the files of the inversions in it."""
-        names = [self._file_in(match.group(1)) for match in INVERSION.finditer(text)]
-        vectors = [items for name in names if name for items in self._vectors(name).values()]
-        ids = " ".join(str(vector_id(vector)) for items in vectors for vector in items)
-        return f"{text}\0{ids}" if ids else text
+        ids: list[str] = []
+        for match in INVERSION.finditer(text):
+            if name := self._file_in(match.group(1)):
+                vectors = self._vectors(name).values()
+                ids += [str(vector_id(vector)) for items in vectors for vector in items]
+        return f"{text}\0{' '.join(ids)}" if ids else text
 
     def _file_in(self, word: str) -> str:
         """The start of a word that names an inversion; empty if none does."""
-        shorter = _AFTER_INVERSION.sub("", word)
-        return next(
-            (
-                name
-                for name in dict.fromkeys((word, shorter))
-                if name and any(self._vectors(name).values())
-            ),
-            "",
-        )
+        for name in (word, _AFTER_INVERSION.sub("", word)):
+            if name and any(self._vectors(name).values()):
+                return name
+        return ""
 
     def _vectors(self, name: str) -> dict[str, list[Tensor]]:
         """{encoder: the vectors that ComfyUI reads for it}"""
         if name not in self._known:
             tokens = self._clip.tokenize(f"embedding:{_unweighted(name)}")
-            self._known[name] = {
-                key: [
-                    pair[0]
-                    for section in tokens[key]
-                    for pair in section
-                    if isinstance(pair[0], Tensor)
-                ]
-                for key in self._widths
-            }
+            self._known[name] = {}
+            for key in self._widths:
+                values = [pair[0] for section in tokens[key] for pair in section]
+                self._known[name][key] = [value for value in values if isinstance(value, Tensor)]
         return self._known[name]
 
 
 def vector_id(vector: Tensor) -> int:
     """A negative number for a vector, by its values; the ids of tokens are not negative."""
-    return -1 - int.from_bytes(
-        hashlib.sha256(vector.detach().float().numpy().tobytes()).digest()[:6], "big"
-    )
+    digest = hashlib.sha256(vector.detach().float().numpy().tobytes()).digest()
+    return -1 - int.from_bytes(digest[:6], "big")
 
 
 def ids_in(section: Iterable[Any]) -> list[int]:
-    """Ids of ComfyUI's tokens, some of which may be vectors."""
+    """Ids of ComfyUI's tokens; a vector gets one, too."""
     return [vector_id(pair[0]) if isinstance(pair[0], Tensor) else int(pair[0]) for pair in section]

@@ -40,14 +40,12 @@ def check_fits(erasure: Erasure, model: EditableModel) -> None:
 
 
 def lora_state(edits: Mapping[str, LayerEdit], layers: Sequence[LayerKey]) -> dict[str, Tensor]:
-    """The value of a LORA_MODEL socket: the edits in kohya's names, balanced, in float32 on the
-    CPU.
-    """
+    """The value of a LORA_MODEL socket: the balanced edits in kohya's names, float32."""
     names = {layer.canonical: layer.lora_base for layer in layers}
     return _state({names[key]: edit for key, edit in edits.items()})
 
 
-def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1.0) -> Any:
+def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float) -> Any:
     """A clone that adds `strength` times the edits; the input model is unchanged.
 
     Layers whose storage is too coarse for an edit (fp8, quantized) get it at every forward pass
@@ -58,8 +56,6 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float = 1
         edits: {layer key: edit}.
         strength: Factor on the edits.
     """
-    if strength == 0:
-        return patcher
     baked = {key: edit for key, edit in edits.items() if takes_patches(patcher, key)}
     clone = patcher.clone()
     if baked:
@@ -122,9 +118,8 @@ def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
         if not keeps_edits(patcher, key):
             exact += 1
         elif kind not in (torch.float32, torch.float64):
-            losses.setdefault(str(kind).removeprefix("torch."), []).append(
-                _loss(patcher, key, edit, kind)
-            )
+            name = str(kind).removeprefix("torch.")
+            losses.setdefault(name, []).append(_loss(patcher, key, edit, kind))
     lines = [
         f"Rounding to the model's own type, {kind}, loses {sum(values) / len(values):.1%} of the"
         f" edit (worst layer {max(values):.1%})."

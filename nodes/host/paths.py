@@ -17,20 +17,18 @@ _MAX_LISTED = 2000
 
 def list_names(*suffixes: str) -> list[str]:
     """`none`, then the input folder's files with these endings, by their path in it."""
-    root = Path(folder_paths.get_input_directory())
-    return [NONE, *sorted(_files_below(root, suffixes))]
+    return [NONE, *_files_below("input", *suffixes)]
 
 
 def input_file(name: str) -> Path:
     """A file of the input folder; a name that leads out of it is refused."""
-    return _inside(Path(folder_paths.get_input_directory()), name, "input")
+    return _inside("input", name)
 
 
 def recipe_names() -> list[str]:
     """Recipes in the input folder and those saved to the output folder."""
-    names = [f"input/{name}" for name in list_names(".json")[1:]]
-    root = Path(folder_paths.get_output_directory())
-    names += sorted(f"output/{name}" for name in _files_below(root, (".json",)))
+    folders = ("input", "output")
+    names = [f"{folder}/{name}" for folder in folders for name in _files_below(folder, ".json")]
     return names or [NONE]
 
 
@@ -39,8 +37,7 @@ def recipe_file(name: str) -> Path:
     folder, _, path = name.partition("/")
     if folder not in ("input", "output") or not path:
         raise FileError(f"There is no recipe '{name}': save one, or put one in the input folder.")
-    root = folder_paths.get_directory_by_type(folder)
-    return _inside(Path(root), path, folder)
+    return _inside(folder, path)
 
 
 def model_names() -> list[str]:
@@ -100,15 +97,11 @@ def output_file(folder: str, prefix: str, ending: str, overwrite: bool) -> Path:
     try:
         directory, name, counter, *_ = folder_paths.get_save_image_path(f"{folder}/{prefix}", root)
     except Exception as error:  # ComfyUI raises a bare Exception for a path outside
-        raise FileError(
-            f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'."
-        ) from error
+        raise _outside(prefix) from error
     file_name = f"{name}{ending}" if overwrite else f"{name}_{counter:05}_{ending}"
     target = Path(directory) / file_name
     if not target.resolve().is_relative_to(Path(root).resolve()):
-        raise FileError(
-            f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'."
-        )
+        raise _outside(prefix)
     return target
 
 
@@ -125,14 +118,17 @@ def check_prefix(prefix: str) -> None:
     if not parts[-1].strip() or "\0" in prefix:
         raise FileError("The file name is empty: use a name such as 'speed/erased'.")
     if ".." in parts or prefix.startswith(("/", "\\", "~")) or ":" in parts[0]:
-        raise FileError(
-            f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'."
-        )
+        raise _outside(prefix)
 
 
-def _inside(root: Path, name: str, folder: str) -> Path:
-    path = Path(os.path.abspath(root / name))
-    if not path.is_relative_to(os.path.abspath(root)):
+def _outside(prefix: str) -> FileError:
+    return FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.")
+
+
+def _inside(folder: str, name: str) -> Path:
+    root = os.path.abspath(folder_paths.get_directory_by_type(folder))
+    path = Path(os.path.abspath(Path(root) / name))
+    if not path.is_relative_to(root):
         raise FileError(f"'{name}' is outside the {folder} folder: move the file into that folder.")
     if not path.is_file():
         raise FileError(
@@ -141,11 +137,12 @@ def _inside(root: Path, name: str, folder: str) -> Path:
     return path
 
 
-def _files_below(root: Path, suffixes: tuple[str, ...]) -> list[str]:
+def _files_below(folder: str, *suffixes: str) -> list[str]:
+    root = Path(folder_paths.get_directory_by_type(folder))
     paths = (
-        (Path(folder) / name).relative_to(root).as_posix()
-        for folder, _, names in os.walk(root)
+        (Path(parent) / name).relative_to(root).as_posix()
+        for parent, _, names in os.walk(root)
         for name in names
         if name.lower().endswith(suffixes)
     )
-    return list(islice(paths, _MAX_LISTED))
+    return sorted(islice(paths, _MAX_LISTED))

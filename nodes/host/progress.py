@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from contextvars import ContextVar, copy_context
 from functools import partial, wraps
 from queue import SimpleQueue
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import comfy.model_management
 import comfy.utils
@@ -28,35 +28,22 @@ _idle: deque[_Worker] = deque()
 
 
 class _Worker(threading.Thread):
-    """Runs one piece of work after the other.
+    """Runs one task after the other.
 
-    A new thread for each piece would get a heap arena of its own and fragment it, and a server
-    that erases all day would grow.
+    A new thread for each task would get a heap arena of its own and fragment it, and a server that
+    erases all day would grow.
     """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self._work: SimpleQueue[tuple[Callable[[], Any], threading.Event, Future[Any]]] = (
+        self.tasks: SimpleQueue[tuple[Callable[[], Any], threading.Event, Future[Any]]] = (
             SimpleQueue()
         )
         self.start()
 
-    def submit(
-        self, work: Callable[[], Result], abandoned: threading.Event, future: Future[Result]
-    ) -> None:
-        """Starts work in this thread.
-
-        Args:
-            work: What to run.
-            abandoned: Set once the result is not wanted any more.
-            future: Receives the result.
-        """
-        self.name = "speed-erase"
-        self._work.put((work, abandoned, future))
-
     def run(self) -> None:
         """Ends after abandoned work, because a new thread may have replaced this one by then."""
-        while self._finish(*self._work.get()):
+        while self._finish(*self.tasks.get()):
             pass
 
     def _finish(
@@ -111,8 +98,9 @@ def stoppable(work: Callable[[], Result], can_abandon: Callable[[], bool]) -> Re
         worker = _idle.pop()
     except IndexError:
         worker = _Worker()
+    worker.name = "speed-erase"
     # In a copy of the context: ComfyUI keeps in it which node reports progress.
-    worker.submit(partial(copy_context().run, body), abandoned, future)
+    worker.tasks.put((partial(copy_context().run, body), abandoned, future))
     while not wait([future], _POLL_SECONDS).done:
         if can_abandon() and comfy.model_management.processing_interrupted():
             abandoned.set()
@@ -120,18 +108,11 @@ def stoppable(work: Callable[[], Result], can_abandon: Callable[[], bool]) -> Re
     return future.result()
 
 
-_ELSEWHERE: tuple[Stage, ...] = (
-    "encode",
-    "adversarial",
-    "hash",
-    "compare",
-    "demo",
-    "draw",
-    "judge",
+_STAGES: tuple[Stage, ...] = (
+    *("fingerprint", "empty prompt", "concepts", "probes", "retain names", "retain contexts"),
+    *("prepare", "layers", "certificate", "leaks", "write"),
 )
-"""Stages that the nodes do not go through, or that come between others."""
-_STAGES = tuple(stage for stage in get_args(Stage) if stage not in _ELSEWHERE)
-"""In the order they run. One bar covers them all."""
+"""In the order they run. One bar covers them all; other stages come between these."""
 _COMPUTES: tuple[Stage, ...] = ("prepare", "layers", "adversarial", "certificate")
 """Stages that only read weights and compute."""
 _STEPS = 100
@@ -143,9 +124,7 @@ _SECONDS_TO_ESTIMATE = 2.0
 
 
 class HostProgress:
-    """Called as `progress(stage, done, total)`. Raises ComfyUI's own exception when the user
-    pressed stop.
-    """
+    """A `Progress` that raises ComfyUI's own exception when the user pressed stop."""
 
     def __init__(self, hidden: Any = None) -> None:
         """`hidden`: the node's hidden inputs, if text is shown under it."""
@@ -189,8 +168,8 @@ def in_words(stage: Stage, done: int, total: int, seconds: float) -> str:
 
     Args:
         stage: What is being done.
-        done: Steps done.
-        total: Steps of the stage.
+        done: Steps that are done.
+        total: All steps of the stage.
         seconds: Time since the stage began.
     """
     words = TITLES[stage] if total <= 1 else f"{TITLES[stage]}: {done:,} of {total:,}"
@@ -237,9 +216,7 @@ def show_text(hidden: Any, text: str) -> None:
 
 
 def outside_inference_mode(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Makes ordinary tensors: nodes run in inference mode, whose tensors cannot be used freely
-    afterwards.
-    """
+    """Makes ordinary tensors; those of the inference mode of nodes cannot be used freely."""
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Result:

@@ -1,11 +1,9 @@
-"""Models as ComfyUI would save them, but in the type they came in, without loading anything onto
-the GPU.
-"""
+"""Models as ComfyUI would save them, but in the type they came in, and without the GPU."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +97,7 @@ def source_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
     uninitialised."""
     candidates = [torch.float16, torch.bfloat16]
     for tensor in tensors:
+        check_stop()  # a model takes seconds
         wide = tensor.detach().float()
         if wide.ndim < 2 or not bool(torch.isfinite(wide).all()):
             continue
@@ -112,11 +111,10 @@ def _effective(
     patcher: Any, prefix: str, dtype: torch.dtype | None, progress: Progress | None
 ) -> dict[str, Tensor]:
     """Weights in effect by their key below `prefix`."""
-    check_type(patcher, dtype)
     keys = [key for key in _weight_keys(patcher.model) if key.startswith(prefix)]
     floating = {key for key in _floating(patcher) if key.startswith(prefix)}
     packed = {key for key in floating if not keeps_edits(patcher, key)}
-    kind = dtype or source_dtype(_stored(patcher, floating))
+    kind = dtype or source_dtype(stored_weight(patcher, key) for key in floating)
     tensors: dict[str, Tensor] = {}
     for done, key in enumerate(keys):
         if progress is not None:
@@ -126,13 +124,6 @@ def _effective(
             value = narrow(effective_weight(patcher, key), kind, f"Layer {key}")
         tensors[key[len(prefix) :]] = value.to(kind) if key in floating else value
     return tensors
-
-
-def _stored(patcher: Any, keys: Iterable[str]) -> Iterator[Tensor]:
-    """Weights one by one. Checks the stop button each time, because a model takes seconds."""
-    for key in keys:
-        check_stop()
-        yield stored_weight(patcher, key)
 
 
 def _weight_keys(model: torch.nn.Module) -> list[str]:

@@ -1,79 +1,135 @@
-"""CLIP encoders of a CLIP object: what the model is given, clip skip and CLIP LoRAs included.
+"""Text encoders of a CLIP object: what the model is given, clip skip and CLIP LoRAs included.
 
 CLIP's rows do not depend on what follows them, so names are encoded without padding. ComfyUI's
 public call cannot do that; the engine's own encoder can, over the weights that are in effect in the
-CLIP object. The two are compared once for each CLIP, and where they differ (text encoders kept in
-float32, modules changed by other nodes) the public call is used for everything; so it is for texts
-that name a textual inversion.
+CLIP object. The two are compared once for each CLIP. Where they differ (text encoders kept in
+float32, modules changed by other nodes), and for texts that name a textual inversion, the public
+call is used.
 """
 
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import comfy.model_management
 import torch
-from comfy.sd1_clip import SDTokenizer
 from torch import Tensor
 
 from ...speed_ops.encoders.clip import ClipTextEncoder
-from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, START_TOKEN, ClipTokenizer
+from ...speed_ops.encoders.encoder import Encoded, TextEncoder
+from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, ClipTokenizer
+from ...speed_ops.errors import SpeedError
 from ...speed_ops.models.architecture import FamilyEncoder
-from ...speed_ops.progress import Progress
-from ...speed_ops.text.tokens import long_name
-from .chunks import InChunks
-from .inversions import Inversions, ids_in, literal, token_key
+from ...speed_ops.progress import Progress, part_of
+from .inversions import Inversions, ids_in, token_key
 from .progress import check_stop
 from .weights import effective_weight, stored_weight
 
+_FIRST_CHUNK = 256
+_MIN_CHUNK = 4
 _PROBE = "a photo of d'Artagnan's dog, 1984"
 _AGREES_TO = 1e-4
-"""Largest difference between trimmed and public rows, as a share of the largest value; real ones
-differ by 3e-6.
-"""
+"""Largest difference of trimmed and public rows, relative to the largest value; usual is 3e-6."""
 _PUBLIC_BATCH = 8
 _examined: WeakKeyDictionary[Any, dict[Any, tuple[bool, str, str]]] = WeakKeyDictionary()
 """Text encoder module -> {(patches, clip skip, options): whether trimmed encoding agrees,
 fingerprint of rows, fingerprint of pooled embeddings}. Hashing takes time.
 """
-_MAX_TOKENS = 75
-"""What CLIP takes between its start and end token."""
 
 
-@lru_cache(maxsize=1)
-def _clip_tokenizer() -> Any:
-    return SDTokenizer()
+class InChunks(TextEncoder):
+    """Encodes as many texts at once as memory allows: fewer after running out, then on the CPU."""
 
+    def __init__(self, clip: Any, rows: Sequence[FamilyEncoder]) -> None:
+        """`rows`: the encoders that are run; others in the CLIP are left out."""
+        self._clip = clip
+        self._inversions = Inversions(clip, {token_key(row.name): row.width for row in rows})
+        self._keys = {token_key(row.name) for row in rows}
+        self._notes: list[str] = []
+        self._chunk, self._on_cpu = _FIRST_CHUNK, False
 
-def too_long(name: str) -> str:
-    """Why CLIP cannot take a name, in a sentence; empty if it can."""
-    if len(name) <= _MAX_TOKENS:  # a token is at least one character
-        return ""
-    tokens = [
-        pair
-        for section in _clip_tokenizer().tokenize_with_weights(literal(name))
-        for pair in section
-    ]
-    count = sum(int(pair[0]) not in (START_TOKEN, END_TOKEN) for pair in tokens)
-    return "" if count <= _MAX_TOKENS else long_name(name, count, _MAX_TOKENS)
+    @property
+    def notes(self) -> list[str]:
+        return self._notes
+
+    @abstractmethod
+    def _run(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
+    ) -> Encoded:
+        """`_encoded`, of prompts that are hoped to fit into memory."""
+
+    def _encoded(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
+    ) -> Encoded:
+        out: list[Tensor] = []
+        pooled: list[Tensor] = []
+        while len(out) < len(prompts):
+            chunk = slice(len(out), len(out) + self._chunk)
+            report = part_of(progress, "encode", len(out), len(prompts))
+            try:
+                rows, embeddings = self._run(prompts[chunk], lengths[chunk], report, pools=pools)
+            except comfy.model_management.OOM_EXCEPTION:
+                self._after_running_out()
+                continue
+            out += rows
+            pooled += embeddings
+        return out, pooled
+
+    def _after_running_out(self) -> None:
+        """Smaller chunks first, then the CPU; what was done is kept."""
+        if self._chunk <= _MIN_CHUNK:
+            self._move_to_cpu()
+            return
+        comfy.model_management.soft_empty_cache()
+        self._chunk //= 4
+        self._note(f"The GPU ran out of memory: texts were encoded {self._chunk} at a time.")
+
+    def _move_to_cpu(self) -> None:
+        if self._on_cpu:
+            raise SpeedError(
+                "There is not enough memory to encode even four texts at a time on the CPU: free"
+                " some memory."
+            )
+        self._clip = self._clip.clone()
+        self._clip.patcher.load_device = torch.device("cpu")
+        self._on_cpu, self._chunk = True, _FIRST_CHUNK
+        comfy.model_management.soft_empty_cache()
+        self._note("The GPU ran out of memory: texts were encoded on the CPU.")
+
+    def _note(self, sentence: str) -> None:
+        self._notes = [note for note in self._notes if not note.startswith("The GPU")] + [sentence]
+
+    def _tokens(self, prompts: Sequence[str], *, fill: bool) -> dict[str, list[Any]]:
+        """One section per prompt, as ComfyUI's own call takes them. Encoders that are not run get
+        none; with `fill` one short text, for a CLIP object that cannot do without them.
+        """
+        tokens: dict[str, list[Any]] = {}
+        for prompt in prompts:
+            for name, sections in self._clip.tokenize(self._inversions.typed(prompt)).items():
+                tokens.setdefault(name, []).extend(sections[:1] if name in self._keys else [])
+        if fill:
+            for name, sections in self._clip.tokenize("").items():
+                if name not in self._keys:
+                    tokens[name] = sections[:1]
+        return tokens
 
 
 class HostTextEncoder(InChunks):
-    """A `TextEncoder` (see the engine's text side) over the CLIP encoders that are wired in."""
+    """The CLIP encoders that are wired in."""
 
     def __init__(
         self,
         clip: Any,
         rows: Sequence[FamilyEncoder],
-        first_column: int = 0,
-        pooled: Sequence[FamilyEncoder] = (),
-        pooled_column: int = 0,
+        first_column: int,
+        pooled: Sequence[FamilyEncoder],
+        pooled_column: int,
         *,
-        rows_are_read: bool = True,
+        rows_are_read: bool,
     ) -> None:
         """
         Args:
@@ -84,14 +140,10 @@ class HostTextEncoder(InChunks):
             pooled_column: Where the pooled embeddings begin.
             rows_are_read: False if the model reads only the pooled embeddings, like Flux.
         """
-        super().__init__(clip)
+        super().__init__(clip, rows)
         self._rows, self._pooled = tuple(rows), tuple(pooled)
-        self._first_column, self._pooled_column, self._rows_are_read = (
-            first_column,
-            pooled_column,
-            rows_are_read,
-        )
-        self._inversions = Inversions(clip, {token_key(row.name): row.width for row in rows})
+        self._first_column, self._pooled_column = first_column, pooled_column
+        self._rows_are_read = rows_are_read
         self._tokenizer = ClipTokenizer(_tokens_of(clip, rows[0].name, self._inversions))
         self._trimmed = self._engine_encoder()
         self.context_length = self._trimmed.context_length
@@ -108,34 +160,26 @@ class HostTextEncoder(InChunks):
                 states[state] = self._examine()
         self._agrees, self.fingerprint, self.pooled_fingerprint = states[state]
         if not self._agrees:
-            self.notes.append(
+            self._notes.append(
                 "This is not a standard CLIP, so names were encoded with padding, which is slower."
             )
 
-    def token_ids(self, text: str) -> list[int]:
-        """Tokens of the literal text, without start and end tokens."""
-        return self._tokenizer.token_ids(text)
+    def close(self) -> None:
+        """Frees the engine's copy of the text encoder until the next call."""
+        self._trimmed.close()
 
     def _run(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
+    ) -> Encoded:
         if not self._agrees or any(INVERSION.search(prompt) for prompt in prompts):
             return self._public(prompts, lengths, progress, pools=pools)
         if pools:
             return self._trimmed.encode_both(prompts, lengths, progress)
         return self._trimmed.encode(prompts, lengths, progress), []
 
-    def close(self) -> None:
-        """Frees the engine's copy of the text encoder until the next call."""
+    def _move_to_cpu(self) -> None:
         self._trimmed.close()
-
-    def _on_moved(self) -> None:
-        self._trimmed.close()
+        super()._move_to_cpu()
         self._trimmed = self._engine_encoder()
 
     def _engine_encoder(self) -> ClipTextEncoder:
@@ -145,10 +189,8 @@ class HostTextEncoder(InChunks):
         return ClipTextEncoder(tensors, self._rows, self._tokenizer, skip, device, self._pooled)
 
     def _examine(self) -> tuple[bool, str, str]:
-        """Whether trimmed rows are the public ones, and the fingerprints of rows and pooled
-        embeddings.
-        """
-        length = len(self.token_ids(_PROBE)) + 2 if self._rows_are_read else 0
+        """Whether trimmed rows are the public ones; fingerprints of rows and pooled embeddings."""
+        length = len(self.streams[0].token_ids(_PROBE)) + 2 if self._rows_are_read else 0
         pools = self.pooled_width > 0
         padded = [self.context_length if self._rows_are_read else 0]
         public, public_pooled = self._public([_PROBE], padded, None, pools=pools)
@@ -171,44 +213,22 @@ class HostTextEncoder(InChunks):
         return False, key, f"{key} {pooled_key}"
 
     def _public(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool = False,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Encodes padded prompts with ComfyUI's own call: several at once, or one at a time if
-        pooled embeddings are needed.
-        """
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
+    ) -> Encoded:
+        """Encodes padded prompts with ComfyUI's own call; those that pool one at a time."""
         out: list[Tensor] = []
         pooled: list[Tensor] = []
         batch = 1 if pools else _PUBLIC_BATCH
         for start in range(0, len(prompts), batch):
             if progress is not None:
                 progress("encode", start, len(prompts))
-            tokens = self._public_tokens(prompts[start : start + batch])
+            tokens = self._tokens(prompts[start : start + batch], fill=not self._rows_are_read)
             rows, embedding = self._clip.encode_from_tokens(tokens, return_pooled=True)
             out += self._rows_in(rows, lengths[start : start + batch])
             if pools:
                 columns = slice(self._pooled_column, self._pooled_column + self.pooled_width)
                 pooled.append(embedding[0, columns].float().cpu())
         return out, pooled
-
-    def _public_tokens(self, prompts: Sequence[str]) -> dict[str, list[Any]]:
-        """One section per prompt for these encoders. Other encoders get none, or one short text if
-        they need one.
-        """
-        keys = {token_key(row.name) for row in self._rows}
-        tokens: dict[str, list[Any]] = {}
-        for prompt in prompts:
-            for name, sections in self._clip.tokenize(self._inversions.typed(prompt)).items():
-                tokens.setdefault(name, []).extend(sections[:1] if name in keys else [])
-        if not self._rows_are_read:
-            for name, sections in self._clip.tokenize("").items():
-                if name not in keys:
-                    tokens[name] = sections[:1]
-        return tokens
 
     def _rows_in(self, output: Tensor, lengths: Sequence[int]) -> list[Tensor]:
         """The rows of each prompt in the output of ComfyUI's call."""
@@ -230,9 +250,7 @@ def _alike(public: Tensor, trimmed: Tensor) -> bool:
 
 
 def _tokens_of(clip: Any, name: str, inversions: Inversions) -> Callable[[str], list[int]]:
-    """Text to token ids. It refers to the CLIP and not to the encoder, to avoid a reference
-    cycle.
-    """
+    """Text to token ids. It refers to the CLIP, as the encoder would make a reference cycle."""
 
     def ids_of(text: str) -> list[int]:
         check_stop()
@@ -248,9 +266,15 @@ def _tokens_of(clip: Any, name: str, inversions: Inversions) -> Callable[[str], 
 class _EncoderTensors:
     """The CLIP object's weights in effect, under the names of a diffusers folder."""
 
-    def __init__(self, clip: Any, rows: Sequence[Any]) -> None:
+    def __init__(self, clip: Any, rows: Sequence[FamilyEncoder]) -> None:
         self._patcher = clip.patcher
-        self._keys = dict(_folder_keys(clip.patcher.model.state_dict(), rows))
+        self._keys: dict[str, str] = {}
+        present = clip.patcher.model.state_dict()
+        for row in rows:
+            start = f"{row.name}.transformer."
+            for key in present:
+                if key.startswith(start):
+                    self._keys[f"{row.folder}/{key.removeprefix(start)}"] = key
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -264,11 +288,3 @@ class _EncoderTensors:
 
     def __getitem__(self, key: str) -> Tensor:
         return effective_weight(self._patcher, self._keys[key])
-
-
-def _folder_keys(present: Sequence[str], rows: Sequence[Any]) -> Iterator[tuple[str, str]]:
-    for row in rows:
-        start = f"{row.name}.transformer."
-        for key in present:
-            if key.startswith(start):
-                yield f"{row.folder}/{key[len(start) :]}", key

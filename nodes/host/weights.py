@@ -42,8 +42,7 @@ def effective_weight(patcher: Any, key: str) -> Tensor:
     """
     check_stop()
     convert = comfy.model_patcher.get_key_weight(patcher.model, key)[2]
-    stored = stored_weight(patcher, key)
-    unpack = ggml_dequantizer(patcher, key)
+    stored, unpack = stored_weight(patcher, key), ggml_dequantizer(patcher, key)
     if unpack is not None:
         weight = unpack(stored)
     else:
@@ -77,9 +76,7 @@ def raw_weight(patcher: Any, key: str, value: Tensor) -> Tensor:
 
 
 def ggml_dequantizer(patcher: Any, key: str) -> Callable[[Tensor], Tensor] | None:
-    """Turns the stored weight of a GGUF layer into numbers, without patches; None for other
-    layers.
-    """
+    """Turns the stored weight of a GGUF layer into numbers, without patches; else None."""
     layer = comfy.utils.get_attr(patcher.model, key.rpartition(".")[0])
     if not hasattr(layer, "is_ggml_quantized"):
         return None
@@ -96,8 +93,7 @@ def ggml_dequantizer(patcher: Any, key: str) -> Callable[[Tensor], Tensor] | Non
 
 def is_packed(patcher: Any, key: str) -> bool:
     """Whether a weight must be unpacked: by ComfyUI's quantizer, or as part of a GGUF model."""
-    stored = stored_weight(patcher, key)
-    return isinstance(stored, QuantizedTensor) or _is_ggml(patcher, key)
+    return isinstance(stored_weight(patcher, key), QuantizedTensor) or _is_ggml(patcher, key)
 
 
 def _is_ggml(patcher: Any, key: str) -> bool:
@@ -107,9 +103,8 @@ def _is_ggml(patcher: Any, key: str) -> bool:
 
 
 def takes_patches(patcher: Any, key: str) -> bool:
-    """Whether a patch on the layer has its full effect: the layer is stored in a type that a small
-    edit survives, or the patch is added after unpacking, as in a GGUF model. Rounding would remove
-    it from fp8 and quantized layers.
+    """Whether a patch has its full effect: the layer's type keeps it, or it is added after
+    unpacking (GGUF). Rounding would remove it from fp8 and quantized layers.
     """
     return keeps_edits(patcher, key) or _is_ggml(patcher, key)
 
@@ -143,27 +138,19 @@ class EffectiveWeights(Mapping[str, Tensor]):
 
 def open_model(patcher: Any, which: str = "V") -> EditableModel:
     """Recognizes the family by the model's keys and shapes. Refuses all others."""
-    shapes = {
-        key: tuple(_logical(patcher, key, value).shape)
-        for key, value in patcher.model.state_dict().items()
-    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    for key, value in patcher.model.state_dict().items():
+        # The state dict of a GGUF model has stand-ins in the shape of their bytes.
+        is_stand_in = value.is_meta and not key.endswith(".temp.weight")
+        shapes[key] = tuple((stored_weight(patcher, key) if is_stand_in else value).shape)
     _refuse_packed(patcher, [key for key in shapes if reads_text(key)])
     architecture = detect(shapes)
     second = second_layer(architecture, shapes)
     editable = [*layers(architecture, shapes, which), *([second] if second else [])]
-    if any(path.startswith("diffusion_model.") for path in getattr(patcher, "object_patches", {})):
-        _refuse_replaced(patcher, editable)
+    _refuse_replaced(patcher, editable)
     weights = EffectiveWeights(patcher, [layer.canonical for layer in editable])
     push = _push(patcher, architecture, shapes)
     return EditableModel(architecture, tuple(editable), weights, push)
-
-
-def _logical(patcher: Any, key: str, value: Tensor) -> Tensor:
-    """The weight behind a key of the state dict. GGUF models show stand-ins there, in the shape of
-    their bytes.
-    """
-    is_stand_in = value.is_meta and not key.endswith(".temp.weight")
-    return stored_weight(patcher, key) if is_stand_in else value
 
 
 def _push(patcher: Any, architecture: Architecture, shapes: Mapping[str, Any]) -> Push | None:
@@ -171,10 +158,9 @@ def _push(patcher: Any, architecture: Architecture, shapes: Mapping[str, Any]) -
     if rule is None:
         return None
     names = [f"{path}.{leaf}" for path in rule.paths for leaf in ("weight", "bias")]
-    present = [name for name in names if f"diffusion_model.{name}" in shapes]
-    return Push(
-        rule, {name: effective_weight(patcher, f"diffusion_model.{name}") for name in present}
-    )
+    keys = {name: f"diffusion_model.{name}" for name in names}
+    present = {name: key for name, key in keys.items() if key in shapes}
+    return Push(rule, {name: effective_weight(patcher, key) for name, key in present.items()})
 
 
 def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
@@ -193,11 +179,11 @@ def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
 
 
 def _refuse_replaced(patcher: Any, editable: Sequence[LayerKey]) -> None:
-    """Refuses a model in which another node has replaced a layer, because the edit would go to a
-    weight that is not used.
-    """
-    for path in patcher.object_patches:
-        if any(layer.canonical.startswith(path + ".") for layer in editable):
+    """Refuses a layer that another node has replaced: its weight, and so the edit, is not used."""
+    for path in getattr(patcher, "object_patches", {}):
+        holds_edits = any(layer.canonical.startswith(f"{path}.") for layer in editable)
+        # A wrapper around the whole model still runs its layers.
+        if holds_edits and path != "diffusion_model":
             raise UnsupportedModelError(
                 f"Another node, probably a compiler or quantiser, has replaced '{path}' in this"
                 " model: put this node before that one."

@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..encoders.cache import CachedEncoder
-from ..encoders.encoder import (
-    JoinedTextEncoder,
-    PairedTextEncoder,
-    TextEncoder,
-    TowerEncoder,
-    equivalent_prompts,
-)
+from ..encoders.encoder import TextEncoder, TowerEncoder, equivalent_prompts
 from ..errors import FileError, NoSpaceError
 from ..job import Job
 from ..recipe import StoredJob
@@ -200,6 +194,6 @@ def _cached(encoder: CachedEncoder, requests: Sequence[RowRequest], quick: bool)
 
 def _seconds_per_prompt(encoder: TextEncoder) -> float:
     """Estimated seconds per prompt, from one block of each encoder (all of T5-XXL is slow)."""
-    if isinstance(encoder, JoinedTextEncoder | PairedTextEncoder):
+    if encoder.parts:
         return sum(map(_seconds_per_prompt, encoder.parts))
     return encoder.trial() if isinstance(encoder, TowerEncoder) else 0.0

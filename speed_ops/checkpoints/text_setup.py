@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
-from ..encoders.encoder import EncoderPart, JoinedTextEncoder, PairedTextEncoder, TextEncoder
+from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder
 from ..encoders.t5 import T5TextEncoder
 from ..encoders.tokenizers import clip_tokenizer, t5_tokenizer
 from ..encoders.tower import RESIDENT_BYTES
@@ -75,29 +75,25 @@ class TextSetup:
     def _plain(self, family: Architecture, files: EncoderFiles) -> TextEncoder:
         parts: list[EncoderPart] = []
         second = family.second_input
+        column = second.first_column(files.second[0].name) if second and files.second else 0
         clips = [row for row in files.available if row.appends == "columns"]
-        if clips:
+        if clips or files.second:
             words = clip_tokenizer(self.tokenizer, files.holders)
-            clip = ClipTextEncoder(files, clips, words, self.clip_skip, self.device, files.second)
-            column = second.first_column(files.second[0].name) if second and files.second else 0
-            parts.append(EncoderPart(clip, family.columns(clips[0].name).start, column))
+            # Where no rows of CLIP are read, clip skip is not meant for it.
+            skip = self.clip_skip if clips else None
+            clip = ClipTextEncoder(
+                files, clips or files.second, words, skip, self.device, files.second
+            )
+            start = family.columns(clips[0].name).start if clips else 0
+            parts.append(EncoderPart(clip, start, column, rows_are_read=bool(clips)))
         for row in files.available:
             if row.appends == "rows":
                 pieces = t5_tokenizer(self.tokenizer, files.holders)
                 t5 = T5TextEncoder(files, row, pieces, self.clip_skip, self.device)
                 parts.append(EncoderPart(t5))
-        if family.entry is None:
+        if len(parts) == 1 and parts[0].encoder.width == family.context_width:
             return parts[0].encoder
-        if family.encoders != files.available[:1]:
-            return JoinedTextEncoder(
-                parts, family.context_width, second.text_width if second else 0
-            )
-        if not files.second:
-            return parts[0].encoder
-        # The model reads the others for its second text input alone.
-        words = clip_tokenizer(self.tokenizer, files.holders)
-        clip = ClipTextEncoder(files, files.second, words, None, self.device, files.second)
-        return PairedTextEncoder(parts[0].encoder, clip)
+        return JoinedTextEncoder(parts, family.context_width, second.text_width if second else 0)
 
 
 def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]:

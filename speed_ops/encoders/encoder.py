@@ -1,8 +1,7 @@
-"""Prompts to rows: what the rest of the program needs from a text encoder, whoever runs it.
+"""Prompts to rows. `TextEncoder` is what the program needs, in whatever host it runs.
 
-`TextEncoder` is that need. `TowerEncoder` meets it with one tokenizer and one encoder or several
-side by side, `JoinedTextEncoder` with several kinds: each has rows of its own below the others', in
-its own columns, zero elsewhere.
+`TowerEncoder` has one tokenizer, and one encoder or several side by side. `JoinedTextEncoder` is
+made of several kinds: each has its own rows, below the others', in its own columns, zero elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,29 +23,44 @@ from ..text.tokens import Stream
 from .tokenizers import LiteralTokenizer
 from .tower import PoolingTower, Tower
 
+Encoded = tuple[list[Tensor], list[Tensor]]
+"""Rows of each prompt, and the pooled embedding of each if asked for."""
 
-class TextEncoder(Protocol):
+
+class TextEncoder(ABC):
     """Turns prompts into the rows that the model's layers receive: those of its streams, one below
     the other.
     """
 
-    @property
-    def fingerprint(self) -> str:
-        """Changes with everything that changes an embedding: weights, hidden layer, tokenizer,
-        padding.
-        """
+    fingerprint: str
+    """Changes with everything that changes a row: weights, hidden layer, tokenizer, padding."""
+    width: int
+    """Width d of an embedding row."""
+    context_length: int
+    """Number of rows of a padded prompt, all streams together."""
+    streams: tuple[Stream, ...]
+    """Which rows belong to which encoder, in the order of the rows; at least one."""
+    pooled_width: int = 0
+    """Width of the pooled embedding that the model reads, too; 0 if there is none."""
+    pooled_fingerprint: str = ""
+    """`fingerprint` of the pooled embeddings."""
+    parts: tuple[TextEncoder, ...] = ()
+    """The encoders that it is made of, if several."""
 
     @property
-    def width(self) -> int:
-        """Width d of an embedding row."""
+    def notes(self) -> list[str]:
+        """What happened while encoding that a report should mention."""
+        return list(dict.fromkeys(note for part in self.parts for note in part.notes))
 
-    @property
-    def context_length(self) -> int:
-        """Number of rows of a padded prompt, all streams together."""
+    @abstractmethod
+    def close(self) -> None:
+        """Gives its memory back; the next call to `encode` takes it again."""
 
-    @property
-    def streams(self) -> tuple[Stream, ...]:
-        """Which rows are whose, in the order of the rows; at least one."""
+    @abstractmethod
+    def _encoded(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
+    ) -> Encoded:
+        """First `lengths[i]` rows of each prompt, and with `pools` the pooled embedding of each."""
 
     def encode(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
@@ -63,64 +76,12 @@ class TextEncoder(Protocol):
             lengths: Number of rows for each prompt.
             progress: May raise to interrupt.
         """
-
-    def close(self) -> None:
-        """Gives its memory back; the next call to `encode` takes it again."""
-
-    @property
-    def pooled_width(self) -> int:
-        """Width of the pooled embedding that the model reads besides the rows; 0: it reads none, or
-        cannot be given.
-        """
-
-    @property
-    def pooled_fingerprint(self) -> str:
-        """Like `fingerprint`, of pooled embeddings. Only where there are any."""
-
-    def encode_both(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """`encode`, and for each prompt its pooled embedding (`pooled width`), in one run.
-
-        Only where there are pooled embeddings.
-
-        Args:
-            prompts: Texts to encode.
-            lengths: Number of rows for each prompt; 0 asks for the pooled embedding alone.
-            progress: May raise to interrupt.
-        """
-
-
-class RowsAndPooled(ABC):
-    """The two calls of a `TextEncoder` as one."""
-
-    @abstractmethod
-    def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """First `lengths[i]` rows of each prompt, and with `pools` each one's pooled embedding."""
-
-    def encode(
-        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
-    ) -> list[Tensor]:
-        """First `lengths[i]` rows of each prompt (`length x d`), float32 on the CPU.
-
-        Args:
-            prompts: Texts to encode.
-            lengths: Number of rows for each prompt.
-            progress: May raise to interrupt.
-        """
         return self._encoded(prompts, lengths, progress, pools=False)[0]
 
     def encode_both(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """The same, and each prompt's pooled embedding (`pooled width`).
+    ) -> Encoded:
+        """`encode`, and for each prompt its pooled embedding (`pooled width`), in one run.
 
         Args:
             prompts: Texts to encode.
@@ -227,76 +188,68 @@ def _refuse_unusable(encoded: Sequence[Tensor], prompts: Sequence[str], width: i
 
 @dataclass(frozen=True)
 class EncoderPart:
-    """One of the encoders."""
+    """One of the encoders of a model."""
 
     encoder: TextEncoder
     first_column: int = 0
     pooled_column: int = 0
     """Where its pooled embedding begins in the whole one."""
+    rows_are_read: bool = True
+    """False if the model reads only its pooled embedding (CLIP in Flux)."""
 
 
-class JoinedTextEncoder(RowsAndPooled):
+class JoinedTextEncoder(TextEncoder):
     """A `TextEncoder` made of others. SD3: CLIP in columns 0 to 2047, below it T5 in all 4096."""
 
     def __init__(self, parts: Sequence[EncoderPart], width: int, pooled_width: int = 0) -> None:
-        """`parts` from the first row down, at least one; `width`: of the rows that the model
-        receives.
-
-        `pooled_width`: of the pooled embedding that it receives, zero where no part has a say.
+        """`parts` from the first row down; `width` and `pooled_width`: of what the model receives,
+        zero where no part fills it.
         """
         self._parts = tuple(parts)
+        self.parts = tuple(part.encoder for part in parts)
         self.width = width
-        self.pooled_width = pooled_width if any(part.encoder.pooled_width for part in parts) else 0
-        self._first_rows = [
-            sum(part.encoder.context_length for part in parts[:n]) for n in range(len(parts))
-        ]
-        self.context_length = sum(part.encoder.context_length for part in parts)
+        self.pooled_width = pooled_width if any(part.pooled_width for part in self.parts) else 0
+        heights = [part.encoder.context_length if part.rows_are_read else 0 for part in parts]
+        self._first_rows = [sum(heights[:n]) for n in range(len(parts))]
+        self.context_length = sum(heights)
         self.streams = tuple(
             replace(stream, first=first + stream.first)
             for part, first in zip(parts, self._first_rows, strict=True)
-            for stream in part.encoder.streams
+            for stream in (part.encoder.streams if part.rows_are_read else ())
         )
 
-    @property
-    def parts(self) -> tuple[TextEncoder, ...]:
-        """The encoders that it is made of."""
-        return tuple(part.encoder for part in self._parts)
-
     @cached_property
-    def fingerprint(self) -> str:
-        """Hash over the parts' and their places."""
-        lines = [f"{part.first_column} {part.encoder.fingerprint}" for part in self._parts]
+    def fingerprint(self) -> str:  # type: ignore[override]
+        parts = [part for part in self._parts if part.rows_are_read]
+        if len(parts) == 1 and parts[0].encoder.width == self.width:
+            return parts[0].encoder.fingerprint
+        lines = [f"{part.first_column} {part.encoder.fingerprint}" for part in parts]
         return hashlib.sha256("\n".join([f"joined {self.width}", *lines]).encode()).hexdigest()
 
     @cached_property
-    def pooled_fingerprint(self) -> str:
-        """Hash over those of the parts that give any, and their places."""
+    def pooled_fingerprint(self) -> str:  # type: ignore[override]
         parts = [part for part in self._parts if part.encoder.pooled_width]
+        if len(parts) == 1 and parts[0].encoder.pooled_width == self.pooled_width:
+            return parts[0].encoder.pooled_fingerprint
         lines = [f"{part.pooled_column} {part.encoder.pooled_fingerprint}" for part in parts]
-        return hashlib.sha256(
-            "\n".join([f"joined {self.pooled_width}", *lines]).encode()
-        ).hexdigest()
+        lines.insert(0, f"joined {self.pooled_width}")
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def close(self) -> None:
-        """Gives the memory of all parts back."""
-        for part in self._parts:
-            part.encoder.close()
+        for part in self.parts:
+            part.close()
 
     def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
+    ) -> Encoded:
         # A part is run for the prompts that reach into it; those that pool, for every prompt.
         out = [torch.zeros(length, self.width) for length in lengths]
         pooled = [torch.zeros(self.pooled_width) for _ in prompts]
         for part, first in zip(self._parts, self._first_rows, strict=True):
             encoder = part.encoder
             pooling = pools and encoder.pooled_width > 0
-            rows = [max(0, min(length - first, encoder.context_length)) for length in lengths]
+            height = encoder.context_length if part.rows_are_read else 0
+            rows = [max(0, min(length - first, height)) for length in lengths]
             indices = [i for i in range(len(prompts)) if pooling or rows[i] > 0]
             # Prompts are done when the last part, which is the slow one, has done them.
             report = progress if part is self._parts[-1] else _waiting(progress, len(indices))
@@ -312,61 +265,6 @@ class JoinedTextEncoder(RowsAndPooled):
         return out, pooled
 
 
-class PairedTextEncoder(RowsAndPooled):
-    """A `TextEncoder` whose rows come from one encoder and whose pooled embeddings from another
-    (Flux).
-    """
-
-    def __init__(self, rows: TextEncoder, pooled: TextEncoder) -> None:
-        self._rows, self._pooled = rows, pooled
-        self.width, self.context_length, self.streams = (
-            rows.width,
-            rows.context_length,
-            rows.streams,
-        )
-        self.pooled_width = pooled.pooled_width
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the rows' encoder."""
-        return self._rows.fingerprint
-
-    @property
-    def pooled_fingerprint(self) -> str:
-        """That of the other."""
-        return self._pooled.pooled_fingerprint
-
-    def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Rows of the prompts that any are asked of, and the pooled embeddings of all."""
-        waiting = _waiting(progress, len(prompts))
-        pooled = self._pooled.encode_both(prompts, [0] * len(prompts), waiting)[1] if pools else []
-        rows = [torch.empty(0, self.width)] * len(prompts)
-        indices = [i for i, length in enumerate(lengths) if length]
-        blocks = self._rows.encode(
-            [prompts[i] for i in indices], [lengths[i] for i in indices], progress
-        )
-        for i, values in zip(indices, blocks, strict=True):
-            rows[i] = values
-        return rows, pooled
-
-    @property
-    def parts(self) -> tuple[TextEncoder, TextEncoder]:
-        """Both."""
-        return self._rows, self._pooled
-
-    def close(self) -> None:
-        """Gives the memory of both back."""
-        self._rows.close()
-        self._pooled.close()
-
-
 def _waiting(progress: Progress | None, total: int) -> Progress | None:
     """Reports that nothing is done yet."""
     return None if progress is None else lambda stage, *_: progress(stage, 0, total)
@@ -377,7 +275,7 @@ BATCH_TOKENS = 1536
 takes under a second."""
 
 
-class TowerEncoder(RowsAndPooled):
+class TowerEncoder(TextEncoder):
     """A `TextEncoder` with one stream. Nothing is read from the file before the first prompt, but
     for the fingerprint.
 
@@ -404,7 +302,7 @@ class TowerEncoder(RowsAndPooled):
         self.pooled_width = sum(tower.pooled_width for tower in self._pooling)
 
     @cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str:  # type: ignore[override]
         """Hash of weights, hidden-layer rule and tokenizer."""
         total = hashlib.sha256(self._tokenizer.fingerprint.encode())
         for tower in self._towers:
@@ -412,7 +310,7 @@ class TowerEncoder(RowsAndPooled):
         return total.hexdigest()
 
     @cached_property
-    def pooled_fingerprint(self) -> str:
+    def pooled_fingerprint(self) -> str:  # type: ignore[override]
         """Hash of all that, and of what only pooled embeddings depend on."""
         total = hashlib.sha256(f"pooled {self.fingerprint}\n".encode())
         for tower in self._pooling:
@@ -437,13 +335,8 @@ class TowerEncoder(RowsAndPooled):
         return self._tokenizer.token_ids(text)
 
     def _encoded(
-        self,
-        prompts: Sequence[str],
-        lengths: Sequence[int],
-        progress: Progress | None,
-        *,
-        pools: bool,
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
+    ) -> Encoded:
         pooling = self._pooling if pools else ()
         texts = [self._checked_ids(prompt) for prompt in prompts]
         out: list[Tensor] = [torch.empty(0, self.width)] * len(prompts)

@@ -248,7 +248,7 @@ def test_the_report_page_is_written_only_when_it_is_asked_for(sd15):
     import folder_paths
 
     from speed_erase.nodes import ANSWERS
-    from speed_erase.nodes.report_page import offer_page
+    from speed_erase.nodes.erase_output import offer_page
 
     view = offer_page(erased(*sd15[:2])[2], 1000)
     path = Path(folder_paths.get_temp_directory()) / view["filename"]

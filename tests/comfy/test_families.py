@@ -60,14 +60,13 @@ EVERYONE = {"ipf": False, "held_out": 0.0}
 
 @pytest.fixture(scope="module", params=minis.MINIS)
 def case(request: pytest.FixtureRequest, comfyui, own_cache) -> Case:
-    from speed_erase.nodes.wiring import wire
-    from speed_erase.speed_ops.engine.settings import EraseSettings
+    from speed_erase.nodes.host.wiring import wire
 
     name = request.param
     model, clip = minis.load_model(name), minis.load_text(name)
     prompts = (TARGET, ANCHOR, KEPT)
-    with wire(model, clip, EraseSettings()) as wired:
-        editable, encoder = wired.model, wired.encoder
+    with wire(model, clip, "V", ()) as (editable, reader, _):
+        encoder = reader.encoder
         keys = list(editable.weights)
         # T5 alone has nothing to pool.
         pooled = list(editable.inputs[POOLED]) if encoder.pooled_width else []
@@ -98,12 +97,11 @@ def test_a_family_is_recognized_with_its_layers(case: Case) -> None:
 
 
 def test_embeddings_are_comfyuis_and_what_the_edited_layers_receive(case: Case) -> None:
-    from speed_erase.nodes.wiring import wire
-    from speed_erase.speed_ops.engine.settings import EraseSettings
+    from speed_erase.nodes.host.wiring import wire
     from speed_erase.speed_ops.text.requests import whole_prompt
 
-    with wire(case.model, case.clip, EraseSettings()) as wired:
-        encoder = wired.encoder
+    with wire(case.model, case.clip, "V", ()) as (_, reader, _):
+        encoder = reader.encoder
         for text in PROMPTS:
             escaped = text.replace("(", "\\(").replace(")", "\\)")
             with torch.inference_mode():
@@ -113,7 +111,7 @@ def test_embeddings_are_comfyuis_and_what_the_edited_layers_receive(case: Case) 
             assert_close(rows[list(request.rows)], host[list(request.rows)], 1e-4)
 
         bare = whole_prompt(encoder.streams, Prompt.bare(TARGET))
-        (pushed,) = wired.reader.rows([bare])
+        (pushed,) = reader.rows([bare])
         for key in case.keys:
             received, _ = case.before[TARGET][key]
             assert_close(received[list(bare.rows)], pushed, 2e-3)
@@ -214,7 +212,7 @@ def test_the_fingerprint_covers_what_changes_an_embedding(t5) -> None:
         assert torch.allclose(encoder.encode([TARGET], [4])[0], host[:4], atol=1e-4), change
         return encoder.fingerprint
 
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     changes = ("nothing", "clip skip", "a tokenizer option", "a LoRA")
@@ -225,7 +223,7 @@ def test_the_fingerprint_covers_what_changes_an_embedding(t5) -> None:
 
 
 def test_names_are_literal_in_every_template(t5) -> None:
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     for name, clip in (("z-image", minis.load_text("z-image")), ("ltxv", t5)):
@@ -241,7 +239,7 @@ def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(
 ) -> None:
     from comfy.sd1_clip import SDClipModel
 
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
     from speed_erase.speed_ops.text.requests import RowRequest
 
@@ -262,7 +260,7 @@ def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(
 
 
 def test_a_clip_of_another_family_is_refused(t5, comfyui) -> None:
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     for family in ("wan", "z-image", "sd1", "auraflow"):
@@ -288,7 +286,7 @@ def test_the_edit_counts_loras_on_the_layers_and_on_the_way_to_them(t5) -> None:
     after = erased(patched, t5, settings=settings)[0]
     before = {prompt: at_layers("ltxv", patched, t5, keys, prompt) for prompt in (TARGET, ANCHOR)}
     edited = at_layers("ltxv", after, t5, keys, TARGET)
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     encoder = open_text(t5, by_name("ltxv"))

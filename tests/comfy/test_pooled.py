@@ -123,7 +123,7 @@ def test_a_second_erasure_holds_the_first_there_too(case):
 
 @pytest.mark.parametrize("skip", [None, -1, -3])
 def test_pooled_embeddings_are_comfyui_s(case, skip):
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     clip = case.clip.clone()
@@ -145,7 +145,7 @@ def test_pooled_embeddings_are_comfyui_s(case, skip):
 
 
 def test_a_changed_projection_is_another_encoder(case):
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     first = open_text(case.clip, by_name(case.family))

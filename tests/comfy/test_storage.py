@@ -177,8 +177,8 @@ def in_gguf(comfyui):
 
 def gguf_outputs(model, clip, prompt: str) -> dict[str, torch.Tensor]:
     """What the value layers give for the last token of a bare name ({key: o})."""
-    from speed_erase.nodes.host.public_text import open_text
     from speed_erase.nodes.host.weights import open_model
+    from speed_erase.nodes.host.wiring import open_text
 
     host = open_model(model)
     passes = at_layers("wan", model, clip, list(host.weights), prompt)
@@ -242,7 +242,7 @@ def test_a_gguf_model_is_saved_unpacked_or_not_at_all(in_gguf, own_output):
 def test_a_gguf_text_encoder_has_a_fingerprint_of_its_bytes(comfyui):
     import gguf_double
 
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     clips = [gguf_double.packed_text("wan", changed) for changed in (False, False, True)]

@@ -95,7 +95,7 @@ def use_small_words(clip: Any, folder: Path) -> None:
 
 def wired(clip: Any, family: str) -> CachedEncoder:
     """The encoder of the nodes."""
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
 
     return CachedEncoder(open_text(clip, by_name(family)))
 

@@ -38,15 +38,19 @@ def test_second_run_with_one_more_concept_encodes_little(sd15, tmp_path, monkeyp
 
 
 def test_names_are_literal(sd15):
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     encoder = open_text(sd15[1], by_name("sd1"))
-    plain = encoder.token_ids("Hulk film")
-    inside = encoder.token_ids("Hulk (film)")
+    plain = encoder.streams[0].token_ids("Hulk film")
+    inside = encoder.streams[0].token_ids("Hulk (film)")
     assert [i for i in inside if i in plain] == plain and len(inside) == len(plain) + 2
-    assert len(encoder.token_ids("embedding:foo")) == len(encoder.token_ids("embedding :foo")) >= 3
-    assert encoder.token_ids("{a|b}") and encoder.token_ids("") == []
+    assert (
+        len(encoder.streams[0].token_ids("embedding:foo"))
+        == len(encoder.streams[0].token_ids("embedding :foo"))
+        >= 3
+    )
+    assert encoder.streams[0].token_ids("{a|b}") and encoder.streams[0].token_ids("") == []
 
 
 def inversion(folder, name: str, seed: int, width: int = 768) -> None:
@@ -56,7 +60,7 @@ def inversion(folder, name: str, seed: int, width: int = 768) -> None:
 
 
 def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monkeypatch):
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.errors import InputError
     from speed_erase.speed_ops.models.families import by_name
 
@@ -71,8 +75,8 @@ def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monke
         atol=1e-5,
     )
     assert (
-        len(encoder.token_ids("by embedding:my-style, 1900"))
-        == len(encoder.token_ids("by , 1900")) + 2
+        len(encoder.streams[0].token_ids("by embedding:my-style, 1900"))
+        == len(encoder.streams[0].token_ids("by , 1900")) + 2
     )
 
     text, last = "embedding:my-style", 2
@@ -99,7 +103,7 @@ def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monke
 
 
 def test_trimmed_rows_are_the_public_ones_and_the_fingerprint_follows_the_weights(sd15):
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     clip = sd15[1]
@@ -121,7 +125,7 @@ def test_trimmed_rows_are_the_public_ones_and_the_fingerprint_follows_the_weight
     ("checkpoint", "name"), [("sd15", "sd1"), ("sd21", "sd2"), ("sdxl", "sdxl")]
 )
 def test_the_fingerprint_is_the_command_lines(comfyui, checkpoint, name):
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
     from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
     from speed_erase.speed_ops.files.checkpoint import Checkpoint
@@ -187,7 +191,7 @@ NAMES = [f"Painter {i}" for i in range(20)]
 def test_running_out_of_gpu_memory_falls_back_and_is_said(
     sd15, short_of_memory, plain, bears, note
 ):
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
 
     encoder = open_text(sd15[1], by_name("sd1"))
@@ -210,7 +214,7 @@ def test_a_whole_erasure_without_gpu_memory_runs_on_the_cpu_and_its_report_says_
 
 
 def test_too_little_memory_anywhere_is_a_sentence(sd15, short_of_memory):
-    from speed_erase.nodes.host.public_text import open_text
+    from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.errors import SpeedError
     from speed_erase.speed_ops.models.families import by_name
 

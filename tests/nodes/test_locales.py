@@ -94,11 +94,8 @@ def screen_texts() -> set[str]:
     pairs = re.findall(r'\bcounted\([^,]+, "([^"]+)", "([^"]+)"', scripts)
     counts = {text for pair in pairs for text in pair}
     groups = {f"{names}, {where}" for names in GROUPS.values() for where in PLACES.values()}
-    rows = re.search(
-        r"^ROWS = {(.*?)^}",
-        (ROOT / "nodes" / "speed_compare.py").read_text(),
-        re.MULTILINE | re.DOTALL,
-    )
+    source = (ROOT / "nodes" / "speed_compare.py").read_text(encoding="utf-8")
+    rows = re.search(r"^ROWS = {([^}]*)}", source, re.MULTILINE)
     assert rows and len(texts) > 60 and len(counts) == 4
     titles = set(re.findall(r': "([^"]+)"', rows[1]))
     return texts | counts | groups | titles | set(VERDICT_WORDS.values())

@@ -1,0 +1,121 @@
+"""MODEL and CLIP as the engine sees them, opened for reading while a node runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from comfy.sd1_clip import SDClipModel
+
+from ...speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
+from ...speed_ops.encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder
+from ...speed_ops.errors import InputError
+from ...speed_ops.model import EditableModel
+from ...speed_ops.models.architecture import Architecture, FamilyEncoder
+from ...speed_ops.text.concept_list import Concept
+from .inversions import Inversions, token_key
+from .progress import HostProgress
+from .public_text import PublicTextEncoder
+from .text import HostTextEncoder
+from .weights import open_model
+
+
+class Wired(NamedTuple):
+    """MODEL and CLIP, checked against each other."""
+
+    model: EditableModel
+    reader: CachedEncoder
+    progress: HostProgress
+
+
+@contextmanager
+def wire(
+    model: Any, clip: Any, layers: str, concepts: Sequence[Concept], hidden: Any = None
+) -> Iterator[Wired]:
+    """Opens MODEL and CLIP for reading. Refuses a family that is not supported, a CLIP of another
+    model, and a concept that names a missing textual inversion.
+
+    Args:
+        model: ComfyUI's MODEL.
+        clip: ComfyUI's CLIP.
+        layers: Which layers are opened: `V` or `KV`.
+        concepts: Texts that will be read.
+        hidden: Hidden inputs of the node that shows progress.
+    """
+    progress = HostProgress(hidden)
+    progress("fingerprint", 0, 1)
+    editable = open_model(model, layers)
+    encoder = open_text(clip, editable.architecture)
+    widths = _widths(clip)
+    every_encoder = editable.architecture.every_encoder
+    inversions = Inversions(
+        clip,
+        {
+            token_key(row.name): row.width
+            for row in every_encoder
+            if widths.get(row.name) == row.width
+        },
+    )
+    inversions.check(name for concept in concepts for name in (*concept.phrases, concept.anchor))
+    reader = CachedEncoder(encoder, EmbeddingCache(), editable.push, inversions.stored_as)
+    try:
+        yield Wired(editable, reader, progress)
+    finally:
+        encoder.close()
+
+
+def open_text(clip: Any, architecture: Architecture) -> TextEncoder:
+    """The family's encoders that are wired in. Refuses a CLIP of another family.
+
+    CLIP encoders are run by the engine, all others by ComfyUI's own call.
+    """
+    widths = _widths(clip)
+    present = _family_encoders(widths, architecture)
+    clips = [row for row in present if row.appends == "columns"]
+    second = architecture.second_input
+    pooled = [row for row in second.encoders if widths.get(row.name) == row.width] if second else []
+    parts: list[EncoderPart] = []
+    if clips or pooled:
+        start = architecture.columns(clips[0].name).start if clips else 0
+        column = second.first_column(pooled[0].name) if second and pooled else 0
+        read = bool(clips)
+        encoder = HostTextEncoder(clip, clips or pooled, start, pooled, column, rows_are_read=read)
+        parts.append(EncoderPart(encoder, start, column, rows_are_read=read))
+    parts += [EncoderPart(PublicTextEncoder(clip, row)) for row in present if row.appends == "rows"]
+    if len(parts) == 1 and parts[0].encoder.width == architecture.context_width:
+        return parts[0].encoder
+    return JoinedTextEncoder(parts, architecture.context_width, second.text_width if second else 0)
+
+
+def _family_encoders(widths: Mapping[str, int], architecture: Architecture) -> list[FamilyEncoder]:
+    """The family's encoders that the CLIP object has."""
+    needed = {row.name: row.width for row in architecture.encoders}
+    present = [row for row in architecture.encoders if widths.get(row.name) == row.width]
+    foreign = set(widths) - {row.name for row in architecture.every_encoder}
+    missing = [
+        row
+        for row in architecture.encoders
+        if row not in present and (not row.optional or row.name in widths)
+    ]
+    if missing or foreign or not present:
+        raise InputError(
+            f"This CLIP does not belong to this model: it has {_listed(widths)}, but"
+            f" {architecture.title} needs {_listed(needed)}. Wire the CLIP from the same"
+            " checkpoint."
+        )
+    return present
+
+
+def _widths(clip: Any) -> dict[str, int]:
+    """{encoder: width} of all that the CLIP object holds."""
+    return {
+        name: module.transformer.get_input_embeddings().weight.shape[1]
+        for name, module in clip.cond_stage_model.named_children()
+        if isinstance(module, SDClipModel)
+    }
+
+
+def _listed(widths: Mapping[str, int]) -> str:
+    listed = " and ".join(f"{name} of width {width}" for name, width in widths.items())
+    return listed or "no text encoder"
