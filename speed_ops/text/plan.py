@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import SettingsError
-from .kinds import BARE, TRIAL_TEMPLATES, Kind, Template
-from .tokens import EXTRA_KEPT_POSITIONS, IN_CONTEXT, NO_POSITION, Position
+from .kinds import BARE, CAPTION, TRIAL_TEMPLATES, Kind, Template, context_kind
+from .tokens import EXTRA_KEPT_POSITIONS, IN_CONTEXT, Position
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,28 @@ class RowPlan:
         available = kind.templates[:-TRIAL_TEMPLATES] if self.trial_templates else kind.templates
         return (BARE, *available[: self.templates])
 
-    def retain_prompts(self, kind: Kind, rank: int) -> tuple[Template, ...]:
-        """Prompts around the kept name of a rank."""
+    def retain_prompts(self, kind_name: str, rank: int) -> tuple[Template, ...]:
+        """Prompts around the kept name of a kind and a rank; captions are prompts already."""
+        kind = context_kind(kind_name)
+        if kind is CAPTION:
+            return (BARE,)
         if not self.rotate:
-            return kind.templates[: self.retain_templates]
+            return (BARE, *kind.templates[: self.retain_templates])
         return _rotate(self.solve_templates(kind), self.retain_templates, rank)
+
+    @staticmethod
+    def judging_prompts(
+        kind_name: str, templates: Callable[[Kind], Sequence[Template]], rank: int
+    ) -> tuple[Template, ...]:
+        """Prompts around a name that edits are judged by: two, and the next two for the next name.
+
+        Args:
+            kind_name: Kind whose templates fit the name; captions are prompts already.
+            templates: The templates of a kind.
+            rank: Index of the name.
+        """
+        kind = context_kind(kind_name)
+        return (BARE,) if kind is CAPTION else _rotate(templates(kind), 2, rank)
 
     def trial_prompts(self, kind: Kind) -> tuple[Template, ...]:
         """Prompts that only `auto` sees."""
@@ -180,15 +197,12 @@ class RowPlan:
             if not low <= value <= high:
                 raise SettingsError(f"{name} is {value}: it must be from {low} to {high}.")
         if not self.positions or not self.retain_positions:
-            raise SettingsError(NO_POSITION)
+            raise SettingsError(
+                "No token position was chosen: choose at least one, such as the last subject token."
+            )
 
 
-def judging_prompts(templates: Sequence[Template], rank: int) -> tuple[Template, ...]:
-    """Prompts around a name that edits are judged by: two, and the next two for the next name."""
-    return _rotate(tuple(templates), 2, rank)
-
-
-def _rotate(templates: tuple[Template, ...], count: int, rank: int) -> tuple[Template, ...]:
+def _rotate(templates: Sequence[Template], count: int, rank: int) -> tuple[Template, ...]:
     """The next `count` templates for each rank, from the start again after the last."""
     if not templates:
         return ()
