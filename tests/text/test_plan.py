@@ -25,8 +25,8 @@ def test_edit_choice_and_check_never_share_a_prompt(kind, effort):
 
 
 def test_kept_names_take_turns_through_the_targets_prompts():
-    plan, kind = RowPlan.context("normal"), KINDS["style"]
-    every = plan.solve_templates(kind)
+    plan = RowPlan.context("normal")
+    every = plan.solve_templates(KINDS["style"])
     met = [
         template for rank in range(len(every)) for template in plan.retain_prompts("style", rank)
     ]
