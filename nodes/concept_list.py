@@ -149,7 +149,7 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
     notes: list[str] = []
     try:
         from_file = read_list("", kind, question.get("file"))
-        notes += (ConceptList(tuple(concepts)) + from_file).notes
+        notes += (ConceptList(concepts) + from_file).notes
     except SpeedError as error:
         notes.append(str(error))
     dropped = _dropped_names(concepts, question.get("retain"))
