@@ -31,7 +31,7 @@ from ..files.tensors import kinds_of, write_tensors
 from ..inputs import POOLED, TOKENS
 from ..progress import Progress, Stage, part_of
 from ..text.requests import RowRequest
-from .encoder import TextEncoder, input_fingerprint, input_width, read_both, read_rows
+from .encoder import TextEncoder, input_fingerprint, input_width, read_prompts
 from .push import Push
 
 StoredRow = tuple[str, int]
@@ -423,12 +423,9 @@ class CachedEncoder:
             RowRequest(text, tuple(sorted(row for name, _, row in wanted[text] if name == TOKENS)))
             for text in texts
         ]
-        fresh: dict[_Key, Tensor] = {}
-        if any(name == POOLED for text in texts for name, _, _ in wanted[text]):
-            blocks, embeddings = read_both(self.encoder, requests, progress)
-            fresh |= {(POOLED, text, 0): row for text, row in embeddings.items()}
-        else:
-            blocks = read_rows(self.encoder, requests, progress)
+        pools = any(name == POOLED for text in texts for name, _, _ in wanted[text])
+        blocks, embeddings = read_prompts(self.encoder, requests, progress, pools)
+        fresh: dict[_Key, Tensor] = {(POOLED, text, 0): row for text, row in embeddings.items()}
         for request, block in zip(requests, blocks, strict=True):
             for index, row in enumerate(request.rows):
                 fresh[request.text_input, request.text, row] = block[index]

@@ -24,8 +24,8 @@ from .tower import (
     Built,
     EncoderWeights,
     LazyBlocks,
-    PoolingTower,
     Tensors,
+    Tower,
     assign,
     tensors_digest,
 )
@@ -156,12 +156,15 @@ HEAD_WIDTH = 64
 """Width of one attention head in every CLIP text encoder."""
 
 
-class ClipTower(PoolingTower):
+class ClipTower(Tower):
     """CLIP-L, CLIP-H or CLIP-G."""
 
     def __init__(self, weights: ClipWeights, clip_skip: int | None, device: torch.device) -> None:
         super().__init__(weights, clip_skip, device)
         self.weights = weights
+        # A file may lack the last blocks, which the rows do without.
+        complete = weights.layers == weights.complete_layers
+        self.pooled_width = weights.pooled_width if complete else 0
 
     @property
     def rule(self) -> str:
@@ -173,24 +176,11 @@ class ClipTower(PoolingTower):
     def _activation(self) -> str:
         return "quick_gelu" if self.row.name == "clip_l" else "gelu"
 
-    @property
-    def pooled_width(self) -> int:
-        """Width of its pooled embedding; 0 where the file lacks the last blocks, which the rows do
-        without.
-        """
-        return (
-            self.weights.pooled_width if self.weights.layers == self.weights.complete_layers else 0
-        )
-
     def pooled_digest(self) -> str:
-        """Hash of what a pooled embedding depends on besides `digest`."""
         return self.weights.digest_after(self.blocks)
 
     @torch.no_grad()
     def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """`states`, and `batch x pooled width`: the last state at the end token (`ends`), in one
-        run.
-        """
         built, count = self._ready(), self.weights.layers
         before_norm = _Noted(built.final_norm)
         last = self._call(built, ids, built.blocks.first(count, self.blocks), before_norm)
@@ -200,9 +190,9 @@ class ClipTower(PoolingTower):
         states = built.final_norm(state) if self.row.final_norm else state
         pooled = last[torch.arange(len(ids)), ends.to(last.device)]
         projection = self.weights.projection()
-        return states, (
-            pooled if projection is None else pooled @ projection.to(self._device, torch.float32).T
-        )
+        if projection is not None:
+            pooled = pooled @ projection.to(self._device, torch.float32).T
+        return states, pooled
 
     def _build(self) -> Built:
         from transformers import CLIPTextConfig, CLIPTextModel
@@ -284,9 +274,6 @@ class ClipTextEncoder(TowerEncoder):
             )
         names = {row.name for row in pooled}
         pooling = [tower for tower in self._clips if tower.row.name in names]
-        super().__init__(
-            self._clips, tokenizer, Stream(tokenizer.token_ids, lengths.pop()), pooling
-        )
-
-    def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
-        return [START_TOKEN, *text, END_TOKEN, *[pad] * self.context_length]
+        stream = Stream(tokenizer.token_ids, lengths.pop())
+        ends = [START_TOKEN], [END_TOKEN]
+        super().__init__(self._clips, tokenizer, stream, ends, pooling)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -144,7 +143,4 @@ class T5TextEncoder(TowerEncoder):
             )
         tower = T5Tower(weights, clip_skip, torch.device(device))
         stream = Stream(tokenizer.token_ids, row.length, before=0, causal=False)
-        super().__init__([tower], tokenizer, stream)
-
-    def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
-        return [*text, T5_END_TOKEN, *[pad] * self.context_length]
+        super().__init__([tower], tokenizer, stream, ([], [T5_END_TOKEN]))

@@ -198,14 +198,6 @@ class LazyBlocks:
         self._content[module] = index
 
 
-def let_go(module: nn.Module) -> None:
-    """Frees a module's weights at once: modules refer to each other and would stay until Python
-    looks for cycles.
-    """
-    for parameter in module.parameters():
-        parameter.data = parameter.new_empty(0)
-
-
 def assign(
     module: nn.Module,
     tensors: dict[str, Tensor],
@@ -255,8 +247,11 @@ class Built:
 
 class Tower(ABC):
     """Computes hidden states of one encoder in float32. A subclass knows how its model is made and
-    put together.
+    put together, and whether it makes pooled embeddings.
     """
+
+    pooled_width = 0
+    """Width of its pooled embedding; 0 where it makes none, or the file lacks what it takes."""
 
     def __init__(
         self, weights: EncoderWeights, clip_skip: int | None, device: torch.device
@@ -289,16 +284,28 @@ class Tower(ABC):
         return self._weights.digest(self.blocks)
 
     def close(self) -> None:
-        """Lets go of the weights in memory at once; the next call reads them again."""
+        """Frees the weights in memory at once; the next call reads them again."""
         if self._built is not None:
+            # Modules refer to each other and would stay until Python looks for cycles.
             for module in (self._built.call, self._built.blocks.layers, self._built.final_norm):
-                let_go(module)
+                for parameter in module.parameters():
+                    parameter.data = parameter.new_empty(0)
         self._built = None
 
     @torch.no_grad()
     def states(self, ids: Tensor) -> Tensor:
         """`batch x length` token ids to `batch x length x d`: what the diffusion model receives."""
         return self._run(ids, self.blocks, self.row.final_norm)
+
+    def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """`states`, and `batch x pooled width`, in one run; `ends`: row of each prompt's end
+        token.
+        """
+        raise NotImplementedError
+
+    def pooled_digest(self) -> str:
+        """Hash of what a pooled embedding depends on in addition to `digest`."""
+        raise NotImplementedError
 
     def trial(self, ids: Tensor, together: int) -> float:
         """About how many seconds a prompt takes, from its first block. `together`: how many are run
@@ -315,9 +322,8 @@ class Tower(ABC):
 
     def _run(self, ids: Tensor, blocks: int, norm: bool) -> Tensor:
         built = self._ready()
-        return self._call(
-            built, ids, built.blocks.first(blocks), built.final_norm if norm else nn.Identity()
-        )
+        final_norm = built.final_norm if norm else nn.Identity()
+        return self._call(built, ids, built.blocks.first(blocks), final_norm)
 
     def _ready(self) -> Built:
         if self._built is None:
@@ -330,25 +336,6 @@ class Tower(ABC):
         self._put_together(built, blocks, norm)
         states: Tensor = built.call(input_ids=ids.to(self._device)).last_hidden_state
         return states
-
-
-class PoolingTower(Tower):
-    """A tower that can also make one embedding of the whole prompt."""
-
-    @property
-    @abstractmethod
-    def pooled_width(self) -> int:
-        """Width of its pooled embedding; 0 where the file lacks what it takes."""
-
-    @abstractmethod
-    def pooled_digest(self) -> str:
-        """Hash of what a pooled embedding depends on besides `digest`."""
-
-    @abstractmethod
-    def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """`states`, and `batch x pooled width`, in one run; `ends`: of each prompt the place of its
-        end token.
-        """
 
 
 def _blocks_needed(weights: EncoderWeights, hidden: int, clip_skip: int | None) -> int:
