@@ -129,9 +129,7 @@ class Erasure(Mapping[str, LayerEdit]):
         return self[key].delta()
 
     def balanced(self, rank: int | None = None) -> tuple[Erasure, float]:
-        """All edits balanced (see `LayerEdit.balanced`) and the largest relative error of any
-        layer.
-        """
+        """All edits balanced (see `LayerEdit.balanced`), and the largest relative error."""
         pairs = {key: edit.balanced(rank) for key, edit in self.edits.items()}
         edits = {key: edit for key, (edit, _) in pairs.items()}
         return replace(self, edits=edits), max(error for _, error in pairs.values())

@@ -182,9 +182,7 @@ class LeakReport:
         )
 
     def closed(self) -> ConceptList:
-        """The erased concepts with the leaking phrases as aliases, to be erased from the original
-        model.
-        """
+        """The erased concepts with leaking phrases as aliases, to erase from the original model."""
         concepts = list(dict.fromkeys(leak.concept for leak in self.tried))
         used = {same_name_key(phrase) for concept in concepts for phrase in concept.phrases}
         used |= {same_name_key(concept.anchor) for concept in concepts}
@@ -214,9 +212,7 @@ class LeakReport:
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """One prompt of the ladder with its rows (`m x d` each, row by row at the same distance from
-    the name).
-    """
+    """One prompt of the ladder with its rows (`m x d`), aligned by distance from the name."""
 
     concept: Concept
     step: LadderPrompt

@@ -129,9 +129,7 @@ class EmbeddingCache:
         )
 
     def clear(self) -> int:
-        """Removes the cache's own files, and nothing else that may stand in the folder; returns the
-        bytes freed.
-        """
+        """Removes the cache's files, and nothing else in the folder; returns the bytes freed."""
         freed = 0
         for file in list(self._all_files()):
             size = _stat(file)[1]
@@ -158,9 +156,7 @@ class EmbeddingCache:
             return
 
     def _write_shard(self, fingerprint: str, keys: Tensor, values: Tensor, age: str = "") -> bool:
-        """`age`: the first part of an older shard's name, so that what replaces it is read as
-        early.
-        """
+        """`age`: start of the name of the shard that it replaces, so that it is read as early."""
         pairs = zip(keys.numpy(), values.numpy(), strict=True)
         sums = torch.tensor(
             [_checksum(fingerprint, key.tobytes(), row) for key, row in pairs], dtype=torch.int64
@@ -222,9 +218,7 @@ def _checksum(fingerprint: str, key: bytes, row: NDArray[np.float32]) -> int:
 def _read_shard(
     path: Path, fingerprint: str, width: int, requested: Iterable[bytes] | None
 ) -> dict[bytes, Tensor]:
-    """Rows of one shard by key; all of them if `requested` is None. A damaged shard is removed and
-    gives nothing.
-    """
+    """Rows of one shard by key, all if `requested` is None; none, and no file, if it is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -290,9 +284,7 @@ def _remove(path: Path) -> bool:
 FLUSH_TEXTS = 256
 """Texts encoded between two writes: what an interrupted run loses at most."""
 FLUSH_BYTES = 2**28
-"""Fewer texts where their whole prompts take more memory than this: 64 at Flux's 256 rows of
-4096.
-"""
+"""Fewer texts where whole prompts take more memory than this: 64 at Flux's 256 rows of 4096."""
 
 
 class CachedEncoder:

@@ -27,15 +27,11 @@ from .tower import Tower
 
 
 class TextEncoder(Protocol):
-    """Turns prompts into the rows that the model's layers receive: those of its streams, one below
-    the other.
-    """
+    """Turns prompts into the rows that the model receives: its streams, one below the other."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes with everything that changes an embedding: weights, hidden layer, tokenizer,
-        padding.
-        """
+        """Changes with all that changes an embedding: weights, hidden layer, tokenizer, padding."""
 
     @property
     def width(self) -> int:
@@ -69,9 +65,7 @@ class TextEncoder(Protocol):
 
     @property
     def pooled_width(self) -> int:
-        """Width of the pooled embedding that the model reads besides the rows; 0: it reads none, or
-        cannot be given.
-        """
+        """Width of the pooled embedding that the model also reads; 0: none, or not available."""
 
     @property
     def pooled_fingerprint(self) -> str:

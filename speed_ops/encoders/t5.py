@@ -48,9 +48,7 @@ class T5Weights(EncoderWeights):
         self._stored: torch.dtype | None = None
 
     def block(self, layer: int) -> dict[str, Tensor]:
-        """One block's tensors, named relative to it. The table of distances is the first block's,
-        for all of them.
-        """
+        """One block's tensors, named relative to it; the first block's distances serve all."""
         start = f"encoder.block.{layer}."
         names = [f"{module}.weight" for module in (*_MATRICES, *_NORMS)]
         return {name: self._read(start + name) for name in names} | {
@@ -80,9 +78,7 @@ class T5Weights(EncoderWeights):
 
 
 class T5Tower(Tower):
-    """T5-XXL, or a shrunken one. No attention mask: the models that read it were trained on padding
-    rows, too.
-    """
+    """T5-XXL or smaller. No attention mask: its models were trained on padding rows as well."""
 
     def __init__(self, weights: T5Weights, clip_skip: int | None, device: torch.device) -> None:
         super().__init__(weights, clip_skip, device)
@@ -122,9 +118,7 @@ class T5Tower(Tower):
 
 
 class T5TextEncoder(TowerEncoder):
-    """A `TextEncoder` without a start token in which every row reads the whole prompt, padding
-    included.
-    """
+    """A `TextEncoder` without a start token; every row reads the whole prompt and its padding."""
 
     def __init__(
         self,

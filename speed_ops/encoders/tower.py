@@ -74,9 +74,7 @@ class EncoderWeights(ABC):
         """What stands outside the blocks: embedding tables and the final norm."""
 
     def digest(self, blocks: int) -> str:
-        """Hash of all that the first `blocks` blocks compute with, the same for either spelling of
-        the same weights.
-        """
+        """Hash of what the first `blocks` blocks compute with, the same for either spelling."""
         return tensors_digest(chain(self.top().items(), self._named_blocks(range(blocks))))
 
     def _named_blocks(self, numbers: range) -> Iterator[tuple[str, Tensor]]:
@@ -85,9 +83,7 @@ class EncoderWeights(ABC):
                 yield f"{layer}.{name}", tensor
 
     def _count_layers(self, mark: str) -> int:
-        """How many blocks there are; `mark` is the name of a tensor that each has, `{}` in the
-        place of its number.
-        """
+        """Number of blocks; `mark`: a tensor that each has, `{}` for the block's number."""
         count = 0
         while mark.format(count) in self._file_keys:
             count += 1
@@ -99,9 +95,7 @@ class EncoderWeights(ABC):
         return count
 
     def _shape(self, name: str, dimensions: int) -> tuple[int, ...]:
-        """The shape of a tensor, from the header where the source has one: an embedding table is
-        large.
-        """
+        """A tensor's shape, from the header where there is one: an embedding table is large."""
         key = self._key(name)
         shapes = getattr(self._tensors, "shapes", {})
         shape = tuple(shapes[key] if key in shapes else self._tensors[key].shape)
@@ -164,9 +158,7 @@ class LazyBlocks:
         """Called before every block."""
         self._read, self._device, self._name, self._idle = read, device, name, idle
         self.state: Tensor | None = None
-        """`batch x length x d`: what came out of the blocks before the one that `first` was told
-        of.
-        """
+        """`batch x length x d`: the input of the block that `first` was asked to note."""
         self._waiting: list[int] = []
         """Blocks still to be run, the next one last."""
         self._noted: int | None = None
@@ -174,9 +166,7 @@ class LazyBlocks:
         """Which block's weights a module holds."""
 
     def first(self, count: int, noted: int | None = None) -> nn.ModuleList:
-        """The first `count` blocks without idle ones, run once, in order. `noted`: whose input
-        becomes `state`.
-        """
+        """The first `count` blocks without idle ones; `noted`: whose input becomes `state`."""
         order = [index for index in range(count) if index == noted or index not in self._idle]
         self._waiting, self._noted, self.state = order[::-1], noted, None
         return nn.ModuleList(self.layers[index] for index in order)
@@ -298,9 +288,7 @@ class Tower(ABC):
         return self._run(ids, self.blocks, self.row.final_norm)
 
     def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """`states`, and `batch x pooled width`, in one run; `ends`: row of each prompt's end
-        token.
-        """
+        """`states`, and `batch x pooled width`; `ends`: the row of each end token."""
         raise NotImplementedError
 
     def pooled_digest(self) -> str:

@@ -27,9 +27,7 @@ class Round:
     mean_leak: float
     worst_leak: float
     kept: bool = True
-    """False for a last round that did not lower the leak enough to be worth its rank: its edit was
-    dropped.
-    """
+    """False for a last round that lowered the leak too little: its edit was dropped."""
 
 
 @dataclass(frozen=True, eq=False)

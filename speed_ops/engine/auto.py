@@ -27,9 +27,7 @@ from .rows import RowSet
 from .settings import EraseSettings
 
 WORTH_ITS_DRIFT = 0.01
-"""An edit that is no further than this from the best within the budget, and drifts less, is the
-better.
-"""
+"""An edit this close to the best within the budget that drifts less is better."""
 MAX_EXTRA_RESIDUAL = 0.05
 """What is left may be this much above the least, for a shorter way to go. Pictures stop showing a
 concept once its way is gone, whatever went astray meanwhile (docs/proof); but what is drawn instead
@@ -52,9 +50,7 @@ _HALVINGS = 6  # of a step of the curve, to meet the budget within 1 %
 
 
 def settle_rows(settings: EraseSettings, concepts: int) -> EraseSettings:
-    """Fewer rows a concept when there are many concepts, so that the rank stays within the
-    budget.
-    """
+    """Fewer rows per concept where there are many, so that the rank stays within the budget."""
     if settings.preset_name != "auto":
         return settings
     return settings.replace(

@@ -142,9 +142,7 @@ def constraint_rows(invariants: Tensor, mode: InvariantMode, seed: int) -> Tenso
 
 
 def orthonormal_rows(rows: Tensor, cut: float) -> Tensor:
-    """Orthonormal basis, as rows, of the span of `rows` without singular values below `cut` times
-    the largest.
-    """
+    """Orthonormal basis, as rows, without singular values below `cut` times the largest."""
     _, sizes, basis = torch.linalg.svd(rows, full_matrices=False)
     return basis[sizes > cut * sizes[:1]]
 

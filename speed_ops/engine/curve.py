@@ -32,9 +32,7 @@ MIN_LAM_RATIO, MAX_LAM_RATIO = 1e-7, 1e1
 """`lam` as shares of K's largest eigenvalue. At the one the targets reach their anchors wherever N
 lets them at all, at the other less than a tenth of any edit is left."""
 SKETCH_ROWS = 1024
-"""Mixtures for all layers together. They put the size of one row wrong by 2 % (one over the root of
-twice as many).
-"""
+"""Mixtures for all layers together; the size of one row is off by 2 % (1 / sqrt(2 * 1024))."""
 MAX_LISTED = 8
 """Kept names listed as being in the way."""
 
@@ -68,9 +66,7 @@ class Curve:
     names: int
     """How many names drift was judged on."""
     unseen: bool
-    """Whether those names were set aside from the edit. False where there were too few to spare
-    any.
-    """
+    """Whether those names were set aside from the edit, or were too few for that."""
     in_the_way: tuple[tuple[str, float], ...]
     """Kept names that the freest edit would move most, and how far."""
 
@@ -126,9 +122,7 @@ class Judge:
     def __init__(
         self, path: RidgePath, layers: Tensor, trial: tuple[Rows, Rows], names: Rows
     ) -> None:
-        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts; may
-        be none.
-        """
+        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts."""
         self.path = path
         outputs = path.change @ layers.T  # r x m
         self.gram = outputs @ outputs.T

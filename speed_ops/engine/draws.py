@@ -9,9 +9,7 @@ from torch import Tensor
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
-    """A generator of its own for each purpose (such as a layer's key), so that no order of work
-    changes a draw.
-    """
+    """A generator for each purpose, such as a layer's key: no order of work changes a draw."""
     digest = hashlib.blake2b(f"{seed}:{purpose}".encode(), digest_size=7).digest()
     return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "big"))
 

@@ -143,9 +143,7 @@ class LayerSolver:
         return self._span_for_all
 
     def system(self, span: Span) -> tuple[Tensor, Tensor, Span]:
-        """`n x d` twice, and what the edit may use: target rows with their change, zero for held
-        ones.
-        """
+        """`n x d` targets and their change (zero for held rows), and what the edit may use."""
         change = torch.zeros_like(self.targets)
         change[self.erased] = self.change
         if isinstance(span, KeptSpan) and self.settings.iec and len(self.constraints):
@@ -207,9 +205,7 @@ class LayerSolver:
         return self._span(prior), prior.added
 
     def _span(self, prior: RefinedPrior) -> Span:
-        """What the kept rows leave to the edit, found on the smaller side: Gram matrix or
-        correlation matrix.
-        """
+        """What the kept rows leave to the edit, from the smaller of Gram and correlation matrix."""
         factor = prior.factor(self.retain)
         if self.settings.prior == "soft":
             with self.watch.part("soft prior"):

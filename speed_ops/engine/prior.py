@@ -31,9 +31,7 @@ _COLUMNS = 4096  # retain rows handled at a time: bounds the memory of intermedi
 
 @dataclass(frozen=True, eq=False)
 class PriorShift:
-    """How far the bare erasure of eq. 5 would move an embedding, in one layer: the size that eq. 6
-    filters by.
-    """
+    """How far the bare erasure of eq. 5 moves an embedding in one layer: what eq. 6 filters by."""
 
     gain: Tensor
     """`n x d`: (I + C1'C1)^-1 C1', the same for every layer."""
@@ -53,9 +51,7 @@ class PriorShift:
 
 
 def erase_gain(targets: Tensor) -> Tensor:
-    """`n x d`: the layer-independent factor of eq. 5, (I + C1'C1)^-1 C1', from mean-scaled target
-    rows.
-    """
+    """`n x d`: eq. 5's factor (I + C1'C1)^-1 C1', without the layer, from mean-scaled targets."""
     system = targets @ targets.T
     system.diagonal().add_(1.0)
     return torch.cholesky_solve(targets, torch.linalg.cholesky(system))
@@ -81,9 +77,7 @@ def influence_filter(shift: Tensor, scale: float, groups: Tensor, concepts: int)
 
 @dataclass(frozen=True, eq=False)
 class RefinedPrior:
-    """R_refine as a factor: the correlation matrix is F'F / count with F = [omega c + tilt V ; tail
-    V].
-    """
+    """R_refine as a factor: the matrix is F'F / count with F = [omega c + tilt V ; tail V]."""
 
     kept: Tensor
     """`p`: indices of the kept retain rows."""
@@ -110,9 +104,7 @@ class RefinedPrior:
         return factor
 
     def gram(self, retain_gram: Tensor, along: Tensor) -> Tensor:
-        """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without touching an
-        embedding.
-        """
+        """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without embeddings."""
         scale = self.count.rsqrt()
         omega, tilt, tail = self.omega * scale, self.tilt * scale, self.tail * scale
         projected = omega[:, None] * along[self.kept]

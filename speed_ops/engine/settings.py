@@ -33,9 +33,7 @@ def _setting(
     *,
     public: bool = False,
 ) -> Any:
-    """A field of `EraseSettings`. Hosts give public ones a flag or a widget; the others are reached
-    by assignment (`parse_assignments`).
-    """
+    """A field of `EraseSettings`; public ones have a flag or a widget, all can be assigned."""
     metadata = {"help": help, "low": low, "high": high, "public": public}
     return field(default=default, metadata=metadata)
 
@@ -197,9 +195,7 @@ class EraseSettings:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EraseSettings:
-        """Settings from plain values, such as a recipe's; an unknown name is refused with the
-        nearest known one.
-        """
+        """Settings from plain values, such as a recipe's; for an unknown name it suggests one."""
         names = [item.name for item in dataclasses.fields(cls)]
         for name in values:
             if name not in names:

@@ -31,9 +31,7 @@ class SoftSpan:
     """N, by a Cholesky factor of its inverse; it stands wherever a `KeptSpan` stands for P."""
 
     factor: Tensor
-    """`d x d`: of R + tau I; or `p x p`: of F F' + tau I, F (`p x d`) the kept rows, where they are
-    fewer.
-    """
+    """`d x d`, of R + tau I; or, where kept rows F are fewer, `p x p`, of F F' + tau I."""
     rows: Tensor | None
     """`p x d`: F, with the second kind of factor."""
     tau: Tensor
@@ -93,9 +91,7 @@ def _of_moment(moment: Tensor, tau: Tensor, held: KeptSpan) -> SoftSpan:
 
 
 def _factor(matrix: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factor of a matrix (its lower triangle counts) plus a ridge, and the inverse of that
-    sum.
-    """
+    """Cholesky factor of a matrix (lower triangle) plus a ridge, and the inverse of that sum."""
     matrix.diagonal().add_(ridge)
     factor = torch.linalg.cholesky(matrix)
     return factor, torch.cholesky_inverse(factor)

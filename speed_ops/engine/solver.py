@@ -75,9 +75,7 @@ class Solver:
         return widen(self.weights[key], key, self.rows.targets.values)
 
     def _solve_rounds(self) -> dict[str, SolvedLayer]:
-        """The edit, then rounds of adding what still leaks and solving again from the original
-        weights.
-        """
+        """The edit, then rounds of adding what leaks and solving from the original weights."""
         settings = self.settings
         layers = self._solve_layers(self.pairs)
         count = settings.adversarial_rounds
@@ -159,9 +157,7 @@ class Solver:
             yield key, solver.solve(key, self.load(key))
 
     def _solve_parallel(self, solver: LayerSolver) -> Generator[tuple[str, SolvedLayer]]:
-        """Several layers at once where each has an eigenproblem of its own, which threads help
-        little inside.
-        """
+        """Several layers at once where each has an eigenproblem: threads help little inside."""
         retain = self.rows.retain
         count = min(parallel_layers(min(len(retain.values), retain.width)), len(self.weights))
         if count < 2 or retain.values.device.type != "cpu":

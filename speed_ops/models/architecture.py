@@ -30,9 +30,7 @@ class FamilyEncoder:
     width: int
     """Width of its rows."""
     layers: int
-    """Transformer blocks of the complete encoder; a diffusers folder may ship only the
-    `blocks_used`.
-    """
+    """Transformer blocks of the complete encoder; a folder may ship only the `blocks_used`."""
     hidden: int
     """Which hidden state the model receives: -1 the last, -2 the one before."""
     final_norm: bool
@@ -41,9 +39,7 @@ class FamilyEncoder:
     prefixes: tuple[str, ...] = ()
     """Prefixes of its keys in a single-file checkpoint; the first one present counts."""
     naming: Literal["hf", "open_clip"] = "hf"
-    """How published files of the family spell the keys after that prefix. A file's own spelling is
-    read from its keys.
-    """
+    """Spelling of the keys after that prefix, as published; a file's own is read from its keys."""
     folder: str = ""
     """Component folder in the diffusers layout."""
     length: int = 77
@@ -51,17 +47,13 @@ class FamilyEncoder:
     appends: Literal["columns", "rows"] = "columns"
     """What it adds to the encoders before it: columns of the same rows, or more rows."""
     optional: bool = False
-    """Whether the model runs without it, its columns zero or its rows absent, as long as it has one
-    encoder.
-    """
+    """Whether the model runs without it (zero columns, absent rows) if it has another encoder."""
     padding: Literal["informative", "masked", "none"] = "informative"
     """What follows the end of a prompt: see `text.tokens.Padding`."""
     projected: bool = False
     """Whether its pooled embedding goes through the text projection before the model reads it."""
     batchable: bool = True
-    """Whether ComfyUI's call takes several prompts; where it cuts a template off the first one
-    only, it does not.
-    """
+    """Whether ComfyUI's call takes several prompts, not trimming a template off the first only."""
 
     @property
     def title(self) -> str:
@@ -88,9 +80,7 @@ class SecondInput:
     width: int
     """Input width of the layer; the text's columns come first, size embeddings after them."""
     encoders: tuple[FamilyEncoder, ...]
-    """Whose pooled embeddings it reads, in column order. Some families have an encoder only for
-    this (Flux).
-    """
+    """Whose pooled embeddings it reads, in column order. Flux has an encoder only for this."""
 
     @property
     def text_width(self) -> int:
@@ -148,20 +138,14 @@ class Architecture:
     context_width: int
     """Width of the embeddings that the model receives."""
     encoders: tuple[FamilyEncoder, ...]
-    """In column order: the first encoder's embedding fills the first columns. Then those that
-    append rows.
-    """
+    """In column order, the first encoder in the first columns; then those that append rows."""
     modelspec: str
     kohya_version: str
     second_input: SecondInput | None = None
     lora_paths: Literal["ldm", "diffusers"] = "ldm"
-    """Which spelling of a layer's path kohya's trainer writes for this family, and so every program
-    reads.
-    """
+    """Spelling of a layer's path that kohya's trainer writes, and so every program reads."""
     label_widths: tuple[int | None, ...] = ()
-    """Input widths of the label embedding that occur in this family of U-Nets; None: it has
-    none.
-    """
+    """Input widths of the label embedding in this family of U-Nets; None: without one."""
     entry: EntryLayer | None = None
     """Where text enters; None: at every cross attention of a U-Net."""
     push: PushRule | None = None
@@ -200,9 +184,7 @@ class LayerKey:
     """One layer that reads text, under all its names."""
 
     canonical: str
-    """Key inside a loaded model, the same for every file layout: `diffusion_model.<ldm
-    path>.weight`.
-    """
+    """Key inside a loaded model of any file layout: `diffusion_model.<ldm path>.weight`."""
     file_key: str
     """Key in the file (or, for a folder, component and key) that was examined."""
     ldm_path: str

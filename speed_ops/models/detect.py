@@ -128,9 +128,7 @@ def piece_name(keys: Iterable[str]) -> str | None:
 
 
 def detect(shapes: Shapes, families: Sequence[Architecture] = ARCHITECTURES) -> Architecture:
-    """The family of a checkpoint, of a bare diffusion model, or of a diffusers folder, in either
-    key layout.
-    """
+    """The family of a checkpoint, bare diffusion model or diffusers folder, in either layout."""
     if unet := find_unet(shapes):
         return _detect_unet(shapes, unet[1], families)
     for family in families:
@@ -298,9 +296,7 @@ def describe_unsupported(shapes: Shapes) -> str:
 
 
 def unet_conflict(shapes: Shapes, unet: Shapes) -> str | None:
-    """Why a U-Net's cross attention does not read text alone, as the beginning of a sentence; None
-    when it does.
-    """
+    """Why a U-Net's cross attention reads more than text, as the start of a sentence, or None."""
     if any(mark in key for key in unet for mark in _VIDEO):
         return (
             "This looks like a video model (SVD, SV3D), whose cross attention reads image"
@@ -336,9 +332,7 @@ def unet_conflict(shapes: Shapes, unet: Shapes) -> str | None:
 
 
 def near_miss(shapes: Shapes, families: Sequence[Architecture]) -> str | None:
-    """How a file that looks like one of these families differs from it, as the beginning of a
-    sentence; None when it looks like no family.
-    """
+    """How a file differs from the family it looks like, as the start of a sentence, or None."""
     title = model_name(shapes)
     differences: list[str] = []
     for family in reversed(families):  # the plainest of similar families comes last

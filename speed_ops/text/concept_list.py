@@ -265,9 +265,7 @@ def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
 
 
 def read_concepts(path: str | Path, kind: str) -> ConceptList:
-    """Reads a list: a table where its name ends in `.csv` or `.tsv`, else one concept per line. `-`
-    is standard input.
-    """
+    """Reads a list: `.csv` and `.tsv` are tables, others have a concept per line; `-` is stdin."""
     path = Path(path)
     parse = parse_concepts if list_suffix(path, LIST_SUFFIXES) == ".txt" else parse_concept_table
     return parse(read_text_file(path), kind, list_label(path))
@@ -295,9 +293,7 @@ def _where(source: str, line: int) -> str:
 
 
 def _claim_names(concept: Concept, owners: dict[str, Concept]) -> None:
-    """Adds a concept's names to `owners`; refuses repeats, contradictions and a name that would
-    become itself.
-    """
+    """Adds names to `owners`; refuses repeats, contradictions, a name that would become itself."""
     where, anchor_key = concept.where, same_name_key(concept.anchor)
     if len(concept.aliases) > MAX_ALIASES:
         raise InputError(

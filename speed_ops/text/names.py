@@ -126,9 +126,7 @@ def _is_emoji(letter: str) -> bool:
 
 
 def fold(text: str) -> str:
-    """One spelling: composed characters (NFC), none that cannot be seen, single spaces between
-    words.
-    """
+    """One spelling: composed characters (NFC), none invisible, single spaces between words."""
     if text.isascii():
         return " ".join(text.split())
     composed = unicodedata.normalize("NFC", text)

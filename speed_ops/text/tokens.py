@@ -91,9 +91,7 @@ def single_flags(positions: Position) -> list[Position]:
 
 
 Padding = Literal["informative", "masked", "none"]
-"""What follows the end token: rows that depend on the text, rows that the model receives as zeros
-or masked, or nothing.
-"""
+"""After the end token: rows that depend on the text, rows of zeros or masked ones, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +101,7 @@ class TokenSpan:
     ids: tuple[int, ...]
     """Text tokens, without start and end."""
     subject: int
-    """Number of tokens up to the last subject token, which is its row where row 0 is the start
-    token; 0: no text.
-    """
+    """Number of tokens up to the last subject token: its row after a start token; 0: no text."""
     first: int = 0
     """The same for the first subject token; 0: the prompt has no name."""
 
@@ -167,9 +163,7 @@ class Stream:
     """One tokenizer's run of rows: at most `length` from row `first` on."""
 
     token_ids: Callable[[str], Sequence[int]]
-    """Tokens of the literal text, without start and end tokens; no weights, embeddings or
-    wildcards.
-    """
+    """Tokens of the literal text alone; no weights, embeddings or wildcards."""
     length: int
     """Rows of a padded prompt, or the most that one without padding may have."""
     first: int = 0
