@@ -67,7 +67,11 @@ def model() -> EditableModel:
     shapes = {ROWS: (16, 2 * WIDTH), POOLED: (20, WIDTH + SIZES)}
     stored = {key: torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     kinds = {ROWS: "V", POOLED: "second"}
-    layers = tuple(LayerKey(key, key, key, key, key, kinds[key], shapes[key]) for key in shapes)  # type: ignore[arg-type]
+    paths = {key: key.removeprefix("diffusion_model.").removesuffix(".weight") for key in shapes}
+    layers = tuple(
+        LayerKey(key, paths[key], paths[key], kinds[key], shapes[key])  # type: ignore[arg-type]
+        for key in shapes
+    )
     return EditableModel(replace(xl, second_input=path), layers, stored)
 
 

@@ -63,7 +63,7 @@ def open_text(clip: Any, architecture: Architecture) -> WiredText:
     parts: list[EncoderPart] = []
     side_by_side = [row for row in present if row.appends == "columns"]
     if side_by_side:
-        start = architecture.columns(side_by_side[0].name).start
+        start = architecture.first_column(side_by_side[0].name)
         encoder = HostTextEncoder(clip, side_by_side, start, pooled, column)
         parts.append(EncoderPart(encoder, start, column))
     parts += [EncoderPart(PublicTextEncoder(clip, row)) for row in present if row.appends == "rows"]

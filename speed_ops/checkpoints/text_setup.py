@@ -80,7 +80,7 @@ class TextSetup:
             words = clip_tokenizer(self.tokenizer, files.holders)
             clip = ClipTextEncoder(files, clips, words, self.clip_skip, self.device, files.second)
             column = second.first_column(files.second[0].name) if second and files.second else 0
-            parts.append(EncoderPart(clip, family.columns(clips[0].name).start, column))
+            parts.append(EncoderPart(clip, family.first_column(clips[0].name), column))
         for row in files.available:
             if row.appends == "rows":
                 pieces = t5_tokenizer(self.tokenizer, files.holders)

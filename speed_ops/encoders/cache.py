@@ -392,8 +392,8 @@ class CachedEncoder:
             RowRequest(text, tuple(sorted(row for name, _, row in wanted[text] if name == TOKENS)))
             for text in texts
         ]
-        pools = any(name == POOLED for text in texts for name, _, _ in wanted[text])
-        blocks, embeddings = read_prompts(self.encoder, requests, progress, pools)
+        whole = any(name == POOLED for text in texts for name, _, _ in wanted[text])
+        blocks, embeddings = read_prompts(self.encoder, requests, progress, whole)
         fresh: dict[_Key, Tensor] = {(POOLED, text, 0): row for text, row in embeddings.items()}
         for request, block in zip(requests, blocks, strict=True):
             for index, row in enumerate(request.rows):

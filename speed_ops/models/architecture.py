@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import SettingsError
 from ..inputs import POOLED, TOKENS
 
 _TITLES = {
@@ -166,59 +165,42 @@ class Architecture:
         """How many columns of a layer read this text input, from the first on; None: all."""
         return self.second_input.text_width if text_input != TOKENS and self.second_input else None
 
-    def columns(self, name: str) -> slice:
-        """The columns of the context that an encoder fills."""
+    def first_column(self, name: str) -> int:
+        """Where the columns of the context that an encoder fills begin."""
         start = 0
         for encoder in self.encoders:
             if encoder.appends == "rows":
                 start = 0
             if encoder.name == name:
-                return slice(start, start + encoder.width)
+                break
             start += encoder.width
-        names = ", ".join(encoder.name for encoder in self.encoders)
-        raise SettingsError(f"{self.title} has no text encoder {name!r}: choose from {names}.")
+        return start
 
 
 @dataclass(frozen=True)
 class LayerKey:
     """One layer that reads text, under all its names."""
 
-    canonical: str
-    """Key inside a loaded model of any file layout: `diffusion_model.<ldm path>.weight`."""
     file_key: str
     """Key in the file (or, for a folder, component and key) that was examined."""
     ldm_path: str
     diffusers_path: str
-    lora_base: str
-    """kohya's name of the layer, to which `.lora_up.weight` is appended."""
     kind: Literal["K", "V", "entry", "second"]
     shape: tuple[int, int]
     """Outputs x width of the rows that it reads, or the whole width of the pooled path's layer."""
+    lora_paths: Literal["ldm", "diffusers"] = "ldm"
+    """Which of the two paths a LoRA uses."""
 
-    @classmethod
-    def of(
-        cls,
-        file_key: str,
-        ldm_path: str,
-        diffusers_path: str,
-        kind: Literal["K", "V", "entry", "second"],
-        shape: tuple[int, int],
-        lora_paths: Literal["ldm", "diffusers"] = "ldm",
-    ) -> LayerKey:
-        """The layer with the names that follow from its paths.
+    @property
+    def canonical(self) -> str:
+        """Key inside a loaded model of any file layout."""
+        return f"diffusion_model.{self.ldm_path}.weight"
 
-        Args:
-            file_key: Key in the file.
-            ldm_path: Path in the original layout.
-            diffusers_path: Path in the diffusers layout.
-            kind: What the layer computes.
-            shape: Outputs x inputs.
-            lora_paths: Which of the two paths a LoRA uses.
-        """
-        lora_path = ldm_path if lora_paths == "ldm" else diffusers_path
-        lora_base = "lora_unet_" + lora_path.replace(".", "_")
-        canonical = f"diffusion_model.{ldm_path}.weight"
-        return cls(canonical, file_key, ldm_path, diffusers_path, lora_base, kind, shape)
+    @property
+    def lora_base(self) -> str:
+        """kohya's name of the layer, to which `.lora_up.weight` is appended."""
+        path = self.ldm_path if self.lora_paths == "ldm" else self.diffusers_path
+        return "lora_unet_" + path.replace(".", "_")
 
     @property
     def text_input(self) -> str:
