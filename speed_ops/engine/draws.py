@@ -15,24 +15,12 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 def normal(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal draws, made on the host, so that every device sees the same numbers.
-
-    Args:
-        shape: Shape of the result.
-        source: The random generator.
-        like: Has the dtype and device of the result.
-    """
+    """Standard normal draws of `like`'s type, made on the host: the same on every device."""
     return torch.randn(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 
 def uniform(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """Uniform draws in [0, 1), made on the host.
-
-    Args:
-        shape: Shape of the result.
-        source: The random generator.
-        like: Has the dtype and device of the result.
-    """
+    """The same, uniform in [0, 1)."""
     return torch.rand(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 

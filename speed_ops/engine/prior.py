@@ -40,14 +40,15 @@ class PriorShift:
 
     def of(self, response: Tensor) -> Tensor:
         """`N`: |delta_erase c| for embeddings given by their response `gain @ c` (`n x N`)."""
-        squares = [self._squares(chunk) for chunk in response.split(_COLUMNS, dim=1)]
-        return torch.cat(squares).clamp(min=0).sqrt()
-
-    def _squares(self, response: Tensor) -> Tensor:
         out, rank = self.outputs.shape
-        if rank <= out:
-            return quadratic_form(lower_gram(self.outputs.T), response)
-        return (self.outputs @ response).square().sum(dim=0)
+        gram = lower_gram(self.outputs.T) if rank <= out else None
+        squares = [
+            (self.outputs @ chunk).square().sum(dim=0)
+            if gram is None
+            else quadratic_form(gram, chunk)
+            for chunk in response.split(_COLUMNS, dim=1)
+        ]
+        return torch.cat(squares).clamp(min=0).sqrt()
 
 
 def erase_gain(targets: Tensor) -> Tensor:
@@ -121,25 +122,23 @@ class RefinedPrior:
         return gram
 
 
-def keep_only(kept: Tensor, weights: Tensor, directions: Tensor) -> RefinedPrior:
+def keep_only(kept: Tensor, weights: Tensor, width: int) -> RefinedPrior:
     """The kept rows without any draws.
 
     Args:
         kept: `p`, indices of the kept rows.
         weights: `N`, weights of all rows.
-        directions: `r x d`, V_min'; may be empty.
+        width: d.
     """
-    rank = len(directions)
-    empty = weights.new_zeros((len(kept), rank))
     omega = weights[kept]
     return RefinedPrior(
         kept=kept,
         omega=omega.sqrt(),
-        directions=directions,
-        tilt=empty,
-        tail=empty.new_zeros((rank, rank)),
+        directions=weights.new_zeros((0, width)),
+        tilt=weights.new_zeros((len(kept), 0)),
+        tail=weights.new_zeros((0, 0)),
         count=omega.sum(),
-        added=empty.new_zeros(()),
+        added=weights.new_zeros(()),
     )
 
 
@@ -178,21 +177,16 @@ def augment_directed(
     omega = (weights * (1 + passed.sum(dim=1))).sqrt()
     tilt = weights[:, None] * (passed[:, :, None] * draws).sum(dim=1) / omega[:, None]
     scatter = torch.einsum("p,pa,par,pas->rs", weights, passed, draws, draws)
+    values, vectors = torch.linalg.eigh(scatter - tilt.T @ tilt)
     return RefinedPrior(
         kept=kept,
         omega=omega,
         directions=directions,
         tilt=tilt,
-        tail=_root(scatter - tilt.T @ tilt),
+        tail=values.clamp(min=0).sqrt()[:, None] * vectors.T,  # its root
         count=omega.square().sum(),
         added=passed.sum(),
     )
-
-
-def _root(matrix: Tensor) -> Tensor:
-    """`r x r`: a root L of a positive semi-definite matrix, L'L = matrix."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return values.clamp(min=0).sqrt()[:, None] * vectors.T
 
 
 def augment_random(

@@ -8,6 +8,7 @@ apart.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -179,19 +180,14 @@ class EraseSettings:
             )
 
     @classmethod
-    def preset_values(cls, name: str) -> dict[str, Any]:
-        """The fields that a preset sets, without the others."""
+    def preset(cls, name: str, **changes: Any) -> EraseSettings:
+        """A preset, with some fields changed if asked."""
         if name not in PRESETS:
             raise SettingsError(
                 f"There is no preset {name!r}{suggestion(name, PRESETS)}: choose from"
                 f" {', '.join(PRESETS)}."
             )
-        return dict(PRESETS[name])
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> EraseSettings:
-        """A preset, with some fields changed if asked."""
-        return cls.from_dict({"preset_name": name, **cls.preset_values(name), **changes})
+        return cls.from_dict({"preset_name": name, **PRESETS[name], **changes})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EraseSettings:
@@ -254,8 +250,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     Values are converted to the setting's type. `EraseSettings` checks ranges and choices. The
     preset cannot be assigned, because it decides the values of the others.
     """
-    hints = get_type_hints(EraseSettings)
-    del hints["preset_name"]
+    hints = {name: kind for name, kind in _hints().items() if name != "preset_name"}
     values: dict[str, Any] = {}
     for text in filter(None, map(str.strip, texts)):
         name, equals, value = (piece.strip() for piece in text.partition("="))
@@ -283,49 +278,31 @@ def _parse_value(name: str, text: str, kind: Any) -> Any:
         return text
 
 
-_HINTS: dict[str, Any] = {}
-
-
-def _choices(name: str) -> tuple[str, ...]:
-    if not _HINTS:
-        _HINTS.update(get_type_hints(EraseSettings))
-    return get_args(_HINTS[name])
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(EraseSettings)
 
 
 def _check(name: str, value: Any, low: float | None, high: float | None) -> None:
-    """Refuses a value of the wrong type or out of range with a sentence that names the three."""
-    choices = _choices(name)
-    kind = _HINTS[name]
-    if choices:
+    """Refuses a value of the wrong type or out of range."""
+    kind = _hints()[name]
+    if choices := get_args(kind):
         if value not in choices:
             raise SettingsError(f"{name} is {value!r}, but must be one of {', '.join(choices)}.")
-    elif kind is bool:
+        return
+    if kind is bool:
         if not isinstance(value, bool):
             raise SettingsError(f"{name} is {value!r}, but must be true or false.")
-    else:
-        is_int = kind is int
-        ok = isinstance(value, int if is_int else (int, float)) and not isinstance(value, bool)
-        if not ok or not math.isfinite(value) or value < low or value > high:
-            unit = "a whole number" if is_int else "a number"
-            raise SettingsError(
-                f"{name} is {value!r}, but must be {unit} from {low:g} to {high:g}."
-            )
+        return
+    number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < low or value > high:
+        unit = "a whole number" if kind is int else "a number"
+        raise SettingsError(f"{name} is {value!r}, but must be {unit} from {low:g} to {high:g}.")
 
-
-# `few`, `multi` and `implicit` are the published experiments (the released code's values where it
-# departs from the paper). `context` holds rows in context on both sides; `auto` starts from it and
-# settles what depends on the problem.
-PRESETS: dict[str, dict[str, Any]] = {
-    "auto": {},
-    "context": {},
-    "few": {"threshold": 1e-1, "lam": 1.0},
-    "multi": {"threshold": 1e-4, "lam": 0.05, "ipf": False},
-    "implicit": {"threshold": 1e-1, "lam": 0.7, "mu": 0.5},
-}
 
 # Without IPF and DPA: in images of the demo model the filter let kept prompts drift by a quarter
 # more, and the draws changed nothing (docs/proof).
-PRESETS["context"] = {
+_CONTEXT: dict[str, Any] = {
     "rows": "context",
     "threshold": 1e-2,
     "lam": 0.05,
@@ -333,15 +310,20 @@ PRESETS["context"] = {
     "dpa": False,
     "invariants": "span",
 }
-
 # A slope between what the kept names use and what is free, where `context` has a step: on real text
 # encoders it erases more at every drift (docs/frontier.md). `lam` is only where the search for it
 # starts. It is the default of every family: where all text enters at one layer (SD3, Flux) it keeps
-# its budget and, at the default one, leaves less than the others, too (docs/architectures.md).
+# its budget and, at the default one, also leaves less than the others (docs/architectures.md).
 # Families differ in layers, not in settings.
-PRESETS["auto"] = PRESETS["context"] | {
-    "prior": "soft",
-    "lam": 0.1,
-    "overshoot": 1.1,
-    "rows_per_concept": 16,
+_AUTO = _CONTEXT | {"prior": "soft", "lam": 0.1, "overshoot": 1.1, "rows_per_concept": 16}
+
+# `few`, `multi` and `implicit` are the published experiments (the released code's values where it
+# departs from the paper). `context` holds rows in context on both sides; `auto` starts from it and
+# settles what depends on the problem.
+PRESETS: dict[str, dict[str, Any]] = {
+    "auto": _AUTO,
+    "context": _CONTEXT,
+    "few": {"threshold": 1e-1, "lam": 1.0},
+    "multi": {"threshold": 1e-4, "lam": 0.05, "ipf": False},
+    "implicit": {"threshold": 1e-1, "lam": 0.7, "mu": 0.5},
 }
