@@ -30,18 +30,6 @@ class Round:
     """False for a last round that lowered the leak too little: its edit was dropped."""
 
 
-@dataclass(frozen=True, eq=False)
-class LayerMoments:
-    """Second moments summed over layers: all that the inner step needs to know of the weights."""
-
-    original: Tensor
-    """`d x d`: sum of W'W."""
-    edited: Tensor
-    """`d x d`: sum of V'V."""
-    crossed: Tensor
-    """`d x d`: sum of V'W."""
-
-
 def original_moment(layers: Iterable[Tensor]) -> Tensor:
     """`d x d`: sum of W'W; the same in every round."""
     total: Tensor | None = None
@@ -52,54 +40,40 @@ def original_moment(layers: Iterable[Tensor]) -> Tensor:
     return total
 
 
-def edited_moments(
-    original: Tensor, load: Callable[[str], Tensor], edits: Mapping[str, LayerEdit]
-) -> LayerMoments:
-    """Moments after the edit: V = W + up down differs from W by low-rank terms only.
+def find_leaks(
+    original: Tensor,
+    load: Callable[[str], Tensor],
+    edits: Mapping[str, LayerEdit],
+    targets: Tensor,
+    change: Tensor,
+    reg: float,
+) -> tuple[Tensor, Tensor]:
+    """`n x d`: for each target row the embedding c~; and `n`: how much of the way from the anchor's
+    output back to the target's it still goes, 0 to 1.
 
     Args:
         original: `d x d`, sum of W'W.
         load: Returns a layer's ORIGINAL weight by key.
         edits: By layer key.
+        targets: `n x d`, the target rows.
+        change: `n x d`, from each target to its anchor.
+        reg: Ridge, as a share of the mean diagonal of W'W.
     """
+    # sums of V'V and V'W: V = W + up down differs from W by low-rank terms only
     edited, crossed = original.clone(), original.clone()
     for key, edit in edits.items():
         back = load(key).T @ edit.up  # d x r: W' up
         cross = back @ edit.down  # W' delta
         edited += cross + cross.T + edit.down.T @ (edit.up.T @ edit.up) @ edit.down
         crossed += cross.T
-    return LayerMoments(original, edited, crossed)
-
-
-def leaking_rows(moments: LayerMoments, targets: Tensor, reg: float) -> Tensor:
-    """`n x d`: for each target row the embedding c~ whose edited outputs come closest to its old
-    ones.
-
-    Args:
-        moments: Moments of the layers before and after the edit.
-        targets: `n x d`, the target rows.
-        reg: Ridge, as a share of the mean diagonal of W'W.
-    """
-    ridged = moments.edited.clone()
-    ridged.diagonal().add_(reg * moments.original.diagonal().mean())
-    return torch.cholesky_solve(moments.crossed @ targets.T, torch.linalg.cholesky(ridged)).T
-
-
-def leak(moments: LayerMoments, targets: Tensor, change: Tensor, leaking: Tensor) -> Tensor:
-    """`n`: how much of the way from the anchor's output back to the target's the found embeddings
-    still go, 0 to 1.
-
-    Args:
-        moments: Moments of the layers before and after the edit.
-        targets: `n x d`, the target rows.
-        change: `n x d`, from each target to its anchor.
-        leaking: `n x d`, the embeddings that `leaking_rows` found.
-    """
+    ridged = edited.clone()
+    ridged.diagonal().add_(reg * original.diagonal().mean())
+    leaking = torch.cholesky_solve(crossed @ targets.T, torch.linalg.cholesky(ridged)).T
     missing = (
-        ((leaking @ moments.edited) * leaking).sum(dim=1)
-        - 2 * ((leaking @ moments.crossed) * targets).sum(dim=1)
-        + ((targets @ moments.original) * targets).sum(dim=1)
+        ((leaking @ edited) * leaking).sum(dim=1)
+        - 2 * ((leaking @ crossed) * targets).sum(dim=1)
+        + ((targets @ original) * targets).sum(dim=1)
     )
-    total = ((change @ moments.original) * change).sum(dim=1)
+    total = ((change @ original) * change).sum(dim=1)
     share = (missing.clamp(min=0) / total.clamp(min=torch.finfo(total.dtype).tiny)).sqrt()
-    return (1 - share).clamp(min=0)
+    return leaking, (1 - share).clamp(min=0)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError, NoRoomError
 from ..progress import Progress, Stopwatch
-from .adversarial import Round, edited_moments, leak, leaking_rows, original_moment
+from .adversarial import Round, find_leaks, original_moment
 from .closed_form import Span
 from .layers import LayerSolver, SolvedLayer
 from .pairs import ErasePairs
@@ -54,9 +54,8 @@ class Solver:
         """
         self.rows, self.pairs, self.settings, self.weights = rows, pairs, settings, weights
         self.watch, self.progress, self.span = watch, progress, span
-        self.directions: dict[
-            str, Tensor
-        ] = {}  # depend on the layer alone: found once for all rounds
+        # they depend on the layer alone: found once for all rounds
+        self.directions: dict[str, Tensor] = {}
         self.rounds: tuple[Round, ...] = ()
         """The adversarial rounds of the last `solve`."""
 
@@ -131,9 +130,8 @@ class Solver:
         pairs = self.pairs.without_held()
         with self.watch.part("adversarial"):
             edits = {key: layer.edit for key, layer in layers.items()}
-            moments = edited_moments(original, self.load, edits)
-            leaking = leaking_rows(moments, pairs.targets, self.settings.adversarial_reg)
-            size = leak(moments, pairs.targets, pairs.change, leaking)
+            reg = self.settings.adversarial_reg
+            leaking, size = find_leaks(original, self.load, edits, pairs.targets, pairs.change, reg)
         round_ = Round(number, float(size.mean()), float(size.max()))
         change = pairs.targets + pairs.change - leaking
         return round_, replace(pairs, targets=leaking, change=change)
