@@ -29,12 +29,12 @@ PresetName = Literal["auto", "context", "few", "multi", "implicit"]
 def _setting(
     default: Any,
     help: str,
-    low: float | None = None,
-    high: float | None = None,
+    limits: tuple[float, float] | None = None,
     *,
     public: bool = False,
 ) -> Any:
     """A field of `EraseSettings`; public ones have a flag or a widget, all can be assigned."""
+    low, high = limits or (None, None)
     metadata = {"help": help, "low": low, "high": high, "public": public}
     return field(default=default, metadata=metadata)
 
@@ -58,8 +58,7 @@ class EraseSettings:
         0.1,
         "Directions that the kept names use less than this are free for the edit (eigenvalues of"
         " their correlation matrix).",
-        0.0,
-        1e6,
+        (0.0, 1e6),
     )
     ipf: bool = _setting(
         True,
@@ -77,21 +76,20 @@ class EraseSettings:
         True, "Invariant equality constraints: keep the empty prompt's outputs as they are."
     )
     filter_scale: float = _setting(
-        1.0, "IPF keeps names whose shift is above this multiple of the mean (alpha).", 0.0, 100.0
+        1.0, "IPF keeps names whose shift is above this multiple of the mean (alpha).", (0.0, 100.0)
     )
-    augmentations: int = _setting(10, "Random neighbours drawn for each kept row (N_A).", 0, 1000)
+    augmentations: int = _setting(10, "Random neighbours drawn for each kept row (N_A).", (0, 1000))
     augment_rank: int = _setting(
-        1, "How many of a layer's least-changing directions to draw along (r).", 1, 64
+        1, "How many of a layer's least-changing directions to draw along (r).", (1, 64)
     )
-    lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", 1e-9, 1e9)
+    lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", (1e-9, 1e9))
     overshoot: float = _setting(
         1.0,
         "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.",
-        0.1,
-        5.0,
+        (0.1, 5.0),
         public=True,
     )
-    mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", 0.0, 1e9)
+    mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", (0.0, 1e9))
     invariants: InvariantMode = _setting(
         "paper",
         "paper: the start token and 3 cluster centres of the empty prompt; span: every row of the"
@@ -102,39 +100,36 @@ class EraseSettings:
         "Rounds of finding and erasing embeddings that still leak; one that does not help enough is"
         " dropped (not by rece). They stopped no attacker who holds the weights"
         " (docs/frontier.md).",
-        0,
-        20,
+        (0, 20),
     )
     adversarial_reg: float = _setting(
-        0.01, "Keeps the leaking embeddings small (a share of the mean energy).", 1e-9, 1e3
+        0.01, "Keeps the leaking embeddings small (a share of the mean energy).", (1e-9, 1e3)
     )
     erase_weight: float = _setting(
-        1.0, "UCE and RECE: weight of the erased concepts (alpha).", 1e-9, 1e9
+        1.0, "UCE and RECE: weight of the erased concepts (alpha).", (1e-9, 1e9)
     )
     preserve_weight: float = _setting(
-        1.0, "UCE and RECE: weight of the kept names (beta).", 0.0, 1e9
+        1.0, "UCE and RECE: weight of the kept names (beta).", (0.0, 1e9)
     )
     rows: RowMode = _setting(
         "bare", "bare: the name alone, as in the paper; context: the name inside prompts."
     )
     rows_per_concept: int = _setting(
-        8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024
+        8, "Compresses a concept's rows to at most this many, by SVD.", (1, 1024)
     )
     context_names: int = _setting(
         10**6,
         "At most this many kept names are also protected inside prompts, the most endangered"
         " first.",
-        0,
-        10**6,
+        (0, 10**6),
     )
     held_out: float = _setting(
         0.0,
         "Share of the kept names to leave out of the edit, to judge it by.",
-        0.0,
-        0.5,
+        (0.0, 0.5),
         public=True,
     )
-    seed: int = _setting(0, "Seed for all random choices.", 0, 2**63 - 1, public=True)
+    seed: int = _setting(0, "Seed for all random choices.", (0, 2**63 - 1), public=True)
     prior: Prior = _setting(
         "null_space",
         "What protects the kept names. null_space: the edit avoids the directions they use, as in"
@@ -144,15 +139,13 @@ class EraseSettings:
         0.03,
         "Soft prior: how much use of a direction makes it half free (a share of the mean over all)."
         " auto also tries a thirtieth of it and takes the better.",
-        1e-6,
-        1e6,
+        (1e-6, 1e6),
     )
     drift_budget: float = _setting(
         0.45,
         "auto: how far other names may drift on average, at most; it erases as much as that allows"
         " (0.45 is 45 %).",
-        0.001,
-        10.0,
+        (0.001, 10.0),
         public=True,
     )
     effort: Effort = _setting(
