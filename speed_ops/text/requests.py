@@ -16,7 +16,7 @@ from .kinds import BARE, Kind, Prompt, Template, kind_of
 from .names import WordIndex, same_name_key
 from .plan import RowPlan
 from .retain_set import RetainSet, builtin_retain
-from .tokens import Position, Stream, StreamKey, TokenSpan, single_flags
+from .tokens import Position, Stream, StreamKey, TokenSpan
 
 CAPTIONS = "scenes"
 """The built-in retain set of plain captions."""
@@ -102,38 +102,6 @@ def _pair(
     taken: set[StreamKey],
 ) -> RowPair | None:
     """The new rows of one prompt with those of its anchor prompt; None: there are none."""
-    target_rows: list[int] = []
-    anchor_rows: list[int] = []
-    in_context: list[bool] = []
-    prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
-    for stream in streams:
-        span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
-        _refuse_unreadable(concept, phrase, span, anchor_span)
-        for row, anchor_row, context in _stream_pairs(
-            stream, concept, template, span, anchor_span, plan
-        ):
-            key = stream.key(span, row)
-            if key != stream.key(anchor_span, anchor_row) and key not in taken:
-                taken.add(key)
-                target_rows.append(row)
-                anchor_rows.append(anchor_row)
-                in_context.append(context)
-    if not target_rows:
-        return None
-    target = RowRequest(prompt.text, tuple(target_rows))
-    anchor = RowRequest(anchor_prompt.text, tuple(anchor_rows))
-    return RowPair(target, anchor, group, tuple(in_context))
-
-
-def _stream_pairs(
-    stream: Stream,
-    concept: Concept,
-    template: Template,
-    span: TokenSpan,
-    anchor_span: TokenSpan,
-    plan: RowPlan,
-) -> Iterator[tuple[int, int, bool]]:
-    """(target row, anchor row, whether it is in context) in one stream of one template."""
     paper = Position.ALL if kind_of(concept.kind).whole_prompt else Position.LAST_SUBJECT
     if template is not BARE:
         positions = plan.positions
@@ -141,16 +109,27 @@ def _stream_pairs(
         positions = paper
     else:
         positions = paper | plan.positions
-    empty_is_start = plan.empty_anchor == "start"
-    rows, anchor_rows = stream.paired_rows(positions, span, anchor_span, empty_is_start)
-    resolved, paper = stream.resolve(positions), stream.resolve(paper)
-    if resolved & Position.ALL:
-        flags = [Position.ALL] * len(rows)
-    else:
-        flags = single_flags(resolved)
-        flags += [Position.TOKENS] * (len(rows) - len(flags))
-    for row, anchor_row, flag in zip(rows, anchor_rows, flags, strict=True):
-        yield row, anchor_row, template is not BARE or flag not in paper
+    target_rows: list[int] = []
+    anchor_rows: list[int] = []
+    in_context: list[bool] = []
+    prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
+    for stream in streams:
+        span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
+        _refuse_unreadable(concept, phrase, span, anchor_span)
+        for flag, row, anchor_row in stream.paired_rows(
+            positions, span, anchor_span, plan.empty_anchor == "start"
+        ):
+            key = stream.key(span, row)
+            if key != stream.key(anchor_span, anchor_row) and key not in taken:
+                taken.add(key)
+                target_rows.append(row)
+                anchor_rows.append(anchor_row)
+                in_context.append(template is not BARE or flag not in stream.resolve(paper))
+    if not target_rows:
+        return None
+    target = RowRequest(prompt.text, tuple(target_rows))
+    anchor = RowRequest(anchor_prompt.text, tuple(anchor_rows))
+    return RowPair(target, anchor, group, tuple(in_context))
 
 
 def _refuse_unreadable(

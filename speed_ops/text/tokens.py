@@ -85,11 +85,6 @@ def informative_positions(causal: bool, padded: bool) -> Position:
     return Position.TOKENS
 
 
-def single_flags(positions: Position) -> list[Position]:
-    """The flags with one row each, in the order of their rows."""
-    return [flag for flag in Position if flag & positions & ~SEVERAL_ROWS]
-
-
 Padding = Literal["informative", "masked", "none"]
 """After the end token: rows that depend on the text, rows of zeros or masked ones, or nothing."""
 
@@ -259,8 +254,8 @@ class Stream:
 
     def paired_rows(
         self, positions: Position, span: TokenSpan, anchor: TokenSpan, empty_is_start: bool = False
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Rows in a prompt and, at the same positions, in its anchor prompt.
+    ) -> list[tuple[Position, int, int]]:
+        """(flag, row in a prompt, row at the same position in its anchor prompt).
 
         Args:
             positions: Which rows.
@@ -272,26 +267,27 @@ class Stream:
         positions = self.resolve(positions)
         rows = self.rows(positions, span)
         if positions & Position.ALL:
-            return rows, self.rows(positions, anchor)
-        flags = single_flags(positions)
-        anchor_rows = list(self.rows(positions & ~SEVERAL_ROWS, anchor)) if flags else []
+            flags, anchor_rows = [Position.ALL] * len(rows), list(self.rows(positions, anchor))
+            return list(zip(flags, rows, anchor_rows, strict=True))
+        flags = [flag for flag in Position if flag & positions & ~SEVERAL_ROWS]
+        anchor_rows = list(self.rows(positions & ~SEVERAL_ROWS, anchor))
         last = self.first + self.count(anchor) - 1
-        if not anchor.ids:
-            for index, flag in enumerate(flags):
-                if not flag & _TEXT_ROWS:
-                    continue
-                if not self.padded:
-                    anchor_rows[index] = min(self.first + self.before, last)
-                elif empty_is_start and self.before == 1:
-                    anchor_rows[index] = self.first
-                else:
-                    anchor_rows[index] = rows[index]
+        for index, flag in enumerate(flags):
+            if anchor.ids or not flag & _TEXT_ROWS:
+                continue
+            if not self.padded:
+                anchor_rows[index] = min(self.first + self.before, last)
+            elif empty_is_start and self.before == 1:
+                anchor_rows[index] = self.first
+            else:
+                anchor_rows[index] = rows[index]
         if positions & Position.TOKENS:
             tokens = counterparts(span, anchor, self.before)
             anchor_rows += [min(self.first + row, last) for row in tokens]
         if positions & Position.TAIL:
             anchor_rows += self.rows(Position.TAIL, anchor)
-        return rows, tuple(anchor_rows)
+        flags += [Position.TOKENS] * (len(rows) - len(flags))
+        return list(zip(flags, rows, anchor_rows, strict=True))
 
     def rows_from_name(self, span: TokenSpan) -> range:
         """The last subject token and everything after it, but nothing before the text."""

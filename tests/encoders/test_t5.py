@@ -75,7 +75,9 @@ def test_an_empty_anchor_has_the_row_at_the_targets_place() -> None:
     stream = Stream(letters, 20, first=5, before=0, causal=False)
     spans = stream.locate(Prompt.bare("name")), stream.locate(Prompt.bare(""))
     for start in (False, True):
-        rows, anchors = stream.paired_rows(Position.LAST_SUBJECT | Position.EOS, *spans, start)
+        _, rows, anchors = zip(
+            *stream.paired_rows(Position.LAST_SUBJECT | Position.EOS, *spans, start), strict=True
+        )
         assert rows == (8, 9) and anchors == (8, 5), "there is no start token that could stand in"
 
 

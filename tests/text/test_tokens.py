@@ -167,7 +167,7 @@ def test_a_prompt_and_its_anchor_pair_off_word_by_word():
 def test_every_row_has_its_counterpart(stream, positions):
     target = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3)
     for anchor in (TokenSpan((1, 2, 60, 3, 4), 3, 3), TokenSpan((), 0), TokenSpan((1, 2, 3, 4), 2)):
-        rows, anchor_rows = stream.paired_rows(positions, target, anchor)
+        _, rows, anchor_rows = zip(*stream.paired_rows(positions, target, anchor), strict=True)
         assert len(rows) == len(anchor_rows)
         assert all(1 <= row < 77 for row in (*rows, *anchor_rows))
 
@@ -219,17 +219,15 @@ def test_pairs_without_padding_stay_inside_both_prompts() -> None:
                 IN_CONTEXT,
                 Position.LAST_SUBJECT,
             ):
-                rows, anchor_rows = stream.paired_rows(positions, span, goal)
+                _, rows, anchor_rows = zip(*stream.paired_rows(positions, span, goal), strict=True)
                 assert len(rows) == len(anchor_rows)
                 assert max(rows) < stream.count(span) and max(anchor_rows) < stream.count(goal)
     span, goal = TEMPLATE.locate(target), TEMPLATE.locate(empty)
-    assert TEMPLATE.paired_rows(Position.LAST_SUBJECT, span, goal) == (
-        (5,),
-        (3,),
-    ), "what closes the empty prompt"
-    rows, anchor_rows = TEMPLATE.paired_rows(
-        Position.TAIL | Position.EOS, span, TEMPLATE.locate(anchor)
-    )
+    assert TEMPLATE.paired_rows(Position.LAST_SUBJECT, span, goal) == [
+        (Position.LAST_SUBJECT, 5, 3)
+    ], "what closes the empty prompt"
+    pairs = TEMPLATE.paired_rows(Position.TAIL | Position.EOS, span, TEMPLATE.locate(anchor))
+    _, rows, anchor_rows = zip(*pairs, strict=True)
     assert (rows, anchor_rows) == ((6, 7, 8, 9, 10), (4, 5, 6, 7, 8))
 
 
