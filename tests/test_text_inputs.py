@@ -21,12 +21,12 @@ from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.erase import erase
+from speed_erase.speed_ops.erasure import at_strength
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.leak_probe import probe_leaks
 from speed_erase.speed_ops.model import EditableModel
 from speed_erase.speed_ops.models.architecture import LayerKey
 from speed_erase.speed_ops.models.families import by_name
-from speed_erase.speed_ops.strength import at_strength
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import parse_retain
 
