@@ -182,9 +182,16 @@ class ClipTower(Tower):
     @torch.no_grad()
     def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
         built, count = self._ready(), self.weights.layers
-        before_norm = _Noted(built.final_norm)
-        last = self._call(built, ids, built.blocks.first(count, self.blocks), before_norm)
-        state = before_norm.state if self.blocks == count else built.blocks.state
+        before_norm: list[Tensor] = []
+        hook = built.final_norm.register_forward_pre_hook(
+            lambda _, inputs: before_norm.append(inputs[0])
+        )
+        try:
+            blocks = built.blocks.first(count, self.blocks)
+            last = self._call(built, ids, blocks, built.final_norm)
+        finally:
+            hook.remove()
+        state = before_norm[0] if self.blocks == count else built.blocks.state
         built.blocks.state = None
         assert state is not None
         states = built.final_norm(state) if self.row.final_norm else state
@@ -232,20 +239,6 @@ class ClipTower(Tower):
 
 def _core(model: nn.Module) -> Any:
     return getattr(model, "text_model", model)  # transformers 5 drops the inner module
-
-
-class _Noted(nn.Module):
-    """A norm that remembers what it was given."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-        self.state: Tensor | None = None
-
-    def forward(self, state: Tensor) -> Tensor:
-        self.state = state
-        normed: Tensor = self.norm(state)
-        return normed
 
 
 class ClipTextEncoder(TowerEncoder):
