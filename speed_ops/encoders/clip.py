@@ -69,7 +69,6 @@ class ClipWeights(EncoderWeights):
         (self.inner_width,) = self._shape(self._spelled("encoder.layers.0.mlp.fc1.bias"), 1)
 
     def block(self, layer: int) -> dict[str, Tensor]:
-        """One block's tensors, named relative to the block."""
         modules = _BLOCK if self._open_clip else (*_BLOCK, *_ATTENTION_INPUTS)
         names = [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
         tensors = {
@@ -86,26 +85,18 @@ class ClipWeights(EncoderWeights):
         return tensors
 
     def idle(self) -> tuple[int, ...]:
-        """Blocks that add nothing to what passes through them, as most of a small model's CLIP do:
-        their last layers are zero. The biases are looked at first, so that a trained encoder's
-        matrices are not read for this."""
-        names = [
-            f"{module}.{leaf}"
-            for leaf in ("bias", "weight")
-            for module in ("self_attn.out_proj", "mlp.fc2")
-        ]
-        spelled = (
-            [self._spelled(f"encoder.layers.{layer}.{name}") for name in names]
-            for layer in range(self.layers)
-        )
-        return tuple(
-            layer_index
-            for layer_index, keys in enumerate(spelled)
-            if not any(bool(self._read(key).any()) for key in keys)
-        )
+        """Blocks that pass their input on unchanged, as most of a small model's do: their last
+        layers are zero. Biases come first, so that a trained encoder's matrices are not read."""
+        outputs = ("self_attn.out_proj", "mlp.fc2")
+        names = [f"{module}.{leaf}" for leaf in ("bias", "weight") for module in outputs]
+
+        def is_idle(layer: int) -> bool:
+            keys = (self._spelled(f"encoder.layers.{layer}.{name}") for name in names)
+            return not any(bool(self._read(key).any()) for key in keys)
+
+        return tuple(layer for layer in range(self.layers) if is_idle(layer))
 
     def top(self) -> dict[str, Tensor]:
-        """What stands outside the blocks: embedding tables and the final norm."""
         return {name: self._read(self._spelled(name)) for name in _TOP}
 
     def projection(self) -> Tensor | None:
@@ -127,7 +118,7 @@ class ClipWeights(EncoderWeights):
         return self._shape(self._projection, 2)[1 if self._projection == _OPEN_PROJECTION else 0]
 
     def digest_after(self, blocks: int) -> str:
-        """Hash of what a pooled embedding depends on besides the first `blocks` blocks."""
+        """Hash of what a pooled embedding depends on after the first `blocks` blocks."""
         projection = self.projection()
         last = [] if projection is None else [("projection", projection)]
         return tensors_digest(chain(self._named_blocks(range(blocks, self.layers)), last))
@@ -168,7 +159,6 @@ class ClipTower(Tower):
 
     @property
     def rule(self) -> str:
-        """What besides the weights decides the output."""
         norm = "norm" if self.row.final_norm else "raw"
         return f"{self.row.name}:{self.blocks}:{norm}:{self.row.pad_token}:{self._activation}"
 
@@ -253,9 +243,16 @@ class ClipTextEncoder(TowerEncoder):
         device: torch.device | str = "cpu",
         pooled: Sequence[FamilyEncoder] = (),
     ) -> None:
-        """`rows`: the family's encoders from the registry, in column order. `clip_skip`: as in
-        ComfyUI, -1 is the last layer, -2 the one before; None is what the family was trained with.
-        `pooled`: those of them whose pooled embeddings the family reads, too."""
+        """
+        Args:
+            tensors: Of the checkpoint or folder.
+            rows: The family's encoders from the registry, in column order.
+            tokenizer: CLIP's.
+            clip_skip: As in ComfyUI, -1 is the last layer, -2 the one before; None is what the
+                family was trained with.
+            device: Where the encoders run.
+            pooled: Those of them whose pooled embeddings the family also reads.
+        """
         self._clips = tuple(
             ClipTower(ClipWeights(tensors, row), clip_skip, torch.device(device)) for row in rows
         )

@@ -1,4 +1,4 @@
-"""Prompts to rows: what the rest of the program needs from a text encoder, whoever runs it.
+"""Prompts to rows: what the rest of the program needs from a text encoder.
 
 `TextEncoder` is that need. `TowerEncoder` meets it with one tokenizer and one encoder or several
 side by side, `JoinedTextEncoder` with several kinds: each has rows of its own below the others', in
@@ -345,8 +345,7 @@ def _waiting(progress: Progress | None, total: int) -> Progress | None:
 
 
 BATCH_TOKENS = 1536
-"""Token rows a batch: enough to keep the matrix products efficient, few enough that a block of CLIP
-takes under a second."""
+"""Token rows per batch: large enough matrix products, and a block of CLIP in under a second."""
 
 
 class TowerEncoder(RowsAndPooled):

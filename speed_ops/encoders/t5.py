@@ -56,7 +56,6 @@ class T5Weights(EncoderWeights):
         }
 
     def top(self) -> dict[str, Tensor]:
-        """The embedding table and the final norm."""
         table = self._read(self._table)
         # the table of a plain fp8 file may hold NaN, which ComfyUI reads as zero
         if table.element_size() == 1:
@@ -86,7 +85,6 @@ class T5Tower(Tower):
 
     @property
     def rule(self) -> str:
-        """What besides the weights decides the output."""
         return f"{self.row.name}:{self.blocks}:norm:{self.row.pad_token}:{self.row.length}"
 
     def _build(self) -> Built:
@@ -108,7 +106,7 @@ class T5Tower(Tower):
         assign(model, weights.top(), self._device, self.row.name, strict=False)
         model.set_input_embeddings(model.shared)  # one table, not two
         # The first block alone has a table of distances, and hands its values on: any of its kind
-        # can stand anywhere.
+        # can be anywhere.
         layers = nn.ModuleList([deepcopy(model.encoder.block[0]) for _ in range(weights.layers)])
         blocks = LazyBlocks(layers, weights.block, self._device, self.row.name)
         return Built(model, blocks, model.encoder.final_layer_norm)
@@ -128,7 +126,7 @@ class T5TextEncoder(TowerEncoder):
         clip_skip: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """`row`: the family's T5 from the registry. `clip_skip`: ComfyUI's reaches T5, too."""
+        """`row`: the family's T5 from the registry. `clip_skip`: ComfyUI's also reaches T5."""
         weights = T5Weights(tensors, row)
         if tokenizer.size > weights.vocabulary:
             raise FileError(

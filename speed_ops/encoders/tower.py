@@ -71,7 +71,7 @@ class EncoderWeights(ABC):
 
     @abstractmethod
     def top(self) -> dict[str, Tensor]:
-        """What stands outside the blocks: embedding tables and the final norm."""
+        """What is outside the blocks: embedding tables and the final norm."""
 
     def digest(self, blocks: int) -> str:
         """Hash of what the first `blocks` blocks compute with, the same for either spelling."""
@@ -131,9 +131,8 @@ of its size, T5-XXL (19 GB) in a twentieth."""
 class LazyBlocks:
     """The blocks of one encoder, all of the same shape.
 
-    A small encoder's blocks are filled once and stay. A large one has a single block in all places,
-    filled anew each time: its memory is never freed and taken again, which would leave the heap in
-    pieces.
+    A small encoder's blocks are filled once and stay. A large one has a single block, filled again
+    each time: freeing and taking its memory again would leave the heap in pieces.
     """
 
     def __init__(
@@ -144,8 +143,14 @@ class LazyBlocks:
         name: str,
         idle: Collection[int] = (),
     ) -> None:
-        """`layers`: modules without memory. `read`: the tensors of one block, named relative to it.
-        `idle`: blocks that pass their input on unchanged and need not be run."""
+        """
+        Args:
+            layers: Modules without memory.
+            read: Returns the tensors of one block, named relative to it.
+            device: Where the blocks run.
+            name: The text encoder's name, for messages.
+            idle: Blocks that pass their input on unchanged and need not be run.
+        """
         per_block = sum(parameter.numel() for parameter in layers[0].parameters())
         self.stay = 4 * per_block * len(layers) <= RESIDENT_BYTES
         """Whether all of them are in memory once they have been run."""
@@ -259,7 +264,7 @@ class Tower(ABC):
     @property
     @abstractmethod
     def rule(self) -> str:
-        """What besides the weights decides the output."""
+        """What, in addition to the weights, decides the output."""
 
     @abstractmethod
     def _build(self) -> Built:

@@ -49,9 +49,7 @@ class CurvePoint:
     spread: float
     """Standard error of that mean."""
     to_go: float
-    """Of the straight way from target to anchor, like `left`, which counts what went astray
-    besides.
-    """
+    """Left of the direct way from target to anchor; `left` also counts what moved sideways."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Curve:
     names: int
     """How many names drift was judged on."""
     unseen: bool
-    """Whether those names were set aside from the edit, or were too few for that."""
+    """Whether those names were set aside from the edit; False where there were too few."""
     in_the_way: tuple[tuple[str, float], ...]
     """Kept names that the freest edit would move most, and how far."""
 

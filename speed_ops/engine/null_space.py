@@ -73,7 +73,7 @@ def span_of_gram(gram: Tensor, factor: Tensor, threshold: float) -> KeptSpan:
 
 
 def lower_gram(rows: Tensor) -> Tensor:
-    """rows @ rows.T, of which only the lower triangle counts: symmetric solvers read no more."""
+    """rows @ rows.T, only its lower triangle: symmetric solvers read no more."""
     gram = rows.new_zeros((len(rows), len(rows)))
     for start, stop in _blocks(len(rows)):
         gram[start:, start:stop] = rows[start:] @ rows[start:stop].T

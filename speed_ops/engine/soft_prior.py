@@ -2,7 +2,7 @@
 
 The null space of eq. 2 is a step: a direction is the edit's or it is not. Where kept names in
 prompts fill every direction, any place for that step is wrong, and a slope does better on every
-text encoder we measured (docs/frontier.md). In the place of the projector P stands
+text encoder we measured (docs/frontier.md). Instead of the projector P it uses
 
     N = tau (R + tau I)^-1,        R = C0 C0' / N0, eigenvalues of N from 0 (used by the kept names)
     to 1 (free),
@@ -28,7 +28,7 @@ from .null_space import KeptSpan, lower_gram
 
 @dataclass(frozen=True, eq=False)
 class SoftSpan:
-    """N, by a Cholesky factor of its inverse; it stands wherever a `KeptSpan` stands for P."""
+    """N, by a Cholesky factor of its inverse; used like a `KeptSpan`, which is P."""
 
     factor: Tensor
     """`d x d`, of R + tau I; or, where kept rows F are fewer, `p x p`, of F F' + tau I."""

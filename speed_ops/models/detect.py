@@ -1,7 +1,7 @@
 """The family of a model and the layers that an erasure edits, from keys and shapes alone.
 
 A family is recognized by the layers in a file and their widths, never by its name. To add one, add
-an entry to `families`. The message that refuses another model says what it looks like.
+an entry to `families`. The message that refuses another model describes what it looks like.
 """
 
 from __future__ import annotations
