@@ -84,11 +84,7 @@ def embed(
     return rows, report
 
 
-def embed_bare(
-    job: Job,
-    encoder: AnyEncoder,
-    progress: Progress | None = None,
-) -> RowSet:
+def embed_bare(job: Job, encoder: AnyEncoder, progress: Progress | None = None) -> RowSet:
     """Concepts in their prompts and every kept name bare: enough to rank the kept names.
 
     Args:
@@ -157,9 +153,7 @@ class _Names:
         return [*names, *kept_by_plan(streams, concepts, labels, self.retain.names, plan)]
 
     def _judges(
-        self,
-        names: Sequence[tuple[int, KeptName]],
-        templates: Callable[[Kind], Sequence[Template]],
+        self, names: Sequence[tuple[int, KeptName]], templates: Callable[[Kind], Sequence[Template]]
     ) -> dict[str, Rows]:
         """Names set aside, bare and in prompts that no edit is made from."""
         streams, plan = self.embedder.streams, self.job.plan

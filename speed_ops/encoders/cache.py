@@ -1,12 +1,11 @@
-"""Embedding rows on disk, by encoder and text, so that a list of names is encoded once and not at
-every run.
+"""Embedding rows on disk, by encoder and text: a list of names is encoded once, not at every run.
 
     <cache folder>/embeddings/<encoder>/<shard>.safetensors
 
 A shard is written once, under a new name, and never changed, so any number of processes may read
-and write without locks. Two processes that encode the same text write it twice, which costs space
-until small shards are merged. A shard that cannot be read, or whose rows fail their checksum,
-counts as absent and is removed. No fault here is an error: the worst case is to encode again.
+and write without locks; a text that two encode at once is stored twice until small shards are
+merged. A shard that cannot be read, or whose rows fail their checksum, counts as absent and is
+removed. No fault here is an error: the worst case is to encode again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""CLIP text encoders from a file's own weights, whatever their spelling: one, or two side by side
-(SDXL).
+"""CLIP text encoders from a file's own weights, in any spelling: one, or two side by side (SDXL).
 
 `ClipWeights` finds the tensors, `ClipTower` runs them, `ClipTextEncoder` turns prompts into rows.
 """
@@ -19,16 +18,7 @@ from ..models.architecture import FamilyEncoder
 from ..text.tokens import Stream
 from .encoder import TowerEncoder
 from .tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
-from .tower import (
-    STORED,
-    Built,
-    EncoderWeights,
-    LazyBlocks,
-    Tensors,
-    Tower,
-    assign,
-    tensors_digest,
-)
+from .tower import STORED, Built, EncoderWeights, LazyBlocks, Tensors, Tower, assign, tensors_digest
 
 # transformers' module -> OpenCLIP's, inside one block; the three attention inputs are one stacked
 # matrix there.

@@ -1,8 +1,7 @@
-"""One text encoder at work: `transformers`' model over tensors that stay in the file until they are
-needed.
+"""One text encoder at work: `transformers`' model over tensors that stay in the file until needed.
 
-`EncoderWeights` finds the tensors, `LazyBlocks` fills transformer blocks when they run, so that a
-large encoder is never whole in memory, and `Tower` computes hidden states.
+`EncoderWeights` finds the tensors, `LazyBlocks` fills blocks when they run, so that a large encoder
+is never whole in memory, and `Tower` computes hidden states.
 """
 
 from __future__ import annotations

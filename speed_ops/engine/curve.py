@@ -1,5 +1,4 @@
-"""The trade-off of an erasure: what is left of the targets against how far other names drift, point
-by point.
+"""The trade-off of an erasure: what is left of the targets against how far other names drift.
 
 With N for what the kept names leave to the edit (a null space or a soft prior), K = C1 N C1' and K
 = U S U', the edit of every `lam` is
@@ -8,9 +7,8 @@ With N for what the kept names leave to the edit (a null space or a soft prior),
 
 so one decomposition of an `n x n` matrix gives the whole curve; each point of it is a diagonal.
 
-Left and drift are sizes of layer outputs, taken over all layers at once. |W c| is needed for many
-rows and no layer in particular, so each layer is stood in for by a few random mixtures of its rows
-(`sketch`).
+Left and drift are sizes of layer outputs, over all layers at once: |W c| is taken from a few random
+mixtures of each layer's rows (`sketch`).
 """
 
 from __future__ import annotations

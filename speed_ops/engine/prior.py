@@ -1,5 +1,4 @@
-"""Prior Knowledge Refinement (section 4): which retain rows matter, and which neighbours of theirs
-to add.
+"""Prior Knowledge Refinement (section 4): which retain rows matter, and which neighbors to add.
 
 | paper | here | shape |
 | --- | --- | --- |

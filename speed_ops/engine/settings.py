@@ -1,8 +1,6 @@
-"""Every choice of an erasure in one frozen object: defaults, ranges and help are written here and
-nowhere else.
+"""Every choice of an erasure in one frozen object, with its default, range and help.
 
-The command line's flags and the nodes' widgets are made from these fields, so they cannot drift
-apart.
+The command line's flags and the nodes' widgets are made from these fields, so they always agree.
 """
 
 from __future__ import annotations
@@ -27,11 +25,7 @@ PresetName = Literal["auto", "context", "few", "multi", "implicit"]
 
 
 def _setting(
-    default: Any,
-    help: str,
-    limits: tuple[float, float] | None = None,
-    *,
-    public: bool = False,
+    default: Any, help: str, limits: tuple[float, float] | None = None, *, public: bool = False
 ) -> Any:
     """A field of `EraseSettings`; public ones have a flag or a widget, all can be assigned."""
     low, high = limits or (None, None)

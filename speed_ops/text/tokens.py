@@ -2,17 +2,12 @@
 
 A prompt of `n` text tokens reaches a CLIP-fed model as `context_length` rows: row 0 is the start
 token, rows `1..n` the text, row `n + 1` the end token, and the others padding. In a causal encoder
-every row from the name on depends on the name, so end and padding rows carry it too; the paper
-edits the last subject token alone. T5 has no start token (all rows are one earlier) and is not
-causal: every row depends on the name.
+every row from the name on depends on it; the paper edits the last subject token alone. T5 has no
+start token and is not causal: every row depends on the name. Other encoders pad with rows that
+carry nothing (zeros, or masked), do not pad, or put a chat template's rows around the text.
 
-Each tokenizer's tokens make a run of rows of their own, a stream. CLIP families have one stream,
-whose columns may come from two encoders that read the same tokens. Where a second kind of encoder
-appends its rows (T5 in SD3), a name has rows in both streams.
-
-Other encoders pad with rows that carry nothing of the text (zeros, or masked), or do not pad: then
-only the rows of the text and of what closes it carry a name. A chat model's template puts rows
-before the text and a tail behind it.
+Each tokenizer's rows are a stream. CLIP families have one, whose columns may come from two encoders
+of the same tokens; where a second kind of encoder appends rows (T5 in SD3), a name is in both.
 """
 
 from __future__ import annotations
