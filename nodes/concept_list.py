@@ -141,7 +141,7 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
     notes: list[str] = []
     try:
         from_file = _read_list("", kind, question.get("file"))
-        notes += (ConceptList(tuple(concepts)) + from_file).notes
+        notes += (ConceptList(concepts) + from_file).notes
     except SpeedError as error:
         notes.append(str(error))
     dropped = _dropped_names(concepts, question.get("retain"))

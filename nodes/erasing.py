@@ -14,12 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..speed_ops.erase import erase
-from ..speed_ops.erasure import Erasure
+from ..speed_ops.erasure import Erasure, at_strength
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.inputs import INPUT_TITLES, TOKENS
 from ..speed_ops.job import Job, check_strength
 from ..speed_ops.recipe import recipe_of
-from ..speed_ops.strength import at_strength
 from .host.patching import rounding_note, with_edits
 from .host.progress import outside_inference_mode, stoppable
 from .host.wiring import Wired, wire

@@ -74,8 +74,8 @@ class SpeedApplyErasure(io.ComfyNode):
         strength: float = 1.0,
         erasure: Erasure | None = None,
     ) -> io.NodeOutput:
+        from ..speed_ops.erasure import at_strength
         from ..speed_ops.job import check_strength
-        from ..speed_ops.strength import at_strength
         from .erasing import apply_erasure
         from .host.patching import check_fits
         from .host.weights import open_model

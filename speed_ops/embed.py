@@ -21,14 +21,7 @@ from .inputs import TOKENS
 from .job import Job
 from .progress import Announce, Progress, Stopwatch
 from .text.kinds import Kind, Template
-from .text.requests import (
-    KeptName,
-    judging_contexts,
-    kept_by_plan,
-    retain_prompts,
-    usable_names,
-    with_contexts,
-)
+from .text.requests import KeptName, kept_by_plan, usable_names, with_contexts
 from .text.retain_set import RetainSet, drop_targets
 
 
@@ -91,11 +84,7 @@ def embed(
     return rows, report
 
 
-def embed_bare(
-    job: Job,
-    encoder: AnyEncoder,
-    progress: Progress | None = None,
-) -> RowSet:
+def embed_bare(job: Job, encoder: AnyEncoder, progress: Progress | None = None) -> RowSet:
     """Concepts in their prompts and every kept name bare: enough to rank the kept names.
 
     Args:
@@ -117,8 +106,7 @@ class _Names:
         """Reads every kept name by itself, which is cheap; some are set aside by the seed."""
         self.embedder, self.retain, self.job = embedder, retain, job
         plan, settings = job.plan, job.settings
-        indices, names, self.unusable = usable_names(embedder.streams, retain)
-        usable = list(zip(indices, names, strict=True))
+        usable, self.unusable = usable_names(embedder.streams, retain)
         count = len(usable)
         order = permutation(count, generator(settings.seed, "names to judge by"))
         held = min(plan.judges, round(settings.held_out * count))
@@ -159,24 +147,20 @@ class _Names:
         streams, plan, concepts = self.embedder.streams, self.job.plan, self.job.concepts
         names = [name for _, name in self.solved]
         for turn, index in enumerate(sorted(set(endangered))):
-            prompts = retain_prompts(self._kind(self.solved[index][0]), plan, turn)
+            prompts = plan.retain_prompts(self._kind(self.solved[index][0]), turn)
             names[index] = with_contexts(streams, names[index], prompts, plan.retain_positions)
         labels = [name.name for name in names]
         return [*names, *kept_by_plan(streams, concepts, labels, self.retain.names, plan)]
 
     def _judges(
-        self,
-        names: Sequence[tuple[int, KeptName]],
-        templates: Callable[[Kind], Sequence[Template]],
+        self, names: Sequence[tuple[int, KeptName]], templates: Callable[[Kind], Sequence[Template]]
     ) -> dict[str, Rows]:
         """Names set aside, bare and in prompts that no edit is made from."""
-        streams, positions = self.embedder.streams, self.job.plan.retain_positions
-        judges = [
-            with_contexts(
-                streams, name, judging_contexts(self._kind(index), templates, turn), positions
-            )
-            for turn, (index, name) in enumerate(names)
-        ]
+        streams, plan = self.embedder.streams, self.job.plan
+        judges = []
+        for turn, (index, name) in enumerate(names):
+            prompts = plan.judging_prompts(self._kind(index), templates, turn)
+            judges.append(with_contexts(streams, name, prompts, plan.retain_positions))
         return self.embedder.names(judges, "retain contexts")
 
     def _kind(self, index: int) -> str:

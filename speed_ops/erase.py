@@ -16,14 +16,13 @@ from .certificate.forecast import Forecast, forecast
 from .embed import embed, embed_bare
 from .embedder import AnyEncoder, ensure_cached
 from .engine.rows import Rows
-from .erasure import Erasure
+from .erasure import Erasure, at_strength, joined_certificate
 from .errors import NoRoomError
 from .inputs import TOKENS
 from .job import Job
 from .model import EditableModel, padded
 from .progress import Announce, Progress
 from .solver import solve
-from .strength import at_strength, joined_certificate
 
 
 def erase(

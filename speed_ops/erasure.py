@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from .certificate.certificate import Certificate
+from .certificate.measure import certificate_at
 from .engine.edits import LayerEdit
 from .engine.rows import Rows, RowSet
 from .engine.settings import EraseSettings
+from .inputs import TOKENS
+from .progress import Progress
 
 if TYPE_CHECKING:
+    from .model import EditableModel
     from .models.architecture import Architecture, LayerKey
     from .recipe import Recipe
     from .text.concept_list import Concept
@@ -129,9 +133,7 @@ class Erasure(Mapping[str, LayerEdit]):
         return self[key].delta()
 
     def balanced(self, rank: int | None = None) -> tuple[Erasure, float]:
-        """All edits balanced (see `LayerEdit.balanced`) and the largest relative error of any
-        layer.
-        """
+        """All edits balanced (see `LayerEdit.balanced`), and the largest relative error."""
         pairs = {key: edit.balanced(rank) for key, edit in self.edits.items()}
         edits = {key: edit for key, (edit, _) in pairs.items()}
         return replace(self, edits=edits), max(error for _, error in pairs.values())
@@ -144,3 +146,42 @@ class Erasure(Mapping[str, LayerEdit]):
         if self.text_report is not None:
             lines += self.text_report.lines()
         return "\n".join([*lines, *self.notes])
+
+
+def at_strength(
+    erasure: Erasure, strength: float, model: EditableModel, progress: Progress | None = None
+) -> Erasure:
+    """The same edits, to be applied with another strength, and measured again at that strength.
+
+    Args:
+        erasure: What `erase` returned, or edits from a file.
+        strength: What the edits are to be multiplied by.
+        model: The layers before the edit.
+        progress: May raise to interrupt.
+    """
+    full, settings = erasure.full_certificate, erasure.settings
+    if full is None or settings is None or not erasure.rows:
+        return replace(erasure, strength=strength)
+    if strength == 1:
+        return replace(erasure, strength=strength, certificate=full)
+    certificates: dict[str, Certificate | None] = {}
+    for name, rows in erasure.rows.items():
+        weights = model.inputs[name]
+        edits = {
+            key: LayerEdit(erasure[key].up, erasure[key].down[:, : rows.width])
+            for key in weights
+            if key in erasure
+        }
+        part = full if name == TOKENS else full.other_inputs.get(name)
+        if part is not None:
+            certificates[name] = certificate_at(
+                strength, part, weights, edits, rows, settings, progress
+            )
+    return replace(erasure, strength=strength, certificate=joined_certificate(certificates))
+
+
+def joined_certificate(certificates: Mapping[str, Certificate | None]) -> Certificate | None:
+    """One certificate for all text inputs."""
+    first = certificates[TOKENS]
+    others = {name: part for name, part in certificates.items() if name != TOKENS and part}
+    return first and replace(first, other_inputs=others)

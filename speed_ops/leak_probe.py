@@ -10,8 +10,7 @@ edit, 0 for something that has become the anchor.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,76 +23,30 @@ from .engine.prepare import WORK, check_weights, widen
 from .errors import InputError
 from .progress import Progress
 from .text.concept_list import Concept, ConceptList
-from .text.kinds import BARE, Prompt, Template, kind_of
+from .text.kinds import BARE, kind_of
 from .text.names import fold, same_name_key
 from .text.requests import RowRequest
-from .text.tokens import Stream
-
-Rung = Literal["name", "alias", "case", "surname", "possessive", "typo", "description"]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One phrase that may still draw the concept."""
-
-    rung: Rung
-    phrase: str
-
-
-@dataclass(frozen=True)
-class LadderPrompt:
-    """A variant inside a probe template, and the same template with the anchor."""
-
-    variant: Variant
-    template: Template
-    prompt: Prompt
-    anchor: Prompt
 
 
 def variants(
-    concept: Concept, description: str = "", same: Callable[[str], Hashable] | None = None
-) -> tuple[Variant, ...]:
-    """Phrases in order of the rungs, without repeats.
+    concept: Concept, description: str = "", same: Callable[[str], Hashable] = str
+) -> dict[str, str]:
+    """{phrase: rung} in order of the rungs, without repeats.
 
     Args:
         concept: The erased concept.
         description: The user's own words for the thing; without them the kind's patterns are used.
         same: Phrases for which it gives equal values count as one; give the tokenizer's ids to try
-            only what an encoder can tell apart.
+            only what an encoder can distinguish.
     """
-    key: Callable[[str], Hashable] = same or (lambda phrase: phrase)
-    steps: dict[Hashable, Variant] = {}
+    steps: dict[Hashable, tuple[str, str]] = {}
     for rung, phrase in _all_variants(concept, description):
         if phrase:
-            steps.setdefault(key(phrase), Variant(rung, phrase))
-    return tuple(steps.values())
+            steps.setdefault(same(phrase), (phrase, rung))
+    return dict(steps.values())
 
 
-def ladder(
-    concept: Concept,
-    description: str = "",
-    same: Callable[[str], Hashable] | None = None,
-    templates: int | None = None,
-) -> tuple[LadderPrompt, ...]:
-    """Every variant alone and in the first probe templates of the concept's kind.
-
-    Args:
-        concept: The erased concept.
-        description: The user's own words for the thing; without them the kind's patterns are used.
-        same: As for `variants`.
-        templates: Number of probe templates; None for all.
-    """
-    templates_used = (BARE, *kind_of(concept.kind).probe_templates[:templates])
-    return tuple(
-        LadderPrompt(
-            variant, template, template.fill(variant.phrase), template.fill(concept.anchor)
-        )
-        for variant in variants(concept, description, same)
-        for template in templates_used
-    )
-
-
-def _all_variants(concept: Concept, description: str) -> Iterator[tuple[Rung, str]]:
+def _all_variants(concept: Concept, description: str) -> Iterator[tuple[str, str]]:
     name = concept.target
     yield "name", name
     for alias in concept.aliases:
@@ -135,7 +88,7 @@ def typos(name: str) -> tuple[str, ...]:
 
 
 TEMPLATES = 2
-"""Prompts that each phrase is tried in, besides the phrase alone."""
+"""Prompts that each phrase is tried in, in addition to the phrase alone."""
 
 
 @dataclass(frozen=True)
@@ -177,14 +130,10 @@ class LeakReport:
                 Concept(leak.phrase, concept.anchor, concept.kind, (), 0, "leaks"),
             )
         anchors = {same_name_key(concept.anchor) for concept in concepts.values()}
-        return ConceptList(
-            tuple(concept for key, concept in concepts.items() if key not in anchors)
-        )
+        return ConceptList(concept for key, concept in concepts.items() if key not in anchors)
 
     def closed(self) -> ConceptList:
-        """The erased concepts with the leaking phrases as aliases, to be erased from the original
-        model.
-        """
+        """The erased concepts with leaking phrases as aliases, to erase from the original model."""
         concepts = list(dict.fromkeys(leak.concept for leak in self.tried))
         used = {same_name_key(phrase) for concept in concepts for phrase in concept.phrases}
         used |= {same_name_key(concept.anchor) for concept in concepts}
@@ -194,10 +143,7 @@ class LeakReport:
                 used.add(same_name_key(leak.phrase))
                 aliases[leak.concept].append(leak.phrase)
         return ConceptList(
-            tuple(
-                Concept(c.target, c.anchor, c.kind, tuple(aliases[c]), c.line, c.source)
-                for c in concepts
-            )
+            replace(concept, aliases=tuple(aliases[concept]), cleaned=()) for concept in concepts
         )
 
     def text(self) -> str:
@@ -214,13 +160,13 @@ class LeakReport:
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """One prompt of the ladder with its rows (`m x d` each, row by row at the same distance from
-    the name).
-    """
+    """One prompt of the ladder with its rows (`m x d`), aligned by distance from the name."""
 
     concept: Concept
-    step: LadderPrompt
-    phrase: Tensor
+    rung: str
+    phrase: str
+    prompt: str
+    values: Tensor
     target: Tensor
     anchor: Tensor
 
@@ -250,7 +196,7 @@ def probe_leaks(
     """
     if not concepts:
         raise InputError("There is nothing to probe: name at least one concept.")
-    # Whole prompts of phrases nobody asks for again would only fill the cache on disk.
+    # Whole prompts of phrases that are tried once would only fill the cache on disk.
     reader = (
         encoder.without_cache() if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
     )
@@ -275,13 +221,10 @@ def probe_leaks(
     ]
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
-        step = case.step
-        leak = Leak(
-            case.concept, step.variant.rung, step.variant.phrase, step.prompt.text, old, new
-        )
-        worst_leak = worst.setdefault((case.concept, step.variant.phrase), leak)
-        if leak.after > worst_leak.after:
-            worst[case.concept, step.variant.phrase] = leak
+        leak = Leak(case.concept, case.rung, case.phrase, case.prompt, old, new)
+        variant = case.concept, case.phrase
+        if variant not in worst or leak.after > worst[variant].after:
+            worst[variant] = leak
     return LeakReport(tuple(sorted(worst.values(), key=lambda leak: -leak.after)))
 
 
@@ -292,51 +235,45 @@ def _cases(
     description: str,
     progress: Progress | None,
 ) -> list[_Case]:
+    """Every variant alone and in probe templates of the concept's kind, with its rows."""
     streams = reader.encoder.streams
-    steps = ladder(concept, description, lambda phrase: _all_tokens(streams, phrase), templates)
-    used = list(dict.fromkeys(step.template for step in steps))
-    prompts = list(dict.fromkeys([*(step.prompt for step in steps), *_references(concept, used)]))
+
+    def token_ids(phrase: str) -> Hashable:
+        return tuple(tuple(stream.token_ids(phrase)) for stream in streams)
+
+    phrases = variants(concept, description, token_ids)
+    contexts = (BARE, *kind_of(concept.kind).probe_templates[:templates])
+    names = dict.fromkeys((*phrases, concept.target, concept.anchor))
+    prompts = list(dict.fromkeys(context.fill(name) for name in names for context in contexts))
     requests = [
-        RowRequest(p.text, tuple(s.rows_from_name(s.locate(p)))) for p in prompts for s in streams
+        RowRequest(prompt.text, tuple(stream.rows_from_name(stream.locate(prompt))))
+        for prompt in prompts
+        for stream in streams
     ]
     blocks = [block.to(WORK) for block in reader.rows(requests, "probes", progress)]
-    rows = {p: blocks[i * len(streams) : (i + 1) * len(streams)] for i, p in enumerate(prompts)}
-    return [
-        _Case(
-            concept,
-            step,
-            *_aligned(
-                rows[step.prompt], rows[step.template.fill(concept.target)], rows[step.anchor]
-            ),
-        )
-        for step in steps
-    ]
-
-
-def _all_tokens(streams: Sequence[Stream], phrase: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(stream.token_ids(phrase)) for stream in streams)
+    count = len(streams)
+    rows = {prompt: blocks[i * count : (i + 1) * count] for i, prompt in enumerate(prompts)}
+    cases = []
+    for phrase, rung in phrases.items():
+        for context in contexts:
+            compared = [context.fill(name) for name in (phrase, concept.target, concept.anchor)]
+            values = _aligned(*(rows[prompt] for prompt in compared))
+            cases.append(_Case(concept, rung, phrase, compared[0].text, *values))
+    return cases
 
 
 def _aligned(*prompts: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Each prompt's rows, stream by stream cut to the shortest prompt: row by row at the same
-    distance from the name.
-
-    `prompts`: of each prompt the rows of each stream.
+    """Each prompt's rows, which come by stream, cut to the shortest prompt in each stream: row by
+    row at the same distance from the name.
     """
     counts = [min(len(part) for part in stream) for stream in zip(*prompts, strict=True)]
     for blocks in prompts:
         yield torch.cat([part[:count] for part, count in zip(blocks, counts, strict=True)])
 
 
-def _references(concept: Concept, templates: Sequence[Template]) -> list[Prompt]:
-    return [
-        template.fill(name) for template in templates for name in (concept.target, concept.anchor)
-    ]
-
-
 def _share(weight: Tensor, edited: Tensor, case: _Case) -> float:
     """Share of the target's displacement from its anchor that the phrase still has."""
     goal = case.anchor @ weight.T
     change = case.target @ weight.T - goal
-    drawn = case.phrase @ edited.T - goal
+    drawn = case.values @ edited.T - goal
     return float((drawn * change).sum() / change.square().sum().clamp(min=torch.finfo(WORK).tiny))

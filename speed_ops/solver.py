@@ -1,5 +1,4 @@
-"""Embeddings and weights in, a certified erasure out: prepare, settle what `auto` chooses, edit the
-layers, measure.
+"""Embeddings and weights in, a certified erasure out: prepare, settle, edit the layers, measure.
 
 If you have names and a model instead of embeddings, call `erase.erase`.
 """

@@ -20,8 +20,8 @@ COMFYUI = {"comfy", "comfy_extras", "folder_paths", "nodes", "server", "executio
 ORDER = (
     *("errors", "progress", "inputs"),
     *("text", "models", "engine", "files", "encoders", "certificate"),
-    *("job", "recipe", "provenance", "erasure", "model", "solver"),
-    *("embedder", "embed", "strength", "erase", "leak_probe"),
+    *("job", "recipe", "provenance", "model", "erasure", "solver"),
+    *("embedder", "embed", "erase", "leak_probe"),
     *("report", "checkpoints"),
     *("demo", "evaluate", "fleet", "cli"),
 )

@@ -11,6 +11,7 @@ from speed_erase.speed_ops.engine.edits import LayerEdit
 from speed_erase.speed_ops.errors import InputError
 from speed_erase.speed_ops.leak_probe import probe_leaks
 from speed_erase.speed_ops.text.concept_list import Concept
+from speed_erase.speed_ops.text.kinds import BARE, KINDS
 
 CONCEPT = Concept("Vincent van Gogh", "art", "style", ("Vincent",))
 
@@ -97,6 +98,20 @@ def test_rows_reach_from_the_name_to_the_last_padding(encoder, weights):
 
     report = probe_leaks(OnlyPadding(), weights, nothing(weights), [CONCEPT])
     assert next(leak for leak in report.tried if leak.rung == "name").leaks
+
+
+def test_phrases_are_tried_in_probe_templates_that_no_edit_is_made_from(
+    encoder, weights, monkeypatch
+):
+    texts: set[str] = set()
+    encode = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda *given: texts.update(given[0]) or encode(*given))
+    report = probe_leaks(encoder, weights, nothing(weights), [CONCEPT], templates=2)
+    kind = KINDS["style"]
+    names = {leak.phrase for leak in report.tried} | {CONCEPT.anchor}
+    contexts = (BARE, *kind.probe_templates[:2])
+    assert texts == {context.fill(name).text for context in contexts for name in names}
+    assert not texts & {template.fill(CONCEPT.target).text for template in kind.templates}
 
 
 def test_a_users_description_replaces_the_patterns(encoder, weights):

@@ -21,12 +21,12 @@ from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.erase import erase
+from speed_erase.speed_ops.erasure import at_strength
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.leak_probe import probe_leaks
 from speed_erase.speed_ops.model import EditableModel
 from speed_erase.speed_ops.models.architecture import LayerKey
 from speed_erase.speed_ops.models.families import by_name
-from speed_erase.speed_ops.strength import at_strength
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import parse_retain
 
@@ -67,7 +67,11 @@ def model() -> EditableModel:
     shapes = {ROWS: (16, 2 * WIDTH), POOLED: (20, WIDTH + SIZES)}
     stored = {key: torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     kinds = {ROWS: "V", POOLED: "second"}
-    layers = tuple(LayerKey(key, key, key, key, key, kinds[key], shapes[key]) for key in shapes)  # type: ignore[arg-type]
+    paths = {key: key.removeprefix("diffusion_model.").removesuffix(".weight") for key in shapes}
+    layers = tuple(
+        LayerKey(key, paths[key], paths[key], kinds[key], shapes[key])  # type: ignore[arg-type]
+        for key in shapes
+    )
     return EditableModel(replace(xl, second_input=path), layers, stored)
 
 

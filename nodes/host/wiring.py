@@ -77,7 +77,7 @@ def open_text(clip: Any, architecture: Architecture) -> TextEncoder:
     pooled = [row for row in second.encoders if widths.get(row.name) == row.width] if second else []
     parts: list[EncoderPart] = []
     if clips or pooled:
-        start = architecture.columns(clips[0].name).start if clips else 0
+        start = architecture.first_column(clips[0].name) if clips else 0
         column = second.first_column(pooled[0].name) if second and pooled else 0
         read = bool(clips)
         encoder = HostTextEncoder(clip, clips or pooled, start, pooled, column, rows_are_read=read)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..engine.adversarial import Round
 from ..engine.auto import knee, preferred
 from ..engine.curve import Curve, CurvePoint
+from ..engine.solver import Round
 from ..inputs import INPUT_TITLES
 
 MAX_HEADER_WARNINGS = 100

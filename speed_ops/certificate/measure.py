@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..engine.adversarial import Round
 from ..engine.curve import Curve
 from ..engine.draws import generator, permutation
 from ..engine.edits import LayerEdit
@@ -22,6 +21,7 @@ from ..engine.pairs import pair_up
 from ..engine.prepare import widen
 from ..engine.rows import Rows, RowSet, per_concept
 from ..engine.settings import EraseSettings
+from ..engine.solver import Round
 from ..progress import Progress, Stopwatch, silent
 from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
 from .warnings import all_warnings, concept_warnings

@@ -167,9 +167,9 @@ def _texts(streams: Sequence[Stream], length: int, job: Job) -> _Texts:
         pairs += all_pairs(streams, job.concepts, plan.trial_prompts, plan, taken)
     pairs += all_pairs(streams, job.concepts, plan.unseen_templates, plan, taken)
     in_context = [request for pair in pairs for request in (pair.target, pair.anchor)]
-    usable = usable_names(streams, drop_targets(job.retain, job.concepts)[0])[1]
+    usable = usable_names(streams, drop_targets(job.retain, job.concepts)[0])[0]
     considered = usable[: plan.considered + 2 * plan.judges]
-    bare = [request for name in considered for request in name.bare]
+    bare = [request for _, name in considered for request in name.bare]
     return _Texts(
         requests=[RowRequest("", tuple(range(length))), *in_context, *bare],
         names=len(bare),

@@ -84,7 +84,7 @@ class TextSetup:
             clip = ClipTextEncoder(
                 files, clips or files.second, words, skip, self.device, files.second
             )
-            start = family.columns(clips[0].name).start if clips else 0
+            start = family.first_column(clips[0].name) if clips else 0
             parts.append(EncoderPart(clip, start, column, rows_are_read=bool(clips)))
         for row in files.available:
             if row.appends == "rows":

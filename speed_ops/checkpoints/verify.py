@@ -16,9 +16,9 @@ from ..embed import embed
 from ..engine.auto import settle_rows
 from ..engine.prepare import prepare
 from ..erase import edited_inputs
+from ..erasure import joined_certificate
 from ..inputs import TOKENS
 from ..progress import Progress
-from ..strength import joined_certificate
 from .claims import broken_claims, claimed_section, not_measured, unmeasured_inputs
 from .erased_file import ErasedFile
 from .text_setup import TextSetup, missing_encoders

@@ -1,12 +1,11 @@
-"""Embedding rows on disk, by encoder and text, so that a list of names is encoded once and not at
-every run.
+"""Embedding rows on disk, by encoder and text: a list of names is encoded once, not at every run.
 
     <cache folder>/embeddings/<encoder>/<shard>.safetensors
 
 A shard is written once, under a new name, and never changed, so any number of processes may read
-and write without locks. Two processes that encode the same text write it twice, which costs space
-until small shards are merged. A shard that cannot be read, or whose rows fail their checksum,
-counts as absent and is removed. No fault here is an error: the worst case is to encode again.
+and write without locks; a text that two encode at once is stored twice until small shards are
+merged. A shard that cannot be read, or whose rows fail their checksum, counts as absent and is
+removed. No fault here is an error: the worst case is to encode again.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import secrets
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from ..files.tensors import kinds_of, write_tensors
 from ..inputs import POOLED, TOKENS
 from ..progress import Progress, Stage, part_of
 from ..text.requests import RowRequest
-from .encoder import TextEncoder, input_fingerprint, input_width, read_both, read_rows
+from .encoder import TextEncoder, input_fingerprint, input_width, read_prompts
 from .push import Push
 
 StoredRow = tuple[str, int]
@@ -43,6 +43,7 @@ _KEY_BYTES = 18
 _SMALL_SHARD = 16 * 2**20
 _MERGE_AT = 12
 _STALE_SECONDS = 3600.0
+_FAULTS = (OSError, SafetensorError, ValueError, RuntimeError, TypeError, KeyError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -90,30 +91,27 @@ class EmbeddingCache:
         missing = {_row_digest(key): key for key in wanted}
         rows: dict[StoredRow, Tensor] = {}
         visited: set[Path] = set()
-        # Another process may merge shards while we read: what it wrote meanwhile is looked through,
-        # too.
-        while missing and (
-            unseen := [shard for shard in self._shards(fingerprint) if shard not in visited]
-        ):
-            visited.update(unseen)
-            for shard in unseen:
+        # Another process may merge shards while we read: we also look through what it wrote.
+        while missing and (unseen := set(self._shards(fingerprint)) - visited):
+            visited |= unseen
+            for shard in sorted(unseen):
                 stored = _read_shard(shard, fingerprint, width, missing.keys())
                 for digest, row in stored.items():
                     rows[missing.pop(digest)] = row
                 if stored:
-                    _touch(shard)
+                    with suppress(OSError):
+                        os.utime(shard)
         return rows
 
     def write(self, fingerprint: str, rows: Mapping[StoredRow, Tensor]) -> None:
         """Stores rows (each `d`); keeps the cache below its limit."""
         if not rows or self.limit_bytes == 0:
             return
-        keys = np.frombuffer(b"".join(map(_row_digest, rows)), dtype=np.uint8).reshape(
-            len(rows), _KEY_BYTES
-        )
-        values = torch.stack([row.detach().to("cpu", torch.float32) for row in rows.values()])
-        if self._write_shard(fingerprint, torch.from_numpy(keys.copy()), values):
-            self._merge_small(fingerprint, values.shape[1])
+        values = {
+            _row_digest(key): row.detach().to("cpu", torch.float32) for key, row in rows.items()
+        }
+        if self._write_shard(fingerprint, values):
+            self._merge_small(fingerprint, len(next(iter(rows.values()))))
             self._evict()
 
     def info(self) -> CacheInfo:
@@ -129,9 +127,7 @@ class EmbeddingCache:
         )
 
     def clear(self) -> int:
-        """Removes the cache's own files, and nothing else that may stand in the folder; returns the
-        bytes freed.
-        """
+        """Removes the cache's files, and nothing else in the folder; returns the bytes freed."""
         freed = 0
         for file in list(self._all_files()):
             size = _stat(file)[1]
@@ -157,16 +153,16 @@ class EmbeddingCache:
         except OSError:
             return
 
-    def _write_shard(self, fingerprint: str, keys: Tensor, values: Tensor, age: str = "") -> bool:
-        """`age`: the first part of an older shard's name, so that what replaces it is read as
-        early.
-        """
-        pairs = zip(keys.numpy(), values.numpy(), strict=True)
-        sums = torch.tensor(
-            [_checksum(fingerprint, key.tobytes(), row) for key, row in pairs], dtype=torch.int64
-        )
+    def _write_shard(self, fingerprint: str, rows: Mapping[bytes, Tensor], age: str = "") -> bool:
+        """`age`: start of the name of the shard that it replaces, so that it is read as early."""
+        keys = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), _KEY_BYTES)
+        sums = [_checksum(fingerprint, key, row.numpy()) for key, row in rows.items()]
+        tensors = {
+            "keys": torch.from_numpy(keys.copy()),
+            "sums": torch.tensor(sums, dtype=torch.int64),
+            "rows": torch.stack(list(rows.values())),
+        }
         metadata = {"format": _FORMAT, "fingerprint": fingerprint}
-        tensors = {"keys": keys, "sums": sums, "rows": values}
         home = self._home(fingerprint)
         try:
             home.mkdir(parents=True, exist_ok=True)
@@ -178,7 +174,7 @@ class EmbeddingCache:
         return True
 
     def _merge_small(self, fingerprint: str, width: int) -> None:
-        """Many small shards become one; the old ones go only when the new one stands."""
+        """Many small shards become one; the old ones go only when the new one is written."""
         small = [shard for shard in self._shards(fingerprint) if _stat(shard)[1] < _SMALL_SHARD]
         if len(small) < _MERGE_AT:
             return
@@ -187,13 +183,9 @@ class EmbeddingCache:
             for key, row in _read_shard(shard, fingerprint, width, None).items():
                 # a row encoded twice may differ by rounding: the first stays the one read
                 merged.setdefault(key, row)
-        if merged:
-            joined = np.frombuffer(b"".join(merged), dtype=np.uint8).reshape(
-                len(merged), _KEY_BYTES
-            )
-            values, age = torch.stack(list(merged.values())), small[0].stem.partition("-")[0]
-            if not self._write_shard(fingerprint, torch.from_numpy(joined.copy()), values, age):
-                return
+        age = small[0].stem.partition("-")[0]
+        if merged and not self._write_shard(fingerprint, merged, age):
+            return
         for shard in small:
             _remove(shard)
 
@@ -202,10 +194,11 @@ class EmbeddingCache:
         entries = sorted((*_stat(file), file) for file in self._all_files())
         total = sum(size for _, size, _ in entries)
         for used, size, file in entries:
-            stale = file.suffix == ".speed-tmp" and time.time() - used > _STALE_SECONDS
-            if (stale or (total > self.limit_bytes and file.suffix != ".speed-tmp")) and _remove(
-                file
-            ):
+            if file.suffix == ".speed-tmp":
+                excess = time.time() - used > _STALE_SECONDS
+            else:
+                excess = total > self.limit_bytes
+            if excess and _remove(file):
                 total -= size
 
 
@@ -215,16 +208,14 @@ def _row_digest(key: StoredRow) -> bytes:
 
 
 def _checksum(fingerprint: str, key: bytes, row: NDArray[np.float32]) -> int:
-    """Of everything that is believed about a row: whose it is, of which text, and its values."""
+    """Covers all that is known about a row: its encoder, its text and index, and its values."""
     return zlib.crc32(row.tobytes(), zlib.crc32(key, zlib.crc32(fingerprint.encode())))
 
 
 def _read_shard(
     path: Path, fingerprint: str, width: int, requested: Iterable[bytes] | None
 ) -> dict[bytes, Tensor]:
-    """Rows of one shard by key; all of them if `requested` is None. A damaged shard is removed and
-    gives nothing.
-    """
+    """Rows of one shard by key, all if `requested` is None; none, and no file, if it is damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -236,26 +227,13 @@ def _read_shard(
             raise ValueError("not a shard of this encoder")
         joined = keys.tobytes()
         positions = {joined[i * _KEY_BYTES : (i + 1) * _KEY_BYTES]: i for i in range(len(sums))}
-        selected = (
-            positions
-            if requested is None
-            else {key: positions[key] for key in requested if key in positions}
-        )
-        rows_by_key = {key: rows[i].clone() for key, i in selected.items()}
-        if any(
-            _checksum(fingerprint, key, rows_by_key[key].numpy()) != sums[i].item()
-            for key, i in selected.items()
-        ):
-            raise ValueError("a row fails its checksum")
-    except (
-        OSError,
-        SafetensorError,
-        ValueError,
-        RuntimeError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ):
+        if requested is not None:
+            positions = {key: positions[key] for key in requested if key in positions}
+        rows_by_key = {key: rows[i].clone() for key, i in positions.items()}
+        for key, row in rows_by_key.items():
+            if _checksum(fingerprint, key, row.numpy()) != sums[positions[key]].item():
+                raise ValueError("a row fails its checksum")
+    except _FAULTS:
         if path.exists():
             _remove(path)
         return {}
@@ -271,13 +249,6 @@ def _stat(path: Path) -> tuple[float, int]:
     return status.st_mtime, status.st_size
 
 
-def _touch(path: Path) -> None:
-    try:
-        os.utime(path)
-    except OSError:
-        return
-
-
 def _remove(path: Path) -> bool:
     """True if the file is gone; a file that another process holds open on Windows stays."""
     try:
@@ -290,9 +261,7 @@ def _remove(path: Path) -> bool:
 FLUSH_TEXTS = 256
 """Texts encoded between two writes: what an interrupted run loses at most."""
 FLUSH_BYTES = 2**28
-"""Fewer texts where their whole prompts take more memory than this: 64 at Flux's 256 rows of
-4096.
-"""
+"""Fewer texts where whole prompts take more memory than this: 64 at Flux's 256 rows of 4096."""
 
 
 class CachedEncoder:
@@ -305,12 +274,14 @@ class CachedEncoder:
         push: Push | None = None,
         stored_as: Callable[[str], str] = str,
     ) -> None:
-        """Without a cache every text is encoded. `push`: what the model does to each row before the
-        edited layers.
+        """Rows are cached as the encoder gives them, so that models with other weights share them.
 
-        Rows are kept as the encoder gives them, so that models with other weights share them, under
-        the name that `stored_as` gives a text: another one whenever a file that the text names has
-        changed.
+        Args:
+            encoder: Encodes what the cache lacks.
+            cache: None: every text is encoded.
+            push: What the model does to each row before the edited layers.
+            stored_as: The name of a text in the cache: another one whenever a file that the text
+                names has changed.
         """
         self.encoder = encoder
         self.cache = cache
@@ -327,7 +298,7 @@ class CachedEncoder:
         return self.encoder.width if self.push is None else self.push.width
 
     def without_cache(self) -> CachedEncoder:
-        """The same, for texts that nobody will ask for again."""
+        """The same, for texts that are encoded only once."""
         return CachedEncoder(self.encoder, None, self.push)
 
     def width_of(self, text_input: str) -> int:
@@ -361,7 +332,8 @@ class CachedEncoder:
         self.reused += len(wanted) - len(missing)
         # Shortest first, so that each slice holds prompts of like length.
         order = sorted(missing, key=lambda text: (_length(missing[text]), text))
-        count = self._texts_at_once()
+        prompt_bytes = 4 * self.encoder.context_length * self.encoder.width
+        count = max(1, min(FLUSH_TEXTS, FLUSH_BYTES // prompt_bytes))
         for start in range(0, len(order), count):
             texts = order[start : start + count]
             fresh = self._encode(texts, missing, part_of(progress, stage, start, len(missing)))
@@ -377,10 +349,6 @@ class CachedEncoder:
     def close(self) -> None:
         """Frees the encoder's memory; the next text that is not cached takes it again."""
         self.encoder.close()
-
-    def _texts_at_once(self) -> int:
-        prompt_bytes = 4 * self.encoder.context_length * self.encoder.width
-        return max(1, min(FLUSH_TEXTS, FLUSH_BYTES // prompt_bytes))
 
     def _block(self, request: RowRequest, rows: Mapping[_Key, Tensor]) -> Tensor:
         """The rows of one request, as the model's layers receive them."""
@@ -423,12 +391,9 @@ class CachedEncoder:
             RowRequest(text, tuple(sorted(row for name, _, row in wanted[text] if name == TOKENS)))
             for text in texts
         ]
-        fresh: dict[_Key, Tensor] = {}
-        if any(name == POOLED for text in texts for name, _, _ in wanted[text]):
-            blocks, embeddings = read_both(self.encoder, requests, progress)
-            fresh |= {(POOLED, text, 0): row for text, row in embeddings.items()}
-        else:
-            blocks = read_rows(self.encoder, requests, progress)
+        whole = any(name == POOLED for text in texts for name, _, _ in wanted[text])
+        blocks, embeddings = read_prompts(self.encoder, requests, progress, whole)
+        fresh: dict[_Key, Tensor] = {(POOLED, text, 0): row for text, row in embeddings.items()}
         for request, block in zip(requests, blocks, strict=True):
             for index, row in enumerate(request.rows):
                 fresh[request.text_input, request.text, row] = block[index]

@@ -1,5 +1,4 @@
-"""CLIP text encoders from a file's own weights, whatever their spelling: one, or two side by side
-(SDXL).
+"""CLIP text encoders from a file's own weights, in any spelling: one, or two side by side (SDXL).
 
 `ClipWeights` finds the tensors, `ClipTower` runs them, `ClipTextEncoder` turns prompts into rows.
 """
@@ -19,16 +18,7 @@ from ..models.architecture import FamilyEncoder
 from ..text.tokens import Stream
 from .encoder import TowerEncoder
 from .tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
-from .tower import (
-    STORED,
-    Built,
-    EncoderWeights,
-    LazyBlocks,
-    PoolingTower,
-    Tensors,
-    assign,
-    tensors_digest,
-)
+from .tower import STORED, Built, EncoderWeights, LazyBlocks, Tensors, Tower, assign, tensors_digest
 
 # transformers' module -> OpenCLIP's, inside one block; the three attention inputs are one stacked
 # matrix there.
@@ -69,7 +59,6 @@ class ClipWeights(EncoderWeights):
         (self.inner_width,) = self._shape(self._spelled("encoder.layers.0.mlp.fc1.bias"), 1)
 
     def block(self, layer: int) -> dict[str, Tensor]:
-        """One block's tensors, named relative to the block."""
         modules = _BLOCK if self._open_clip else (*_BLOCK, *_ATTENTION_INPUTS)
         names = [f"{module}.{leaf}" for module in modules for leaf in ("weight", "bias")]
         tensors = {
@@ -86,26 +75,18 @@ class ClipWeights(EncoderWeights):
         return tensors
 
     def idle(self) -> tuple[int, ...]:
-        """Blocks that add nothing to what passes through them, as most of a small model's CLIP do:
-        their last layers are zero. The biases are looked at first, so that a trained encoder's
-        matrices are not read for this."""
-        names = [
-            f"{module}.{leaf}"
-            for leaf in ("bias", "weight")
-            for module in ("self_attn.out_proj", "mlp.fc2")
-        ]
-        spelled = (
-            [self._spelled(f"encoder.layers.{layer}.{name}") for name in names]
-            for layer in range(self.layers)
-        )
-        return tuple(
-            layer_index
-            for layer_index, keys in enumerate(spelled)
-            if not any(bool(self._read(key).any()) for key in keys)
-        )
+        """Blocks that pass their input on unchanged, as most of a small model's do: their last
+        layers are zero. Biases come first, so that a trained encoder's matrices are not read."""
+        outputs = ("self_attn.out_proj", "mlp.fc2")
+        names = [f"{module}.{leaf}" for leaf in ("bias", "weight") for module in outputs]
+
+        def is_idle(layer: int) -> bool:
+            keys = (self._spelled(f"encoder.layers.{layer}.{name}") for name in names)
+            return not any(bool(self._read(key).any()) for key in keys)
+
+        return tuple(layer for layer in range(self.layers) if is_idle(layer))
 
     def top(self) -> dict[str, Tensor]:
-        """What stands outside the blocks: embedding tables and the final norm."""
         return {name: self._read(self._spelled(name)) for name in _TOP}
 
     def projection(self) -> Tensor | None:
@@ -127,7 +108,7 @@ class ClipWeights(EncoderWeights):
         return self._shape(self._projection, 2)[1 if self._projection == _OPEN_PROJECTION else 0]
 
     def digest_after(self, blocks: int) -> str:
-        """Hash of what a pooled embedding depends on besides the first `blocks` blocks."""
+        """Hash of what a pooled embedding depends on after the first `blocks` blocks."""
         projection = self.projection()
         last = [] if projection is None else [("projection", projection)]
         return tensors_digest(chain(self._named_blocks(range(blocks, self.layers)), last))
@@ -156,16 +137,18 @@ HEAD_WIDTH = 64
 """Width of one attention head in every CLIP text encoder."""
 
 
-class ClipTower(PoolingTower):
+class ClipTower(Tower):
     """CLIP-L, CLIP-H or CLIP-G."""
 
     def __init__(self, weights: ClipWeights, clip_skip: int | None, device: torch.device) -> None:
         super().__init__(weights, clip_skip, device)
         self.weights = weights
+        # A file may lack the last blocks, which the rows do without.
+        complete = weights.layers == weights.complete_layers
+        self.pooled_width = weights.pooled_width if complete else 0
 
     @property
     def rule(self) -> str:
-        """What besides the weights decides the output."""
         norm = "norm" if self.row.final_norm else "raw"
         return f"{self.row.name}:{self.blocks}:{norm}:{self.row.pad_token}:{self._activation}"
 
@@ -173,36 +156,30 @@ class ClipTower(PoolingTower):
     def _activation(self) -> str:
         return "quick_gelu" if self.row.name == "clip_l" else "gelu"
 
-    @property
-    def pooled_width(self) -> int:
-        """Width of its pooled embedding; 0 where the file lacks the last blocks, which the rows do
-        without.
-        """
-        return (
-            self.weights.pooled_width if self.weights.layers == self.weights.complete_layers else 0
-        )
-
     def pooled_digest(self) -> str:
-        """Hash of what a pooled embedding depends on besides `digest`."""
         return self.weights.digest_after(self.blocks)
 
     @torch.no_grad()
     def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """`states`, and `batch x pooled width`: the last state at the end token (`ends`), in one
-        run.
-        """
         built, count = self._ready(), self.weights.layers
-        before_norm = _Noted(built.final_norm)
-        last = self._call(built, ids, built.blocks.first(count, self.blocks), before_norm)
-        state = before_norm.state if self.blocks == count else built.blocks.state
+        before_norm: list[Tensor] = []
+        hook = built.final_norm.register_forward_pre_hook(
+            lambda _, inputs: before_norm.append(inputs[0])
+        )
+        try:
+            blocks = built.blocks.first(count, self.blocks)
+            last = self._call(built, ids, blocks, built.final_norm)
+        finally:
+            hook.remove()
+        state = before_norm[0] if self.blocks == count else built.blocks.state
         built.blocks.state = None
         assert state is not None
         states = built.final_norm(state) if self.row.final_norm else state
         pooled = last[torch.arange(len(ids)), ends.to(last.device)]
         projection = self.weights.projection()
-        return states, (
-            pooled if projection is None else pooled @ projection.to(self._device, torch.float32).T
-        )
+        if projection is not None:
+            pooled = pooled @ projection.to(self._device, torch.float32).T
+        return states, pooled
 
     def _build(self) -> Built:
         from transformers import CLIPTextConfig, CLIPTextModel
@@ -244,20 +221,6 @@ def _core(model: nn.Module) -> Any:
     return getattr(model, "text_model", model)  # transformers 5 drops the inner module
 
 
-class _Noted(nn.Module):
-    """A norm that remembers what it was given."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-        self.state: Tensor | None = None
-
-    def forward(self, state: Tensor) -> Tensor:
-        self.state = state
-        normed: Tensor = self.norm(state)
-        return normed
-
-
 class ClipTextEncoder(TowerEncoder):
     """A `TextEncoder` over the tensors of a checkpoint or diffusers folder. CLIP is causal."""
 
@@ -270,9 +233,16 @@ class ClipTextEncoder(TowerEncoder):
         device: torch.device | str = "cpu",
         pooled: Sequence[FamilyEncoder] = (),
     ) -> None:
-        """`rows`: the family's encoders from the registry, in column order. `clip_skip`: as in
-        ComfyUI, -1 is the last layer, -2 the one before; None is what the family was trained with.
-        `pooled`: those of them whose pooled embeddings the family reads, too."""
+        """
+        Args:
+            tensors: Of the checkpoint or folder.
+            rows: The family's encoders from the registry, in column order.
+            tokenizer: CLIP's.
+            clip_skip: As in ComfyUI, -1 is the last layer, -2 the one before; None is what the
+                family was trained with.
+            device: Where the encoders run.
+            pooled: Those of them whose pooled embeddings the family also reads.
+        """
         self._clips = tuple(
             ClipTower(ClipWeights(tensors, row), clip_skip, torch.device(device)) for row in rows
         )
@@ -284,9 +254,6 @@ class ClipTextEncoder(TowerEncoder):
             )
         names = {row.name for row in pooled}
         pooling = [tower for tower in self._clips if tower.row.name in names]
-        super().__init__(
-            self._clips, tokenizer, Stream(tokenizer.token_ids, lengths.pop()), pooling
-        )
-
-    def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
-        return [START_TOKEN, *text, END_TOKEN, *[pad] * self.context_length]
+        stream = Stream(tokenizer.token_ids, lengths.pop())
+        ends = [START_TOKEN], [END_TOKEN]
+        super().__init__(self._clips, tokenizer, stream, ends, pooling)

@@ -19,9 +19,9 @@ from ..errors import InputError
 from ..inputs import POOLED
 from ..progress import Progress
 from ..text.requests import RowRequest
-from ..text.tokens import Stream
+from ..text.tokens import Stream, long_name
 from .tokenizers import LiteralTokenizer
-from .tower import PoolingTower, Tower
+from .tower import Tower
 
 Encoded = tuple[list[Tensor], list[Tensor]]
 """Rows of each prompt, and the pooled embedding of each if asked for."""
@@ -115,66 +115,44 @@ def equivalent_prompts(encoder: TextEncoder, prompts: int, names: int) -> float:
     return prompts + names / (10 if all(stream.causal for stream in encoder.streams) else 1)
 
 
-def read_rows(
-    encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None
-) -> list[Tensor]:
-    """For each request its rows (`len(rows) x d`); a prompt asked for twice is encoded once.
+def read_prompts(
+    encoder: TextEncoder,
+    requests: Sequence[RowRequest],
+    progress: Progress | None = None,
+    pools: bool = False,
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """For each request its rows (`len(rows) x d`), and with `pools` the pooled embedding of each
+    text (`pooled width`); a prompt asked for twice is encoded once.
 
     Args:
         encoder: Encodes the prompts.
         requests: Prompts, and the rows to read from each.
         progress: May raise to interrupt.
+        pools: Whether pooled embeddings are read; the encoder must have some.
     """
-    needed = _lengths(encoder, requests)
-    encoded = encoder.encode(list(needed), list(needed.values()), progress)
-    return _asked_for(encoder, requests, needed, encoded)
-
-
-def read_both(
-    encoder: TextEncoder, requests: Sequence[RowRequest], progress: Progress | None = None
-) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The rows as `read_rows` gives them, and the pooled embedding of each text (`pooled
-    width`).
-
-    Args:
-        encoder: Encodes the texts; it has pooled embeddings.
-        requests: Texts, and the rows to read from each.
-        progress: May raise to interrupt.
-    """
-    needed = _lengths(encoder, requests)
-    encoded, pooled = encoder.encode_both(list(needed), list(needed.values()), progress)
-    _refuse_unusable([row[None] for row in pooled], list(needed), encoder.pooled_width)
-    return _asked_for(encoder, requests, needed, encoded), dict(zip(needed, pooled, strict=True))
-
-
-def _lengths(encoder: TextEncoder, requests: Sequence[RowRequest]) -> dict[str, int]:
-    """{text: rows that it must be encoded to}."""
-    needed: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for request in requests:
         if not all(0 <= row < encoder.context_length for row in request.rows):
             raise InputError(
                 f"Rows {request.rows} of '{request.text}' reach beyond {encoder.context_length}"
                 " rows."
             )
-        needed[request.text] = max(
-            needed.get(request.text, 0), *(row + 1 for row in request.rows), 0
-        )
-    return needed
+        length = max((row + 1 for row in request.rows), default=0)
+        lengths[request.text] = max(lengths.get(request.text, 0), length)
+    prompts, embeddings = list(lengths), list[Tensor]()
+    if pools:
+        blocks, embeddings = encoder.encode_both(prompts, list(lengths.values()), progress)
+        _refuse_unusable([row[None] for row in embeddings], prompts, encoder.pooled_width)
+    else:
+        blocks = encoder.encode(prompts, list(lengths.values()), progress)
+    _refuse_unusable(blocks, prompts, encoder.width)
+    rows = dict(zip(prompts, blocks, strict=True))
+    read = [rows[request.text][list(request.rows)] for request in requests]
+    return read, dict(zip(prompts, embeddings, strict=False))
 
 
-def _asked_for(
-    encoder: TextEncoder,
-    requests: Sequence[RowRequest],
-    needed: dict[str, int],
-    encoded: Sequence[Tensor],
-) -> list[Tensor]:
-    _refuse_unusable(encoded, list(needed), encoder.width)
-    by_text = dict(zip(needed, encoded, strict=True))
-    return [by_text[request.text][list(request.rows)] for request in requests]
-
-
-def _refuse_unusable(encoded: Sequence[Tensor], prompts: Sequence[str], width: int) -> None:
-    for rows, prompt in zip(encoded, prompts, strict=True):
+def _refuse_unusable(blocks: Sequence[Tensor], prompts: Sequence[str], width: int) -> None:
+    for rows, prompt in zip(blocks, prompts, strict=True):
         if rows.shape[1] != width:
             raise InputError(
                 f"The text encoder gave rows of width {rows.shape[1]}, but said {width}."
@@ -271,8 +249,7 @@ def _waiting(progress: Progress | None, total: int) -> Progress | None:
 
 
 BATCH_TOKENS = 1536
-"""Token rows a batch: enough to keep the matrix products efficient, few enough that a block of CLIP
-takes under a second."""
+"""Token rows per batch: large enough matrix products, and a block of CLIP in under a second."""
 
 
 class TowerEncoder(TextEncoder):
@@ -288,14 +265,21 @@ class TowerEncoder(TextEncoder):
         towers: Sequence[Tower],
         tokenizer: LiteralTokenizer,
         stream: Stream,
-        pooling: Sequence[PoolingTower] = (),
+        ends: tuple[Sequence[int], Sequence[int]],
+        pooling: Sequence[Tower] = (),
     ) -> None:
-        """`pooling`: those of the towers whose pooled embeddings, side by side, make the
-        model's.
+        """
+        Args:
+            towers: Encoders of the same tokens, in column order.
+            tokenizer: Makes the tokens.
+            stream: Their rows.
+            ends: Tokens before a text, and after it.
+            pooling: Those of the towers whose pooled embeddings, side by side, make the model's.
         """
         self._towers = tuple(towers)
         self._pooling = tuple(pooling) if all(tower.pooled_width for tower in pooling) else ()
         self._tokenizer = tokenizer
+        self._ends = ends
         self.streams = (stream,)
         self.context_length = stream.length
         self.width = sum(tower.width for tower in self._towers)
@@ -361,20 +345,17 @@ class TowerEncoder(TextEncoder):
             rows, pooled_parts = [], []
             for tower in self._towers:
                 ids = self._padded(batch_texts, tower, longest)
-                if isinstance(tower, PoolingTower) and tower in pooling:
+                if tower in pooling:
                     states, at_end = tower.states_and_pooled(ids, ends)
                     pooled_parts.append(at_end.cpu())
                 else:
                     states = tower.states(ids)
                 rows.append(states.cpu())
-            joined, across = (
-                torch.cat(rows, dim=-1),
-                torch.cat(pooled_parts, dim=-1) if pooled_parts else None,
-            )
+            joined = torch.cat(rows, dim=-1)
             for position, i in enumerate(batch):
                 out[i] = joined[position, : lengths[i]].clone()
-                if across is not None:
-                    pooled[i] = across[position].clone()
+                if pooled_parts:
+                    pooled[i] = torch.cat([part[position] for part in pooled_parts])
             done += len(batch)
             tick()
         return out, pooled
@@ -383,23 +364,18 @@ class TowerEncoder(TextEncoder):
         """Row of the end token."""
         return len(text) + self.streams[0].before
 
-    @abstractmethod
-    def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
-        """A prompt's tokens with start and end, padded to at least the full length."""
-
     def _padded(self, texts: Sequence[Sequence[int]], tower: Tower, length: int) -> Tensor:
         """`batch x length`: all tokens, cut to the rows that are needed."""
-        full = [self._tokens(text, tower.row.pad_token)[:length] for text in texts]
+        start, end = self._ends
+        padding = [tower.row.pad_token] * self.context_length
+        full = [[*start, *text, *end, *padding][:length] for text in texts]
         return torch.tensor(full, dtype=torch.long)
 
     def _checked_ids(self, prompt: str) -> list[int]:
         ids = self.token_ids(prompt)
-        room = self.context_length - 1 - self.streams[0].before
-        if len(ids) > room:
-            raise InputError(
-                f"'{prompt[:60]}' is {len(ids)} tokens long, but the text encoder takes {room}:"
-                " shorten it."
-            )
+        limit = self.context_length - 1 - self.streams[0].before
+        if len(ids) > limit:
+            raise InputError(long_name(prompt, len(ids), limit))
         return ids
 
 

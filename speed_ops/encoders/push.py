@@ -22,9 +22,7 @@ class Push:
     """The function, with one model's weights."""
 
     def __init__(self, rule: PushRule, weights: Mapping[str, Tensor]) -> None:
-        """`weights`: {`<path>.weight`, `<path>.bias`: tensor}, in effect, as the rule's paths name
-        them.
-        """
+        """`weights`: {`<path>.weight`, `<path>.bias`: tensor in effect}, for the rule's paths."""
         self._rule = rule
         self._weights = {key: value.to(torch.float32) for key, value in weights.items()}
         missing = [path for path in rule.paths if f"{path}.weight" not in self._weights]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -49,9 +48,7 @@ class T5Weights(EncoderWeights):
         self._stored: torch.dtype | None = None
 
     def block(self, layer: int) -> dict[str, Tensor]:
-        """One block's tensors, named relative to it. The table of distances is the first block's,
-        for all of them.
-        """
+        """One block's tensors, named relative to it; the first block's distances serve all."""
         start = f"encoder.block.{layer}."
         names = [f"{module}.weight" for module in (*_MATRICES, *_NORMS)]
         return {name: self._read(start + name) for name in names} | {
@@ -59,7 +56,6 @@ class T5Weights(EncoderWeights):
         }
 
     def top(self) -> dict[str, Tensor]:
-        """The embedding table and the final norm."""
         table = self._read(self._table)
         # the table of a plain fp8 file may hold NaN, which ComfyUI reads as zero
         if table.element_size() == 1:
@@ -81,9 +77,7 @@ class T5Weights(EncoderWeights):
 
 
 class T5Tower(Tower):
-    """T5-XXL, or a shrunken one. No attention mask: the models that read it were trained on padding
-    rows, too.
-    """
+    """T5-XXL or smaller. No attention mask: its models were trained on padding rows as well."""
 
     def __init__(self, weights: T5Weights, clip_skip: int | None, device: torch.device) -> None:
         super().__init__(weights, clip_skip, device)
@@ -91,7 +85,6 @@ class T5Tower(Tower):
 
     @property
     def rule(self) -> str:
-        """What besides the weights decides the output."""
         return f"{self.row.name}:{self.blocks}:norm:{self.row.pad_token}:{self.row.length}"
 
     def _build(self) -> Built:
@@ -113,7 +106,7 @@ class T5Tower(Tower):
         assign(model, weights.top(), self._device, self.row.name, strict=False)
         model.set_input_embeddings(model.shared)  # one table, not two
         # The first block alone has a table of distances, and hands its values on: any of its kind
-        # can stand anywhere.
+        # can be anywhere.
         layers = nn.ModuleList([deepcopy(model.encoder.block[0]) for _ in range(weights.layers)])
         blocks = LazyBlocks(layers, weights.block, self._device, self.row.name)
         return Built(model, blocks, model.encoder.final_layer_norm)
@@ -123,9 +116,7 @@ class T5Tower(Tower):
 
 
 class T5TextEncoder(TowerEncoder):
-    """A `TextEncoder` without a start token in which every row reads the whole prompt, padding
-    included.
-    """
+    """A `TextEncoder` without a start token; every row reads the whole prompt and its padding."""
 
     def __init__(
         self,
@@ -135,7 +126,7 @@ class T5TextEncoder(TowerEncoder):
         clip_skip: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """`row`: the family's T5 from the registry. `clip_skip`: ComfyUI's reaches T5, too."""
+        """`row`: the family's T5 from the registry. `clip_skip`: ComfyUI's also reaches T5."""
         weights = T5Weights(tensors, row)
         if tokenizer.size > weights.vocabulary:
             raise FileError(
@@ -144,7 +135,4 @@ class T5TextEncoder(TowerEncoder):
             )
         tower = T5Tower(weights, clip_skip, torch.device(device))
         stream = Stream(tokenizer.token_ids, row.length, before=0, causal=False)
-        super().__init__([tower], tokenizer, stream)
-
-    def _tokens(self, text: Sequence[int], pad: int) -> list[int]:
-        return [*text, T5_END_TOKEN, *[pad] * self.context_length]
+        super().__init__([tower], tokenizer, stream, ([], [T5_END_TOKEN]))

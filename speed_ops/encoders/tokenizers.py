@@ -201,7 +201,7 @@ def clip_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> ClipToke
     """The tokenizer in the user's folder, else in the model's, else the package's.
 
     A user's folder that has no tokenizer at all is refused. A ComfyUI checkout, or a folder with
-    T5's alone, says nothing about CLIP's.
+    T5's alone, implies nothing about CLIP's.
     """
     if path is not None:
         folders = [path / name for name in ("tokenizer", "tokenizer_2")] + [path]
@@ -232,7 +232,7 @@ def _t5_folders(path: Path | None, holders: Sequence[Checkpoint]) -> Iterator[Pa
     """Folders in which T5's tokenizer may be, the likeliest first."""
     if path is not None:
         yield from (path / T5_IN_COMFYUI, *(path / name for name in _T5_FOLDERS), path)
-        if not (path / _CLIP_VOCABULARY).is_file():  # a CLIP tokenizer says nothing about T5's
+        if not (path / _CLIP_VOCABULARY).is_file():  # a CLIP tokenizer implies nothing about T5's
             return
     for model in [holder.path.resolve() for holder in holders if holder.is_folder]:
         for folder in (model, model.parent):

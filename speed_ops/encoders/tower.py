@@ -1,8 +1,7 @@
-"""One text encoder at work: `transformers`' model over tensors that stay in the file until they are
-needed.
+"""One text encoder at work: `transformers`' model over tensors that stay in the file until needed.
 
-`EncoderWeights` finds the tensors, `LazyBlocks` fills transformer blocks when they run, so that a
-large encoder is never whole in memory, and `Tower` computes hidden states.
+`EncoderWeights` finds the tensors, `LazyBlocks` fills blocks when they run, so that a large encoder
+is never whole in memory, and `Tower` computes hidden states.
 """
 
 from __future__ import annotations
@@ -71,12 +70,10 @@ class EncoderWeights(ABC):
 
     @abstractmethod
     def top(self) -> dict[str, Tensor]:
-        """What stands outside the blocks: embedding tables and the final norm."""
+        """What is outside the blocks: embedding tables and the final norm."""
 
     def digest(self, blocks: int) -> str:
-        """Hash of all that the first `blocks` blocks compute with, the same for either spelling of
-        the same weights.
-        """
+        """Hash of what the first `blocks` blocks compute with, the same for either spelling."""
         return tensors_digest(chain(self.top().items(), self._named_blocks(range(blocks))))
 
     def _named_blocks(self, numbers: range) -> Iterator[tuple[str, Tensor]]:
@@ -85,9 +82,7 @@ class EncoderWeights(ABC):
                 yield f"{layer}.{name}", tensor
 
     def _count_layers(self, mark: str) -> int:
-        """How many blocks there are; `mark` is the name of a tensor that each has, `{}` in the
-        place of its number.
-        """
+        """Number of blocks; `mark`: a tensor that each has, `{}` for the block's number."""
         count = 0
         while mark.format(count) in self._file_keys:
             count += 1
@@ -99,9 +94,7 @@ class EncoderWeights(ABC):
         return count
 
     def _shape(self, name: str, dimensions: int) -> tuple[int, ...]:
-        """The shape of a tensor, from the header where the source has one: an embedding table is
-        large.
-        """
+        """A tensor's shape, from the header where there is one: an embedding table is large."""
         key = self._key(name)
         shapes = getattr(self._tensors, "shapes", {})
         shape = tuple(shapes[key] if key in shapes else self._tensors[key].shape)
@@ -137,9 +130,8 @@ of its size, T5-XXL (19 GB) in a twentieth."""
 class LazyBlocks:
     """The blocks of one encoder, all of the same shape.
 
-    A small encoder's blocks are filled once and stay. A large one has a single block in all places,
-    filled anew each time: its memory is never freed and taken again, which would leave the heap in
-    pieces.
+    A small encoder's blocks are filled once and stay. A large one has a single block, filled again
+    each time: freeing and taking its memory again would leave the heap in pieces.
     """
 
     def __init__(
@@ -150,8 +142,14 @@ class LazyBlocks:
         name: str,
         idle: Collection[int] = (),
     ) -> None:
-        """`layers`: modules without memory. `read`: the tensors of one block, named relative to it.
-        `idle`: blocks that pass their input on unchanged and need not be run."""
+        """
+        Args:
+            layers: Modules without memory.
+            read: Returns the tensors of one block, named relative to it.
+            device: Where the blocks run.
+            name: The text encoder's name, for messages.
+            idle: Blocks that pass their input on unchanged and need not be run.
+        """
         per_block = sum(parameter.numel() for parameter in layers[0].parameters())
         self.stay = 4 * per_block * len(layers) <= RESIDENT_BYTES
         """Whether all of them are in memory once they have been run."""
@@ -164,9 +162,7 @@ class LazyBlocks:
         """Called before every block."""
         self._read, self._device, self._name, self._idle = read, device, name, idle
         self.state: Tensor | None = None
-        """`batch x length x d`: what came out of the blocks before the one that `first` was told
-        of.
-        """
+        """`batch x length x d`: the input of the block that `first` was asked to note."""
         self._waiting: list[int] = []
         """Blocks still to be run, the next one last."""
         self._noted: int | None = None
@@ -174,9 +170,7 @@ class LazyBlocks:
         """Which block's weights a module holds."""
 
     def first(self, count: int, noted: int | None = None) -> nn.ModuleList:
-        """The first `count` blocks without idle ones, run once, in order. `noted`: whose input
-        becomes `state`.
-        """
+        """The first `count` blocks without idle ones; `noted`: whose input becomes `state`."""
         order = [index for index in range(count) if index == noted or index not in self._idle]
         self._waiting, self._noted, self.state = order[::-1], noted, None
         return nn.ModuleList(self.layers[index] for index in order)
@@ -196,14 +190,6 @@ class LazyBlocks:
         else:
             _overwrite(module, block, self._name)
         self._content[module] = index
-
-
-def let_go(module: nn.Module) -> None:
-    """Frees a module's weights at once: modules refer to each other and would stay until Python
-    looks for cycles.
-    """
-    for parameter in module.parameters():
-        parameter.data = parameter.new_empty(0)
 
 
 def assign(
@@ -255,8 +241,11 @@ class Built:
 
 class Tower(ABC):
     """Computes hidden states of one encoder in float32. A subclass knows how its model is made and
-    put together.
+    put together, and whether it makes pooled embeddings.
     """
+
+    pooled_width = 0
+    """Width of its pooled embedding; 0 where it makes none, or the file lacks what it takes."""
 
     def __init__(
         self, weights: EncoderWeights, clip_skip: int | None, device: torch.device
@@ -274,7 +263,7 @@ class Tower(ABC):
     @property
     @abstractmethod
     def rule(self) -> str:
-        """What besides the weights decides the output."""
+        """What, in addition to the weights, decides the output."""
 
     @abstractmethod
     def _build(self) -> Built:
@@ -289,16 +278,26 @@ class Tower(ABC):
         return self._weights.digest(self.blocks)
 
     def close(self) -> None:
-        """Lets go of the weights in memory at once; the next call reads them again."""
+        """Frees the weights in memory at once; the next call reads them again."""
         if self._built is not None:
+            # Modules refer to each other and would stay until Python looks for cycles.
             for module in (self._built.call, self._built.blocks.layers, self._built.final_norm):
-                let_go(module)
+                for parameter in module.parameters():
+                    parameter.data = parameter.new_empty(0)
         self._built = None
 
     @torch.no_grad()
     def states(self, ids: Tensor) -> Tensor:
         """`batch x length` token ids to `batch x length x d`: what the diffusion model receives."""
         return self._run(ids, self.blocks, self.row.final_norm)
+
+    def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """`states`, and `batch x pooled width`; `ends`: the row of each end token."""
+        raise NotImplementedError
+
+    def pooled_digest(self) -> str:
+        """Hash of what a pooled embedding depends on in addition to `digest`."""
+        raise NotImplementedError
 
     def trial(self, ids: Tensor, together: int) -> float:
         """About how many seconds a prompt takes, from its first block. `together`: how many are run
@@ -315,9 +314,8 @@ class Tower(ABC):
 
     def _run(self, ids: Tensor, blocks: int, norm: bool) -> Tensor:
         built = self._ready()
-        return self._call(
-            built, ids, built.blocks.first(blocks), built.final_norm if norm else nn.Identity()
-        )
+        final_norm = built.final_norm if norm else nn.Identity()
+        return self._call(built, ids, built.blocks.first(blocks), final_norm)
 
     def _ready(self) -> Built:
         if self._built is None:
@@ -330,25 +328,6 @@ class Tower(ABC):
         self._put_together(built, blocks, norm)
         states: Tensor = built.call(input_ids=ids.to(self._device)).last_hidden_state
         return states
-
-
-class PoolingTower(Tower):
-    """A tower that can also make one embedding of the whole prompt."""
-
-    @property
-    @abstractmethod
-    def pooled_width(self) -> int:
-        """Width of its pooled embedding; 0 where the file lacks what it takes."""
-
-    @abstractmethod
-    def pooled_digest(self) -> str:
-        """Hash of what a pooled embedding depends on besides `digest`."""
-
-    @abstractmethod
-    def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-        """`states`, and `batch x pooled width`, in one run; `ends`: of each prompt the place of its
-        end token.
-        """
 
 
 def _blocks_needed(weights: EncoderWeights, hidden: int, clip_skip: int | None) -> int:

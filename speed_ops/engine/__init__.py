@@ -1,3 +1,1 @@
-"""The paper and its frontier: rows and weights in, exact low-rank edits out. Knows no prompt, no
-file and no host.
-"""
+"""The paper: rows and weights in, exact low-rank edits out. No prompt, no file, no host."""

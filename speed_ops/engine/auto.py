@@ -1,13 +1,9 @@
-"""What the preset `auto` settles by itself: rows a concept, and how far to go.
+"""What the preset `auto` settles by itself: rows per concept, and how far to go.
 
-The two errors of an erasure pull against each other: what is left of the targets, and how far
-everything else drifts. `auto` goes along the curve of both (`curve`), as far towards the anchors as
-the budget of drift allows; where more drift buys next to nothing, or goes astray, it stops earlier.
-Names and contexts that it judges by are set aside for that alone: the edit is not made from them,
-and the certificate judges by others.
-
-With the null space as prior it chooses the threshold: the strictest under which the targets reach
-their anchors.
+An erasure trades what is left of the targets against how far everything else drifts. `auto` goes
+along the curve of both (`curve`), as far towards the anchors as the budget of drift allows, and
+less far where more drift buys next to nothing or leads away from the anchors. It judges by names
+and contexts of their own: the edit is not made from them, and the certificate judges by others.
 """
 
 from __future__ import annotations
@@ -27,14 +23,12 @@ from .rows import RowSet
 from .settings import EraseSettings
 
 WORTH_ITS_DRIFT = 0.01
-"""An edit that is no further than this from the best within the budget, and drifts less, is the
-better.
-"""
+"""An edit this close to the best within the budget that drifts less is better."""
 MAX_EXTRA_RESIDUAL = 0.05
 """What is left may be this much above the least, for a shorter way to go. Pictures stop showing a
-concept once its way is gone, whatever went astray meanwhile (docs/proof); but what is drawn instead
-should still be near the anchor, and where a text encoder hardly knows a name, a stronger edit goes
-astray faster than it arrives."""
+concept once its way is gone, whatever moved sideways meanwhile (docs/proof); what is drawn instead
+should still be near the anchor, and where a text encoder hardly knows a name, a stronger edit moves
+sideways faster than it arrives."""
 MIN_KNEE_SLOPE = 0.3
 """One percent more drift must shorten the way to go by this many percent, or the curve has passed
 its knee. With 0.3 none of the ten erasures that pictures judge are cut (`benchmarks.crowd
@@ -52,9 +46,7 @@ _HALVINGS = 6  # of a step of the curve, to meet the budget within 1 %
 
 
 def settle_rows(settings: EraseSettings, concepts: int) -> EraseSettings:
-    """Fewer rows a concept when there are many concepts, so that the rank stays within the
-    budget.
-    """
+    """Fewer rows per concept where there are many, so that the rank stays within the budget."""
     if settings.preset_name != "auto":
         return settings
     return settings.replace(
@@ -169,8 +161,8 @@ def _pays(before: CurvePoint, after: CurvePoint) -> bool:
 
 
 def preferred(points: Sequence[CurvePoint]) -> CurvePoint:
-    """Of those that did not go astray the one with the shortest way to go, then that which leaves
-    least; each of it or nearly so for less drift."""
+    """Among those near the least left, the one with the shortest way to go, then that which leaves
+    least; nearly as good for less drift is better."""
     least = min(point.left for point in points)
     near = [point for point in points if point.left <= least + MAX_EXTRA_RESIDUAL]
     shortest = min(point.to_go for point in near)

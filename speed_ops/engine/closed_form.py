@@ -15,8 +15,8 @@ without constraints. Eq. 10 adds that the invariants C2 must not move: `erasing_
 
 `down` has no W in it: it depends on the layer only through that layer's null space.
 
-C2 (IEC, section 4.3) holds the start-of-text token and the empty prompt. The paper's code stands 3
-cluster centres in for the empty prompt's rows; `span` takes them all, so that the unconditional
+C2 (IEC, section 4.3) holds the start-of-text token and the empty prompt. The paper's code uses 3
+cluster centres instead of the empty prompt's rows; `span` takes them all, so that the unconditional
 branch of guidance is exact.
 """
 
@@ -131,48 +131,29 @@ def constraint_rows(invariants: Tensor, mode: InvariantMode, seed: int) -> Tenso
         mode: `span` for every row, `paper` for the start token and cluster centers of the rest.
         seed: Seed of the clustering.
     """
-    if not len(invariants):
-        return invariants
-    if mode == "span":
-        return orthonormal_rows(invariants, SPAN_CUT)
+    if len(invariants) and mode == "span":
+        _, sizes, basis = torch.linalg.svd(invariants, full_matrices=False)
+        return basis[sizes > SPAN_CUT * sizes[:1]]
     null_text = invariants[1:]
     if len(null_text) <= NULL_TEXT_CENTRES:
         return invariants
-    return torch.cat([invariants[:1], cluster_centres(null_text, NULL_TEXT_CENTRES, seed)])
+    return torch.cat([invariants[:1], _cluster_centres(null_text, NULL_TEXT_CENTRES, seed)])
 
 
-def orthonormal_rows(rows: Tensor, cut: float) -> Tensor:
-    """Orthonormal basis, as rows, of the span of `rows` without singular values below `cut` times
-    the largest.
-    """
-    _, sizes, basis = torch.linalg.svd(rows, full_matrices=False)
-    return basis[sizes > cut * sizes[:1]]
-
-
-def cluster_centres(rows: Tensor, count: int, seed: int, steps: int = 100) -> Tensor:
-    """`count x d`: k-means centres, started by k-means++ with a generator of its own.
-
-    Args:
-        rows: `n x d`, what to cluster.
-        count: Number of centers.
-        seed: Seed of the first centers.
-        steps: The most steps to take.
-    """
+def _cluster_centres(rows: Tensor, count: int, seed: int) -> Tensor:
+    """`count x d`: k-means centres, started by k-means++ with a generator of its own."""
     source = generator(seed, "null-text centres")
     centres = rows[(uniform((1,), source, rows) * len(rows)).long()]
     for _ in range(count - 1):
         gap = torch.cdist(rows, centres).square().amin(dim=1)
-        index = torch.searchsorted(gap.cumsum(0), uniform((1,), source, rows) * gap.sum()).clamp(
-            max=len(rows) - 1
-        )
+        draw = uniform((1,), source, rows) * gap.sum()
+        index = torch.searchsorted(gap.cumsum(0), draw).clamp(max=len(rows) - 1)
         centres = torch.cat([centres, rows[index]])
-    for _ in range(steps):
+    for _ in range(100):
         nearest = torch.cdist(rows, centres).argmin(dim=1)
         member = torch.nn.functional.one_hot(nearest, count).to(rows)
-        sizes = member.sum(dim=0)
-        moved = torch.where(
-            sizes[:, None] > 0, member.T @ rows / sizes.clamp(min=1)[:, None], centres
-        )
+        sizes = member.sum(dim=0)[:, None]
+        moved = torch.where(sizes > 0, member.T @ rows / sizes.clamp(min=1), centres)
         if torch.equal(moved, centres):
             break
         centres = moved

@@ -1,5 +1,4 @@
-"""The trade-off of an erasure: what is left of the targets against how far other names drift, point
-by point.
+"""The trade-off of an erasure: what is left of the targets against how far other names drift.
 
 With N for what the kept names leave to the edit (a null space or a soft prior), K = C1 N C1' and K
 = U S U', the edit of every `lam` is
@@ -8,9 +7,8 @@ With N for what the kept names leave to the edit (a null space or a soft prior),
 
 so one decomposition of an `n x n` matrix gives the whole curve; each point of it is a diagonal.
 
-Left and drift are sizes of layer outputs, taken over all layers at once. |W c| is needed for many
-rows and no layer in particular, so each layer is stood in for by a few random mixtures of its rows
-(`sketch`).
+Left and drift are sizes of layer outputs, over all layers at once: |W c| is taken from a few random
+mixtures of each layer's rows (`sketch`).
 """
 
 from __future__ import annotations
@@ -32,9 +30,7 @@ MIN_LAM_RATIO, MAX_LAM_RATIO = 1e-7, 1e1
 """`lam` as shares of K's largest eigenvalue. At the one the targets reach their anchors wherever N
 lets them at all, at the other less than a tenth of any edit is left."""
 SKETCH_ROWS = 1024
-"""Mixtures for all layers together. They put the size of one row wrong by 2 % (one over the root of
-twice as many).
-"""
+"""Mixtures for all layers together; the size of one row is off by 2 % (1 / sqrt(2 * 1024))."""
 MAX_LISTED = 8
 """Kept names listed as being in the way."""
 
@@ -51,9 +47,7 @@ class CurvePoint:
     spread: float
     """Standard error of that mean."""
     to_go: float
-    """Of the straight way from target to anchor, like `left`, which counts what went astray
-    besides.
-    """
+    """Left of the direct way from target to anchor; `left` also counts what moved sideways."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +62,7 @@ class Curve:
     names: int
     """How many names drift was judged on."""
     unseen: bool
-    """Whether those names were set aside from the edit. False where there were too few to spare
-    any.
-    """
+    """Whether those names were set aside from the edit; False where there were too few."""
     in_the_way: tuple[tuple[str, float], ...]
     """Kept names that the freest edit would move most, and how far."""
 
@@ -126,9 +118,7 @@ class Judge:
     def __init__(
         self, path: RidgePath, layers: Tensor, trial: tuple[Rows, Rows], names: Rows
     ) -> None:
-        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts; may
-        be none.
-        """
+        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts."""
         self.path = path
         outputs = path.change @ layers.T  # r x m
         self.gram = outputs @ outputs.T

@@ -9,32 +9,18 @@ from torch import Tensor
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
-    """A generator of its own for each purpose (such as a layer's key), so that no order of work
-    changes a draw.
-    """
+    """A generator for each purpose, such as a layer's key: no order of work changes a draw."""
     digest = hashlib.blake2b(f"{seed}:{purpose}".encode(), digest_size=7).digest()
     return torch.Generator(device="cpu").manual_seed(int.from_bytes(digest, "big"))
 
 
 def normal(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal draws, made on the host, so that every device sees the same numbers.
-
-    Args:
-        shape: Shape of the result.
-        source: The random generator.
-        like: Has the dtype and device of the result.
-    """
+    """Standard normal draws of `like`'s type, made on the host: the same on every device."""
     return torch.randn(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 
 def uniform(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """Uniform draws in [0, 1), made on the host.
-
-    Args:
-        shape: Shape of the result.
-        source: The random generator.
-        like: Has the dtype and device of the result.
-    """
+    """The same, uniform in [0, 1)."""
     return torch.rand(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 

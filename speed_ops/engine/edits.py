@@ -1,6 +1,4 @@
-"""One exact low-rank edit a layer: a value that can be scaled, merged, compressed, applied and
-taken off again.
-"""
+"""One exact low-rank edit per layer, which can be scaled, merged, compressed and undone."""
 
 from __future__ import annotations
 

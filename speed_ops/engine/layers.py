@@ -74,11 +74,8 @@ class LayerSolver:
         self.settings, self.watch = settings, watch
         self.directions = {} if directions is None else directions
         self.retain, self.constraints = retain.values, pairs.constraints
-        self.groups, self.names, self.weights = (
-            retain.group_index(),
-            len(retain.names),
-            retain.weights(),
-        )
+        self.groups, self.weights = retain.group_index(), retain.weights()
+        self.names = len(retain.names)
         baseline = settings.method in ("uce", "rece")
         wide = len(pairs.targets) > pairs.targets.shape[1]
         if wide:
@@ -98,7 +95,15 @@ class LayerSolver:
         self._span_for_all = span
         self._shared: tuple[Tensor, int] | None = None
         if baseline:
-            self._shared = self._uce_rows(pairs)[self.erased], retain.width
+            with watch.part("closed form"):
+                down = uce_rows(
+                    pairs.targets,
+                    self.weights.sqrt()[:, None] * self.retain,
+                    alpha=settings.erase_weight,
+                    beta=settings.preserve_weight,
+                    lam=settings.lam,
+                )
+            self._shared = down[self.erased], retain.width
         self._free: FreeRows | None = None
         if self.fold_change and settings.mu == 0 and settings.lam > 0:
             free = FreeRows.of(self.targets, settings.lam)
@@ -118,7 +123,10 @@ class LayerSolver:
         zero = weight.new_zeros(())
         up = weight if self.fold_change else weight @ self.change.T  # overshoot W (C* - C1)
         if not self.refines or not len(self.retain):
-            down, room = self._same_for_all_layers()
+            if self._shared is None:  # the null space is the same for all layers
+                span = self.span_for_all()
+                self._shared = (self._down(span), span.room)
+            down, room = self._shared
             return SolvedLayer(LayerEdit(up, down), everything, zero, room)
         shift = PriorShift(self.gain, up)
         kept = everything
@@ -138,36 +146,17 @@ class LayerSolver:
             if len(self.retain):
                 everything = torch.arange(len(self.retain), device=self.retain.device)
                 self.retain_gram = None
-                prior = keep_only(everything, self.weights, self.retain[:0])
+                prior = keep_only(everything, self.weights, self.retain.shape[1])
                 self._span_for_all = self._span(prior)
         return self._span_for_all
 
     def system(self, span: Span) -> tuple[Tensor, Tensor, Span]:
-        """`n x d` twice, and what the edit may use: target rows with their change, zero for held
-        ones.
-        """
+        """`n x d` targets and their change (zero for held rows), and what the edit may use."""
         change = torch.zeros_like(self.targets)
         change[self.erased] = self.change
         if isinstance(span, KeptSpan) and self.settings.iec and len(self.constraints):
             span = span.joined(self.constraints)
         return self.targets, change, span
-
-    def _same_for_all_layers(self) -> tuple[Tensor, int]:
-        """Without refinement the null space is the same for all layers and is found once."""
-        if self._shared is None:
-            span = self.span_for_all()
-            self._shared = (self._down(span), span.room)
-        return self._shared
-
-    def _uce_rows(self, pairs: ErasePairs) -> Tensor:
-        with self.watch.part("closed form"):
-            return uce_rows(
-                pairs.targets,
-                self.weights.sqrt()[:, None] * self.retain,
-                alpha=self.settings.erase_weight,
-                beta=self.settings.preserve_weight,
-                lam=self.settings.lam,
-            )
 
     def _refined_span(
         self, key: str, weight: Tensor, shift: PriorShift, indices: Tensor
@@ -188,7 +177,7 @@ class LayerSolver:
                 )
             return self._span_of_moment(moment), added
         with self.watch.part("augmentation"):
-            prior = keep_only(indices, self.weights, self.retain[:0])
+            prior = keep_only(indices, self.weights, self.retain.shape[1])
             if settings.dpa and settings.augmentations:
                 if key not in self.directions:
                     self.directions[key] = smallest_directions(weight, settings.augment_rank)
@@ -207,9 +196,7 @@ class LayerSolver:
         return self._span(prior), prior.added
 
     def _span(self, prior: RefinedPrior) -> Span:
-        """What the kept rows leave to the edit, found on the smaller side: Gram matrix or
-        correlation matrix.
-        """
+        """What the kept rows leave to the edit, from the smaller of Gram and correlation matrix."""
         factor = prior.factor(self.retain)
         if self.settings.prior == "soft":
             with self.watch.part("soft prior"):

@@ -20,9 +20,7 @@ class KeptSpan:
     basis: Tensor
     """`q x d`: orthonormal rows K."""
     exact: bool = True
-    """False for a basis made from a Gram matrix, whose rows are orthonormal only to the root of its
-    conditioning.
-    """
+    """False for a basis from a Gram matrix: orthonormal only to the root of its conditioning."""
 
     @property
     def room(self) -> int:
@@ -30,17 +28,13 @@ class KeptSpan:
         return self.basis.shape[1] - len(self.basis)
 
     def remove(self, rows: Tensor) -> Tensor:
-        """Rows times P: each row without its part in the span; a second pass squares the error of
-        an inexact basis.
-        """
+        """Rows times P; a second pass squares the error of an inexact basis."""
         for _ in range(1 if self.exact else 2):
             rows = rows - (rows @ self.basis.T) @ self.basis
         return rows
 
     def joined(self, rows: Tensor, cut: float = 1e-10) -> KeptSpan:
-        """The span enlarged by further rows; directions it already holds (to `cut` of the rows'
-        size) add nothing.
-        """
+        """The span enlarged by rows; directions it has (to `cut` of their size) add nothing."""
         outside = self.remove(rows)
         _, sizes, basis = torch.linalg.svd(outside, full_matrices=False)
         fresh = self.remove(basis[sizes > cut * torch.linalg.matrix_norm(rows)])
@@ -79,7 +73,7 @@ def span_of_gram(gram: Tensor, factor: Tensor, threshold: float) -> KeptSpan:
 
 
 def lower_gram(rows: Tensor) -> Tensor:
-    """rows @ rows.T, of which only the lower triangle counts: symmetric solvers read no more."""
+    """rows @ rows.T, only its lower triangle: symmetric solvers read no more."""
     gram = rows.new_zeros((len(rows), len(rows)))
     for start, stop in _blocks(len(rows)):
         gram[start:, start:stop] = rows[start:] @ rows[start:stop].T
@@ -87,9 +81,7 @@ def lower_gram(rows: Tensor) -> Tensor:
 
 
 def quadratic_form(lower: Tensor, columns: Tensor) -> Tensor:
-    """`N`: c' G c for every column c (`n x N`), from the lower triangle of G as `lower_gram` makes
-    it.
-    """
+    """`N`: c' G c for every column c (`n x N`), from the lower triangle that `lower_gram` makes."""
     total = columns.new_zeros(columns.shape[1])
     for start, stop in _blocks(len(columns)):
         image = lower[start:, start:stop] @ columns[start:stop]
@@ -99,9 +91,7 @@ def quadratic_form(lower: Tensor, columns: Tensor) -> Tensor:
 
 
 def _blocks(size: int) -> Iterator[tuple[int, int]]:
-    """Four parts of a triangle's side: enough to save three of eight products, few enough to keep
-    them large.
-    """
+    """Four parts of a triangle's side: saves three of eight products and keeps them large."""
     step = max(1, -(-size // 4))
     for start in range(0, size, step):
         yield start, min(start + step, size)

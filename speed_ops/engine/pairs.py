@@ -60,9 +60,7 @@ class ErasePairs:
         return replace(self, targets=rows, change=change, groups=groups, erased=max(1, self.erased))
 
     def with_sets(self, sets: list[ErasePairs]) -> ErasePairs:
-        """The same concepts with more sets of rows; every set weighs the same, and a concept as
-        much as before.
-        """
+        """The same concepts with more rows; sets weigh the same, a concept as much as before."""
         everything = [self, *sets]
         scale = len(everything) ** -0.5
         return replace(
@@ -124,9 +122,7 @@ def _compress(rows: Tensor, change: Tensor, limit: int) -> tuple[Tensor, Tensor,
 
 
 def check_pairs(targets: Rows, anchors: Rows) -> None:
-    """Refuses what cannot be paired: repeated targets, one target with two anchors, rows that do
-    not correspond.
-    """
+    """Refuses repeated targets, one target with two anchors, and rows that do not correspond."""
     if not len(targets.values):
         raise InputError("There is nothing to erase: give at least one target.")
     if targets.values.shape != anchors.values.shape or targets.groups != anchors.groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,21 +56,16 @@ def checked(rows: RowSet) -> RowSet:
     rows = rows.map(widen_rows)
     check_pairs(rows.targets, rows.anchors)
     for label, pair in (("probe", rows.probes), ("trial", rows.trial)):
-        if pair is None or not len(pair[0].values):
+        if pair is None or _is_empty(pair):
             continue
         if pair[0].names != rows.targets.names or pair[0].groups != pair[1].groups:
             raise InputError(
                 f"The {label} rows must belong to the targets, in their order, with an anchor row"
                 " each."
             )
-    return replace(
-        rows,
-        probes=_pair_or_none(rows.probes),
-        trial=_pair_or_none(rows.trial),
-        held_out=_rows_or_none(rows.held_out),
-        witnesses=_rows_or_none(rows.witnesses),
-        hold=_rows_or_none(rows.hold),
-    )
+    optional = ("probes", "trial", "held_out", "witnesses", "hold")
+    empty: dict[str, Any] = {name: None for name in optional if _is_empty(getattr(rows, name))}
+    return replace(rows, **empty)
 
 
 def prepare(rows: RowSet, settings: EraseSettings) -> RowSet:
@@ -85,7 +81,7 @@ def prepare(rows: RowSet, settings: EraseSettings) -> RowSet:
         count = min(MAX_WITNESSES, round(WITNESS_SHARE * names)) if names >= MIN_NAMES else 0
         retain, witnesses = _set_aside(retain, count, settings.seed, "witnesses")
         witnesses_are_held_out = witnesses is not None
-        witnesses = witnesses or _rows_or_none(retain)
+        witnesses = witnesses or (None if _is_empty(retain) else retain)
     return replace(
         rows,
         retain=retain,
@@ -133,12 +129,9 @@ def widen(weight: Tensor, key: str, like: Tensor) -> Tensor:
     return wide
 
 
-def _rows_or_none(rows: Rows | None) -> Rows | None:
-    return rows if rows is not None and len(rows.values) else None
-
-
-def _pair_or_none(pair: tuple[Rows, Rows] | None) -> tuple[Rows, Rows] | None:
-    return pair if pair is not None and len(pair[0].values) else None
+def _is_empty(rows: Rows | tuple[Rows, Rows] | None) -> bool:
+    first = rows[0] if isinstance(rows, tuple) else rows
+    return first is None or not len(first.values)
 
 
 def _set_aside(names: Rows, count: int, seed: int, purpose: str) -> tuple[Rows, Rows | None]:

@@ -1,5 +1,4 @@
-"""Prior Knowledge Refinement (section 4): which retain rows matter, and which neighbours of theirs
-to add.
+"""Prior Knowledge Refinement (section 4): which retain rows matter, and which neighbors to add.
 
 | paper | here | shape |
 | --- | --- | --- |
@@ -31,9 +30,7 @@ _COLUMNS = 4096  # retain rows handled at a time: bounds the memory of intermedi
 
 @dataclass(frozen=True, eq=False)
 class PriorShift:
-    """How far the bare erasure of eq. 5 would move an embedding, in one layer: the size that eq. 6
-    filters by.
-    """
+    """How far the bare erasure of eq. 5 moves an embedding in one layer: what eq. 6 filters by."""
 
     gain: Tensor
     """`n x d`: (I + C1'C1)^-1 C1', the same for every layer."""
@@ -42,20 +39,19 @@ class PriorShift:
 
     def of(self, response: Tensor) -> Tensor:
         """`N`: |delta_erase c| for embeddings given by their response `gain @ c` (`n x N`)."""
-        squares = [self._squares(chunk) for chunk in response.split(_COLUMNS, dim=1)]
-        return torch.cat(squares).clamp(min=0).sqrt()
-
-    def _squares(self, response: Tensor) -> Tensor:
         out, rank = self.outputs.shape
-        if rank <= out:
-            return quadratic_form(lower_gram(self.outputs.T), response)
-        return (self.outputs @ response).square().sum(dim=0)
+        gram = lower_gram(self.outputs.T) if rank <= out else None
+        squares = [
+            (self.outputs @ chunk).square().sum(dim=0)
+            if gram is None
+            else quadratic_form(gram, chunk)
+            for chunk in response.split(_COLUMNS, dim=1)
+        ]
+        return torch.cat(squares).clamp(min=0).sqrt()
 
 
 def erase_gain(targets: Tensor) -> Tensor:
-    """`n x d`: the layer-independent factor of eq. 5, (I + C1'C1)^-1 C1', from mean-scaled target
-    rows.
-    """
+    """`n x d`: eq. 5's factor (I + C1'C1)^-1 C1', without the layer, from mean-scaled targets."""
     system = targets @ targets.T
     system.diagonal().add_(1.0)
     return torch.cholesky_solve(targets, torch.linalg.cholesky(system))
@@ -81,9 +77,7 @@ def influence_filter(shift: Tensor, scale: float, groups: Tensor, concepts: int)
 
 @dataclass(frozen=True, eq=False)
 class RefinedPrior:
-    """R_refine as a factor: the correlation matrix is F'F / count with F = [omega c + tilt V ; tail
-    V].
-    """
+    """R_refine as a factor: the matrix is F'F / count with F = [omega c + tilt V ; tail V]."""
 
     kept: Tensor
     """`p`: indices of the kept retain rows."""
@@ -110,9 +104,7 @@ class RefinedPrior:
         return factor
 
     def gram(self, retain_gram: Tensor, along: Tensor) -> Tensor:
-        """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without touching an
-        embedding.
-        """
+        """`(p + r)` square: F F' / count from C0'C0 and `along` = C0'V, without embeddings."""
         scale = self.count.rsqrt()
         omega, tilt, tail = self.omega * scale, self.tilt * scale, self.tail * scale
         projected = omega[:, None] * along[self.kept]
@@ -129,25 +121,23 @@ class RefinedPrior:
         return gram
 
 
-def keep_only(kept: Tensor, weights: Tensor, directions: Tensor) -> RefinedPrior:
+def keep_only(kept: Tensor, weights: Tensor, width: int) -> RefinedPrior:
     """The kept rows without any draws.
 
     Args:
         kept: `p`, indices of the kept rows.
         weights: `N`, weights of all rows.
-        directions: `r x d`, V_min'; may be empty.
+        width: d.
     """
-    rank = len(directions)
-    empty = weights.new_zeros((len(kept), rank))
     omega = weights[kept]
     return RefinedPrior(
         kept=kept,
         omega=omega.sqrt(),
-        directions=directions,
-        tilt=empty,
-        tail=empty.new_zeros((rank, rank)),
+        directions=weights.new_zeros((0, width)),
+        tilt=weights.new_zeros((len(kept), 0)),
+        tail=weights.new_zeros((0, 0)),
         count=omega.sum(),
-        added=empty.new_zeros(()),
+        added=weights.new_zeros(()),
     )
 
 
@@ -186,21 +176,16 @@ def augment_directed(
     omega = (weights * (1 + passed.sum(dim=1))).sqrt()
     tilt = weights[:, None] * (passed[:, :, None] * draws).sum(dim=1) / omega[:, None]
     scatter = torch.einsum("p,pa,par,pas->rs", weights, passed, draws, draws)
+    values, vectors = torch.linalg.eigh(scatter - tilt.T @ tilt)
     return RefinedPrior(
         kept=kept,
         omega=omega,
         directions=directions,
         tilt=tilt,
-        tail=_root(scatter - tilt.T @ tilt),
+        tail=values.clamp(min=0).sqrt()[:, None] * vectors.T,  # its root
         count=omega.square().sum(),
         added=passed.sum(),
     )
-
-
-def _root(matrix: Tensor) -> Tensor:
-    """`r x r`: a root L of a positive semi-definite matrix, L'L = matrix."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return values.clamp(min=0).sqrt()[:, None] * vectors.T
 
 
 def augment_random(

@@ -1,13 +1,12 @@
-"""Every choice of an erasure in one frozen object: defaults, ranges and help are written here and
-nowhere else.
+"""Every choice of an erasure in one frozen object, with its default, range and help.
 
-The command line's flags and the nodes' widgets are made from these fields, so they cannot drift
-apart.
+The command line's flags and the nodes' widgets are made from these fields, so they always agree.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -26,16 +25,10 @@ PresetName = Literal["auto", "context", "few", "multi", "implicit"]
 
 
 def _setting(
-    default: Any,
-    help: str,
-    low: float | None = None,
-    high: float | None = None,
-    *,
-    public: bool = False,
+    default: Any, help: str, limits: tuple[float, float] | None = None, *, public: bool = False
 ) -> Any:
-    """A field of `EraseSettings`. Hosts give public ones a flag or a widget; the others are reached
-    by assignment (`parse_assignments`).
-    """
+    """A field of `EraseSettings`; public ones have a flag or a widget, all can be assigned."""
+    low, high = limits or (None, None)
     metadata = {"help": help, "low": low, "high": high, "public": public}
     return field(default=default, metadata=metadata)
 
@@ -59,8 +52,7 @@ class EraseSettings:
         0.1,
         "Directions that the kept names use less than this are free for the edit (eigenvalues of"
         " their correlation matrix).",
-        0.0,
-        1e6,
+        (0.0, 1e6),
     )
     ipf: bool = _setting(
         True,
@@ -78,21 +70,20 @@ class EraseSettings:
         True, "Invariant equality constraints: keep the empty prompt's outputs as they are."
     )
     filter_scale: float = _setting(
-        1.0, "IPF keeps names whose shift is above this multiple of the mean (alpha).", 0.0, 100.0
+        1.0, "IPF keeps names whose shift is above this multiple of the mean (alpha).", (0.0, 100.0)
     )
-    augmentations: int = _setting(10, "Random neighbours drawn for each kept row (N_A).", 0, 1000)
+    augmentations: int = _setting(10, "Random neighbours drawn for each kept row (N_A).", (0, 1000))
     augment_rank: int = _setting(
-        1, "How many of a layer's least-changing directions to draw along (r).", 1, 64
+        1, "How many of a layer's least-changing directions to draw along (r).", (1, 64)
     )
-    lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", 1e-9, 1e9)
+    lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", (1e-9, 1e9))
     overshoot: float = _setting(
         1.0,
         "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.",
-        0.1,
-        5.0,
+        (0.1, 5.0),
         public=True,
     )
-    mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", 0.0, 1e9)
+    mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", (0.0, 1e9))
     invariants: InvariantMode = _setting(
         "paper",
         "paper: the start token and 3 cluster centres of the empty prompt; span: every row of the"
@@ -103,39 +94,36 @@ class EraseSettings:
         "Rounds of finding and erasing embeddings that still leak; one that does not help enough is"
         " dropped (not by rece). They stopped no attacker who holds the weights"
         " (docs/frontier.md).",
-        0,
-        20,
+        (0, 20),
     )
     adversarial_reg: float = _setting(
-        0.01, "Keeps the leaking embeddings small (a share of the mean energy).", 1e-9, 1e3
+        0.01, "Keeps the leaking embeddings small (a share of the mean energy).", (1e-9, 1e3)
     )
     erase_weight: float = _setting(
-        1.0, "UCE and RECE: weight of the erased concepts (alpha).", 1e-9, 1e9
+        1.0, "UCE and RECE: weight of the erased concepts (alpha).", (1e-9, 1e9)
     )
     preserve_weight: float = _setting(
-        1.0, "UCE and RECE: weight of the kept names (beta).", 0.0, 1e9
+        1.0, "UCE and RECE: weight of the kept names (beta).", (0.0, 1e9)
     )
     rows: RowMode = _setting(
         "bare", "bare: the name alone, as in the paper; context: the name inside prompts."
     )
     rows_per_concept: int = _setting(
-        8, "Compresses a concept's rows to at most this many, by SVD.", 1, 1024
+        8, "Compresses a concept's rows to at most this many, by SVD.", (1, 1024)
     )
     context_names: int = _setting(
         10**6,
         "At most this many kept names are also protected inside prompts, the most endangered"
         " first.",
-        0,
-        10**6,
+        (0, 10**6),
     )
     held_out: float = _setting(
         0.0,
         "Share of the kept names to leave out of the edit, to judge it by.",
-        0.0,
-        0.5,
+        (0.0, 0.5),
         public=True,
     )
-    seed: int = _setting(0, "Seed for all random choices.", 0, 2**63 - 1, public=True)
+    seed: int = _setting(0, "Seed for all random choices.", (0, 2**63 - 1), public=True)
     prior: Prior = _setting(
         "null_space",
         "What protects the kept names. null_space: the edit avoids the directions they use, as in"
@@ -145,15 +133,13 @@ class EraseSettings:
         0.03,
         "Soft prior: how much use of a direction makes it half free (a share of the mean over all)."
         " auto also tries a thirtieth of it and takes the better.",
-        1e-6,
-        1e6,
+        (1e-6, 1e6),
     )
     drift_budget: float = _setting(
         0.45,
         "auto: how far other names may drift on average, at most; it erases as much as that allows"
         " (0.45 is 45 %).",
-        0.001,
-        10.0,
+        (0.001, 10.0),
         public=True,
     )
     effort: Effort = _setting(
@@ -181,25 +167,18 @@ class EraseSettings:
             )
 
     @classmethod
-    def preset_values(cls, name: str) -> dict[str, Any]:
-        """The fields that a preset sets, without the others."""
+    def preset(cls, name: str, **changes: Any) -> EraseSettings:
+        """A preset, with some fields changed if asked."""
         if name not in PRESETS:
             raise SettingsError(
                 f"There is no preset {name!r}{suggestion(name, PRESETS)}: choose from"
                 f" {', '.join(PRESETS)}."
             )
-        return dict(PRESETS[name])
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> EraseSettings:
-        """A preset, with some fields changed if asked."""
-        return cls.from_dict({"preset_name": name, **cls.preset_values(name), **changes})
+        return cls.from_dict({"preset_name": name, **PRESETS[name], **changes})
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> EraseSettings:
-        """Settings from plain values, such as a recipe's; an unknown name is refused with the
-        nearest known one.
-        """
+        """Settings from plain values, such as a recipe's; for an unknown name it suggests one."""
         names = [item.name for item in dataclasses.fields(cls)]
         for name in values:
             if name not in names:
@@ -258,8 +237,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     Values are converted to the setting's type. `EraseSettings` checks ranges and choices. The
     preset cannot be assigned, because it decides the values of the others.
     """
-    hints = get_type_hints(EraseSettings)
-    del hints["preset_name"]
+    hints = {name: kind for name, kind in _hints().items() if name != "preset_name"}
     values: dict[str, Any] = {}
     for text in filter(None, map(str.strip, texts)):
         name, equals, value = (piece.strip() for piece in text.partition("="))
@@ -287,49 +265,31 @@ def _parse_value(name: str, text: str, kind: Any) -> Any:
         return text
 
 
-_HINTS: dict[str, Any] = {}
-
-
-def _choices(name: str) -> tuple[str, ...]:
-    if not _HINTS:
-        _HINTS.update(get_type_hints(EraseSettings))
-    return get_args(_HINTS[name])
+@functools.cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(EraseSettings)
 
 
 def _check(name: str, value: Any, low: float | None, high: float | None) -> None:
-    """Refuses a value of the wrong type or out of range with a sentence that names the three."""
-    choices = _choices(name)
-    kind = _HINTS[name]
-    if choices:
+    """Refuses a value of the wrong type or out of range."""
+    kind = _hints()[name]
+    if choices := get_args(kind):
         if value not in choices:
             raise SettingsError(f"{name} is {value!r}, but must be one of {', '.join(choices)}.")
-    elif kind is bool:
+        return
+    if kind is bool:
         if not isinstance(value, bool):
             raise SettingsError(f"{name} is {value!r}, but must be true or false.")
-    else:
-        is_int = kind is int
-        ok = isinstance(value, int if is_int else (int, float)) and not isinstance(value, bool)
-        if not ok or not math.isfinite(value) or value < low or value > high:
-            unit = "a whole number" if is_int else "a number"
-            raise SettingsError(
-                f"{name} is {value!r}, but must be {unit} from {low:g} to {high:g}."
-            )
+        return
+    number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < low or value > high:
+        unit = "a whole number" if kind is int else "a number"
+        raise SettingsError(f"{name} is {value!r}, but must be {unit} from {low:g} to {high:g}.")
 
-
-# `few`, `multi` and `implicit` are the published experiments (the released code's values where it
-# departs from the paper). `context` holds rows in context on both sides; `auto` starts from it and
-# settles what depends on the problem.
-PRESETS: dict[str, dict[str, Any]] = {
-    "auto": {},
-    "context": {},
-    "few": {"threshold": 1e-1, "lam": 1.0},
-    "multi": {"threshold": 1e-4, "lam": 0.05, "ipf": False},
-    "implicit": {"threshold": 1e-1, "lam": 0.7, "mu": 0.5},
-}
 
 # Without IPF and DPA: in images of the demo model the filter let kept prompts drift by a quarter
 # more, and the draws changed nothing (docs/proof).
-PRESETS["context"] = {
+_CONTEXT: dict[str, Any] = {
     "rows": "context",
     "threshold": 1e-2,
     "lam": 0.05,
@@ -337,15 +297,20 @@ PRESETS["context"] = {
     "dpa": False,
     "invariants": "span",
 }
-
 # A slope between what the kept names use and what is free, where `context` has a step: on real text
 # encoders it erases more at every drift (docs/frontier.md). `lam` is only where the search for it
 # starts. It is the default of every family: where all text enters at one layer (SD3, Flux) it keeps
-# its budget and, at the default one, leaves less than the others, too (docs/architectures.md).
+# its budget and, at the default one, also leaves less than the others (docs/architectures.md).
 # Families differ in layers, not in settings.
-PRESETS["auto"] = PRESETS["context"] | {
-    "prior": "soft",
-    "lam": 0.1,
-    "overshoot": 1.1,
-    "rows_per_concept": 16,
+_AUTO = _CONTEXT | {"prior": "soft", "lam": 0.1, "overshoot": 1.1, "rows_per_concept": 16}
+
+# `few`, `multi` and `implicit` are the published experiments (the released code's values where it
+# departs from the paper). `context` holds rows in context on both sides; `auto` starts from it and
+# settles what depends on the problem.
+PRESETS: dict[str, dict[str, Any]] = {
+    "auto": _AUTO,
+    "context": _CONTEXT,
+    "few": {"threshold": 1e-1, "lam": 1.0},
+    "multi": {"threshold": 1e-4, "lam": 0.05, "ipf": False},
+    "implicit": {"threshold": 1e-1, "lam": 0.7, "mu": 0.5},
 }

@@ -2,7 +2,7 @@
 
 The null space of eq. 2 is a step: a direction is the edit's or it is not. Where kept names in
 prompts fill every direction, any place for that step is wrong, and a slope does better on every
-text encoder we measured (docs/frontier.md). In the place of the projector P stands
+text encoder we measured (docs/frontier.md). Instead of the projector P it uses
 
     N = tau (R + tau I)^-1,        R = C0 C0' / N0, eigenvalues of N from 0 (used by the kept names)
     to 1 (free),
@@ -28,12 +28,10 @@ from .null_space import KeptSpan, lower_gram
 
 @dataclass(frozen=True, eq=False)
 class SoftSpan:
-    """N, by a Cholesky factor of its inverse; it stands wherever a `KeptSpan` stands for P."""
+    """N, by a Cholesky factor of its inverse; used like a `KeptSpan`, which is P."""
 
     factor: Tensor
-    """`d x d`: of R + tau I; or `p x p`: of F F' + tau I, F (`p x d`) the kept rows, where they are
-    fewer.
-    """
+    """`d x d`, of R + tau I; or, where kept rows F are fewer, `p x p`, of F F' + tau I."""
     rows: Tensor | None
     """`p x d`: F, with the second kind of factor."""
     tau: Tensor
@@ -93,9 +91,7 @@ def _of_moment(moment: Tensor, tau: Tensor, held: KeptSpan) -> SoftSpan:
 
 
 def _factor(matrix: Tensor, ridge: Tensor) -> tuple[Tensor, Tensor]:
-    """Cholesky factor of a matrix (its lower triangle counts) plus a ridge, and the inverse of that
-    sum.
-    """
+    """Cholesky factor of a matrix (lower triangle) plus a ridge, and the inverse of that sum."""
     matrix.diagonal().add_(ridge)
     factor = torch.linalg.cholesky(matrix)
     return factor, torch.cholesky_inverse(factor)

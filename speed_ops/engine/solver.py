@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError, NoRoomError
 from ..progress import Progress, Stopwatch
-from .adversarial import Round, edited_moments, leak, leaking_rows, original_moment
 from .closed_form import Span
+from .edits import LayerEdit
 from .layers import LayerSolver, SolvedLayer
 from .pairs import ErasePairs
 from .prepare import widen
@@ -26,6 +26,17 @@ MAX_PARALLEL_LAYERS, MAX_EIGEN_ROWS = 4, 3500
 threads busy alone."""
 MIN_ROUND_GAIN = 0.01
 """A round that lowers the mean leak by less than this is not worth its rank."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """The leak before an adversarial round (round 0: after the first edit)."""
+
+    number: int
+    mean_leak: float
+    worst_leak: float
+    kept: bool = True
+    """False for a last round that lowered the leak too little: its edit was dropped."""
 
 
 class Solver:
@@ -54,9 +65,8 @@ class Solver:
         """
         self.rows, self.pairs, self.settings, self.weights = rows, pairs, settings, weights
         self.watch, self.progress, self.span = watch, progress, span
-        self.directions: dict[
-            str, Tensor
-        ] = {}  # depend on the layer alone: found once for all rounds
+        # they depend on the layer alone: found once for all rounds
+        self.directions: dict[str, Tensor] = {}
         self.rounds: tuple[Round, ...] = ()
         """The adversarial rounds of the last `solve`."""
 
@@ -75,9 +85,7 @@ class Solver:
         return widen(self.weights[key], key, self.rows.targets.values)
 
     def _solve_rounds(self) -> dict[str, SolvedLayer]:
-        """The edit, then rounds of adding what still leaks and solving again from the original
-        weights.
-        """
+        """The edit, then rounds of adding what leaks and solving from the original weights."""
         settings = self.settings
         layers = self._solve_layers(self.pairs)
         count = settings.adversarial_rounds
@@ -86,7 +94,9 @@ class Solver:
         if not count:
             return layers
         with self.watch.part("adversarial"):
-            original = original_moment(self.load(key) for key in self.weights)
+            weights = (self.load(key) for key in self.weights)
+            zero = self.pairs.targets.new_zeros(())
+            original = sum((weight.T @ weight for weight in weights), start=zero)
         sets: list[ErasePairs] = []
         rounds: list[Round] = []
         round_, leaking = self._leaking(layers, original, 0, count)
@@ -133,9 +143,8 @@ class Solver:
         pairs = self.pairs.without_held()
         with self.watch.part("adversarial"):
             edits = {key: layer.edit for key, layer in layers.items()}
-            moments = edited_moments(original, self.load, edits)
-            leaking = leaking_rows(moments, pairs.targets, self.settings.adversarial_reg)
-            size = leak(moments, pairs.targets, pairs.change, leaking)
+            reg = self.settings.adversarial_reg
+            leaking, size = find_leaks(original, self.load, edits, pairs.targets, pairs.change, reg)
         round_ = Round(number, float(size.mean()), float(size.max()))
         change = pairs.targets + pairs.change - leaking
         return round_, replace(pairs, targets=leaking, change=change)
@@ -159,9 +168,7 @@ class Solver:
             yield key, solver.solve(key, self.load(key))
 
     def _solve_parallel(self, solver: LayerSolver) -> Generator[tuple[str, SolvedLayer]]:
-        """Several layers at once where each has an eigenproblem of its own, which threads help
-        little inside.
-        """
+        """Several layers at once where each has an eigenproblem: threads help little inside."""
         retain = self.rows.retain
         count = min(parallel_layers(min(len(retain.values), retain.width)), len(self.weights))
         if count < 2 or retain.values.device.type != "cpu":
@@ -202,3 +209,50 @@ def divided_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def find_leaks(
+    original: Tensor,
+    load: Callable[[str], Tensor],
+    edits: Mapping[str, LayerEdit],
+    targets: Tensor,
+    change: Tensor,
+    reg: float,
+) -> tuple[Tensor, Tensor]:
+    """Embeddings that still draw the targets (the paper's "w/ AT", after RECE), and how much so.
+
+    With W_i the original and V_i the edited weight of layer i, the embedding nearest to the
+    target's old output is
+
+        c~ = argmin_c sum_i |V_i c - W_i c1|^2 + reg |c|^2
+           = (sum_i V_i'V_i + reg I)^-1 (sum_i V_i'W_i) c1.
+
+    Returns c~ for each target row (`n x d`), and how much of the way from the anchor's output back
+    to the target's it still goes (`n`, 0 to 1).
+
+    Args:
+        original: `d x d`, sum of W'W.
+        load: Returns a layer's ORIGINAL weight by key.
+        edits: By layer key.
+        targets: `n x d`, the target rows.
+        change: `n x d`, from each target to its anchor.
+        reg: Ridge, as a share of the mean diagonal of W'W.
+    """
+    # sums of V'V and V'W: V = W + up down differs from W by low-rank terms only
+    edited, crossed = original.clone(), original.clone()
+    for key, edit in edits.items():
+        back = load(key).T @ edit.up  # d x r: W' up
+        cross = back @ edit.down  # W' delta
+        edited += cross + cross.T + edit.down.T @ (edit.up.T @ edit.up) @ edit.down
+        crossed += cross.T
+    ridged = edited.clone()
+    ridged.diagonal().add_(reg * original.diagonal().mean())
+    leaking = torch.cholesky_solve(crossed @ targets.T, torch.linalg.cholesky(ridged)).T
+    missing = (
+        ((leaking @ edited) * leaking).sum(dim=1)
+        - 2 * ((leaking @ crossed) * targets).sum(dim=1)
+        + ((targets @ original) * targets).sum(dim=1)
+    )
+    total = ((change @ original) * change).sum(dim=1)
+    share = (missing.clamp(min=0) / total.clamp(min=torch.finfo(total.dtype).tiny)).sqrt()
+    return leaking, (1 - share).clamp(min=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import SettingsError
 from ..inputs import POOLED, TOKENS
 
 _TITLES = {
@@ -30,9 +29,7 @@ class FamilyEncoder:
     width: int
     """Width of its rows."""
     layers: int
-    """Transformer blocks of the complete encoder; a diffusers folder may ship only the
-    `blocks_used`.
-    """
+    """Transformer blocks of the complete encoder; a folder may ship only the `blocks_used`."""
     hidden: int
     """Which hidden state the model receives: -1 the last, -2 the one before."""
     final_norm: bool
@@ -41,9 +38,7 @@ class FamilyEncoder:
     prefixes: tuple[str, ...] = ()
     """Prefixes of its keys in a single-file checkpoint; the first one present counts."""
     naming: Literal["hf", "open_clip"] = "hf"
-    """How published files of the family spell the keys after that prefix. A file's own spelling is
-    read from its keys.
-    """
+    """Spelling of the keys after that prefix, as published; a file's own is read from its keys."""
     folder: str = ""
     """Component folder in the diffusers layout."""
     length: int = 77
@@ -51,17 +46,13 @@ class FamilyEncoder:
     appends: Literal["columns", "rows"] = "columns"
     """What it adds to the encoders before it: columns of the same rows, or more rows."""
     optional: bool = False
-    """Whether the model runs without it, its columns zero or its rows absent, as long as it has one
-    encoder.
-    """
+    """Whether the model runs without it (zero columns, absent rows) if it has another encoder."""
     padding: Literal["informative", "masked", "none"] = "informative"
     """What follows the end of a prompt: see `text.tokens.Padding`."""
     projected: bool = False
     """Whether its pooled embedding goes through the text projection before the model reads it."""
     batchable: bool = True
-    """Whether ComfyUI's call takes several prompts; where it cuts a template off the first one
-    only, it does not.
-    """
+    """Whether ComfyUI's call takes several prompts, not trimming a template off the first only."""
 
     @property
     def title(self) -> str:
@@ -88,9 +79,7 @@ class SecondInput:
     width: int
     """Input width of the layer; the text's columns come first, size embeddings after them."""
     encoders: tuple[FamilyEncoder, ...]
-    """Whose pooled embeddings it reads, in column order. Some families have an encoder only for
-    this (Flux).
-    """
+    """Whose pooled embeddings it reads, in column order. Flux has an encoder only for this."""
 
     @property
     def text_width(self) -> int:
@@ -148,20 +137,14 @@ class Architecture:
     context_width: int
     """Width of the embeddings that the model receives."""
     encoders: tuple[FamilyEncoder, ...]
-    """In column order: the first encoder's embedding fills the first columns. Then those that
-    append rows.
-    """
+    """In column order, the first encoder in the first columns; then those that append rows."""
     modelspec: str
     kohya_version: str
     second_input: SecondInput | None = None
     lora_paths: Literal["ldm", "diffusers"] = "ldm"
-    """Which spelling of a layer's path kohya's trainer writes for this family, and so every program
-    reads.
-    """
+    """Spelling of a layer's path that kohya's trainer writes, and so every program reads."""
     label_widths: tuple[int | None, ...] = ()
-    """Input widths of the label embedding that occur in this family of U-Nets; None: it has
-    none.
-    """
+    """Input widths of the label embedding in this family of U-Nets; None: without one."""
     entry: EntryLayer | None = None
     """Where text enters; None: at every cross attention of a U-Net."""
     push: PushRule | None = None
@@ -182,61 +165,42 @@ class Architecture:
         """How many columns of a layer read this text input, from the first on; None: all."""
         return self.second_input.text_width if text_input != TOKENS and self.second_input else None
 
-    def columns(self, name: str) -> slice:
-        """The columns of the context that an encoder fills."""
+    def first_column(self, name: str) -> int:
+        """Where the columns of the context that an encoder fills begin."""
         start = 0
         for encoder in self.encoders:
             if encoder.appends == "rows":
                 start = 0
             if encoder.name == name:
-                return slice(start, start + encoder.width)
+                break
             start += encoder.width
-        names = ", ".join(encoder.name for encoder in self.encoders)
-        raise SettingsError(f"{self.title} has no text encoder {name!r}: choose from {names}.")
+        return start
 
 
 @dataclass(frozen=True)
 class LayerKey:
     """One layer that reads text, under all its names."""
 
-    canonical: str
-    """Key inside a loaded model, the same for every file layout: `diffusion_model.<ldm
-    path>.weight`.
-    """
     file_key: str
     """Key in the file (or, for a folder, component and key) that was examined."""
     ldm_path: str
     diffusers_path: str
-    lora_base: str
-    """kohya's name of the layer, to which `.lora_up.weight` is appended."""
     kind: Literal["K", "V", "entry", "second"]
     shape: tuple[int, int]
     """Outputs x width of the rows that it reads, or the whole width of the pooled path's layer."""
+    lora_paths: Literal["ldm", "diffusers"] = "ldm"
+    """Which of the two paths a LoRA uses."""
 
-    @classmethod
-    def of(
-        cls,
-        file_key: str,
-        ldm_path: str,
-        diffusers_path: str,
-        kind: Literal["K", "V", "entry", "second"],
-        shape: tuple[int, int],
-        lora_paths: Literal["ldm", "diffusers"] = "ldm",
-    ) -> LayerKey:
-        """The layer with the names that follow from its paths.
+    @property
+    def canonical(self) -> str:
+        """Key inside a loaded model of any file layout."""
+        return f"diffusion_model.{self.ldm_path}.weight"
 
-        Args:
-            file_key: Key in the file.
-            ldm_path: Path in the original layout.
-            diffusers_path: Path in the diffusers layout.
-            kind: What the layer computes.
-            shape: Outputs x inputs.
-            lora_paths: Which of the two paths a LoRA uses.
-        """
-        lora_path = ldm_path if lora_paths == "ldm" else diffusers_path
-        lora_base = "lora_unet_" + lora_path.replace(".", "_")
-        canonical = f"diffusion_model.{ldm_path}.weight"
-        return cls(canonical, file_key, ldm_path, diffusers_path, lora_base, kind, shape)
+    @property
+    def lora_base(self) -> str:
+        """kohya's name of the layer, to which `.lora_up.weight` is appended."""
+        path = self.ldm_path if self.lora_paths == "ldm" else self.diffusers_path
+        return "lora_unet_" + path.replace(".", "_")
 
     @property
     def text_input(self) -> str:

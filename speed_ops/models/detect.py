@@ -1,13 +1,13 @@
 """The family of a model and the layers that an erasure edits, from keys and shapes alone.
 
 A family is recognized by the layers in a file and their widths, never by its name. To add one, add
-an entry to `families`. The message that refuses another model says what it looks like.
+an entry to `families`. The message that refuses another model describes what it looks like.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from ..errors import SettingsError, UnsupportedModelError
@@ -127,53 +127,45 @@ def piece_name(keys: Iterable[str]) -> str | None:
     )
 
 
-def detect(shapes: Shapes, families: Sequence[Architecture] = ARCHITECTURES) -> Architecture:
-    """The family of a checkpoint, of a bare diffusion model, or of a diffusers folder, in either
-    key layout.
-    """
+def detect(shapes: Shapes) -> Architecture:
+    """The family of a checkpoint, bare diffusion model or diffusers folder, in either layout."""
     if unet := find_unet(shapes):
-        return _detect_unet(shapes, unet[1], families)
-    for family in families:
+        return _detect_unet(shapes, unet[1])
+    for family in ARCHITECTURES:
         if find_entry(shapes, family):
             return family
-    raise _refusal(near_miss(shapes, families) or describe_unsupported(shapes), families)
+    raise _refusal(_near_miss(shapes) or _describe_unsupported(shapes))
 
 
-def _detect_unet(shapes: Shapes, unet: Shapes, families: Sequence[Architecture]) -> Architecture:
+def _detect_unet(shapes: Shapes, unet: Shapes) -> Architecture:
     if conflict := unet_conflict(shapes, unet):
-        raise _refusal(conflict, families)
+        raise _refusal(conflict)
     widths = context_widths(unet)
     label = next((unet[key][-1] for key in LABEL_KEYS if unet.get(key)), None)
-    for family in families:
+    for family in ARCHITECTURES:
         if widths == {family.context_width} and label in family.label_widths:
             return family
     if 0 in widths:
         raise _refusal(
             "The cross-attention weights are packed by a quantiser: use the file in fp16, bf16 or"
-            " fp32",
-            families,
+            " fp32"
         )
     width = " and ".join(map(str, sorted(widths)))
     if label:
         width += f" with a label embedding of width {label}"
-    raise _refusal(
-        f"This is a U-Net whose cross attention reads embeddings of width {width}", families
-    )
+    raise _refusal(f"This is a U-Net whose cross attention reads embeddings of width {width}")
 
 
-def _refusal(
-    reason: str, families: Sequence[Architecture] = ARCHITECTURES
-) -> UnsupportedModelError:
+def _refusal(reason: str) -> UnsupportedModelError:
     titles = ", ".join(
         family.title if family.on_command_line else f"{family.title} (in ComfyUI)"
-        for family in families
+        for family in ARCHITECTURES
     )
     return UnsupportedModelError(f"{reason}. Supported models: {titles}.", reason=reason)
 
 
 def layers(architecture: Architecture, shapes: Shapes, which: str = "V") -> list[LayerKey]:
-    """The layers to edit, in the order of the model: input, middle, output; K before V within a
-    block.
+    """The layers to edit, in the order of the model; K before V within a block.
 
     Args:
         architecture: The family of the model.
@@ -207,7 +199,7 @@ def _entry_layers(
                 ldm = numbered if "*" in entry.ldm_path else entry.ldm_path
                 outputs, width = shapes[key]
                 diffusers = entry.diffusers_path or numbered
-                yield LayerKey.of(key, ldm, diffusers, kind, (outputs, width))
+                yield LayerKey(key, ldm, diffusers, kind, (outputs, width))
 
 
 def _key_path(value_path: str, entry: EntryLayer) -> str:
@@ -226,14 +218,14 @@ def second_layer(architecture: Architecture, shapes: Shapes) -> LayerKey | None:
             if len(shape) == 2 and shape[1] == second.width:
                 ldm = second.ldm_key.removesuffix(".weight")
                 diffusers = second.diffusers_key.removesuffix(".weight")
-                return LayerKey.of(prefix + key, ldm, diffusers, "second", (shape[0], shape[1]))
+                return LayerKey(prefix + key, ldm, diffusers, "second", (shape[0], shape[1]))
     return None
 
 
 def _attention_layers(architecture: Architecture, shapes: Shapes, which: str) -> Iterator[LayerKey]:
     prefixed_unet = find_unet(shapes)
     if prefixed_unet is None:
-        raise _refusal(describe_unsupported(shapes))
+        raise _refusal(_describe_unsupported(shapes))
     prefix, unet = prefixed_unet
     to_diffusers = attention_paths(unet)
     to_ldm = {diffusers: ldm for ldm, diffusers in to_diffusers.items()}
@@ -247,7 +239,7 @@ def _attention_layers(architecture: Architecture, shapes: Shapes, which: str) ->
                 f" {architecture.context_width} as {architecture.title} needs"
             )
         block = match["block"]
-        yield LayerKey.of(
+        yield LayerKey(
             prefix + key,
             to_ldm.get(block, block) + match["rest"],
             to_diffusers.get(block, block) + match["rest"],
@@ -281,7 +273,7 @@ def reads_text(key: str) -> bool:
 _VIDEO = (".time_stack.", ".time_mixer.", ".time_mix_blocks.", ".temporal_transformer_blocks.")
 
 
-def describe_unsupported(shapes: Shapes) -> str:
+def _describe_unsupported(shapes: Shapes) -> str:
     """What a file without a supported model contains, as the beginning of a sentence."""
     if is_lora(shapes):
         return "This is a LoRA, not a model: give the checkpoint it belongs to"
@@ -298,9 +290,7 @@ def describe_unsupported(shapes: Shapes) -> str:
 
 
 def unet_conflict(shapes: Shapes, unet: Shapes) -> str | None:
-    """Why a U-Net's cross attention does not read text alone, as the beginning of a sentence; None
-    when it does.
-    """
+    """Why a U-Net's cross attention reads more than text, as the start of a sentence, or None."""
     if any(mark in key for key in unet for mark in _VIDEO):
         return (
             "This looks like a video model (SVD, SV3D), whose cross attention reads image"
@@ -335,13 +325,11 @@ def unet_conflict(shapes: Shapes, unet: Shapes) -> str | None:
     return None
 
 
-def near_miss(shapes: Shapes, families: Sequence[Architecture]) -> str | None:
-    """How a file that looks like one of these families differs from it, as the beginning of a
-    sentence; None when it looks like no family.
-    """
+def _near_miss(shapes: Shapes) -> str | None:
+    """How a file differs from the family it looks like, as the start of a sentence, or None."""
     title = model_name(shapes)
     differences: list[str] = []
-    for family in reversed(families):  # the plainest of similar families comes last
+    for family in reversed(ARCHITECTURES):  # the plainest of similar families comes last
         if family.entry is not None and family.entry.look_alike == title:
             layouts = (layout for layout in entry_layouts(family) if layout.first_key in shapes)
             if layout := next(layouts, None):

@@ -90,9 +90,7 @@ def _chat_model(
 
 
 def _in_sd3(encoder: FamilyEncoder) -> FamilyEncoder:
-    """SD3 runs without any one of its encoders, and its files spell all of them as transformers
-    does.
-    """
+    """SD3 runs without any one of its encoders; its files spell all as transformers does."""
     return replace(encoder, optional=True, naming="hf")
 
 

@@ -19,9 +19,7 @@ from typing import Literal, NamedTuple
 from .architecture import Architecture, FamilyEncoder
 
 Shapes = Mapping[str, Sequence[int]]
-"""Key -> shape, for all tensors of a file. Keys of a diffusers folder begin with the component:
-`unet/conv_in.bias`.
-"""
+"""{key: shape} of a file. Keys of a diffusers folder have the component: `unet/conv_in.bias`."""
 ATTENTION = re.compile(
     r"(?P<block>(?:input|output)_blocks\.\d{1,4}\.1|middle_block\.1|(?:down|up)_blocks\.\d{1,4}\.attentions\.\d{1,4}"
     r"|mid_block\.attentions\.0)(?P<rest>\.transformer_blocks\.\d{1,4}\.attn2\.to_(?P<kind>[kv]))\.weight"
@@ -49,9 +47,7 @@ def find_unet(shapes: Shapes) -> tuple[str, dict[str, tuple[int, ...]]] | None:
 
 
 def context_widths(unet: Shapes) -> set[int]:
-    """Widths of text that the cross-attention layers read: one for a sound model, 0 for packed
-    weights.
-    """
+    """Widths of text that cross attention reads: one in a sound model, 0 for packed weights."""
     shapes = (shape for key, shape in unet.items() if ATTENTION.fullmatch(key))
     return {shape[1] if len(shape) == 2 else 0 for shape in shapes}
 
@@ -91,9 +87,7 @@ def attention_paths(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _walk_ldm(keys: list[str]) -> dict[str, str]:
-    """Numbers the levels of an ldm U-Net: `op` is a downsampler, a bare `conv` after a residual
-    block an upsampler.
-    """
+    """Numbers the levels of an ldm U-Net: `op` downsamples, a bare `conv` upsamples."""
     modules: dict[str, dict[int, set[str]]] = {
         "input_blocks": defaultdict(set),
         "output_blocks": defaultdict(set),
@@ -119,9 +113,7 @@ def _walk_ldm(keys: list[str]) -> dict[str, str]:
 
 
 def _walk_diffusers(keys: list[str]) -> dict[str, str]:
-    """Numbers the blocks of a diffusers U-Net as ldm does: a downsampler takes a number, an
-    upsampler does not.
-    """
+    """Numbers blocks as ldm does: a downsampler takes a number, an upsampler does not."""
     resnets: dict[tuple[str, int], set[int]] = defaultdict(set)
     downsampled: set[int] = set()
     for key in keys:
@@ -225,9 +217,7 @@ def entry_difference(shapes: Shapes, family: Architecture, layout: EntryLayout) 
 
 
 def spelling(encoder: FamilyEncoder, names: Iterable[str]) -> Literal["hf", "open_clip"] | None:
-    """How these names, relative to one encoder, are spelled; None when they are of an encoder of
-    another kind.
-    """
+    """How these names inside one encoder are spelled; None: they are of another kind of encoder."""
     names = list(names)
     if not encoder.causal:
         return "hf" if any(name.startswith("encoder.block.") for name in names) else None

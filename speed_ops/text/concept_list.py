@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import overload
+from typing import NamedTuple
 
 from ..errors import InputError, SpeedError, suggestion
 from .kinds import KINDS, kind_of
@@ -93,48 +93,52 @@ class Concept:
         return f"{line} {KIND_MARK} {self.kind}" if with_kind else line
 
 
-@dataclass(frozen=True)
-class ConceptList(Sequence[Concept]):
+class ConceptList(tuple[Concept, ...]):
     """Concepts that do not contradict each other; made by parsing or by adding lists."""
 
-    concepts: tuple[Concept, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len(self.concepts) > MAX_CONCEPTS:
+    def __new__(cls, concepts: Iterable[Concept] = ()) -> ConceptList:
+        """Refuses too many concepts, repeats and contradictions."""
+        self = super().__new__(cls, concepts)
+        if len(self) > MAX_CONCEPTS:
             raise InputError(
-                f"There are {len(self.concepts):,} concepts: erase at most {MAX_CONCEPTS:,} in one"
-                " list."
+                f"There are {len(self):,} concepts: erase at most {MAX_CONCEPTS:,} in one list."
             )
         owners: dict[str, Concept] = {}
-        for concept in self.concepts:
+        for concept in self:
             _claim_names(concept, owners)
+        return self
 
-    def __len__(self) -> int:
-        return len(self.concepts)
-
-    def __iter__(self) -> Iterator[Concept]:
-        return iter(self.concepts)
-
-    @overload
-    def __getitem__(self, index: int) -> Concept: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Concept]: ...
-    def __getitem__(self, index: int | slice) -> Concept | Sequence[Concept]:
-        return self.concepts[index]
-
-    def __add__(self, other: ConceptList) -> ConceptList:
+    def __add__(self, other: tuple[Concept, ...]) -> ConceptList:  # type: ignore[override]
         """Both lists, checked against each other."""
-        return ConceptList(self.concepts + other.concepts)
+        return ConceptList([*self, *other])
 
     def as_text(self) -> str:
         """The list as a user would type it, with kinds where there are several."""
-        mixed = len({concept.kind for concept in self.concepts}) > 1
-        return "\n".join(concept.as_line(mixed) for concept in self.concepts)
+        mixed = len({concept.kind for concept in self}) > 1
+        return "\n".join(concept.as_line(mixed) for concept in self)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is allowed but worth knowing, one sentence each."""
-        return tuple(_notes(self.concepts))
+        notes: list[str] = []
+        if cleaned := [name for concept in self for name in concept.cleaned]:
+            notes.append(invisible_note(cleaned))
+        erased = {same_name_key(phrase): concept for concept in self for phrase in concept.phrases}
+        index = WordIndex(phrase for concept in self for phrase in concept.phrases)
+        for concept in self:
+            anchor = quoted(concept.anchor)
+            if owner := erased.get(same_name_key(concept.anchor)):
+                notes.append(
+                    f"{concept.where}: the anchor {anchor} is also erased, in"
+                    f" {_lower(owner.where)}; {quoted(concept.target)} becomes what {anchor} was"
+                    " before."
+                )
+            elif phrase := index.match(concept.anchor):
+                notes.append(
+                    f"{concept.where}: the anchor {anchor} contains {quoted(phrase)}, which is"
+                    " erased."
+                )
+        return tuple(notes)
 
 
 def parse_concepts(text: str, kind: str, source: str = "", *, comments: bool = True) -> ConceptList:
@@ -152,15 +156,11 @@ def parse_concepts(text: str, kind: str, source: str = "", *, comments: bool = T
     """
     kind_of(kind)
     return ConceptList(
-        tuple(
-            _parse_line(line, kind, number, source)
-            for number, line in content_lines(text, comments)
-        )
+        _parse_line(line, kind, number, source) for number, line in content_lines(text, comments)
     )
 
 
-@dataclass(frozen=True)
-class ReadLine:
+class ReadLine(NamedTuple):
     """One line of a list as it was understood."""
 
     line: int
@@ -188,20 +188,38 @@ def read_lines(text: str, kind: str) -> list[ReadLine]:
 def _parse_line(line: str, kind: str, number: int, source: str) -> Concept:
     where = _where(source, number)
     line, line_kind = _split_kind(line, where)
-    kind = line_kind or kind
     _refuse_look_alikes(fold(line), where)
-    names_text, *anchors = _ARROW.split(line)
+    names, *anchors = _ARROW.split(line)
     if len(anchors) > 1:
         raise InputError(
             f"{where}: there is more than one arrow; write one concept per line, as 'name ->"
             " anchor'."
         )
-    names = names_text.split("|")
-    target, *aliases = _clean_names(names, where)
-    anchor = clean_name(anchors[0], where) if anchors else kind_of(kind).anchor
-    if "|" in anchor:
+    anchor = anchors[0] if anchors else None
+    concept = _concept(names.split("|"), anchor, line_kind or kind, number, source)
+    if "|" in concept.anchor:
         raise InputError(f"{where}: put aliases before the arrow; the anchor is a single phrase.")
-    cleaned = _with_invisible([*names, *anchors])
+    return concept
+
+
+def _concept(
+    names: Sequence[str], anchor_text: str | None, kind: str, number: int, source: str
+) -> Concept:
+    """The concept of a line: target and aliases, and the anchor or, for None, the kind's."""
+    where = _where(source, number)
+    target, *aliases = [clean_name(name, where) for name in names]
+    if not target:
+        raise InputError(f"{where}: there is no name to erase; write 'name -> anchor'.")
+    if not all(aliases):
+        raise InputError(f"{where}: an alias is empty; remove the extra '|'.")
+    for name in (target, *aliases):
+        if "|" in name or _ARROW.search(name):
+            raise InputError(
+                f"{where}: {quoted(name)} contains '|' or an arrow, which cannot be part of a name."
+            )
+    anchor = kind_of(kind).anchor if anchor_text is None else clean_name(anchor_text, where)
+    texts = [text for text in (*names, anchor_text or "") if has_invisible(text)]
+    cleaned = tuple(name for name in map(fold, texts) if name)
     return Concept(target, anchor, kind, tuple(aliases), number, source, cleaned)
 
 
@@ -237,32 +255,20 @@ def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
     )
     concepts: list[Concept] = []
     for number, row in rows:
-        where = _where(source, number)
-        row_kind = cell(row, kind_column).strip().casefold() or kind
-        aliases_text = cell(row, alias_column).split("|")
-        names = [cell(row, target_column), *filter(str.strip, aliases_text)]
+        names = [cell(row, target_column), *filter(str.strip, cell(row, alias_column).split("|"))]
         for name in names:
-            _refuse_look_alikes(fold(name), where)
-        target, *aliases = _clean_names(names, where)
-        anchor_text = cell(row, anchor_column)
-        anchor = clean_name(anchor_text, where) or kind_of(row_kind).anchor
-        cleaned = _with_invisible([*names, anchor_text])
-        concepts.append(Concept(target, anchor, row_kind, tuple(aliases), number, source, cleaned))
-    return ConceptList(tuple(concepts))
+            _refuse_look_alikes(fold(name), _where(source, number))
+        anchor = cell(row, anchor_column)
+        row_kind = cell(row, kind_column).strip().casefold() or kind
+        concepts.append(_concept(names, anchor if fold(anchor) else None, row_kind, number, source))
+    return ConceptList(concepts)
 
 
 def read_concepts(path: str | Path, kind: str) -> ConceptList:
-    """Reads a list: a table where its name ends in `.csv` or `.tsv`, else one concept per line. `-`
-    is standard input.
-    """
+    """Reads a list: `.csv` and `.tsv` are tables, others have a concept per line; `-` is stdin."""
     path = Path(path)
     parse = parse_concepts if list_suffix(path, LIST_SUFFIXES) == ".txt" else parse_concept_table
     return parse(read_text_file(path), kind, list_label(path))
-
-
-def _with_invisible(texts: Sequence[str]) -> tuple[str, ...]:
-    """The names, as they are used, that were written with invisible characters."""
-    return tuple(name for text in texts if has_invisible(text) and (name := fold(text)))
 
 
 def _refuse_look_alikes(line: str, where: str) -> None:
@@ -286,25 +292,8 @@ def _where(source: str, line: int) -> str:
     return f"{source}, line {line}" if source else f"Line {line}"
 
 
-def _clean_names(texts: Sequence[str], where: str) -> list[str]:
-    """The target and its aliases."""
-    names = [clean_name(text, where) for text in texts]
-    if not names[0]:
-        raise InputError(f"{where}: there is no name to erase; write 'name -> anchor'.")
-    if not all(names):
-        raise InputError(f"{where}: an alias is empty; remove the extra '|'.")
-    for name in names:
-        if "|" in name or _ARROW.search(name):
-            raise InputError(
-                f"{where}: {quoted(name)} contains '|' or an arrow, which cannot be part of a name."
-            )
-    return names
-
-
 def _claim_names(concept: Concept, owners: dict[str, Concept]) -> None:
-    """Adds a concept's names to `owners`; refuses repeats, contradictions and a name that would
-    become itself.
-    """
+    """Adds names to `owners`; refuses repeats, contradictions, a name that would become itself."""
     where, anchor_key = concept.where, same_name_key(concept.anchor)
     if len(concept.aliases) > MAX_ALIASES:
         raise InputError(
@@ -332,21 +321,3 @@ def _claim_names(concept: Concept, owners: dict[str, Concept]) -> None:
 
 def _lower(where: str) -> str:
     return where.replace("Line ", "line ")
-
-
-def _notes(concepts: Sequence[Concept]) -> Iterator[str]:
-    if cleaned := [name for concept in concepts for name in concept.cleaned]:
-        yield invisible_note(cleaned)
-    erased = {same_name_key(phrase): concept for concept in concepts for phrase in concept.phrases}
-    index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
-    for concept in concepts:
-        anchor = quoted(concept.anchor)
-        if owner := erased.get(same_name_key(concept.anchor)):
-            yield (
-                f"{concept.where}: the anchor {anchor} is also erased, in {_lower(owner.where)}; "
-                f"{quoted(concept.target)} becomes what {anchor} was before."
-            )
-        elif phrase := index.match(concept.anchor):
-            yield (
-                f"{concept.where}: the anchor {anchor} contains {quoted(phrase)}, which is erased."
-            )

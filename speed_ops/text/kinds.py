@@ -85,39 +85,31 @@ def _read_templates() -> dict[str, tuple[Template, ...]]:
 _TEMPLATES = _read_templates()
 
 
-def _kind(
-    name: str,
-    anchor: str,
-    retain_sets: tuple[str, ...],
-    descriptions: tuple[str, ...],
-    whole_prompt: bool = False,
-) -> Kind:
-    templates, unseen = _TEMPLATES[name], _TEMPLATES[f"{name} unseen"]
-    return Kind(name, anchor, retain_sets, templates, unseen, descriptions, whole_prompt)
-
-
 KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        _kind(
+    name: Kind(
+        *(name, anchor, retain_sets, _TEMPLATES[name], _TEMPLATES[f"{name} unseen"], descriptions),
+        whole_prompt=name == "implicit",
+    )
+    for name, anchor, retain_sets, descriptions in (
+        (
             "style",
             "art",
             ("artists", "styles", "scenes"),
             ("a picture that imitates {name}", "brushwork and colours like those of {name}"),
         ),
-        _kind(
+        (
             "person",
             "person",
             ("people", "scenes"),
             ("someone who looks just like {name}", "a double of {name}"),
         ),
-        _kind(
+        (
             "character",
             "cartoon character",
             ("characters", "scenes"),
             ("a figure drawn to look like {name}", "a costume of {name}"),
         ),
-        _kind(
+        (
             "object",
             # The right anchor is the next broader word ("golf ball -> ball"), which needs a
             # thesaurus. "object" is broader than everything: never wrong, only vague.
@@ -125,12 +117,11 @@ KINDS: dict[str, Kind] = {
             ("objects", "scenes"),
             ("something that looks like {name}", "a thing with the shape of {name}"),
         ),
-        _kind(
+        (
             "implicit",
             "",
             ("scenes", "people", "objects"),
             ("a scene that suggests {name}", "a hint of {name}"),
-            whole_prompt=True,
         ),
     )
 }

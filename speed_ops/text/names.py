@@ -8,28 +8,23 @@ import re
 import stat
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import FileError, InputError, NotFoundError
 
 # Limits of what people write. Recipes have the same ones, so that every job can be stored.
-MAX_BYTES = 16 * 2**20
-"""Largest list file. A hundred thousand names are about 2 MB."""
-MAX_NAMES = 500_000
-"""Most names in one list."""
-MAX_NAME = 300
-"""Longest name in characters. A text encoder takes 75 tokens, seldom more than this."""
-MAX_CONCEPTS = 10_000
-"""Most concepts in one list, ten times what has been measured."""
-MAX_ALIASES = 100
-"""Most aliases of one concept."""
-MAX_LISTS = 100
-"""Most lists in one set of kept names."""
+MAX_BYTES = 16 * 2**20  # largest list file; a hundred thousand names are about 2 MB
+MAX_NAMES = 500_000  # most names in one list
+MAX_NAME = 300  # longest name in characters: a text encoder takes 75 tokens, seldom more than this
+MAX_CONCEPTS = 10_000  # most concepts in one list, ten times what has been measured
+MAX_ALIASES = 100  # most aliases of one concept
+MAX_LISTS = 100  # most lists in one set of kept names
 _SHOWN_NAMES = 5
 _REMEMBERED_KEYS = 2**16
 _SPACES = re.compile(r"\s+")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
+_WORD = re.compile(r"[^\W_]+")
 
 # Control characters and lone surrogates are not text; a text encoder would read the other two as
 # the start or the end of a prompt.
@@ -98,7 +93,11 @@ def _needed(letter: str, before: str, after: str) -> bool:
     if letter in _JOINERS:
         return _joins(letter, before, after)
     if _SELECTORS.match(letter):
-        return _takes_selector(before, after)
+        # Symbols and Han characters have variants, letters have none; in ASCII only keycaps do.
+        if not before or before.isascii():
+            return bool(before) and before in "0123456789#*" and after == "\u20e3"
+        variants = _WITH_VARIANTS.match(before) or before == "\u2139"
+        return bool(variants) or unicodedata.category(before)[0] in "SP"
     if "\u180b" <= letter <= "\u180f":
         return bool(_MONGOLIAN.match(before) and (letter != "\u180e" or _MONGOLIAN.match(after)))
     return False
@@ -126,19 +125,8 @@ def _is_emoji(letter: str) -> bool:
     return unicodedata.category(letter) == "So"
 
 
-def _takes_selector(before: str, after: str) -> bool:
-    """Symbols and Han characters have variants, letters have none; in ASCII only keycaps do."""
-    if not before or before.isascii():
-        return bool(before) and before in "0123456789#*" and after == "\u20e3"
-    if _WITH_VARIANTS.match(before) or before == "\u2139":
-        return True
-    return unicodedata.category(before)[0] in "SP"
-
-
 def fold(text: str) -> str:
-    """One spelling: composed characters (NFC), none that cannot be seen, single spaces between
-    words.
-    """
+    """One spelling: composed characters (NFC), none invisible, single spaces between words."""
     if text.isascii():
         return " ".join(text.split())
     composed = unicodedata.normalize("NFC", text)
@@ -305,9 +293,6 @@ def cell(row: Sequence[str], column: int | None) -> str:
     return row[column] if column is not None and column < len(row) else ""
 
 
-_WORD = re.compile(r"[^\W_]+")
-
-
 def words_of(text: str) -> list[str]:
     """The words of a text, in the spelling in which names are compared."""
     return _WORD.findall(same_name_key(text))
@@ -320,13 +305,11 @@ class WordIndex:
     without a letter or digit (an emoji) is found as a substring.
     """
 
-    def __init__(
-        self, phrases: Iterable[str], split: Callable[[str], Sequence[str]] = words_of
-    ) -> None:
+    def __init__(self, phrases: Iterable[str]) -> None:
         self._by_words: dict[tuple[str, ...], str] = {}
         self._verbatim: dict[str, str] = {}
         for phrase in phrases:
-            if words := tuple(split(phrase)):
+            if words := tuple(words_of(phrase)):
                 self._by_words.setdefault(words, phrase)
             elif key := same_name_key(phrase):
                 self._verbatim.setdefault(key, phrase)
@@ -334,18 +317,12 @@ class WordIndex:
         self._lengths = sorted({len(words) for words in self._by_words}, reverse=True)
 
     def match(self, name: str) -> str | None:
-        """The first phrase found in the name, or None."""
-        for _, _, phrase in self.runs(words_of(name)):
-            return phrase
+        """The first phrase found in the name, the longest where several begin there, or None."""
+        words = words_of(name)
+        for start, word in enumerate(words):
+            for length in self._lengths if word in self._first_words else ():
+                phrase = self._by_words.get(tuple(words[start : start + length]))
+                if phrase is not None:
+                    return phrase
         key = same_name_key(name) if self._verbatim else ""
         return next((phrase for mark, phrase in self._verbatim.items() if mark in key), None)
-
-    def runs(self, words: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-        """(first word, number of words, phrase) of all matches, from the left, longest first."""
-        for start, word in enumerate(words):
-            if word not in self._first_words:
-                continue
-            for length in self._lengths:
-                phrase = self._by_words.get(tuple(words[start : start + length]))
-                if phrase is not None and start + length <= len(words):
-                    yield start, length, phrase

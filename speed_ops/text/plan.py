@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import SettingsError
-from .kinds import BARE, TRIAL_TEMPLATES, Kind, Template
-from .tokens import EXTRA_KEPT_POSITIONS, IN_CONTEXT, NO_POSITION, Position
+from .kinds import BARE, CAPTION, TRIAL_TEMPLATES, Kind, Template, context_kind
+from .tokens import EXTRA_KEPT_POSITIONS, IN_CONTEXT, Position
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,7 @@ class EffortLimits:
     templates: int
     """Most templates around each target."""
     target_prompts: int
-    """Prompts of all targets together, beyond which each gets fewer templates; anchors and checks
-    are extra.
-    """
+    """Prompts of all targets, beyond which each gets fewer templates (not anchors, checks)."""
     names: int
     """Kept names in prompts."""
     captions: int
@@ -62,9 +60,7 @@ _MAXIMA = {
 
 @dataclass(frozen=True)
 class RowPlan:
-    """How much text is made of a name: `RowPlan.bare()` as in the paper, `RowPlan.context()` by
-    default.
-    """
+    """How much text is made of a name: `bare()` as in the paper, `context()` by default."""
 
     rows: Literal["bare", "context"] = "context"
     """bare: the name alone, at the rows of its kind; context: also inside templates."""
@@ -79,29 +75,17 @@ class RowPlan:
     probe_templates: int = 4
     """Unseen templates in which the result is checked."""
     hold_anchors: bool = True
-    """Whether anchors, and templates with the name left out, are retained like names: they are
-    where targets go.
-    """
+    """Whether anchors, and templates without a name, are retained: they are where targets go."""
     empty_anchor: Literal["same row", "start"] = "same row"
-    """What replaces an empty anchor of a bare name: the same row of the empty prompt, or its start
-    token.
-    """
+    """For an empty anchor of a bare name: the same row of the empty prompt, or its start token."""
     rotate: bool = False
-    """Whether the kept names share the targets' templates, the next ones for each name; otherwise
-    all have the first ones.
-    """
+    """Whether kept names rotate through the targets' templates; else all have the first ones."""
     names: int = 0
-    """Kept names in prompts, the most endangered first; 0: those that an unprotected edit moves
-    more than the mean.
-    """
+    """Kept names in prompts, the most endangered first; 0: those that move more than the mean."""
     captions: int = 0
-    """Built-in plain captions that are kept, so that ordinary prompts are protected whatever the
-    list.
-    """
+    """Built-in captions that are kept, so that ordinary prompts are protected whatever the list."""
     judges: int = 0
-    """Kept names set aside for `auto` to choose by, and as many for the certificate; 0: the engine
-    sets some aside.
-    """
+    """Kept names for `auto` to choose by, and as many for the certificate; 0: set by the engine."""
     trial_templates: int = 0
     """Templates in which `auto` chooses."""
     considered: int = 10**6
@@ -141,19 +125,34 @@ class RowPlan:
         return in_prompts * self.retain_templates + self.captions + min(4 * self.judges, names)
 
     def solve_templates(self, kind: Kind) -> tuple[Template, ...]:
-        """Prompts that the edit is made from: the name alone and, in context, the kind's first
-        templates.
-        """
+        """Prompts that the edit is made from: the name alone and, in context, in templates."""
         if self.rows == "bare":
             return (BARE,)
         available = kind.templates[:-TRIAL_TEMPLATES] if self.trial_templates else kind.templates
         return (BARE, *available[: self.templates])
 
-    def retain_prompts(self, kind: Kind, rank: int) -> tuple[Template, ...]:
-        """Prompts around the kept name of a rank."""
+    def retain_prompts(self, kind_name: str, rank: int) -> tuple[Template, ...]:
+        """Prompts around the kept name of a kind and a rank; captions are prompts already."""
+        kind = context_kind(kind_name)
+        if kind is CAPTION:
+            return (BARE,)
         if not self.rotate:
-            return kind.templates[: self.retain_templates]
+            return (BARE, *kind.templates[: self.retain_templates])
         return _rotate(self.solve_templates(kind), self.retain_templates, rank)
+
+    @staticmethod
+    def judging_prompts(
+        kind_name: str, templates: Callable[[Kind], Sequence[Template]], rank: int
+    ) -> tuple[Template, ...]:
+        """Prompts around a name that edits are judged by: two, and the next two for the next name.
+
+        Args:
+            kind_name: Kind whose templates fit the name; captions are prompts already.
+            templates: The templates of a kind.
+            rank: Index of the name.
+        """
+        kind = context_kind(kind_name)
+        return (BARE,) if kind is CAPTION else _rotate(templates(kind), 2, rank)
 
     def trial_prompts(self, kind: Kind) -> tuple[Template, ...]:
         """Prompts that only `auto` sees."""
@@ -180,15 +179,12 @@ class RowPlan:
             if not low <= value <= high:
                 raise SettingsError(f"{name} is {value}: it must be from {low} to {high}.")
         if not self.positions or not self.retain_positions:
-            raise SettingsError(NO_POSITION)
+            raise SettingsError(
+                "No token position was chosen: choose at least one, such as the last subject token."
+            )
 
 
-def judging_prompts(templates: Sequence[Template], rank: int) -> tuple[Template, ...]:
-    """Prompts around a name that edits are judged by: two, and the next two for the next name."""
-    return _rotate(tuple(templates), 2, rank)
-
-
-def _rotate(templates: tuple[Template, ...], count: int, rank: int) -> tuple[Template, ...]:
+def _rotate(templates: Sequence[Template], count: int, rank: int) -> tuple[Template, ...]:
     """The next `count` templates for each rank, from the start again after the last."""
     if not templates:
         return ()

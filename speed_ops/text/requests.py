@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from ..errors import InputError
 from ..inputs import TOKENS
 from .concept_list import Concept
-from .kinds import BARE, CAPTION, Kind, Prompt, Template, context_kind, kind_of
+from .kinds import BARE, Kind, Prompt, Template, kind_of
 from .names import WordIndex, same_name_key
-from .plan import RowPlan, judging_prompts
+from .plan import RowPlan
 from .retain_set import RetainSet, builtin_retain
-from .tokens import Position, Stream, StreamKey, TokenSpan, single_flags
+from .tokens import Position, Stream, StreamKey, TokenSpan
 
 CAPTIONS = "scenes"
 """The built-in retain set of plain captions."""
@@ -69,7 +69,11 @@ def all_pairs(
     plan: RowPlan,
     taken: Sequence[set[StreamKey]] | None = None,
 ) -> list[RowPair]:
-    """Pairs of all concepts, each in the templates of its kind.
+    """Pairs for every concept's target and aliases, in each template of its kind.
+
+    A causal encoder gives a name at the start of a prompt the row of the bare name, whatever
+    follows. Such a row is taken once. Passing the edit's `taken` on to the probes leaves them with
+    rows that the edit was not made from.
 
     Args:
         streams: The encoder's streams.
@@ -78,73 +82,26 @@ def all_pairs(
         plan: Which positions to take.
         taken: For each concept the rows that it already has; grows.
     """
-    pairs: list[RowPair] = []
-    for group, concept in enumerate(concepts):
-        keys = taken[group] if taken else set()
-        kind_templates = templates(kind_of(concept.kind))
-        pairs += concept_pairs(streams, concept, group, kind_templates, plan, keys)
-    return pairs
+    taken = taken or [set() for _ in concepts]
+    return [
+        pair
+        for group, concept in enumerate(concepts)
+        for phrase in concept.phrases
+        for template in templates(kind_of(concept.kind))
+        if (pair := _pair(streams, concept, group, phrase, template, plan, taken[group]))
+    ]
 
 
-def concept_pairs(
+def _pair(
     streams: Sequence[Stream],
     concept: Concept,
     group: int,
-    templates: Sequence[Template],
+    phrase: str,
+    template: Template,
     plan: RowPlan,
     taken: set[StreamKey],
-) -> Iterator[RowPair]:
-    """Pairs for the target and each alias in each template.
-
-    A causal encoder gives a name at the start of a prompt the row of the bare name, whatever
-    follows. Such a row is taken once. Passing the edit's `taken` on to the probes leaves them with
-    rows that the edit was not made from.
-
-    Args:
-        streams: The encoder's streams.
-        concept: What is erased.
-        group: Index of the concept.
-        templates: Prompts with a placeholder for the name.
-        plan: Which positions to take.
-        taken: Rows that the concept already has; grows.
-    """
-    for phrase in concept.phrases:
-        for template in templates:
-            target_rows: list[int] = []
-            anchor_rows: list[int] = []
-            in_context: list[bool] = []
-            prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
-            for stream in streams:
-                span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
-                _refuse_unreadable(concept, phrase, span, anchor_span)
-                for row, anchor_row, context in _stream_pairs(
-                    stream, concept, template, span, anchor_span, plan
-                ):
-                    key = stream.key(span, row)
-                    if key == stream.key(anchor_span, anchor_row) or key in taken:
-                        continue
-                    taken.add(key)
-                    target_rows.append(row)
-                    anchor_rows.append(anchor_row)
-                    in_context.append(context)
-            if target_rows:
-                yield RowPair(
-                    RowRequest(prompt.text, tuple(target_rows)),
-                    RowRequest(anchor_prompt.text, tuple(anchor_rows)),
-                    group,
-                    tuple(in_context),
-                )
-
-
-def _stream_pairs(
-    stream: Stream,
-    concept: Concept,
-    template: Template,
-    span: TokenSpan,
-    anchor_span: TokenSpan,
-    plan: RowPlan,
-) -> Iterator[tuple[int, int, bool]]:
-    """(target row, anchor row, whether it is in context) in one stream of one template."""
+) -> RowPair | None:
+    """The new rows of one prompt with those of its anchor prompt; None: there are none."""
     paper = Position.ALL if kind_of(concept.kind).whole_prompt else Position.LAST_SUBJECT
     if template is not BARE:
         positions = plan.positions
@@ -152,16 +109,27 @@ def _stream_pairs(
         positions = paper
     else:
         positions = paper | plan.positions
-    empty_is_start = plan.empty_anchor == "start"
-    rows, anchor_rows = stream.paired_rows(positions, span, anchor_span, empty_is_start)
-    resolved, paper = stream.resolve(positions), stream.resolve(paper)
-    if resolved & Position.ALL:
-        flags = [Position.ALL] * len(rows)
-    else:
-        flags = single_flags(resolved)
-        flags += [Position.TOKENS] * (len(rows) - len(flags))
-    for row, anchor_row, flag in zip(rows, anchor_rows, flags, strict=True):
-        yield row, anchor_row, template is not BARE or flag not in paper
+    target_rows: list[int] = []
+    anchor_rows: list[int] = []
+    in_context: list[bool] = []
+    prompt, anchor_prompt = template.fill(phrase), template.fill(concept.anchor)
+    for stream in streams:
+        span, anchor_span = stream.locate(prompt), stream.locate(anchor_prompt)
+        _refuse_unreadable(concept, phrase, span, anchor_span)
+        for flag, row, anchor_row in stream.paired_rows(
+            positions, span, anchor_span, plan.empty_anchor == "start"
+        ):
+            key = stream.key(span, row)
+            if key != stream.key(anchor_span, anchor_row) and key not in taken:
+                taken.add(key)
+                target_rows.append(row)
+                anchor_rows.append(anchor_row)
+                in_context.append(template is not BARE or flag not in stream.resolve(paper))
+    if not target_rows:
+        return None
+    target = RowRequest(prompt.text, tuple(target_rows))
+    anchor = RowRequest(anchor_prompt.text, tuple(anchor_rows))
+    return RowPair(target, anchor, group, tuple(in_context))
 
 
 def _refuse_unreadable(
@@ -201,27 +169,25 @@ class KeptName:
 
 def usable_names(
     streams: Sequence[Stream], retain: RetainSet
-) -> tuple[list[int], list[KeptName], list[str]]:
-    """Indices of the names that can be encoded, the last subject rows of each, and the names that
-    cannot.
+) -> tuple[list[tuple[int, KeptName]], list[str]]:
+    """(index, last subject rows) of each name that can be encoded, and the names that cannot.
 
     A retain list may contain anything, so a name of no token, or of too many, is not an error.
     """
-    indices: list[int] = []
-    names: list[KeptName] = []
+    usable: list[tuple[int, KeptName]] = []
     unusable: list[str] = []
     for index, name in enumerate(retain.names):
         prompt = Prompt.bare(name)
         try:
-            usable = all(stream.locate(prompt).subject for stream in streams)
+            readable = all(stream.locate(prompt).subject for stream in streams)
         except InputError:
-            usable = False
-        if usable:
-            indices.append(index)
-            names.append(KeptName(name, (_request(streams, prompt, Position.LAST_SUBJECT),)))
+            readable = False
+        if readable:
+            bare = _request(streams, prompt, Position.LAST_SUBJECT)
+            usable.append((index, KeptName(name, (bare,))))
         else:
             unusable.append(name)
-    return indices, names, unusable
+    return usable, unusable
 
 
 def with_contexts(
@@ -245,37 +211,6 @@ def with_contexts(
     except InputError:
         return name
     return KeptName(name.name, name.bare, tuple(request for request in contexts if request.rows))
-
-
-def retain_prompts(kind: str, plan: RowPlan, rank: int) -> tuple[Template, ...]:
-    """Prompts around the kept name of a rank; whole captions are prompts already.
-
-    Args:
-        kind: The name's kind.
-        plan: Which prompts to take.
-        rank: The name's rank, from 0; it rotates the prompts.
-    """
-    template_kind = context_kind(kind)
-    if template_kind is CAPTION:
-        return (BARE,)
-    prompts = plan.retain_prompts(template_kind, rank)
-    return prompts if plan.rotate else (BARE, *prompts)
-
-
-def judging_contexts(
-    kind: str, templates: Callable[[Kind], Sequence[Template]], rank: int
-) -> tuple[Template, ...]:
-    """Prompts around a name that edits are judged by.
-
-    Args:
-        kind: Kind whose templates fit the name.
-        templates: The templates of a kind.
-        rank: Index of the name; the next name gets other prompts.
-    """
-    template_kind = context_kind(kind)
-    if template_kind is CAPTION:
-        return (BARE,)
-    return judging_prompts(templates(template_kind), rank)
 
 
 def kept_by_plan(
@@ -321,7 +256,7 @@ def kept_by_plan(
         key = same_name_key(prompt.text)
         if key not in keys and not erased.match(prompt.text):
             keys.add(key)
-            request = _request(streams, prompt, plan.retain_positions, set())
+            request = _request(streams, prompt, plan.retain_positions)
             yield KeptName(prompt.text, (), (request,))
 
 
@@ -352,12 +287,12 @@ def _request(
     taken: set[StreamKey] | None = None,
 ) -> RowRequest:
     """A prompt's rows in all streams, without the rows in `taken`, which grows."""
+    taken = set() if taken is None else taken
     rows: list[int] = []
     for stream in streams:
         span = stream.locate(prompt)
         keys = {row: stream.key(span, row) for row in stream.rows(positions, span)}
-        fresh = [row for row in keys if taken is None or keys[row] not in taken]
-        if taken is not None:
-            taken.update(keys[row] for row in fresh)
+        fresh = [row for row, key in keys.items() if key not in taken]
+        taken.update(keys[row] for row in fresh)
         rows += fresh
     return RowRequest(prompt.text, tuple(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -118,56 +118,39 @@ class RetainSet:
         return self.sources[self.origins[index]].kind or default
 
 
-def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> RetainSet:
-    """A set from folded names; repeats, whatever their case, count once.
-
-    Args:
-        names: Folded names.
-        label: What messages and recipes call the list.
-        kind: Kind whose templates fit the names; empty: that of the erased concepts.
-    """
-    if kind:
-        context_kind(kind)
-    by_key: dict[str, str] = {}
-    for name in names:
-        by_key.setdefault(same_name_key(name), name)
-        if len(by_key) > MAX_NAMES:
-            raise InputError(
-                f"{label} has more than {MAX_NAMES:,} names: keep only those that matter."
-            )
-    unique = tuple(by_key.values())
-    source = RetainSource(plain_label(label), kind, len(unique), _digest(unique))
-    return RetainSet(unique, (0,) * len(unique), (source,))
-
-
 def retain_from_texts(texts: Iterable[tuple[str, str]], label: str, kind: str = "") -> RetainSet:
-    """As `retain_from_names`, from names as people wrote them; empty ones are skipped.
+    """A set from names as people wrote them; empty ones are skipped, and repeats, whatever their
+    case, count once.
 
     Args:
         texts: (where the name is, for messages; the name).
         label: What messages and recipes call the list.
         kind: Kind whose templates fit the names; empty: that of the erased concepts.
     """
+    if kind:
+        context_kind(kind)
+    by_key: dict[str, str] = {}
     cleaned = 0
+    for where, text in texts:
+        cleaned += has_invisible(text)
+        if name := clean_name(text, where):
+            by_key.setdefault(same_name_key(name), name)
+        if len(by_key) > MAX_NAMES:
+            raise InputError(
+                f"{label} has more than {MAX_NAMES:,} names: keep only those that matter."
+            )
+    names = tuple(by_key.values())
+    source = RetainSource(plain_label(label), kind, len(names), _digest(names))
+    return RetainSet(names, (0,) * len(names), (source,), cleaned)
 
-    def names() -> Iterator[str]:
-        nonlocal cleaned
-        for where, text in texts:
-            cleaned += has_invisible(text)
-            if name := clean_name(text, where):
-                yield name
 
-    return replace(retain_from_names(names(), label, kind), cleaned=cleaned)
+def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> RetainSet:
+    """As `retain_from_texts`, for names that are on no line of a file."""
+    return retain_from_texts(((label, name) for name in names), label, kind)
 
 
 def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
-    """One name per line; `#` opens a comment.
-
-    Args:
-        text: The names.
-        label: What messages call the list.
-        kind: Kind of the names.
-    """
+    """One name per line; `#` opens a comment. `label` and `kind`: see `retain_from_texts`."""
     lines = ((f"{label}, line {number}", line) for number, line in content_lines(text))
     return retain_from_texts(lines, label, kind)
 
@@ -175,14 +158,7 @@ def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
 def parse_retain_table(
     text: str, label: str = "table", column: str = "", kind: str = ""
 ) -> RetainSet:
-    """One column of a csv.
-
-    Args:
-        text: The table, with a header.
-        label: What messages call the table.
-        column: Name of the column; without one, the first of `NAME_COLUMNS` that the table has.
-        kind: Kind of the names.
-    """
+    """One column of a csv with a header: `column`, or the first of `NAME_COLUMNS` that it has."""
     header, rows = table_rows(text, label)
     index = find_column(header, (column,) if column else NAME_COLUMNS, label)
     cells = ((f"{label}, line {number}", cell(row, index)) for number, row in rows)
@@ -190,13 +166,7 @@ def parse_retain_table(
 
 
 def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainSet:
-    """A list of strings, or an object whose `names` is one.
-
-    Args:
-        text: The JSON.
-        label: What messages call it.
-        kind: Kind of the names.
-    """
+    """A list of strings, or an object whose `names` is one."""
     try:
         data = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
@@ -260,9 +230,9 @@ def drop_targets(
     A retained `Van Gogh Museum` would hold the edit back from `Van Gogh`.
     """
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
-    clashes = [index.match(name) is not None for name in retain.names]
-    retained = retain.take([i for i, clash in enumerate(clashes) if not clash])
-    return retained, tuple(name for name, clash in zip(retain.names, clashes, strict=True) if clash)
+    dropped = {i: name for i, name in enumerate(retain.names) if index.match(name) is not None}
+    retained = retain.take([i for i in range(len(retain)) if i not in dropped])
+    return retained, tuple(dropped.values())
 
 
 def _digest(names: Iterable[str]) -> str:

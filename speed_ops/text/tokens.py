@@ -2,17 +2,12 @@
 
 A prompt of `n` text tokens reaches a CLIP-fed model as `context_length` rows: row 0 is the start
 token, rows `1..n` the text, row `n + 1` the end token, and the others padding. In a causal encoder
-every row from the name on depends on the name, so end and padding rows carry it too; the paper
-edits the last subject token alone. T5 has no start token (all rows are one earlier) and is not
-causal: every row depends on the name.
+every row from the name on depends on it; the paper edits the last subject token alone. T5 has no
+start token and is not causal: every row depends on the name. Other encoders pad with rows that
+carry nothing (zeros, or masked), do not pad, or put a chat template's rows around the text.
 
-Each tokenizer's tokens make a run of rows of their own, a stream. CLIP families have one stream,
-whose columns may come from two encoders that read the same tokens. Where a second kind of encoder
-appends its rows (T5 in SD3), a name has rows in both streams.
-
-Other encoders pad with rows that carry nothing of the text (zeros, or masked), or do not pad: then
-only the rows of the text and of what closes it carry a name. A chat model's template puts rows
-before the text and a tail behind it.
+Each tokenizer's rows are a stream. CLIP families have one, whose columns may come from two encoders
+of the same tokens; where a second kind of encoder appends rows (T5 in SD3), a name is in both.
 """
 
 from __future__ import annotations
@@ -22,50 +17,31 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Literal
 
-from ..errors import InputError, SettingsError
+from ..errors import InputError
 from .kinds import Prompt
-
-RowKey = tuple[tuple[int, ...], int]
-"""Text tokens up to a row, and how many end and padding tokens follow them."""
-NO_POSITION = "No token position was chosen: choose at least one, such as the last subject token."
 
 
 class Position(Flag):
     """Rows of one prompt; combine with `|`."""
 
-    LAST_SUBJECT = auto()
-    """The last token of the name (the paper's row)."""
-    EOS = auto()
-    """The end token."""
-    FIRST_PAD = auto()
-    """The first padding row."""
-    LAST_PAD = auto()
-    """The last padding row: the last of the context."""
-    ALL = auto()
-    """Every row after the start token (the paper's rule for implicit concepts)."""
-    FIRST_TEXT = auto()
-    """The first word: the same in every prompt that begins with it, so it must stay."""
-    FIRST_SUBJECT = auto()
-    """The first token of the name."""
-    MIDDLE_SUBJECT = auto()
-    """The token in the middle of the name."""
-    AFTER_SUBJECT = auto()
-    """What follows the name: the next word, or the end token."""
-    LAST_TEXT = auto()
-    """The last word."""
-    EARLY_PAD = auto()
-    """The fourth padding row."""
-    PAD_20 = auto()
-    """The padding row 20 % into the context; the next ones accordingly."""
+    LAST_SUBJECT = auto()  # the last token of the name (the paper's row)
+    EOS = auto()  # the end token
+    FIRST_PAD = auto()  # the first padding row
+    LAST_PAD = auto()  # the last padding row: the last of the context
+    ALL = auto()  # every row after the start token (the paper's rule for implicit concepts)
+    FIRST_TEXT = auto()  # the first word: many prompts begin with it, so it must stay
+    FIRST_SUBJECT = auto()  # the first token of the name
+    MIDDLE_SUBJECT = auto()  # the token in the middle of the name
+    AFTER_SUBJECT = auto()  # what follows the name: the next word, or the end token
+    LAST_TEXT = auto()  # the last word
+    EARLY_PAD = auto()  # the fourth padding row
+    PAD_20 = auto()  # the padding row 20 % into the context; the next ones accordingly
     PAD_30 = auto()
     PAD_50 = auto()
     PAD_75 = auto()
-    TOKENS = auto()
-    """Every text token and the end token."""
-    INFORMATIVE = auto()
-    """The rows of `informative_positions`, by the type of encoder."""
-    TAIL = auto()
-    """Every row after the end token in a prompt without padding: the end of a template."""
+    TOKENS = auto()  # every text token and the end token
+    INFORMATIVE = auto()  # the rows of `informative_positions`, by the type of encoder
+    TAIL = auto()  # every row after the end token in an unpadded prompt: the end of a template
 
 
 IN_CONTEXT = Position.LAST_SUBJECT | Position.EOS | Position.FIRST_PAD | Position.LAST_PAD
@@ -81,23 +57,7 @@ _PADDING_SHARES = {
     Position.PAD_50: 0.5,
     Position.PAD_75: 0.75,
 }
-_PADDING_ROWS = (
-    Position.FIRST_PAD
-    | Position.EARLY_PAD
-    | Position.PAD_20
-    | Position.PAD_30
-    | Position.PAD_50
-    | Position.PAD_75
-    | Position.LAST_PAD
-)
-_TEXT_ROWS = (
-    Position.FIRST_TEXT
-    | Position.FIRST_SUBJECT
-    | Position.MIDDLE_SUBJECT
-    | Position.LAST_SUBJECT
-    | Position.AFTER_SUBJECT
-    | Position.LAST_TEXT
-)
+_TEXT_ROWS = EXTRA_KEPT_POSITIONS | _CLOSING_ROWS & ~Position.EOS
 """Rows that a prompt without text does not have."""
 
 
@@ -110,21 +70,18 @@ def informative_positions(causal: bool, padded: bool) -> Position:
     where they do not, fewer rows carry the name, and all of them are taken.
     """
     if causal:
-        return _CLOSING_ROWS | (_PADDING_ROWS if padded else Position.TAIL)
+        if not padded:
+            return _CLOSING_ROWS | Position.TAIL
+        shares = Position.PAD_20 | Position.PAD_30 | Position.PAD_50 | Position.PAD_75
+        pads = Position.FIRST_PAD | Position.EARLY_PAD | shares | Position.LAST_PAD
+        return _CLOSING_ROWS | pads
     if padded:
         return Position.TOKENS | Position.FIRST_PAD | Position.LAST_PAD
     return Position.TOKENS
 
 
-def single_flags(positions: Position) -> list[Position]:
-    """The flags with one row each, in the order of their rows."""
-    return [flag for flag in Position if flag & positions & ~SEVERAL_ROWS]
-
-
 Padding = Literal["informative", "masked", "none"]
-"""What follows the end token: rows that depend on the text, rows that the model receives as zeros
-or masked, or nothing.
-"""
+"""After the end token: rows that depend on the text, rows of zeros or masked ones, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -134,55 +91,17 @@ class TokenSpan:
     ids: tuple[int, ...]
     """Text tokens, without start and end."""
     subject: int
-    """Number of tokens up to the last subject token, which is its row where row 0 is the start
-    token; 0: no text.
-    """
+    """Number of tokens up to the last subject token: its row after a start token; 0: no text."""
     first: int = 0
     """The same for the first subject token; 0: the prompt has no name."""
 
 
 def long_name(text: str, tokens: int, limit: int) -> str:
-    """The sentence about a text that is too long for an encoder.
-
-    Args:
-        text: The text.
-        tokens: Its length in tokens.
-        limit: The most tokens that the encoder takes.
-    """
+    """The sentence about a text of too many tokens for an encoder, which takes `limit`."""
     shown = text if len(text) <= 60 else text[:57] + "..."
     return (
         f"'{shown}' is {tokens} tokens long, but the text encoder takes {limit}: shorten the name."
     )
-
-
-def locate(
-    prompt: Prompt, token_ids: Callable[[str], Sequence[int]], context_length: int, before: int = 1
-) -> TokenSpan:
-    """Finds the last subject token by tokenizing the prompt up to the end of the name.
-
-    Where the last word runs into what follows (a name that ends in punctuation before `'s`), the
-    two token lists differ inside that word; the first token that differs then ends the name.
-
-    Args:
-        prompt: The prompt and where its name is.
-        token_ids: The tokenizer.
-        context_length: Rows of the prompt, with start and end token.
-        before: Rows before the text.
-    """
-    ids = tuple(token_ids(prompt.text))
-    limit = context_length - 1 - before
-    if len(ids) > limit:
-        raise InputError(long_name(prompt.text, len(ids), limit))
-    first = 0
-    if prompt.subject_start is not None:
-        lead = prompt.text[: prompt.subject_start].rstrip()
-        first = min(len(ids), (_shared_tokens(ids, token_ids(lead)) if lead else 0) + 1)
-    if prompt.subject_end == len(prompt.text):
-        return TokenSpan(ids, len(ids), first)
-    head = tuple(token_ids(prompt.text[: prompt.subject_end]))
-    shared = _shared_tokens(ids, head)
-    last = shared if shared == len(head) else min(shared + 1, len(ids))
-    return TokenSpan(ids, last, min(first, last))
 
 
 def _shared_tokens(ids: Sequence[int], head: Sequence[int]) -> int:
@@ -191,55 +110,6 @@ def _shared_tokens(ids: Sequence[int], head: Sequence[int]) -> int:
     while count < min(len(head), len(ids)) and head[count] == ids[count]:
         count += 1
     return count
-
-
-def row_indices(
-    positions: Position, span: TokenSpan, context_length: int, before: int = 1, padded: bool = True
-) -> tuple[int, ...]:
-    """Rows of the prompt at `positions`, one for each flag in the order of `Position`.
-
-    Rows are not merged where two flags meet, so that a target's rows and its anchor's pair off one
-    to one. A prompt without text has its first row for the last subject token.
-
-    Args:
-        positions: Which rows.
-        span: The tokenized prompt.
-        context_length: Rows of the prompt.
-        before: Rows before the text.
-        padded: Whether padding rows count. Without them, the last row replaces all that would come
-            after it.
-    """
-    if not positions:
-        raise SettingsError(NO_POSITION)
-    end, last = len(span.ids) + before, context_length - 1
-    if positions & Position.ALL:
-        return tuple(range(before, context_length))
-    if padded and positions & (Position.FIRST_PAD | Position.LAST_PAD) and end >= last:
-        raise InputError(
-            f"A prompt of {len(span.ids)} tokens has no padding row: shorten the name."
-        )
-    subject = max(0, span.subject - 1 + before)
-    first = span.first - 1 + before if span.first else subject
-    single = {
-        Position.LAST_SUBJECT: subject,
-        Position.EOS: end,
-        Position.FIRST_PAD: end + 1,
-        Position.LAST_PAD: last,
-        Position.FIRST_TEXT: min(before, end),
-        Position.FIRST_SUBJECT: first,
-        Position.MIDDLE_SUBJECT: (first + subject) // 2,
-        Position.AFTER_SUBJECT: min(subject + 1, end),
-        Position.LAST_TEXT: max(before, end - 1),
-        Position.EARLY_PAD: min(end + 4, last),
-    }
-    for flag, share in _PADDING_SHARES.items():
-        single[flag] = max(min(end + 1, last), round(share * last))
-    rows = [row for flag, row in single.items() if positions & flag]
-    if positions & Position.TOKENS:
-        rows += range(before, end + 1)
-    if positions & Position.TAIL and not padded:
-        rows += range(end + 1, context_length)
-    return tuple(rows) if padded else tuple(min(row, last) for row in rows)
 
 
 def counterparts(target: TokenSpan, anchor: TokenSpan, before: int) -> tuple[int, ...]:
@@ -274,20 +144,8 @@ def counterparts(target: TokenSpan, anchor: TokenSpan, before: int) -> tuple[int
     return tuple(before + row for row in (*rows, anchor_count))
 
 
-def row_key(span: TokenSpan, row: int, before: int = 1) -> RowKey:
-    """The tokens up to a row, which decide it in a causal encoder: equal keys, equal rows.
-
-    Args:
-        span: Tokens of the prompt.
-        row: Index of the row.
-        before: Number of rows before the text.
-    """
-    tokens = max(0, row + 1 - before)
-    return span.ids[:tokens], max(0, tokens - len(span.ids))
-
-
-StreamKey = tuple[int, RowKey]
-"""First row of the stream, and what a row of it depends on."""
+StreamKey = tuple[int, tuple[int, ...], int]
+"""First row of the stream, the text tokens that a row depends on, and which row after them."""
 
 
 @dataclass(frozen=True)
@@ -295,9 +153,7 @@ class Stream:
     """One tokenizer's run of rows: at most `length` from row `first` on."""
 
     token_ids: Callable[[str], Sequence[int]]
-    """Tokens of the literal text, without start and end tokens; no weights, embeddings or
-    wildcards.
-    """
+    """Tokens of the literal text alone; no weights, embeddings or wildcards."""
     length: int
     """Rows of a padded prompt, or the most that one without padding may have."""
     first: int = 0
@@ -315,8 +171,25 @@ class Stream:
         return self.padding == "informative"
 
     def locate(self, prompt: Prompt) -> TokenSpan:
-        """Where the name ends among this stream's tokens."""
-        return locate(prompt, self.token_ids, self.length - self.after + 1, self.before)
+        """Finds the last subject token by tokenizing the prompt up to the end of the name.
+
+        Where the last word runs into what follows (a name that ends in punctuation before `'s`),
+        the two token lists differ inside that word; the first token that differs ends the name.
+        """
+        ids = tuple(self.token_ids(prompt.text))
+        limit = self.length - self.after - self.before
+        if len(ids) > limit:
+            raise InputError(long_name(prompt.text, len(ids), limit))
+        first = 0
+        if prompt.subject_start is not None:
+            lead = prompt.text[: prompt.subject_start].rstrip()
+            first = min(len(ids), (_shared_tokens(ids, self.token_ids(lead)) if lead else 0) + 1)
+        if prompt.subject_end == len(prompt.text):
+            return TokenSpan(ids, len(ids), first)
+        head = tuple(self.token_ids(prompt.text[: prompt.subject_end]))
+        shared = _shared_tokens(ids, head)
+        last = shared if shared == len(head) else min(shared + 1, len(ids))
+        return TokenSpan(ids, last, min(first, last))
 
     def count(self, span: TokenSpan) -> int:
         """Number of rows that depend on the prompt's text."""
@@ -337,16 +210,47 @@ class Stream:
         return positions
 
     def rows(self, positions: Position, span: TokenSpan) -> tuple[int, ...]:
-        """Rows of the whole prompt at `positions`, one for each flag that has one row."""
-        indices = row_indices(
-            self.resolve(positions), span, self.count(span), self.before, self.padded
-        )
-        return tuple(self.first + index for index in indices)
+        """Rows of the whole prompt at `positions`, one for each flag in the order of `Position`.
+
+        Rows are not merged where two flags meet, so that a target's rows and its anchor's pair off
+        one to one. A prompt without text has its first row for the last subject token. Without
+        padding, the last row replaces all that would come after it.
+        """
+        positions = self.resolve(positions)
+        before, end, last = self.before, len(span.ids) + self.before, self.count(span) - 1
+        if positions & Position.ALL:
+            return tuple(range(self.first + before, self.first + last + 1))
+        if self.padded and positions & (Position.FIRST_PAD | Position.LAST_PAD) and end >= last:
+            raise InputError(
+                f"A prompt of {len(span.ids)} tokens has no padding row: shorten the name."
+            )
+        subject = max(0, span.subject - 1 + before)
+        first = span.first - 1 + before if span.first else subject
+        single = {
+            Position.LAST_SUBJECT: subject,
+            Position.EOS: end,
+            Position.FIRST_PAD: end + 1,
+            Position.LAST_PAD: last,
+            Position.FIRST_TEXT: min(before, end),
+            Position.FIRST_SUBJECT: first,
+            Position.MIDDLE_SUBJECT: (first + subject) // 2,
+            Position.AFTER_SUBJECT: min(subject + 1, end),
+            Position.LAST_TEXT: max(before, end - 1),
+            Position.EARLY_PAD: min(end + 4, last),
+        }
+        for flag, share in _PADDING_SHARES.items():
+            single[flag] = max(min(end + 1, last), round(share * last))
+        rows = [row for flag, row in single.items() if positions & flag]
+        if positions & Position.TOKENS:
+            rows += range(before, end + 1)
+        if positions & Position.TAIL and not self.padded:
+            rows += range(end + 1, last + 1)
+        return tuple(self.first + (row if self.padded else min(row, last)) for row in rows)
 
     def paired_rows(
         self, positions: Position, span: TokenSpan, anchor: TokenSpan, empty_is_start: bool = False
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Rows in a prompt and, at the same positions, in its anchor prompt.
+    ) -> list[tuple[Position, int, int]]:
+        """(flag, row in a prompt, row at the same position in its anchor prompt).
 
         Args:
             positions: Which rows.
@@ -358,26 +262,27 @@ class Stream:
         positions = self.resolve(positions)
         rows = self.rows(positions, span)
         if positions & Position.ALL:
-            return rows, self.rows(positions, anchor)
-        flags = single_flags(positions)
-        anchor_rows = list(self.rows(positions & ~SEVERAL_ROWS, anchor)) if flags else []
+            flags, anchor_rows = [Position.ALL] * len(rows), list(self.rows(positions, anchor))
+            return list(zip(flags, rows, anchor_rows, strict=True))
+        flags = [flag for flag in Position if flag & positions & ~SEVERAL_ROWS]
+        anchor_rows = list(self.rows(positions & ~SEVERAL_ROWS, anchor))
         last = self.first + self.count(anchor) - 1
-        if not anchor.ids:
-            for index, flag in enumerate(flags):
-                if not flag & _TEXT_ROWS:
-                    continue
-                if not self.padded:
-                    anchor_rows[index] = min(self.first + self.before, last)
-                elif empty_is_start and self.before == 1:
-                    anchor_rows[index] = self.first
-                else:
-                    anchor_rows[index] = rows[index]
+        for index, flag in enumerate(flags):
+            if anchor.ids or not flag & _TEXT_ROWS:
+                continue
+            if not self.padded:
+                anchor_rows[index] = min(self.first + self.before, last)
+            elif empty_is_start and self.before == 1:
+                anchor_rows[index] = self.first
+            else:
+                anchor_rows[index] = rows[index]
         if positions & Position.TOKENS:
             tokens = counterparts(span, anchor, self.before)
             anchor_rows += [min(self.first + row, last) for row in tokens]
         if positions & Position.TAIL:
             anchor_rows += self.rows(Position.TAIL, anchor)
-        return rows, tuple(anchor_rows)
+        flags += [Position.TOKENS] * (len(rows) - len(flags))
+        return list(zip(flags, rows, anchor_rows, strict=True))
 
     def rows_from_name(self, span: TokenSpan) -> range:
         """The last subject token and everything after it, but nothing before the text."""
@@ -385,6 +290,12 @@ class Stream:
         return range(max(subject, self.first + self.before), self.first + self.count(span))
 
     def key(self, span: TokenSpan, row: int) -> StreamKey:
-        """What a row depends on: the tokens up to it, or all text if the encoder is not causal."""
+        """What a row depends on: the tokens up to it, or all text if the encoder is not causal.
+
+        Rows with equal keys are equal.
+        """
         index = row - self.first
-        return self.first, row_key(span, index, self.before) if self.causal else (span.ids, index)
+        if not self.causal:
+            return self.first, span.ids, index
+        tokens = max(0, index + 1 - self.before)
+        return self.first, span.ids[:tokens], max(0, tokens - len(span.ids))

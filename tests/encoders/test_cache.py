@@ -16,10 +16,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from text_pico import tiny_encoder
+from text_pico import read_rows, tiny_encoder
 
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache, default_folder
-from speed_erase.speed_ops.encoders.encoder import read_rows
 from speed_erase.speed_ops.errors import SettingsError
 from speed_erase.speed_ops.text.requests import RowRequest
 

@@ -17,13 +17,14 @@ from text_pico import (
     encoder_rows,
     encoder_tensors,
     full_prompt,
+    read_rows,
     tiny_encoder,
     to_open_clip,
 )
 
 from speed_erase.speed_ops.encoders import tower as lazy_blocks
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder, ClipWeights
-from speed_erase.speed_ops.encoders.encoder import TextEncoder, read_rows
+from speed_erase.speed_ops.encoders.encoder import TextEncoder
 from speed_erase.speed_ops.encoders.tokenizers import (
     END_TOKEN,
     START_TOKEN,

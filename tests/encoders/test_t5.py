@@ -21,7 +21,7 @@ from speed_erase.speed_ops.models.families import by_name
 from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.kinds import BARE, Prompt
 from speed_erase.speed_ops.text.plan import RowPlan
-from speed_erase.speed_ops.text.requests import concept_pairs
+from speed_erase.speed_ops.text.requests import all_pairs
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position, Stream
 
 ROW = by_name("flux-dev").encoders[0]
@@ -75,7 +75,9 @@ def test_an_empty_anchor_has_the_row_at_the_targets_place() -> None:
     stream = Stream(letters, 20, first=5, before=0, causal=False)
     spans = stream.locate(Prompt.bare("name")), stream.locate(Prompt.bare(""))
     for start in (False, True):
-        rows, anchors = stream.paired_rows(Position.LAST_SUBJECT | Position.EOS, *spans, start)
+        _, rows, anchors = zip(
+            *stream.paired_rows(Position.LAST_SUBJECT | Position.EOS, *spans, start), strict=True
+        )
         assert rows == (8, 9) and anchors == (8, 5), "there is no start token that could stand in"
 
 
@@ -84,9 +86,8 @@ def test_rows_of_both_streams_pair_off(words: T5Tokenizer) -> None:
         [EncoderPart(encoder(words), 0), EncoderPart(encoder(words, 30), 0)], mini_dit.WIDTH
     )
     assert whole.context_length == 54 and [stream.first for stream in whole.streams] == [0, 24]
-    (pair,) = concept_pairs(
-        whole.streams, Concept("van gogh", "art", "style"), 0, [BARE], RowPlan(), set()
-    )
+    concept = Concept("van gogh", "art", "style")
+    (pair,) = all_pairs(whole.streams, [concept], lambda kind: [BARE], RowPlan())
     n, m = (len(words.token_ids(text)) for text in ("van gogh", "art"))
     assert pair.target.rows == (n - 1, n, n + 1, 23, 24 + n - 1, 24 + n, 24 + n + 1, 53)
     assert pair.anchor.rows == (m - 1, m, m + 1, 23, 24 + m - 1, 24 + m, 24 + m + 1, 53)

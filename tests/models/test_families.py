@@ -95,16 +95,14 @@ def test_distilled_xl_models_are_xl(structure: tuple[tuple[int, ...], int | None
 
 def test_columns_and_conventions() -> None:
     xl = by_name("sdxl")
-    assert (xl.columns("clip_l"), xl.columns("clip_g")) == (slice(0, 768), slice(768, 2048))
+    assert (xl.first_column("clip_l"), xl.first_column("clip_g")) == (0, 768)
     assert xl.second_input is not None and xl.second_input.width == 2816
     for family in ARCHITECTURES:
-        ends = [family.columns(encoder.name).stop for encoder in family.encoders]
+        ends = [family.first_column(item.name) + item.width for item in family.encoders]
         ends.append(sum(item.width for item in family.encoders if item.appends == "columns"))
         assert max(ends) == family.context_width
     blocks = [family.encoders[0].blocks_used for family in ARCHITECTURES[:7]]
     assert blocks == [12, 23, 11, 31, 11, 24, 24]
-    with pytest.raises(SettingsError):
-        xl.columns("t5")
 
 
 @pytest.mark.parametrize("family", LAYERS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
-from speed_erase.speed_ops.encoders.encoder import TextEncoder, read_rows
+from speed_erase.speed_ops.encoders.encoder import TextEncoder, read_prompts
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
 from speed_erase.speed_ops.models.architecture import FamilyEncoder
 from speed_erase.speed_ops.models.families import by_name
@@ -113,6 +114,11 @@ def tiny_encoder(
     return ClipTextEncoder(
         tensors, encoder_rows(family), ClipTokenizer.from_package(), clip_skip, pooled=pooled
     )
+
+
+def read_rows(encoder: TextEncoder, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
+    """The rows of each request, as the encoder gives them."""
+    return read_prompts(encoder, requests)[0]
 
 
 def full_prompt(encoder: TextEncoder, prompt: str) -> torch.Tensor:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from speed_erase.speed_ops.errors import SettingsError
-from speed_erase.speed_ops.text.kinds import KINDS, TRIAL_TEMPLATES
-from speed_erase.speed_ops.text.plan import EFFORTS, MIN_TEMPLATES, RowPlan, judging_prompts
+from speed_erase.speed_ops.text.kinds import BARE, KINDS, TRIAL_TEMPLATES
+from speed_erase.speed_ops.text.plan import EFFORTS, MIN_TEMPLATES, RowPlan
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -17,7 +17,7 @@ def test_edit_choice_and_check_never_share_a_prompt(kind, effort):
     plan = RowPlan.context(effort)
     edit = set(plan.solve_templates(kind))
     for rank in range(50):
-        edit |= set(plan.retain_prompts(kind, rank))
+        edit |= set(plan.retain_prompts(kind.name, rank))
     choice = set(plan.trial_prompts(kind)) | set(plan.witness_prompts(kind))
     check = set(plan.unseen_templates(kind)) | set(kind.probe_templates)
     assert len(choice) == TRIAL_TEMPLATES
@@ -25,10 +25,12 @@ def test_edit_choice_and_check_never_share_a_prompt(kind, effort):
 
 
 def test_kept_names_take_turns_through_the_targets_prompts():
-    plan, kind = RowPlan.context("normal"), KINDS["style"]
-    every = plan.solve_templates(kind)
-    met = [template for rank in range(len(every)) for template in plan.retain_prompts(kind, rank)]
-    assert all(len(plan.retain_prompts(kind, rank)) == 2 for rank in range(40))
+    plan = RowPlan.context("normal")
+    every = plan.solve_templates(KINDS["style"])
+    met = [
+        template for rank in range(len(every)) for template in plan.retain_prompts("style", rank)
+    ]
+    assert all(len(plan.retain_prompts("style", rank)) == 2 for rank in range(40))
     assert {template: met.count(template) for template in every} == dict.fromkeys(every, 2)
 
 
@@ -50,17 +52,21 @@ def test_many_concepts_get_fewer_prompts_each():
 
 
 def test_names_to_judge_by_go_round_all_prompts():
-    templates = KINDS["object"].probe_templates
-    met = {template for rank in range(5) for template in judging_prompts(templates, rank)}
-    assert met == set(templates)
-    assert judging_prompts((), 3) == ()
+    met = {
+        template
+        for rank in range(5)
+        for template in RowPlan.judging_prompts("object", lambda kind: kind.probe_templates, rank)
+    }
+    assert met == set(KINDS["object"].probe_templates)
+    assert RowPlan.judging_prompts("object", lambda kind: (), 3) == ()
+    assert RowPlan.judging_prompts("caption", lambda kind: (), 3) == (BARE,)
 
 
 def test_without_rotation_every_name_has_the_first_templates():
     plan = RowPlan()
     assert not plan.rotate and not plan.captions and not plan.judges and plan.names == 0
     assert plan.solve_templates(KINDS["style"])[1:] == KINDS["style"].templates[:6]
-    assert plan.retain_prompts(KINDS["style"], 7) == KINDS["style"].templates[:5]
+    assert plan.retain_prompts("style", 7) == (BARE, *KINDS["style"].templates[:5])
 
 
 @pytest.mark.parametrize(

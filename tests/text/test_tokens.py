@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speed_erase.speed_ops.encoders.tokenizers import ClipTokenizer
-from speed_erase.speed_ops.errors import InputError, SettingsError
+from speed_erase.speed_ops.errors import InputError
 from speed_erase.speed_ops.text.kinds import CAPTION, KINDS, Prompt, Template
 from speed_erase.speed_ops.text.tokens import (
     EXTRA_KEPT_POSITIONS,
@@ -16,8 +16,6 @@ from speed_erase.speed_ops.text.tokens import (
     Stream,
     TokenSpan,
     counterparts,
-    locate,
-    row_indices,
 )
 
 TOKENIZER = ClipTokenizer.from_package()
@@ -38,7 +36,7 @@ def test_last_subject_token_is_found_in_every_template(package: ClipTokenizer, n
     bare = tuple(package.token_ids(name))
     for template in TEMPLATES:
         prompt = template.fill(name)
-        span = locate(prompt, package.token_ids, 77)
+        span = Stream(package.token_ids, 77).locate(prompt)
         assert span.ids == tuple(package.token_ids(prompt.text))
         if name[-1] in "!'" and template.text.split("{name}")[1][:1] in ("'", ","):
             assert 0 < span.subject <= len(span.ids)  # the marks run together: see below
@@ -48,7 +46,7 @@ def test_last_subject_token_is_found_in_every_template(package: ClipTokenizer, n
 
 def test_a_name_that_runs_into_what_follows(package: ClipTokenizer) -> None:
     prompt = Template("{name}'s house", "a house{}").fill("Ke$ha!")
-    span = locate(prompt, package.token_ids, 77)
+    span = Stream(package.token_ids, 77).locate(prompt)
     ending = span.ids[span.subject - 1]
     assert ending in package.token_ids("!'") and ending not in package.token_ids("house")
 
@@ -62,7 +60,7 @@ some_text = st.text(
 def test_location_is_inside_the_text(before: str, name: str, after: str) -> None:
     prompt = Prompt(before + name + after, len(before + name))
     try:
-        span = locate(prompt, TOKENIZER.token_ids, 77)
+        span = Stream(TOKENIZER.token_ids, 77).locate(prompt)
     except InputError:
         return
     assert 0 <= span.subject <= len(span.ids) <= 75
@@ -70,21 +68,19 @@ def test_location_is_inside_the_text(before: str, name: str, after: str) -> None
 
 def test_rows_of_each_position() -> None:
     span = TokenSpan((5, 6, 7, 8), 3)
-    assert row_indices(IN_CONTEXT, span, 77) == (3, 5, 6, 76)
-    assert row_indices(Position.LAST_SUBJECT, span, 77) == (3,)
-    assert row_indices(Position.EOS | Position.LAST_PAD, span, 77) == (5, 76)
-    assert row_indices(Position.ALL, span, 77) == tuple(range(1, 77))
-    with pytest.raises(SettingsError):
-        row_indices(Position(0), span, 77)
+    assert CAUSAL.rows(IN_CONTEXT, span) == (3, 5, 6, 76)
+    assert CAUSAL.rows(Position.LAST_SUBJECT, span) == (3,)
+    assert CAUSAL.rows(Position.EOS | Position.LAST_PAD, span) == (5, 76)
+    assert CAUSAL.rows(Position.ALL, span) == tuple(range(1, 77))
 
 
 def test_prompts_at_the_limit() -> None:
     full = TokenSpan(tuple(range(75)), 75)
-    assert row_indices(Position.LAST_SUBJECT | Position.EOS, full, 77) == (75, 76)
+    assert CAUSAL.rows(Position.LAST_SUBJECT | Position.EOS, full) == (75, 76)
     with pytest.raises(InputError):
-        row_indices(Position.FIRST_PAD, full, 77)
+        CAUSAL.rows(Position.FIRST_PAD, full)
     with pytest.raises(InputError, match=r"76 .* 75"):
-        locate(Prompt.bare("x"), lambda text: list(range(76)), 77)
+        Stream(lambda text: list(range(76)), 77).locate(Prompt.bare("x"))
 
 
 def test_solve_and_probe_templates_are_disjoint_and_varied() -> None:
@@ -146,7 +142,7 @@ def test_padding_rows_never_fall_inside_a_long_text():
     pads = (
         Position.EARLY_PAD | Position.PAD_20 | Position.PAD_30 | Position.PAD_50 | Position.PAD_75
     )
-    assert min(row_indices(pads, long, 77)) == 62
+    assert min(CAUSAL.rows(pads, long)) == 62
 
 
 def test_a_prompt_and_its_anchor_pair_off_word_by_word():
@@ -171,7 +167,7 @@ def test_a_prompt_and_its_anchor_pair_off_word_by_word():
 def test_every_row_has_its_counterpart(stream, positions):
     target = TokenSpan((1, 2, 50, 51, 52, 3, 4), 5, 3)
     for anchor in (TokenSpan((1, 2, 60, 3, 4), 3, 3), TokenSpan((), 0), TokenSpan((1, 2, 3, 4), 2)):
-        rows, anchor_rows = stream.paired_rows(positions, target, anchor)
+        _, rows, anchor_rows = zip(*stream.paired_rows(positions, target, anchor), strict=True)
         assert len(rows) == len(anchor_rows)
         assert all(1 <= row < 77 for row in (*rows, *anchor_rows))
 
@@ -223,17 +219,15 @@ def test_pairs_without_padding_stay_inside_both_prompts() -> None:
                 IN_CONTEXT,
                 Position.LAST_SUBJECT,
             ):
-                rows, anchor_rows = stream.paired_rows(positions, span, goal)
+                _, rows, anchor_rows = zip(*stream.paired_rows(positions, span, goal), strict=True)
                 assert len(rows) == len(anchor_rows)
                 assert max(rows) < stream.count(span) and max(anchor_rows) < stream.count(goal)
     span, goal = TEMPLATE.locate(target), TEMPLATE.locate(empty)
-    assert TEMPLATE.paired_rows(Position.LAST_SUBJECT, span, goal) == (
-        (5,),
-        (3,),
-    ), "what closes the empty prompt"
-    rows, anchor_rows = TEMPLATE.paired_rows(
-        Position.TAIL | Position.EOS, span, TEMPLATE.locate(anchor)
-    )
+    assert TEMPLATE.paired_rows(Position.LAST_SUBJECT, span, goal) == [
+        (Position.LAST_SUBJECT, 5, 3)
+    ], "what closes the empty prompt"
+    pairs = TEMPLATE.paired_rows(Position.TAIL | Position.EOS, span, TEMPLATE.locate(anchor))
+    _, rows, anchor_rows = zip(*pairs, strict=True)
     assert (rows, anchor_rows) == ((6, 7, 8, 9, 10), (4, 5, 6, 7, 8))
 
 
