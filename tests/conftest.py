@@ -141,9 +141,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "browser": NO_BROWSER if BROWSER is None else "",
         "fleet": NO_RAY,
     }
+    # The files with slow tests go first, so that no worker waits for the other at the end.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     for item in items:
-        host = any(item.get_closest_marker(mark) for mark in ("comfy", "browser", "fleet"))
-        item.add_marker(pytest.mark.xdist_group("host" if host else str(item.path)))
         for mark, reason in lacking.items():
             if reason and item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import FileError, NotFoundError, SpeedError, error_code, user_message
+from ..files.atomic import sweep
 from ..files.checkpoint import Checkpoint
 from ..files.schema import reading
 from ..models.detect import is_lora, model_name, piece_name, unet_conflict
@@ -267,6 +268,7 @@ def clean_one(
 
     try:
         if results := finished(candidate.path, stored, text, candidate.outputs, candidate.label):
+            sweep(candidate.outputs.folder)  # the run that finished it may have been killed then
             return replace(
                 candidate.already_done(),
                 seconds=time.perf_counter() - started,

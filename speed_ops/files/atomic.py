@@ -187,7 +187,7 @@ def output_lock(folder: Path, name: str) -> Iterator[None]:
     except OSError as error:
         raise write_error(path, error) from error
     try:
-        _sweep_locks(folder, path)
+        _sweep_locks(folder, ours=path)
         yield
     finally:
         _run_uninterrupted(partial(_release, lock, path))
@@ -199,7 +199,7 @@ def _release(lock: FileLock, path: Path) -> None:
     lock.release()
 
 
-def _sweep_locks(folder: Path, ours: Path) -> None:
+def _sweep_locks(folder: Path, ours: Path | None = None) -> None:
     """Removes the lock files of killed runs: those that no process holds."""
     for path in folder.glob(f".*{_LOCK}"):
         if path != ours:
@@ -214,7 +214,7 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     """A folder next to `target`, removed at the end with everything that is still in it."""
     if "\0" in str(target):
         raise FileError(f"Cannot write {str(target)!r}: no file name contains a NUL character.")
-    _sweep(target.parent)
+    _sweep_temporary(target.parent)
     temporary = target.with_name(f".{target.name[:20]}.{secrets.token_hex(6)}{_SUFFIX}")
     lock = FileLock(temporary / _LOCK)
     try:
@@ -303,8 +303,13 @@ def check_target(
     return target
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what killed writers have left in a folder, and puts back what they moved aside."""
+def sweep(folder: Path) -> None:
+    """Removes what killed runs have left in a folder, and puts back what they moved aside."""
+    _sweep_temporary(folder)
+    _sweep_locks(folder)
+
+
+def _sweep_temporary(folder: Path) -> None:
     try:
         entries = [entry for entry in os.scandir(folder) if entry.name.endswith(_SUFFIX)]
     except (OSError, ValueError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -91,7 +93,13 @@ def test_batch_resumes_and_survives_bad_files(
 
     for name in bad:
         (studio / "in" / name).unlink()
+    # A run that was killed at its very end leaves only these; nothing is written again.
+    leftover, lock = studio / "out" / ".a.speed-tmp", studio / "out" / ".a-0.speed-lock"
+    leftover.mkdir()
+    lock.touch()
+    os.utime(leftover, (time.time() - 60,) * 2)
     assert batch(studio, capsys)[0] == 0
+    assert not leftover.exists() and not lock.exists()
 
     for name in (
         "b-erased.safetensors",

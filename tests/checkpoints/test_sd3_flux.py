@@ -228,6 +228,7 @@ def test_kept_names_stay_in_both_streams(home: Path, tmp_path: Path, family: str
     assert max(map(moved, kept)) < 0.02 < 0.2 < moved(target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["sd3", "flux-dev"])
 def test_all_commands_work(
     home: Path, tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]

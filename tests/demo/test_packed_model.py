@@ -116,6 +116,7 @@ def test_what_cannot_be_drawn_here_is_told(box, tmp_path, capsys, more, said):
     assert said in capsys.readouterr().err and not list(tmp_path.rglob("*.png"))
 
 
+@pytest.mark.slow
 @pico.posix
 def test_a_run_that_is_stopped_finishes_what_it_draws(box, tmp_path):
     """A process that ends under its drawing thread would crash."""
