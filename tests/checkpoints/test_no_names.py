@@ -87,7 +87,7 @@ def plain(base: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @pytest.mark.slow
 @example(found=[ODD[0], ODD[1], ODD[2], ODD[3]])
