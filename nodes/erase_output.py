@@ -14,7 +14,7 @@ from ..speed_ops.erasure import Erasure
 from ..speed_ops.errors import NotFoundError
 from ..speed_ops.files.atomic import write_bytes
 from ..speed_ops.report.html import report_page
-from ..speed_ops.report.panel import panel, summary
+from ..speed_ops.report.panel import panel
 from .erasing import run_erase
 from .host.patching import lora_state
 from .host.paths import temporary_file
@@ -51,10 +51,10 @@ def erase_output(
     """
     patched, erasure = run_erase(model, clip, job, strength, node.hidden)
     erasure = replace(erasure, notes=(*erasure.notes, *notes))
-    report = erasure.text()
+    report = erasure.text(verbose=True)
     facts = panel(erasure) | {"page": offer_page(erasure, model.model_size())}
     recipe = "" if erasure.recipe is None else erasure.recipe.to_json()
-    ui = ui_text(node, report, summary(erasure)) | {
+    ui = ui_text(node, report, erasure.text()) | {
         "speed": (facts,),
         "recipe": (recipe if len(recipe) <= _MAX_RECIPE else "",),
     }

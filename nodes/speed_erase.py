@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, get_args
 
 from comfy_api.latest import io
 
-from ..speed_ops.engine.settings import BUDGETS, PRESETS, Effort, EraseSettings
-from ..speed_ops.errors import SettingsError
+from ..speed_ops.engine.settings import PRESETS, PRIORITIES, Effort, EraseSettings, priority_of
 from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
 from .sockets import (
@@ -61,7 +59,7 @@ class SpeedErase(io.ComfyNode):
                 SettingsSocket.Input(
                     "settings", optional=True, tooltip="Expert settings, from SPEED Settings."
                 ),
-                *budget_inputs(),
+                *priority_inputs(),
             ],
             outputs=erase_outputs(),
             is_output_node=True,  # so that Run shows the result, also one that ComfyUI has cached
@@ -73,13 +71,13 @@ class SpeedErase(io.ComfyNode):
         cls,
         preset: str | None = None,
         strength: float | None = None,
-        budget: str | None = None,
+        priority: str | None = None,
         effort: str | None = None,
     ) -> bool | str:
         from ..speed_ops.job import check_strength
 
         def check() -> None:
-            preset_settings(preset or "auto", 0, budget_settings(budget, effort))
+            preset_settings(preset or "auto", 0, priority_settings(priority, effort))
             check_strength(1.0 if strength is None else strength)
 
         return validation(check)
@@ -95,13 +93,13 @@ class SpeedErase(io.ComfyNode):
         seed: int,
         retain: RetainSet | None = None,
         settings: dict[str, Any] | None = None,
-        budget: str | None = None,
+        priority: str | None = None,
         effort: str | None = None,
     ) -> io.NodeOutput:
         from ..speed_ops.job import Job
         from .erase_output import erase_output
 
-        changes = {**budget_settings(budget, effort), **(settings or {})}
+        changes = {**priority_settings(priority, effort), **(settings or {})}
         job = Job.of(concepts, retain, preset_settings(preset, seed, changes))
         return erase_output(cls, model, clip, job, strength)
 
@@ -137,51 +135,46 @@ def preset_inputs() -> list[io.Input]:
     ]
 
 
-BUDGET_LABELS = {f"{word} ({share * 100:g} %)": share for word, share in BUDGETS.items()}
-"""What the widget shows -> drift budget."""
+PRIORITY_LABELS = {name.replace("-", " "): limit for name, limit in PRIORITIES.items()}
+"""What the widget shows -> side-effect limit."""
 
 
-def budget_inputs() -> list[io.Input]:
-    """How far an erasure may go, and how much text it reads."""
+def priority_inputs() -> list[io.Input]:
+    """How far an erasure may go, and how many prompts it encodes."""
     default = EraseSettings().drift_budget
     return [
         io.Combo.Input(
-            "budget",
-            display_name="others may change",
-            options=list(BUDGET_LABELS),
-            default=next(label for label, share in BUDGET_LABELS.items() if share == default),
+            "priority",
+            options=list(PRIORITY_LABELS),
+            default=next(label for label, limit in PRIORITY_LABELS.items() if limit == default),
             optional=True,
             tooltip=(
-                "How much may other things change, on average? The preset auto erases as much as"
-                " that allows, and says so when it is not enough. The chart shows what more or less"
-                " would give. The other presets do not look at it."
+                "How much other names may change to erase yours. protect others: enough for one"
+                " artist. balanced: up to about ten artists. erase fully: any list; other names"
+                " stay recognizable. It's a limit, not a target: the edit stops as soon as more"
+                " wouldn't help. Used by the auto preset only."
             ),
         ),
         io.Combo.Input(
             "effort",
+            display_name="thoroughness",
             options=list(get_args(Effort)),
             default="normal",
             optional=True,
             tooltip=(
-                "How many prompts are read for the edit and its check. quick: about 250, for SDXL"
-                " without a GPU; normal: about 750; thorough: thousands, for a GPU. More of them"
-                " erase better and keep better."
+                "How many prompts to encode. fast: about 250 (SDXL on a CPU). normal: about 750."
+                " thorough: thousands (GPU). More prompts erase more cleanly and protect other"
+                " names better."
             ),
         ),
     ]
 
 
-def budget_settings(budget: str | None, effort: str | None) -> dict[str, Any]:
-    """The settings that those two widgets mean; none for a graph that does not set them."""
+def priority_settings(priority: str | None, effort: str | None) -> dict[str, Any]:
+    """The settings that those two widgets set; none for a graph that does not set them."""
     settings: dict[str, Any] = {}
-    if budget is not None:
-        # The number counts: a workflow may have been saved with other steps.
-        percent = re.search(r"\((\d+) %\)$", budget)
-        if percent is None:
-            raise SettingsError(
-                f"'others may change' is {budget!r}: choose from {', '.join(BUDGET_LABELS)}."
-            )
-        settings["drift_budget"] = int(percent[1]) / 100
+    if priority is not None:
+        settings["drift_budget"] = priority_of(priority)
     if effort is not None:
         settings["effort"] = effort
     return settings

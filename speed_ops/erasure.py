@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .certificate.certificate import Certificate
 from .certificate.measure import certificate_at
+from .certificate.summary import Summary, details, summarize
 from .engine.edits import LayerEdit
 from .engine.rows import Rows, RowSet
 from .engine.settings import EraseSettings
@@ -40,35 +41,22 @@ class TextReport:
     reused: int
     seconds: dict[str, float]
 
-    def lines(self) -> Iterator[str]:
-        """The same in sentences."""
+    def lines(self, verbose: bool = False) -> Iterator[str]:
+        """The same in sentences; `verbose` adds what most users need not know."""
         if self.dropped:
-            yield _not_kept(
-                self.dropped, "it contains an erased concept", "they contain an erased concept"
-            )
+            yield _unprotected(self.dropped, "contain a concept you erase")
         if self.unusable:
-            yield _not_kept(
-                self.unusable, "it has no tokens or too many", "they have no tokens or too many"
-            )
-        if self.left_out:
-            yield (
-                f"{self.left_out:,} names of the list were left out at this effort: ask for more to"
-                " use them all."
-            )
-        contexts = (
-            f"; {self.in_context} names were also kept inside prompts" if self.in_context else ""
-        )
-        yield (
-            f"{self.encoded} texts encoded and {self.reused} read from the cache in"
-            f" {sum(self.seconds.values()):.1f} s{contexts}."
-        )
+            yield _unprotected(self.unusable, "have no tokens or too many")
+        if verbose and self.left_out:
+            yield f"{self.left_out:,} names were left out at this thoroughness."
+        if verbose:
+            seconds = sum(self.seconds.values())
+            yield f"Encoded {self.encoded} prompts in {seconds:.0f} s; {self.reused} were cached."
 
 
-def _not_kept(names: Sequence[str], reason: str, plural_reason: str) -> str:
-    if len(names) == 1:
-        return f"1 name was not kept because {reason}: {names[0]}."
-    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    return f"{len(names)} names were not kept because {plural_reason}: {shown}."
+def _unprotected(names: Sequence[str], reason: str) -> str:
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"Not protected because they {reason} ({len(names)}): {shown}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,13 +126,26 @@ class Erasure(Mapping[str, LayerEdit]):
         edits = {key: edit for key, (edit, _) in pairs.items()}
         return replace(self, edits=edits), max(error for _, error in pairs.values())
 
-    def text(self) -> str:
-        """The report for people: the certificate, what happened to the lists, and notes."""
-        lines = [] if self.certificate is None else [self.certificate.text()]
-        if self.strength != 1:
-            lines.insert(0, f"At strength {self.strength:g}:")
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        """What each concept becomes; empty for an erasure of plain weights."""
+        return tuple(concept.anchor for concept in self.concepts)
+
+    def summary(self) -> Summary | None:
+        """The answers that people want; None without a certificate."""
+        if self.certificate is None:
+            return None
+        return summarize(self.certificate, self.replacements)
+
+    def text(self, verbose: bool = False) -> str:
+        """The summary in lines; `verbose` adds all measurements and what happened to the lists."""
+        lines = [] if self.strength == 1 else [f"At strength {self.strength:g}:"]
+        if self.certificate is not None:
+            lines += summarize(self.certificate, self.replacements).lines()
+            if verbose:
+                lines += ["", *details(self.certificate)]
         if self.text_report is not None:
-            lines += self.text_report.lines()
+            lines += self.text_report.lines(verbose)
         return "\n".join([*lines, *self.notes])
 
 

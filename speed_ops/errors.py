@@ -31,6 +31,16 @@ class Notice(str):
         notice.data = data
         return notice
 
+    @property
+    def code(self) -> str:
+        """Identifies the sentence, for programs and translations."""
+        return str(self.data.get("code", ""))
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values: the code, the sentence, and what it is about."""
+        data = {name: value for name, value in self.data.items() if name != "code"}
+        return {"code": self.code, "text": str(self), "data": data}
+
 
 class SettingsError(SpeedError, ValueError):
     """A setting is out of its range, or two settings contradict each other."""

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .engine.settings import EraseSettings, budget_of
+from .engine.settings import EraseSettings, priority_of
 from .errors import FileError, SettingsError, suggestion
 from .files.atomic import write_bytes
 from .files.header import MAX_HEADER_BYTES
@@ -538,7 +538,7 @@ def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:
     preset = values.pop("preset", values.pop("preset_name", "auto"))
     budget = values.pop("budget", values.get("drift_budget"))
     if budget is not None:
-        values["drift_budget"] = budget_of(budget) if isinstance(budget, str) else budget
+        values["drift_budget"] = priority_of(budget) if isinstance(budget, str) else budget
     if recipe.newer:
         expected = {item.name for item in dataclasses.fields(EraseSettings)}
         for name in sorted(values.keys() - expected):

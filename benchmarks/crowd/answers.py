@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from speed_erase.speed_ops.certificate.certificate import bars_of, verdict
-from speed_erase.speed_ops.engine.settings import BUDGETS
+from speed_erase.speed_ops.certificate.certificate import bars_of, score_of, verdict_of
 
 from .measures import h_o_interval, spearman
 from .methods import ABLATED, ABLATIONS, CURVED, DEFAULT, METHODS, NONE
@@ -110,8 +109,9 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
         if before and result.get("drift") is not None:
             lost = before["acc_r"] - result["acc_r"]
             found.append((result["drift"], lost, result["change"]["kept"]))
-    edges = [0.0, *BUDGETS.values(), np.inf]
-    words = [*(f"up to {share:.0%} ({word})" for word, share in BUDGETS.items()), "more"]
+    steps = (0.05, 0.1, 0.3, 0.45, 0.6)
+    edges = [0.0, *steps, np.inf]
+    words = [*(f"up to {step:g}" for step in steps), "more"]
     head = ["drift", "runs", "Acc_r lost, median", "worst", f"runs that lost over {HARMED:.0%}"]
     head.append("change of colours")
     lines, first = [], ""
@@ -149,7 +149,8 @@ class Case:
     @property
     def verdict(self) -> str:
         """By today's bars."""
-        return verdict(self.left, self.left, self.kind, self.to_go)
+        score = score_of(self.left, self.left, self.kind, self.to_go)
+        return verdict_of(score, self.kind)
 
     @property
     def gone(self) -> bool:

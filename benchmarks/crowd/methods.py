@@ -16,7 +16,6 @@ from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.embed import embed
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
-from speed_erase.speed_ops.engine.settings import BUDGETS
 from speed_erase.speed_ops.inputs import TOKENS
 
 from ..frontier.cells import Cell, compressed
@@ -176,7 +175,7 @@ DEFAULT = "auto"
 _few = EraseSettings.preset("few")
 _uce = _few.replace(method="uce", rows_per_concept=16, **RIVAL)
 
-TRIED = sorted({*BUDGETS.values(), 0.2})
+TRIED = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6)
 """Budgets that are tried: the named ones, and one between those where pictures begin to change."""
 _NAMES = {share: f"auto_{100 * share:.0f}" for share in TRIED}
 _NAMES[settings_for().drift_budget] = DEFAULT

@@ -86,7 +86,7 @@ class Task:
         """The prompt with the anchor's words for the erased ones: what a perfect erasure draws."""
         text = prompt.text
         for concept in self.concepts:
-            if concept.kind == "implicit" and prompt.ending:
+            if concept.kind == "theme" and prompt.ending:
                 text = text.removesuffix(prompt.ending).strip()
             elif concept.kind == "object" and prompt.subject == concept.target:
                 text = text.replace(with_article(concept.target), with_article(concept.anchor))
@@ -226,7 +226,7 @@ def _subjects(count: int) -> tuple[Concept, ...]:
     return tuple(Concept(name, "object", "object") for name in GONE_SUBJECTS[:count])
 
 
-_NIGHT = Concept(NIGHT_WORD, "", "implicit", NIGHT_PHRASES[:2])
+_NIGHT = Concept(NIGHT_WORD, "", "theme", NIGHT_PHRASES[:2])
 _REPLACED = Concept("Claude Monet", "Pablo Picasso", "style")
 TASKS: dict[str, Task] = {
     task.name: task

@@ -23,8 +23,8 @@ from ..engine.rows import Rows, RowSet, per_concept
 from ..engine.settings import EraseSettings
 from ..engine.solver import Round
 from ..progress import Progress, Stopwatch, silent
-from .certificate import Certificate, ConceptResult, Drift, LayerFacts, verdict
-from .warnings import all_warnings, concept_warnings
+from .certificate import Certificate, ConceptResult, Drift, LayerFacts
+from .warnings import OUTCOME_CODES, all_warnings, outcome_warnings
 
 MAX_WORST = 10
 """Names listed by name in each group of a drift summary."""
@@ -130,7 +130,6 @@ class Measurer:
             results.append(
                 ConceptResult(
                     name=name,
-                    verdict=verdict(solved[0][index], median, kinds[index], to_go),
                     solved_median=solved[0][index],
                     solved_worst=solved[1][index],
                     probe_median=median,
@@ -277,29 +276,15 @@ class _RetainRows:
 
 def _summary(group: str, where: str, names: list[str], drift: Tensor, members: Tensor) -> Drift:
     """Statistics over the marked (layer, name) pairs of a `layers x names` table."""
-    values = drift[members]
-    ranks = torch.tensor([0.5, 0.95, 1.0], dtype=values.dtype, device=values.device)
-    median, p95, maximum = _quantiles(values, ranks).tolist()
-    by_name = torch.where(members, drift, torch.nan).nanmedian(dim=0).values.nan_to_num(-1.0)
-    top = by_name.topk(min(MAX_WORST, len(names)))
-    listed = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-    worst = tuple((names[i], value) for i, value in listed if value >= 0)
-    return Drift(
-        group,
-        where,
-        int(members.any(dim=0).sum()),
-        median,
-        p95,
-        maximum,
-        worst,
-        float(values.mean()),
-    )
-
-
-def _quantiles(values: Tensor, ranks: Tensor) -> Tensor:
-    """Nearest-rank quantiles; `torch.quantile` refuses more than 16 million values."""
-    ordered = values.sort().values
-    return ordered[((len(ordered) - 1) * ranks).round().long()]
+    by_name = torch.where(members, drift, torch.nan).nanmedian(dim=0).values
+    indices = members.any(dim=0).nonzero().flatten()
+    ordered, order = by_name[indices].sort(descending=True)
+    ranks = torch.tensor([0.5, 0.05, 0.0], dtype=drift.dtype, device=drift.device)
+    median, p95, maximum = ordered[((len(ordered) - 1) * ranks).round().long()].tolist()
+    listed = zip(indices[order[:MAX_WORST]].tolist(), ordered[:MAX_WORST].tolist(), strict=True)
+    worst = tuple((names[index], value) for index, value in listed)
+    mean = float(drift[members].mean())
+    return Drift(group, where, len(ordered), median, p95, maximum, worst, mean)
 
 
 class _Sizes:
@@ -532,17 +517,18 @@ def certificate_at(
         measurer.measure(key, weight, SolvedLayer(scaled, nothing, torch.tensor(0), 0))
     size, concepts = abs(strength), measurer.concepts()
     differences = measurer.difference_medians()
-    stale = set(concept_warnings(rows, settings, full.concepts, differences))
+    drift = tuple(_scaled(summary, size) for summary in full.drift)
+    outcome = outcome_warnings(rows, settings, drift, full.curve, concepts, differences)
     return replace(
         full,
         concepts=concepts,
-        drift=tuple(_scaled(summary, size) for summary in full.drift),
+        drift=drift,
         sot_drift=None if full.sot_drift is None else full.sot_drift * size,
         null_text_drift=tuple(value * size for value in full.null_text_drift),
         layers=tuple(replace(facts, change=facts.change * size) for facts in full.layers),
         warnings=(
-            *(text for text in full.warnings if text not in stale),
-            *concept_warnings(rows, settings, concepts, differences),
+            *(notice for notice in full.warnings if notice.code not in OUTCOME_CODES),
+            *outcome,
         ),
     )
 

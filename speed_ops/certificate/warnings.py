@@ -1,4 +1,4 @@
-"""What a user should know about an edit, in sentences: what is wrong, and what would help."""
+"""What a user should know about an edit: notices with a code, a sentence and what it is about."""
 
 from __future__ import annotations
 
@@ -10,35 +10,39 @@ import torch
 from ..engine.curve import Curve
 from ..engine.rows import RowSet
 from ..engine.settings import EraseSettings
-from .certificate import (
-    ConceptResult,
-    Drift,
-    LayerFacts,
-    helped_by_more,
-    verdict_in_words,
-)
+from ..errors import Notice
+from .certificate import ConceptResult, Drift, LayerFacts, helped_by_more
 
 ALIKE_BELOW = 0.05
-"""Target and anchor whose outputs differ by less than this share of the target's are nearly the
-same.
+"""Target and replacement whose outputs differ by less than this share of the target's are nearly
+the same.
 """
 LOSS_ABOVE = 0.1
 """Share of a concept's change that compression may give up unmentioned."""
 RIVAL_WITHIN = 0.25
-"""A retain row nearer to a target than this share of the target's way to its anchor fights the
-erasure.
+"""A protected row nearer to a target than this share of the target's distance to its replacement
+works against the erasure.
 """
 TIGHT_ROOM = 0.05
 """Share of the embedding width below which the null space is nearly full."""
-OVER_BUDGET = 1.1
-"""Names that the choice did not know may drift this many times the budget before it is called
-overspent.
-"""
 UNSPENT = 0.9
-"""Below this share of the budget it was not the budget that stopped the edit."""
+"""Below this share of the limit it was not the limit that stopped the edit."""
 NAMED = 3
 """Names mentioned in one sentence."""
-_CHUNK = 2048  # retain rows compared at a time: bounds the memory
+OUTCOME_CODES = frozenset(
+    {
+        "over_limit",
+        "limit_reached",
+        "limit_hardly_helps",
+        "as_erased_as_possible",
+        "bare_names_only",
+        "settings_too_weak",
+        "rows_lost",
+        "replacement_too_similar",
+    }
+)
+"""Codes of notices that depend on what the edit achieved; the others depend on what was asked."""
+_CHUNK = 2048  # protected rows compared at a time: bounds the memory
 
 
 def all_warnings(
@@ -49,117 +53,141 @@ def all_warnings(
     curve: Curve | None,
     concepts: Sequence[ConceptResult],
     differences: Sequence[float],
-) -> Iterator[str]:
+) -> Iterator[Notice]:
     """Everything a user should know about an edit.
 
     Args:
         rows: Prepared rows.
         settings: As solved.
         layers: Facts about the edit, layer by layer.
-        drift: How far the kept names moved.
+        drift: How far the protected names moved.
         curve: The trade-off, where there is one.
         concepts: Results of the erased concepts.
         differences: |W c* - W c1| / |W c1| of each concept, median over layers.
     """
     if not len(rows.retain.values):
-        yield "You gave no names to keep: only the empty prompt is protected."
+        yield Notice(
+            "You protect no names, only the blank prompt. Add a list of names to protect.",
+            code="no_protected_names",
+        )
     room, width = min(layer.room for layer in layers), rows.width
     if room < TIGHT_ROOM * width and settings.prior == "null_space":
-        yield (
-            f"The null space is nearly full ({room} of {width} dimensions left): erasure will be"
-            " weak. Keep fewer names, turn IPF on, or raise the threshold."
+        yield Notice(
+            f"The protected names leave only {room} of {width} dimensions for the edit, so it will"
+            " be weak. Protect fewer names, turn IPF on, or raise the threshold.",
+            code="null_space_full",
+            room=room,
+            width=width,
         )
-    if curve is not None and curve.budget is not None:
-        yield from _budget_warnings(curve, curve.budget, drift, concepts)
-    yield from concept_warnings(rows, settings, concepts, differences)
+    yield from outcome_warnings(rows, settings, drift, curve, concepts, differences)
     for retained, target in rivals(rows):
-        yield (
-            f"The kept name '{retained}' is nearly the same as the concept '{target}' and works"
-            " against its erasure: remove it from the list."
+        yield Notice(
+            f"The protected name '{retained}' is nearly the same as the concept '{target}' and"
+            " works against its erasure. Remove it from the list.",
+            code="rival",
+            name=retained,
+            concept=target,
         )
 
 
-def _budget_warnings(
-    curve: Curve, budget: float, drift: Sequence[Drift], concepts: Sequence[ConceptResult]
-) -> Iterator[str]:
-    """Whether the budget was enough, and whether it was kept."""
-    for summary in drift:
-        unseen = summary.group == "held_out" and summary.where == "context"
-        if unseen and summary.mean > OVER_BUDGET * budget:
-            yield (
-                f"Names that the edit did not know drift by {summary.mean:.1%} on average, more"
-                f" than the budget of {budget:.0%}: keep more names, or lower the budget."
-            )
-    weak = [concept.name for concept in concepts if concept.verdict in ("weakened", "stands")]
-    if not weak:
-        return
-    more = helped_by_more(curve)
-    subject = f"'{weak[0]}'" if len(weak) == 1 else f"{len(weak)} of {len(concepts)} concepts"
-    text = f"A drift of {budget:.0%}, the budget, does not allow all of the erasure of {subject}."
-    if more is not None:
-        text += (
-            f" With {2 * budget:.0%}, {more.to_go:.0%} of the way to the anchor would be still to"
-            " go on average "
-        )
-        text += f"instead of {curve.chosen.to_go:.0%}."
-    elif curve.chosen.drift < UNSPENT * budget:
-        text = f"{subject} cannot be erased further: past a drift of {curve.chosen.drift:.1%}, "
-        text += (
-            "a stronger edit would cost other names much and get little nearer to the anchor in"
-            " other prompts."
-        )
-    else:
-        text += " More drift would hardly help."
-    names = ", ".join(f"'{name}'" for name, _ in curve.in_the_way[:NAMED])
-    helps = (
-        "another anchor, one nearer to the concept; thorough instead of quick or normal; more"
-        " strength"
-    )
-    yield (
-        text
-        + (f" The kept names most in the way: {names}; drop them if you can." if names else "")
-        + f" What may also help: {helps}."
-    )
-
-
-def concept_warnings(
+def outcome_warnings(
     rows: RowSet,
     settings: EraseSettings,
+    drift: Sequence[Drift],
+    curve: Curve | None,
     concepts: Sequence[ConceptResult],
     differences: Sequence[float],
-) -> Iterator[str]:
-    """Warnings about single concepts.
+) -> Iterator[Notice]:
+    """The notices that depend on what the edit achieved, at its present strength.
 
     Args:
         rows: Prepared rows.
         settings: As solved.
+        drift: How far the protected names moved.
+        curve: The trade-off, where there is one.
         concepts: Results of the erased concepts.
         differences: |W c* - W c1| / |W c1| of each concept, median over layers.
     """
-    if settings.preset_name == "auto" and settings.prior == "soft":
-        advice = ""  # chosen on a curve: what would help is said once for all concepts
-    elif any(rows.targets.in_context):
-        advice = " Raise rows_per_concept, or lower lam."
-    else:
-        advice = " Use the preset auto."
+    if curve is not None and curve.budget is not None:
+        yield from _over_limit(curve.budget, drift)
+    weak = [concept.name for concept in concepts if concept.verdict in ("weakened", "stands")]
+    if weak:
+        subject = f"'{weak[0]}'" if len(weak) == 1 else f"{len(weak)} of {len(concepts)} concepts"
+        facts = {"concepts": weak, "total": len(concepts)}
+        if curve is not None and curve.budget is not None:
+            yield _why_not_erased(curve, curve.budget, subject, facts)
+        elif any(rows.targets.in_context):
+            yield Notice(
+                f"The fixed settings are too weak for {subject}. Use the auto preset.",
+                code="settings_too_weak",
+                **facts,
+            )
+        else:
+            yield Notice(
+                f"The {settings.preset_name} preset edits only the bare name, so {subject} remains"
+                " in prompts. Use the auto preset.",
+                code="bare_names_only",
+                preset=settings.preset_name,
+                **facts,
+            )
     for concept, difference in zip(concepts, differences, strict=True):
-        if concept.verdict in ("stands", "weakened") and concept.probe_median is not None:
-            left = (
-                f"{concept.probe_median:.0%} is left in prompts that were not used to make the edit"
-            )
-            yield f"'{concept.name}' is {verdict_in_words(concept.verdict)}: {left}.{advice}"
         if concept.energy_lost > LOSS_ABOVE:
-            lost = f"{concept.energy_lost:.0%} of its edit"
-            yield (f"Compressing the rows of '{concept.name}' lost {lost}: raise rows_per_concept.")
-        if difference < ALIKE_BELOW:
-            yield (
-                f"The model sees almost no difference between '{concept.name}' and its"
-                " anchor: choose another anchor."
+            yield Notice(
+                f"Compressing the rows of '{concept.name}' lost {concept.energy_lost:.0%} of its"
+                " edit. Raise rows_per_concept.",
+                code="rows_lost",
+                concept=concept.name,
+                share=concept.energy_lost,
             )
+        if difference < ALIKE_BELOW:
+            yield Notice(
+                f"The model sees almost no difference between '{concept.name}' and its replacement."
+                " Choose another replacement.",
+                code="replacement_too_similar",
+                concept=concept.name,
+            )
+
+
+def _over_limit(limit: float, drift: Sequence[Drift]) -> Iterator[Notice]:
+    for summary in drift:
+        tested = summary.group == "held_out" and summary.where == "context"
+        if tested and summary.mean > limit:
+            yield Notice(
+                f"Names that are not on your list change more than you allowed ({summary.mean:.2f};"
+                f" limit {limit:g}). Protect more names, or choose a stricter priority.",
+                code="over_limit",
+                mean=summary.mean,
+                limit=limit,
+            )
+
+
+def _why_not_erased(curve: Curve, limit: float, subject: str, facts: dict[str, object]) -> Notice:
+    """Whether a higher limit would help."""
+    facts = {**facts, "limit": limit, "in_the_way": [name for name, _ in curve.in_the_way[:NAMED]]}
+    if helped_by_more(curve) is not None:
+        return Notice(
+            f"The side-effect limit kept SPEED from erasing {subject} completely. A higher limit"
+            " would help.",
+            code="limit_reached",
+            **facts,
+        )
+    if curve.chosen.drift < UNSPENT * limit:
+        return Notice(
+            f"SPEED erased as much of {subject} as this model allows. A stronger edit would change"
+            " other names without removing more.",
+            code="as_erased_as_possible",
+            **facts,
+        )
+    return Notice(
+        f"The side-effect limit kept SPEED from erasing {subject} completely, and a higher limit"
+        " would hardly help. Try a closer replacement, or protect fewer similar names.",
+        code="limit_hardly_helps",
+        **facts,
+    )
 
 
 def rivals(rows: RowSet) -> list[tuple[str, str]]:
-    """Kept names that nearly coincide with a target, with that target."""
+    """Protected names that nearly coincide with a target, with that target."""
     if not len(rows.retain.values):
         return []
     names, target_names = rows.retain.labels(), rows.targets.labels()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..certificate.certificate import (
-    GROUPS,
-    PLACES,
     Certificate,
     ConceptResult,
     Drift,
-    verdict,
+    score_of,
     verdict_in_words,
+    verdict_of,
 )
+from ..certificate.summary import GROUPS, PLACES
 from ..errors import Notice
 from ..files.schema import finite
 from ..inputs import INPUT_TITLES, TOKENS
@@ -147,12 +147,13 @@ def _best_verdict(claim: dict[str, Any], result: ConceptResult) -> str:
     )
     to_go = finite(claim.get("probe_to_go"), math.inf)
     median = None if claim.get("probe_median") is None else probed
-    allowed = verdict(solved, median, result.kind, to_go)
+    allowed = verdict_of(score_of(solved, median, result.kind, to_go), result.kind)
     measured = [
         None if share is None else share - LEFT_TOLERANCE
         for share in (result.probe_median, result.probe_to_go)
     ]
-    lenient = verdict(result.solved_median - LEFT_TOLERANCE, measured[0], result.kind, measured[1])
+    score = score_of(result.solved_median - LEFT_TOLERANCE, measured[0], result.kind, measured[1])
+    lenient = verdict_of(score, result.kind)
     return max(allowed, lenient, key=_VERDICTS.index)
 
 

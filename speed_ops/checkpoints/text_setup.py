@@ -111,7 +111,7 @@ def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]
     count = _max_texts(job)
     if slow and count > MANY_TEXTS:
         once = "" if text.cache is None else " the first time (then they are cached)"
-        advice = "keep-fewer-names" if job.settings.effort == "quick" else "less-effort"
+        advice = "keep-fewer-names" if job.settings.effort == "fast" else "less-effort"
         sentence = (
             f"{slow[0]} encodes up to {count} texts at full length, which takes hours on a"
             f" CPU{once}."

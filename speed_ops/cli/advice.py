@@ -7,7 +7,7 @@ from ..errors import error_code, user_message
 ADVICE = {
     "give-text-encoder": "Give it with --text-encoder PATH (a safetensors file or folder).",
     "allow-overwriting": "Or allow overwriting with --force.",
-    "less-effort": "To encode fewer, use `erase --effort quick`.",
+    "less-effort": "To encode fewer, use `erase --effort fast`.",
     "keep-fewer-names": "To encode fewer, keep fewer names (`--retain-limit`).",
     "use-comfyui": "Open it there with SPEED Erase.",
     "concept-file": "Use --concepts-file FILE.",

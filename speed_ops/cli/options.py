@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from ..checkpoints.output_files import PRODUCTS, OutputFiles, parse_products
-from ..engine.settings import BUDGETS, PRESETS, EraseSettings, budget_of, parse_assignments
+from ..engine.settings import (
+    PRESETS,
+    PRIORITIES,
+    EraseSettings,
+    parse_assignments,
+    priority_name,
+    priority_of,
+)
 from ..errors import InputError, SettingsError, UsageError, suggestion
 from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
 from ..provenance import load_recipe
@@ -131,11 +138,11 @@ def _add_settings(parser: ArgumentParser) -> None:
         kind, default = hints[item.name], defaults[item.name]
         options: dict[str, Any] = {"type": kind, "metavar": "N" if kind is int else "X"}
         if item.name == "drift_budget":
-            words = ", ".join(f"{word} ({share:.0%})" for word, share in BUDGETS.items())
             help = (
-                f"How much other things may change on average: {words}, or a number; auto obeys it."
+                "How much other names may change to erase yours:"
+                f" {', '.join(PRIORITIES)}, or a number such as 0.1. Used by the auto preset."
             )
-            flag, options = "--budget", {"metavar": "HOW MUCH"}
+            flag, options, default = "--priority", {"metavar": "PRIORITY"}, priority_name(default)
         elif kind is bool:
             options = {"action": argparse.BooleanOptionalAction}
             default = "yes" if default else "no"
@@ -144,7 +151,7 @@ def _add_settings(parser: ArgumentParser) -> None:
         help = f"{help} (default: {default})".replace("%", "%%")
         action = group.add_argument(flag, dest=item.name, default=None, help=help, **options)
         if item.name == "drift_budget":
-            complete_with(action, *BUDGETS)
+            complete_with(action, *PRIORITIES)
     names = [item.name for item in dataclasses.fields(EraseSettings) if not item.metadata["public"]]
     help = f"any other setting; repeatable: {', '.join(names)}"
     action = group.add_argument(
@@ -196,7 +203,7 @@ def settings_from(args: Namespace) -> EraseSettings:
     """The preset, changed by the flags and by `--set`."""
     flags = {item.name: value for item in _FLAGS if (value := getattr(args, item.name)) is not None}
     if "drift_budget" in flags:
-        flags["drift_budget"] = budget_of(flags["drift_budget"])
+        flags["drift_budget"] = priority_of(flags["drift_budget"])
     assigned = parse_assignments(args.set)
     for name in flags.keys() & assigned.keys():
         raise SettingsError(f"The setting {name} is given twice: by its flag and by --set.")

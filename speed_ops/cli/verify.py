@@ -59,7 +59,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _show_verification(verification: Verification, file: Path, console: Console) -> None:
-    from ..certificate.certificate import GROUPS, PLACES, input_lines, verdict_in_words
+    from ..certificate.certificate import verdict_in_words
+    from ..certificate.summary import details, drift_line
 
     console.result(
         {
@@ -79,12 +80,9 @@ def _show_verification(verification: Verification, file: Path, console: Console)
         rows.append((concept.name, *verdicts, *shares))
     console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
     for drift in verification.measured.drift:
-        console.say(
-            f"{GROUPS[drift.group]} ({PLACES[drift.where]}): drift median {drift.median:.1%}, 95th"
-            f" percentile {drift.p95:.1%}, maximum {drift.maximum:.1%}."
-        )
-    for name, measured in verification.measured.other_inputs.items():
-        for line in input_lines(name, measured):
+        console.say(drift_line(drift))
+    for measured in verification.measured.other_inputs.values():
+        for line in details(measured):
             console.say(line)
     for text in verification.faults:
         console.say(f"Fault: {advised(text)}")

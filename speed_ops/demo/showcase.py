@@ -56,7 +56,7 @@ def demo_job() -> Job:
     names = [name for group in known_names().values() for name in group]
     retained = parse_retain("\n".join(names), "the demo's other names")
     unknown = builtin_retain("artists").limit(_UNKNOWN_PAINTERS)
-    settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, effort="quick")
+    settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, effort="fast")
     return Job.of(concepts, union([retained, unknown]), settings)
 
 

@@ -125,8 +125,7 @@ def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> Curve
         judge: Measures further points.
         budget: The most drift to allow.
     """
-    budget = min(budget, knee(points))
-    within = [point for point in points if _spent(point) <= budget]
+    within, budget = reachable(points, budget), min(budget, knee(points))
     beyond = points[len(within) :] if within == list(points[: len(within)]) else ()
     if within and beyond:
         within += _between(judge, within[-1], beyond[0], budget)
@@ -136,6 +135,12 @@ def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> Curve
             lam *= max(2.0, _spent(point) / budget)
         within = [point]
     return preferred(within)
+
+
+def reachable(points: Sequence[CurvePoint], budget: float) -> list[CurvePoint]:
+    """The points within a budget and up to the knee."""
+    limit = min(budget, knee(points))
+    return [point for point in points if _spent(point) <= limit]
 
 
 def knee(points: Sequence[CurvePoint]) -> float:

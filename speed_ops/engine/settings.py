@@ -20,8 +20,8 @@ Layers = Literal["V", "K", "KV"]
 InvariantMode = Literal["paper", "span"]
 RowMode = Literal["bare", "context"]
 Prior = Literal["null_space", "soft"]
-Effort = Literal["quick", "normal", "thorough"]
-PresetName = Literal["auto", "context", "few", "multi", "implicit"]
+Effort = Literal["fast", "normal", "thorough"]
+PresetName = Literal["auto", "fixed", "few", "multi", "implicit"]
 
 
 def _setting(
@@ -50,50 +50,49 @@ class EraseSettings:
     )
     threshold: float = _setting(
         0.1,
-        "Directions that the kept names use less than this are free for the edit (eigenvalues of"
-        " their correlation matrix).",
+        "Directions that the protected names use less than this are free for the edit (eigenvalues"
+        " of their correlation matrix).",
         (0.0, 1e6),
     )
     ipf: bool = _setting(
         True,
-        "Influence-based prior filtering: protect only the kept names that the edit would move.",
+        "Influence-based prior filtering: protect only the names that the edit would move.",
     )
     dpa: bool = _setting(
         True,
-        "Directed prior augmentation: also protect random neighbours of the kept names, along the"
-        " layer's least-changing directions.",
+        "Directed prior augmentation: also protect random neighbors of the protected names,"
+        " along the layer's least-changing directions.",
     )
     rpa: bool = _setting(
         False, "Random prior augmentation instead of the directed one (the paper's ablation 4)."
     )
     iec: bool = _setting(
-        True, "Invariant equality constraints: keep the empty prompt's outputs as they are."
+        True, "Invariant equality constraints: keep the blank prompt's outputs unchanged."
     )
     filter_scale: float = _setting(
         1.0, "IPF keeps names whose shift is above this multiple of the mean (alpha).", (0.0, 100.0)
     )
-    augmentations: int = _setting(10, "Random neighbours drawn for each kept row (N_A).", (0, 1000))
+    augmentations: int = _setting(10, "Random neighbors per protected row (N_A).", (0, 1000))
     augment_rank: int = _setting(
-        1, "How many of a layer's least-changing directions to draw along (r).", (1, 64)
+        1, "How many of a layer's least-changing directions to sample along (r).", (1, 64)
     )
-    lam: float = _setting(1.0, "Weight of the regularisation |delta|^2.", (1e-9, 1e9))
+    lam: float = _setting(1.0, "Weight of the regularization |delta|^2.", (1e-9, 1e9))
     overshoot: float = _setting(
         1.0,
-        "Where concepts are sent: 1 is the anchor, 1.1 a tenth beyond it.",
+        "How far to move a concept: 1 is its replacement, 1.1 is 10% beyond it.",
         (0.1, 5.0),
         public=True,
     )
     mu: float = _setting(0.0, "Softens the equality constraints; 0 keeps them exact.", (0.0, 1e9))
     invariants: InvariantMode = _setting(
         "paper",
-        "paper: the start token and 3 cluster centres of the empty prompt; span: every row of the"
-        " empty prompt.",
+        "paper: the start token and 3 cluster centers of the blank prompt; span: every row of the"
+        " blank prompt.",
     )
     adversarial_rounds: int = _setting(
         0,
-        "Rounds of finding and erasing embeddings that still leak; one that does not help enough is"
-        " dropped (not by rece). They stopped no attacker who holds the weights"
-        " (docs/frontier.md).",
+        "Rounds of finding and erasing embeddings that still leak. A round that does not help"
+        " enough is dropped (not by rece). They don't stop an attacker who has the weights.",
         (0, 20),
     )
     adversarial_reg: float = _setting(
@@ -103,7 +102,7 @@ class EraseSettings:
         1.0, "UCE and RECE: weight of the erased concepts (alpha).", (1e-9, 1e9)
     )
     preserve_weight: float = _setting(
-        1.0, "UCE and RECE: weight of the kept names (beta).", (0.0, 1e9)
+        1.0, "UCE and RECE: weight of the protected names (beta).", (0.0, 1e9)
     )
     rows: RowMode = _setting(
         "bare", "bare: the name alone, as in the paper; context: the name inside prompts."
@@ -113,39 +112,37 @@ class EraseSettings:
     )
     context_names: int = _setting(
         10**6,
-        "At most this many kept names are also protected inside prompts, the most endangered"
-        " first.",
+        "At most this many names are also protected inside prompts, the most affected first.",
         (0, 10**6),
     )
     held_out: float = _setting(
         0.0,
-        "Share of the kept names to leave out of the edit, to judge it by.",
+        "Share of your protected names to leave unprotected as test names.",
         (0.0, 0.5),
         public=True,
     )
     seed: int = _setting(0, "Seed for all random choices.", (0, 2**63 - 1), public=True)
     prior: Prior = _setting(
         "null_space",
-        "What protects the kept names. null_space: the edit avoids the directions they use, as in"
-        " the paper; soft: the more they use a direction, the less the edit does.",
+        "How names are protected. null_space: the edit avoids the directions they use, as in the"
+        " paper. soft: the more they use a direction, the less the edit changes it.",
     )
     softness: float = _setting(
         0.03,
-        "Soft prior: how much use of a direction makes it half free (a share of the mean over all)."
-        " auto also tries a thirtieth of it and takes the better.",
+        "Soft prior: how softly protected names restrict the edit (relative to the average use of a"
+        " direction). auto also tries 1/30 of this and keeps the better result.",
         (1e-6, 1e6),
     )
     drift_budget: float = _setting(
         0.45,
-        "auto: how far other names may drift on average, at most; it erases as much as that allows"
-        " (0.45 is 45 %).",
+        "auto: side-effect limit, the mean drift of other names that the edit may cause.",
         (0.001, 10.0),
         public=True,
     )
     effort: Effort = _setting(
         "normal",
-        "How many prompts are encoded for the edit and its check: more of them erase better and"
-        " take longer.",
+        "How many prompts to encode. More prompts erase more cleanly, protect other names better"
+        " and take longer.",
         public=True,
     )
     pooled: bool = _setting(
@@ -162,8 +159,8 @@ class EraseSettings:
             raise SettingsError("dpa and rpa are both on: turn one of them off.")
         if self.prior != "null_space" and self.mu > 0:
             raise SettingsError(
-                f"A soft prior keeps the empty prompt exactly as it is, which mu {self.mu:g} would"
-                " not: set mu to 0 or prior to null_space."
+                f"A soft prior keeps the blank prompt exactly as it is, but mu {self.mu:g} would"
+                " not. Set mu to 0, or prior to null_space."
             )
 
     @classmethod
@@ -198,37 +195,41 @@ class EraseSettings:
         return self.from_dict({**self.to_dict(), **changes})
 
 
-BUDGETS = {"hardly": 0.05, "little": 0.1, "some": 0.3, "more": 0.45, "much": 0.6}
-"""How much may other things change? In words, for people.
+PRIORITIES = {"protect-others": 0.1, "balanced": 0.3, "erase-fully": 0.45}
+"""How much other names may change to erase more, in words: limits on the mean drift.
 
-From pictures (docs/proof): up to a drift of 0.3 the kept painters and subjects are recognised as
-before, up to 0.45 in all but two pictures of a hundred, and their colours change by 4 % of the
-range at most. At 0.1 three erased painters are still there in most pictures; at 0.3 ten are gone,
-but ten subjects are not; at 0.45 those are, too. On encoders without a model that draws, names that
-drift so far are still nearest to themselves (docs/frontier.md). `auto` spends less where more drift
-buys next to nothing.
+From images (docs/research/image-tests): at 0.1 one painter is erased, but three are not. At 0.3 ten
+painters are erased, but ten subjects are not. At 0.45 those are as well, and protected names are
+recognized in all but two or three of a hundred images. It is a limit and not a target: `auto` stops
+where more drift buys little.
 """
 
 
-def budget_of(text: str) -> float:
-    """A budget of drift from a word, a share or a percentage: more, 0.45, 45%."""
+def priority_of(text: str) -> float:
+    """A side-effect limit from a priority or a number: erase-fully, "erase fully", 0.45, 45%."""
     word = text.strip()
-    if word in BUDGETS:
-        return BUDGETS[word]
+    if (name := "-".join(word.lower().split())) in PRIORITIES:
+        return PRIORITIES[name]
     share = word.removesuffix("%").strip()
     try:
         value = float(share) / (100 if share != word else 1)
     except ValueError:
-        near = suggestion(word, BUDGETS)
+        near = suggestion(word, PRIORITIES)
         raise SettingsError(
-            f"How much may other things change? {word[:40]!r} is no answer{near}: say"
-            f" {', '.join(BUDGETS)}, or a number such as 0.1 or 10%."
+            f"There is no priority {word[:40]!r}{near}. Use {', '.join(PRIORITIES)}, or a number"
+            " such as 0.1.",
+            priority=word,
         ) from None
     if value > 1 and share == word:
         raise SettingsError(
-            f"A budget of {word} would be {value:.0%}: write {word}%, or {value / 100:g}."
+            f"A limit of {word} is out of range. Write {value / 100:g} or {word}%.", priority=word
         )
     return value
+
+
+def priority_name(limit: float) -> str:
+    """The priority with this limit, or the number."""
+    return next((name for name, value in PRIORITIES.items() if value == limit), f"{limit:g}")
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
@@ -253,7 +254,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
 
 def _parse_value(name: str, text: str, kind: Any) -> Any:
     if name == "drift_budget":
-        return budget_of(text)
+        return priority_of(text)
     if get_args(kind):
         return text
     if kind is bool:
@@ -289,7 +290,7 @@ def _check(name: str, value: Any, low: float | None, high: float | None) -> None
 
 # Without IPF and DPA: in images of the demo model the filter let kept prompts drift by a quarter
 # more, and the draws changed nothing (docs/proof).
-_CONTEXT: dict[str, Any] = {
+_FIXED: dict[str, Any] = {
     "rows": "context",
     "threshold": 1e-2,
     "lam": 0.05,
@@ -302,14 +303,14 @@ _CONTEXT: dict[str, Any] = {
 # starts. It is the default of every family: where all text enters at one layer (SD3, Flux) it keeps
 # its budget and, at the default one, also leaves less than the others (docs/architectures.md).
 # Families differ in layers, not in settings.
-_AUTO = _CONTEXT | {"prior": "soft", "lam": 0.1, "overshoot": 1.1, "rows_per_concept": 16}
+_AUTO = _FIXED | {"prior": "soft", "lam": 0.1, "overshoot": 1.1, "rows_per_concept": 16}
 
 # `few`, `multi` and `implicit` are the published experiments (the released code's values where it
 # departs from the paper). `context` holds rows in context on both sides; `auto` starts from it and
 # settles what depends on the problem.
 PRESETS: dict[str, dict[str, Any]] = {
     "auto": _AUTO,
-    "context": _CONTEXT,
+    "fixed": _FIXED,
     "few": {"threshold": 1e-1, "lam": 1.0},
     "multi": {"threshold": 1e-4, "lam": 0.05, "ipf": False},
     "implicit": {"threshold": 1e-1, "lam": 0.7, "mu": 0.5},

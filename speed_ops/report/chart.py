@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..certificate.certificate import GROUPS, PLACES, Certificate, verdict_in_words
+from ..certificate.certificate import Certificate, verdict_in_words
 from ..certificate.forecast import Forecast
+from ..certificate.summary import GROUPS, PLACES
 from ..inputs import INPUT_TITLES
 from .trade_off import TradeOff, trade_off
 

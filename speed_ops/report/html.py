@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..certificate.certificate import GROUPS, PLACES, bars_of, verdict_in_words
+from ..certificate.certificate import bars_of, verdict_in_words
+from ..certificate.summary import GROUPS, PLACES
 from ..erasure import Erasure
 from ..errors import InputError
 from ..inputs import INPUT_TITLES, TOKENS

@@ -1,113 +1,70 @@
-"""A certificate as a few plain values, small enough to be saved with a workflow: what a screen
-draws from.
-"""
+"""A certificate as plain values, small enough to be saved with a workflow: what the UI shows."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from ..certificate.certificate import (
-    GROUPS,
-    PLACES,
     Certificate,
     ConceptResult,
     Drift,
-    bars_of,
-    helped_by_more,
-    input_lines,
     point_within,
     verdict_in_words,
 )
-from ..engine.settings import BUDGETS
+from ..certificate.summary import GROUPS, PLACES, SideEffects, details
+from ..engine.settings import PRIORITIES
 from ..erasure import Erasure
 from .trade_off import Point, trade_off
 
 SHOWN_CONCEPTS = 100
-"""The least erased ones; a screen shows no more, and a workflow should stay small."""
+"""The least erased ones; the UI shows no more, and a workflow should stay small."""
 SHOWN_WARNINGS = 12
 SHOWN_NAMES = 8
-"""Names of each group that moved most."""
-_SUMMARY_CONCEPTS = 4
+"""Names per group that moved most."""
+SHOWN_DETAILS = 40
 _DIGITS = 5
-
-Advice = Literal[
-    "compare",
-    "probe_leaks",
-    "save",
-    "use_auto",
-    "allow_more_drift",
-    "raise_strength",
-    "change_lists",
-]
-"""What to do next; the screen has the words."""
 
 
 def panel(erasure: Erasure) -> dict[str, Any]:
-    """Everything that a screen shows about an erasure; empty for one without a certificate."""
-    certificate = erasure.certificate
-    if certificate is None:
+    """Everything that the UI shows about an erasure; empty for one without a certificate."""
+    certificate, summary = erasure.certificate, erasure.summary()
+    if certificate is None or summary is None:
         return {}
-    concepts = sorted(certificate.concepts, key=lambda concept: concept.left, reverse=True)
+    effects = summary.side_effects
     return {
         "strength": erasure.strength,
-        "concepts": [_concept(concept) for concept in concepts[:SHOWN_CONCEPTS]],
-        "counts": dict(Counter(concept.verdict for concept in concepts)),
+        "verdict": summary.verdict,
+        "concepts": [_concept(*pair) for pair in summary.concepts[:SHOWN_CONCEPTS]],
+        "counts": dict(summary.counts),
+        "side_effects": None if effects is None else _side_effects(effects),
+        "blank_prompt_unchanged": summary.blank_prompt_unchanged,
+        "why": None if summary.why is None else summary.why.to_json(),
+        "next": list(summary.advice),
+        "warnings": [n.to_json() for n in certificate.every_warning[:SHOWN_WARNINGS]],
         "drift": [_drift(group) for group in certificate.drift],
         "curve": _curve(erasure.full_certificate or certificate),
-        "inputs": [input_lines(name, part)[0] for name, part in certificate.other_inputs.items()],
-        "warnings": list(certificate.every_warning[:SHOWN_WARNINGS]),
-        "next": list(advice(certificate)),
+        "details": list(details(certificate))[:SHOWN_DETAILS],
     }
 
 
-def summary(erasure: Erasure) -> str:
-    """The same in a few lines, for nodes that show only text."""
-    facts = panel(erasure)
-    if not facts:
-        return erasure.text()
-    lines = []
-    for concept in facts["concepts"][:_SUMMARY_CONCEPTS]:
-        line = f"{concept['name']}: {concept['words']}, {concept['left']:.0%} left"
-        if concept["to_go"] is not None:
-            line += f", {concept['to_go']:.0%} of the straight way to go"
-        lines.append(line)
-    more = sum(facts["counts"].values()) - len(lines)
-    if more > 0:
-        lines.append(f"and {more:,} concepts of which less is left")
-    if facts["curve"] is not None:
-        drift = abs(erasure.strength) * facts["curve"]["chosen"][0]
-        lines.append(f"Other names drift by {drift:.1%} on average.")
-    return "\n".join([*lines, *(f"Warning: {text}" for text in facts["warnings"][:1])])
-
-
-def advice(certificate: Certificate) -> Iterator[Advice]:
-    """What to do next, the most helpful first."""
-    verdicts = {concept.verdict for concept in certificate.concepts}
-    if verdicts <= {"erased"}:
-        yield "compare"
-        yield "probe_leaks"
-        yield "save"
-    if "unproven" in verdicts:
-        yield "use_auto"
-    if verdicts & {"weakened", "stands"}:
-        if certificate.curve is not None and helped_by_more(certificate.curve) is not None:
-            yield "allow_more_drift"
-        yield "raise_strength"
-        yield "change_lists"
-
-
-def _concept(concept: ConceptResult) -> dict[str, Any]:
-    bars = bars_of(concept.kind)
+def _concept(concept: ConceptResult, replacement: str | None) -> dict[str, Any]:
     return {
         "name": concept.name,
+        "replacement": replacement,
         "kind": concept.kind,
-        "left": _rounded(concept.left),
+        "score": None if concept.score is None else _rounded(concept.score),
         "verdict": concept.verdict,
         "words": verdict_in_words(concept.verdict),
-        "to_go": None if concept.probe_to_go is None else _rounded(concept.probe_to_go),
-        "bars": [bars.erased, bars.stands, bars.arrived],
+    }
+
+
+def _side_effects(effects: SideEffects) -> dict[str, Any]:
+    return {
+        "level": effects.level,
+        "mean": _rounded(effects.mean),
+        "limit": effects.limit,
+        "worst_level": effects.worst_level,
+        "most_affected": [[name, _rounded(drift)] for name, drift in effects.most_affected],
     }
 
 
@@ -123,15 +80,15 @@ def _drift(group: Drift) -> dict[str, Any]:
 
 
 def _curve(certificate: Certificate) -> dict[str, Any] | None:
-    """The trade-off at strength 1, and what each budget would give on it: [share, drift, left]."""
+    """The trade-off at strength 1, and what each priority would choose: [limit, drift, left]."""
     curve = certificate.curve
     if curve is None:
         return None
     plot = trade_off(curve)
     offers = {}
-    for word, share in BUDGETS.items():
-        point = point_within(curve, share) or curve.points[0]
-        offers[word] = [share, *_pair((point.drift, point.left))]
+    for name, limit in PRIORITIES.items():
+        point = point_within(curve, limit) or curve.points[0]
+        offers[name] = [limit, *_pair((point.drift, point.left))]
     return {
         "left": [_pair(point) for point in plot.left],
         "to_go": [_pair(point) for point in plot.to_go],

@@ -88,7 +88,7 @@ _TEMPLATES = _read_templates()
 KINDS: dict[str, Kind] = {
     name: Kind(
         *(name, anchor, retain_sets, _TEMPLATES[name], _TEMPLATES[f"{name} unseen"], descriptions),
-        whole_prompt=name == "implicit",
+        whole_prompt=name == "theme",
     )
     for name, anchor, retain_sets, descriptions in (
         (
@@ -118,7 +118,7 @@ KINDS: dict[str, Kind] = {
             ("something that looks like {name}", "a thing with the shape of {name}"),
         ),
         (
-            "implicit",
+            "theme",
             "",
             ("scenes", "people", "objects"),
             ("a scene that suggests {name}", "a hint of {name}"),

@@ -34,7 +34,7 @@ class EffortLimits:
 # cores a prompt takes CLIP-L 0.1 s and SDXL's pair 0.7 s: `quick` is made for SDXL there, `normal`
 # for SD1.x, `thorough` for a GPU.
 EFFORTS: dict[str, EffortLimits] = {
-    "quick": EffortLimits(
+    "fast": EffortLimits(
         templates=6, target_prompts=60, names=60, captions=40, judges=16, considered=300
     ),
     "normal": EffortLimits(

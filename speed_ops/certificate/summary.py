@@ -1,0 +1,264 @@
+"""The three answers that people want, from a certificate: is it gone, did anything else change, and
+what changed most. Every output shows this one summary; `details` has the measurements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import Notice
+from ..inputs import INPUT_TITLES
+from .certificate import (
+    Certificate,
+    ConceptResult,
+    Drift,
+    Verdict,
+    helped_by_more,
+    verdict_in_words,
+)
+
+Level = Literal["none", "tiny", "small", "visible"]
+Advice = Literal[
+    "compare",
+    "find_leaks",
+    "save",
+    "use_auto",
+    "erase_fully",
+    "closer_replacement",
+    "raise_strength",
+    "protect_fewer",
+]
+"""What to do next; a host has the words."""
+
+# From images (docs/research/image-tests): up to a mean drift of 0.3 the protected painters and
+# subjects are recognized as before, up to 0.6 in all but two or three of a hundred images.
+LEVELS: tuple[tuple[float, Level], ...] = ((0.10, "none"), (0.30, "tiny"), (0.60, "small"))
+LEVEL_WORDS: dict[Level, str] = {
+    "none": "no visible change expected",
+    "tiny": "tiny changes, seen only side by side",
+    "small": "small changes; still recognizable",
+    "visible": "visible changes",
+}
+GROUPS: dict[str, str] = {
+    "kept": "Protected names",
+    "filtered": "Listed but unprotected names",
+    "held_out": "Test names",
+}
+"""What people call the groups of names whose drift is measured."""
+PLACES: dict[str, str] = {"bare": "alone", "context": "in prompts"}
+"""What people call the places where it is measured."""
+BLANK_BELOW = 1e-6
+"""Drift of the blank prompt that counts as none: rounding."""
+SHOWN_AFFECTED = 5
+_LISTED = 5  # concepts with a line of their own in text; the least erased ones
+
+
+def level_of(drift: float) -> Level:
+    """How visible a drift is, by images of our test models."""
+    return next((level for limit, level in LEVELS if drift < limit), "visible")
+
+
+@dataclass(frozen=True)
+class SideEffects:
+    """What else changed."""
+
+    level: Level
+    mean: float
+    """Of the group that moved most: test names where there are any, else protected ones."""
+    limit: float | None
+    most_affected: tuple[tuple[str, float], ...]
+    """Names with their drift, the most affected first."""
+
+    @property
+    def worst_level(self) -> Level:
+        """That of the most affected name."""
+        return level_of(self.most_affected[0][1]) if self.most_affected else self.level
+
+    def text(self, names: int = 1) -> str:
+        """In words, with the most affected names."""
+        if not self.most_affected:
+            return LEVEL_WORDS[self.level]
+        shown = ", ".join(name for name, _ in self.most_affected[:names])
+        text = f"{LEVEL_WORDS[self.level]}; most affected: {shown}"
+        if self.worst_level == self.level:
+            return text
+        return f"{text} ({LEVEL_WORDS[self.worst_level].partition(';')[0]})"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What people need to know about an erasure."""
+
+    concepts: tuple[tuple[ConceptResult, str], ...]
+    """Each with its replacement, the least erased first."""
+    counts: dict[Verdict, int]
+    side_effects: SideEffects | None
+    """None where no names were measured."""
+    blank_prompt_unchanged: bool
+    why: Notice | None
+    """Why a concept is not erased, in one sentence."""
+    advice: tuple[Advice, ...]
+    """What to do next, the most helpful first."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the least erased concept."""
+        return max(self.counts, key=_WORST_LAST.index)
+
+    def lines(self) -> Iterator[str]:
+        """The answers as text, one line per concept for the least erased ones."""
+        listed = self.concepts if len(self.concepts) <= _LISTED + 1 else self.concepts[:_LISTED]
+        for concept, replacement in listed:
+            yield f"{concept_title(concept.name, replacement)}: {verdict_in_words(concept.verdict)}"
+        rest = Counter(concept.verdict for concept, _ in self.concepts[len(listed) :])
+        if rest:
+            yield f"and {more_in_words(rest)}"
+        if self.why is not None:
+            yield str(self.why)
+        if self.side_effects is not None:
+            yield f"Other names: {self.side_effects.text()}"
+
+
+_WORST_LAST: tuple[Verdict, ...] = ("erased", "unproven", "weakened", "stands")
+_WHY_CODES = (
+    "bare_names_only",
+    "settings_too_weak",
+    "limit_reached",
+    "as_erased_as_possible",
+    "limit_hardly_helps",
+)
+
+
+def more_in_words(counts: dict[Verdict, int] | Counter[Verdict]) -> str:
+    """Concepts that have no line of their own: `95 more, all erased`."""
+    total = sum(counts.values())
+    if len(counts) == 1:
+        return f"{total:,} more, all {verdict_in_words(next(iter(counts)))}"
+    parts = [f"{counts[name]:,} {verdict_in_words(name)}" for name in _WORST_LAST if name in counts]
+    return f"{total:,} more: {', '.join(parts)}"
+
+
+def concept_title(name: str, replacement: str | None) -> str:
+    """A concept with what it becomes."""
+    return name if replacement is None else f"{name} → {replacement or '(nothing)'}"
+
+
+def summarize(certificate: Certificate, replacements: Sequence[str] = ()) -> Summary:
+    """The summary of a certificate.
+
+    Args:
+        certificate: What was measured.
+        replacements: What each concept becomes, in the certificate's order, where that is known.
+    """
+    known: Sequence[str | None] = replacements or [None] * len(certificate.concepts)
+    concepts = sorted(
+        zip(certificate.concepts, known, strict=True), key=lambda pair: -_remaining(pair[0])
+    )
+    return Summary(
+        concepts=tuple(concepts),  # type: ignore[arg-type]
+        counts=dict(Counter(concept.verdict for concept in certificate.concepts)),
+        side_effects=_side_effects(certificate),
+        blank_prompt_unchanged=blank_prompt_drift(certificate) < BLANK_BELOW,
+        why=next((n for n in certificate.warnings if n.code in _WHY_CODES), None),
+        advice=tuple(_advice(certificate)),
+    )
+
+
+def blank_prompt_drift(certificate: Certificate) -> float:
+    """How far the blank prompt moved, at most."""
+    return max([certificate.sot_drift or 0.0, *certificate.null_text_drift])
+
+
+def _remaining(concept: ConceptResult) -> float:
+    """What sorts concepts: the score, and untested ones first."""
+    return float("inf") if concept.score is None else concept.score
+
+
+def _side_effects(certificate: Certificate) -> SideEffects | None:
+    if not certificate.drift:
+        return None
+    affected: dict[str, float] = {}
+    for group in certificate.drift:
+        for name, drift in group.worst:
+            affected[name] = max(drift, affected.get(name, 0.0))
+    ranked = sorted(affected.items(), key=lambda item: -item[1])[:SHOWN_AFFECTED]
+    mean = max(group.mean for group in _judging(certificate.drift))
+    limit = None if certificate.curve is None else certificate.curve.budget
+    return SideEffects(level_of(mean), mean, limit, tuple(ranked))
+
+
+def _judging(groups: Sequence[Drift]) -> Sequence[Drift]:
+    """The groups that describe unlisted names best: in prompts, and test names if any."""
+    in_prompts = [group for group in groups if group.where == "context"] or groups
+    return [group for group in in_prompts if group.group == "held_out"] or in_prompts
+
+
+def _advice(certificate: Certificate) -> Iterator[Advice]:
+    verdicts = {concept.verdict for concept in certificate.concepts}
+    if verdicts <= {"erased"}:
+        yield "compare"
+        yield "find_leaks"
+        yield "save"
+        return
+    codes = {notice.code for notice in certificate.warnings}
+    if "unproven" in verdicts or codes & {"bare_names_only", "settings_too_weak"}:
+        yield "use_auto"
+        return
+    if certificate.curve is not None and helped_by_more(certificate.curve) is not None:
+        yield "erase_fully"
+    yield "closer_replacement"
+    yield "raise_strength"
+    if certificate.curve is not None and certificate.curve.in_the_way:
+        yield "protect_fewer"
+
+
+def details(certificate: Certificate) -> Iterator[str]:
+    """All measurements as text, for people who ask for them."""
+    for concept in certificate.concepts:
+        yield _concept_details(concept)
+    for group in certificate.drift:
+        yield drift_line(group)
+    if certificate.sot_drift is not None:
+        yield f"Blank prompt: drift at most {blank_prompt_drift(certificate):.1e}"
+    rooms = [layer.room for layer in certificate.layers]
+    rank = max(layer.rank for layer in certificate.layers)
+    seconds = sum(certificate.seconds.values())
+    yield f"{len(rooms)} layers, rank {rank}, {min(rooms)} free dimensions, {seconds:.2f} s"
+    if (curve := certificate.curve) is not None:
+        judges = "tuning names" if curve.unseen else "protected names"
+        limit = "" if curve.budget is None else f" (limit {curve.budget:g})"
+        yield (
+            f"Chosen trade-off: {curve.chosen.left:.2f} remaining, drift"
+            f" {curve.chosen.drift:.2f}{limit}, judged on {curve.names} {judges}"
+        )
+    if certificate.rounds:
+        leaks = " -> ".join(f"{round_.mean_leak:.0%}" for round_ in certificate.rounds)
+        dropped = "" if certificate.rounds[-1].kept else "; the last round helped too little"
+        yield f"Adversarial rounds: leak {leaks}{dropped}"
+    for name, part in certificate.other_inputs.items():
+        yield f"{INPUT_TITLES[name]}:"
+        yield from (f"  {line}" for line in details(part))
+    yield from (f"Note: {notice}" for notice in certificate.warnings)
+
+
+def _concept_details(concept: ConceptResult) -> str:
+    parts = [f"{concept.solved_median:.2f} in the prompts that made the edit"]
+    if concept.score is not None:
+        parts.insert(0, f"score {concept.score:.2f} (erased up to 1)")
+        parts.append(f"{concept.probe_median:.2f} in new prompts")
+    if concept.probe_to_go is not None:
+        parts.append(f"distance to the replacement {concept.probe_to_go:.2f}")
+    return f"{concept.name}: {verdict_in_words(concept.verdict)}; remaining: {', '.join(parts)}"
+
+
+def drift_line(group: Drift) -> str:
+    """A group of names: how far they moved, and which moved most."""
+    worst = ", ".join(f"{name} {drift:.2f}" for name, drift in group.worst[:3])
+    return (
+        f"{GROUPS[group.group]} ({PLACES[group.where]}, {group.names}): drift mean"
+        f" {group.mean:.2f}, median {group.median:.2f}, 95th percentile {group.p95:.2f}, maximum"
+        f" {group.maximum:.2f}; most affected: {worst}"
+    )
