@@ -152,7 +152,7 @@ VARIES: tuple[tuple[str, str], ...] = (
     (r"(?<![\w.])\d+(\.\d+)? (s|min)\b", "<time>"),
     (r"(?<![\w.])(?!0\.0 )\d+(\.\d+)? (GB|MB|kB)\b", r"<size> \2"),
     (r"-?\d+(\.\d+)?%", "<share>"),
-    (r"(?<![\w.-])\d+\.\d+(e[+-]\d\d)?(?![\w.])", "<value>"),
+    (r"(?<![\w.-])\d+\.\d+(e[+-]\d\d)?(?!\w|\.\w)", "<value>"),
     # Measured values decide which names are worth encoding in prompts, and which changed most.
     (r"\d+(?=, <time>| (?:prompts|texts|bare names|read from the cache)\b)", "<count>"),
     (r"(?<=ost affected: ).+", "<names>"),
