@@ -1,6 +1,4 @@
-"""docs/cli.md shows what its commands say today: every block is run, and the page is held against
-the output.
-"""
+"""The command line guide shows what its commands print today: every block is run and compared."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ from pathlib import Path
 import pytest
 from documented import (
     PAGE,
-    VARIES,
     Block,
     Run,
     blocks,
@@ -22,7 +19,6 @@ from documented import (
     rewritten,
     run_blocks,
     shape,
-    with_settings,
 )
 
 pytestmark = pytest.mark.slow
@@ -39,32 +35,16 @@ def runs(page: str) -> list[Run]:
     return run_blocks(page)
 
 
-def test_the_page_shows_what_the_commands_say(page: str, runs: list[Run]) -> None:
+def test_the_page_shows_what_the_commands_print(page: str, runs: list[Run]) -> None:
     report = differences(page, runs)
     hint = "If the program is right, run `python tests/support/documented.py --write`."
     assert not report, "\n".join([*report, hint])
 
 
-def test_the_page_lists_every_setting_without_a_flag(page: str) -> None:
-    assert page == with_settings(page)
-    altered = page.replace("| `lam` |", "| `lamda` |")
-    assert altered != page and altered != with_settings(altered)
-
-
 def test_what_fails_is_what_the_page_says_fails(page: str, runs: list[Run]) -> None:
     failed = [run.command for run in runs if run.code]
     assert failed == [block.command for block in blocks(page) if block.code]
-    assert [command.split()[1] for command in failed] == [
-        "verify",
-        "batch",
-        "probe",
-        "erase",
-        "erase",
-    ]
-    refused = [
-        run.command for run in runs if any(line.startswith("speed-erase: ") for line in run.output)
-    ]
-    assert refused == [command for command in failed if "old-model.ckpt" in command]
+    assert [command.split()[1] for command in failed] == ["batch", "erase"]
 
 
 def test_no_path_of_the_machine_is_shown(page: str, runs: list[Run]) -> None:
@@ -91,26 +71,21 @@ def test_every_line_and_word_counts(page: str, runs: list[Run]) -> None:
         for altered in altered_lines(block):
             tried += 1
             assert compare(altered, run), altered
-    assert tried > 500
+    assert tried > 100
 
 
-SD3 = r"(?s)(^\$ speed-erase erase sd3\.safetensors[^\n]*\n).*?^```"
-ERROR = r"\1speed-erase: There is no file sd3.safetensors.\n```"
+RUN = r"(?s)(^\$ speed-erase run[^\n]*\n).*?^```"
+ERROR = r"\1speed-erase: There is no file job.yaml.\n```"
 ALTERED = {
-    "two lines swapped": (r"^(lora  .*\n)(recipe  .*\n)", r"\2\1"),
-    "another file": (r"^(report .*)demo-model", r"\1other-model"),
-    "another unit": (r" kB\)", " MB)"),
-    "another count": (r"^4 layers", "5 layers"),
-    "fewer names listed": (r"(moved most: ).*, (.*%\.)$", r"\1\2"),
-    "a phrase that leaks no more": (r"^LEAKS ", "ok    "),
-    "another alias offered": (r'^(  --concepts ".*) \| .* ->', r"\1 ->"),
-    "nothing cached": (r"[1-9]\d*(?= read from the cache)", "0"),
-    "an error in place of a result": (SD3, ERROR),
-    "an error that the page says is one": (SD3, rf"{ERROR}\n\nExit code 1."),
-    "a failure that the page does not say": (r"^Exit code 1\.\n", ""),
+    "two lines swapped": (r"(^\$ speed-erase inspect.*\n)(.*\n)(.*\n)", r"\1\3\2"),
+    "another file": (r"demo-model-eraser-lora", "other-model-eraser-lora"),
+    "another unit": (r"\d MB\b", "0 kB"),
+    "an error in place of a result": (RUN, ERROR),
+    "an error that the page documents": (RUN, rf"{ERROR}\n\nExit code 1."),
+    "a failure that the page leaves out": (r"^Exit code 1\.", ""),
     "a failure that is none": (r"(?s)(^\$ speed-erase demo\n.*?^```\n)", r"\1\nExit code 1.\n"),
-    "another command": (r"^\$ speed-erase cache$", "$ speed-erase cache --json"),
-    "a command less": (r"(?s)^```console\n\$ speed-erase cache --clear\n.*?^```\n", ""),
+    "another command": (r"^\$ speed-erase demo$", "$ speed-erase demo --json"),
+    "a command less": (r"(?s)^```console\n\$ speed-erase run .*?^```\n", ""),
 }
 
 
@@ -122,41 +97,41 @@ def test_an_altered_page_is_noticed(page: str, runs: list[Run], name: str) -> No
     assert differences(altered, runs)
 
 
-def test_every_stand_in_is_needed(runs: list[Run]) -> None:
-    """After a change of words, a pattern that matches nothing would let another machine fail, and
-    only there.
-    """
-    lines = [line for run in runs for line in run.output]
-    for pattern, stand_in in VARIES:
-        before, lines = lines, [re.sub(pattern, stand_in, line) for line in lines]
-        assert lines != before, pattern
+SAME = {
+    "hash": ("sha256 is " + "0a" * 32, "sha256 is " + "b1" * 32),
+    "time": ("Writing: 324 MB, 0.4 s", "Writing: 324 MB, 12 s"),
+    "size": ("report.html  (25.4 kB)", "report.html  (1.0 kB)"),
+    "share": ("38% -> 26%", "100% -> 5.5%"),
+    "value": ("drift at most 2.6e-15", "drift at most 0.03"),
+    "count": ("Encoding 306 prompts", "Encoding 12 prompts"),
+    "names": (
+        "expected; most affected: Paul Poiret",
+        "expected; most affected: Cassandre, Dora Maar",
+    ),
+    "columns": ("a.safetensors   cleaned", "a.safetensors cleaned"),
+}
+DIFFERENT = {
+    "unit": ("report.html  (25.4 kB)", "report.html  (25.4 MB)"),
+    "version": ("model-1.5.safetensors", "model-2.1.safetensors"),
+    "exact count": ("1 of 2 concepts erased", "2 of 2 concepts erased"),
+    "verdict": ("Orla Venn -> art  erased", "Orla Venn -> art  weakened"),
+}
 
 
-ELSEWHERE = (
-    (r"\d+\.\d+ s\b", "98.7 s"),
-    (r"-?\d+(\.\d+)?%", "6.5%"),
-    (r"\b[0-9a-f]{32,64}\b", "0a" * 16),
-    (r"\d\.\de-\d+", "3.2e-01"),
-    (r"\d+\.\d kB", "1.0 kB"),
-    (r"moved most: .*? (?=6\.5%)", "moved most: Somebody Else, of Ghent "),
-)
-"""What another machine may say."""
+@pytest.mark.parametrize("name", SAME)
+def test_another_machine_is_no_difference(name: str) -> None:
+    here, elsewhere = SAME[name]
+    assert here != elsewhere and shape([here]) == shape([elsewhere])
 
 
-def test_another_machine_is_no_difference(page: str, runs: list[Run]) -> None:
-    elsewhere = page
-    for pattern, replacement in ELSEWHERE:
-        elsewhere, count = re.subn(pattern, replacement, elsewhere)
-        assert count, f"nothing on the page matches {pattern}"
-    assert not differences(elsewhere, runs)
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_what_no_machine_changes_counts(name: str) -> None:
+    before, after = DIFFERENT[name]
+    assert shape([before]) != shape([after])
 
 
-def test_order_matters_except_where_measured_values_decide_it() -> None:
+def test_order_matters() -> None:
     assert shape(["a", "b"]) != shape(["b", "a"])
-    leaks = ["LEAKS   50% ->  40%  typo: 'x'", "ok     100% ->   5%  name: 'z'"]
-    assert shape(leaks) == shape(leaks[::-1])
-    assert shape(['  --concepts "a | b | c -> d"']) == shape(['  --concepts "a | c | b -> d"'])
-    assert shape(['  --concepts "a | b -> d"']) != shape(['  --concepts "a | b -> e"'])
 
 
 FAILING = "```console\n$ speed-erase inspect missing.safetensors\n```\n"

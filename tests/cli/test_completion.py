@@ -1,4 +1,4 @@
-"""Bash completes what the parser knows, at once, by the line that docs/cli.md gives."""
+"""Bash completes what the parser knows, at once, by the line in the command line guide."""
 
 from __future__ import annotations
 

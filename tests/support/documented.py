@@ -1,8 +1,8 @@
-"""Runs the commands that docs/cli.md shows, compares what they say with the page, and rewrites its
-blocks.
+"""Runs the commands that the command line guide shows, compares their output with the page, and
+rewrites its blocks.
 
-    python tests/support/documented.py            says where the page and the program differ
-    python tests/support/documented.py --write    puts the program's own words into the page
+    python tests/support/documented.py            lists where the page and the program differ
+    python tests/support/documented.py --write    rewrites the page with the program's output
 
 All blocks run in order in one temporary folder, as later ones use files that earlier ones wrote.
 """
@@ -10,7 +10,6 @@ All blocks run in order in one temporary folder, as later ones use files that ea
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import io
 import os
@@ -22,19 +21,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from unittest.mock import patch
 
-import mini_dit
 import torch
-from safetensors.torch import save_file
 
 from speed_erase.speed_ops.cli.main import main as speed_erase
-from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.files.header import read_header
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
 
 _FENCE = "```console\n"
 _BLOCK = re.compile(
@@ -124,27 +118,6 @@ def _run(command: str) -> Run:
     )
 
 
-def _write_sd3() -> None:
-    """A miniature with its text encoders in files of their own."""
-    mini_dit.write_dit(Path("sd3.safetensors"), "sd3")
-    mini_dit.write_t5(Path("t5xxl.safetensors"))
-    for name in ("clip_l", "clip_g"):
-        save_file(mini_dit.clip_tensors(name), f"{name}.safetensors")
-    mini_dit.write_tokenizer(Path("t5-tokenizer"))
-
-
-def _touch_a_tensor() -> None:
-    """A copy of a cleaned file in which one byte outside of the edit differs."""
-    shutil.copyfile("cleaned/demo-model-erased.safetensors", "touched.safetensors")
-    header = read_header(Path("touched.safetensors"))
-    with open("touched.safetensors", "r+b") as file:
-        position = header.data_start + header.entries["model.diffusion_model.out.2.weight"].begin
-        file.seek(position)
-        byte = file.read(1)[0]
-        file.seek(position)
-        file.write(bytes([byte ^ 1]))
-
-
 def _fill_models() -> None:
     """Two good models and one that ends in its header."""
     Path("models").mkdir()
@@ -152,10 +125,6 @@ def _fill_models() -> None:
         shutil.copyfile("demo-out/demo-model.safetensors", f"models/{name}.safetensors")
     with open("demo-out/demo-model.safetensors", "rb") as file:
         Path("models/broken.safetensors").write_bytes(file.read(1000))
-
-
-def _remove_broken() -> None:
-    Path("models/broken.safetensors").unlink()
 
 
 def _write_job() -> None:
@@ -171,75 +140,36 @@ def _write_pickle() -> None:
 
 
 _BEFORE: tuple[tuple[str, Callable[[], None]], ...] = (
-    ("speed-erase erase sd3.safetensors", _write_sd3),
-    ("speed-erase verify touched.safetensors", _touch_a_tensor),
     ("speed-erase batch", _fill_models),
-    ("speed-erase batch", _remove_broken),
     ("speed-erase run", _write_job),
     ("speed-erase erase old-model.ckpt", _write_pickle),
 )
 """What happens before a command, each once and in this order."""
 
 
-def _listed(names: re.Match[str]) -> str:
-    return ", ".join(["<name> <share>"] * names[0].count("<share>"))
-
-
-VARIES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+VARIES: tuple[tuple[str, str], ...] = (
     (r"\b[0-9a-f]{32,64}\b", "<hash>"),
-    (r"\d+\.\d+ s\b", "<seconds>"),
+    (r"(?<![\w.])\d+(\.\d+)? (s|min)\b", "<time>"),
+    (r"(?<![\w.])(?!0\.0 )\d+(\.\d+)? (GB|MB|kB)\b", r"<size> \2"),
     (r"-?\d+(\.\d+)?%", "<share>"),
-    (r"\d\.\de[+-]\d\d\b", "<drift>"),
-    (r"(?<![\d.])(?!0\.0 )\d+(\.\d)? (GB|MB|kB)\b", r"<size> \2"),
-    (r"<size> [GM]B(?= are free)", "<size>"),
-    (r"(?<=the rest takes about )\d+ s\b", "<seconds>"),
-    # Measured values decide these: which names are filtered out, which are worth encoding in
-    # prompts, what is left.
-    (r"(?<= names \()(alone|in prompts), \d+(?=\): drift)", r"\1, <count>"),
-    (r"(?<=^Encoding kept names in prompts: )\d+", "<count>"),
-    (r"[1-9]\d*(?= texts encoded| read from the cache)", "<count>"),
-    (r"(?<=room for )\d+( to \d+)?", "<count>"),
-    # How many points of the curve lie below the drifts that are told.
-    (r"(?<=Otherwise: )<share> for <share>(, <share> for <share>)*", "<offers>"),
-    (
-        (
-            r"(?<=encoded): about \d+ s on this machine, less with a cache|; those of earlier runs"
-            r" come from the cache"
-        ),
-        "",
-    ),
-    # The names that moved most, or would; how many are listed does not vary.
-    (r"(?<=moved most: ).+(?=\.$)", _listed),
-    (r"^\S+(?: \S+)* {2,}<share>$", "<name> <share>"),
+    (r"(?<![\w.-])\d+\.\d+(e[+-]\d\d)?(?!\w|\.\w)", "<value>"),
+    # Measured values decide which names are worth encoding in prompts, and which changed most.
+    (r"\d+(?=, <time>| (?:prompts|texts|bare names|read from the cache)\b)", "<count>"),
+    (r"(?<=ost affected: ).+", "<names>"),
     # The width of columns.
     (r"(?<=\S) {2,}", " "),
 )
-"""What may differ between two machines, and what stands for it in a comparison. All else must be
-equal.
-
-The width of help texts is no matter here: COLUMNS is set for every run.
+"""What may differ between two machines, and what replaces it in a comparison. All else must be
+equal. Help texts have one width: COLUMNS is set for every run.
 """
 
 
 def shape(lines: Sequence[str]) -> list[str]:
-    """The lines without what may vary. Those that the program sorts by a measured value are sorted
-    by their text.
-    """
-    plain = [_shape_of(line) for line in lines]
-    out: list[str] = []
-    for ranked, group in groupby(plain, lambda line: line.startswith(("LEAKS ", "ok "))):
-        lines_of_kind = list(group)
-        out += sorted(lines_of_kind) if ranked else lines_of_kind
-    return out
-
-
-def _shape_of(line: str) -> str:
-    for pattern, stand_in in VARIES:
-        line = re.sub(pattern, stand_in, line)
-    # Phrases that leak are offered as aliases, the worst first.
-    if offered := re.fullmatch(r'  --concepts "(.+) -> (.+)"', line):
-        return f"  --concepts {sorted(offered[1].split(' | '))} -> {offered[2]}"
-    return line
+    """The lines without what may vary."""
+    plain = list(lines)
+    for pattern, replacement in VARIES:
+        plain = [re.sub(pattern, replacement, line) for line in plain]
+    return plain
 
 
 def compare(block: Block, run: Run) -> list[str]:
@@ -289,34 +219,19 @@ def rewritten(page: str, runs: Sequence[Run]) -> str:
     return _BLOCK.sub(with_output, page)
 
 
-_SETTINGS = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- end of settings -->)", re.DOTALL)
-
-
-def with_settings(page: str) -> str:
-    """The page with a table of the settings that have no flag."""
-    defaults = EraseSettings.preset("auto").to_dict()
-    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    for item in dataclasses.fields(EraseSettings):
-        if not item.metadata["public"]:
-            default = str(defaults[item.name])
-            shown = default.lower() if default in ("True", "False") else default
-            meaning = item.metadata["help"].replace("|", r"\|")
-            lines.append(f"| `{item.name}` | {shown} | {meaning} |")
-    table = "\n".join(lines) + "\n"
-    return _SETTINGS.sub(lambda _: table, page)
-
-
 def main() -> int:
     """The command line of this file."""
-    parser = argparse.ArgumentParser(description="Compare docs/cli.md with what its commands say.")
+    parser = argparse.ArgumentParser(
+        description="Compare the command line guide with its commands."
+    )
     parser.add_argument("--write", action="store_true", help="rewrite the blocks of the page")
     write = parser.parse_args().write
     page = PAGE.read_text(encoding="utf-8")
     runs = run_blocks(page)
     report = differences(page, runs)
-    print("\n".join(report) or "The page shows what the program says.")
+    print("\n".join(report) or "The page is up to date.")
     if write:
-        PAGE.write_text(with_settings(rewritten(page, runs)), encoding="utf-8")
+        PAGE.write_text(rewritten(page, runs), encoding="utf-8")
     return 0 if write or not report else 1
 
 
