@@ -15,7 +15,7 @@ from ..checkpoints.batch import SUFFIXES, Candidate, find_models, selected
 from ..checkpoints.output_files import OutputFiles
 from ..errors import SpeedError
 from ..files.checkpoint import Checkpoint
-from .store import FOLDER_MARK, Store, change_stamp, is_url
+from .store import FOLDER_MARK, Store, change_stamp, is_url, local_path
 
 PARALLEL_READS = 16
 """Headers read at the same time: they wait for the network, not for the processor."""
@@ -89,7 +89,7 @@ class HeaderMirror:
             ):
                 continue
             if selected(model, include, exclude):
-                path = owners[inner] = self.folder / model
+                path = owners[inner] = local_path(self.folder, model)
                 stamps = [self._stamps[path]] if path in self._stamps else []
                 self._stamps[path] = ", ".join([*stamps, change_stamp(info)])
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ class HeaderMirror:
 
     def _copy_head(self, inner: str, size: int) -> SpeedError | None:
         assert self.store is not None
-        target = self.folder / inner
+        target = local_path(self.folder, inner)
         try:
             self.store.get_head(inner, size, target)
         except SpeedError as fault:

@@ -36,6 +36,20 @@ def is_url(location: object) -> bool:
     return "://" in str(location)
 
 
+def local_path(root: Path, inner: str) -> Path:
+    """The path of a store's file below a local folder. Names in a store come from others: one that
+    would leave the folder, on any operating system, is refused.
+    """
+    parts = inner.replace("\\", "/").split("/")
+    if not inner or "\0" in inner or any(part in ("", ".", "..") or ":" in part for part in parts):
+        raise FileError(
+            f"The store contains a file whose name leads out of its folder: {inner[:80]!r}. Remove"
+            " it from the store.",
+            name=inner,
+        )
+    return root.joinpath(*parts)
+
+
 @contextmanager
 def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
     """A new folder in `parent`, or in the machine's temporary folder, removed at the end."""

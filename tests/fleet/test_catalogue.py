@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from speed_erase.speed_ops.errors import FileError, MissingPackageError, NotFoun
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.header import read_header
 from speed_erase.speed_ops.fleet.catalogue import HeaderMirror
-from speed_erase.speed_ops.fleet.store import HEAD_BYTES, Store
+from speed_erase.speed_ops.fleet.store import HEAD_BYTES, Store, local_path
 from speed_erase.speed_ops.fleet.worker import FleetCache, SharedRows, Worker
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.provenance import load_recipe
@@ -368,3 +369,36 @@ def test_rows_from_elsewhere_come_first_and_are_not_shared_again(tmp_path: Path)
         "another encoder's rows are not its own"
     )
     assert FleetCache(None, Path(os.devnull), 0).to_share() is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../out.safetensors",
+        "a/../../out.safetensors",
+        "a/./b",
+        "/etc/x",
+        "C:/x",
+        "..\\x",
+        "a\0b",
+        "",
+    ],
+)
+def test_a_name_in_a_store_never_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FileError) as refusal:
+        local_path(tmp_path, name)
+    assert refusal.value.data["name"] == name
+
+
+@pytest.mark.parametrize("member", ["../../escaped.safetensors", "a/../../../escaped.safetensors"])
+def test_an_archive_cannot_write_outside_the_mirror(member: str, tmp_path: Path) -> None:
+    """Also with `--dry-run`, which reads the headers of all models."""
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with zipfile.ZipFile(tmp_path / "shop.zip", "w") as archive:
+        archive.write(tmp_path / "model.safetensors", member)
+    mirror = HeaderMirror(
+        tmp_path / "a/b/c", f"zip://::file://{tmp_path}/shop.zip", tmp_path / "out"
+    )
+    with pytest.raises(FileError):
+        mirror.find_models(OutputFiles(tmp_path / "out", PRODUCTS), recursive=True)
+    assert not list(tmp_path.rglob("escaped*"))
