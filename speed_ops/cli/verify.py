@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = (
-        "Recompute a file's certificate from its weights. Exit code 1 if the weights do not match"
-        " the header."
+        "Check that a file is its base with the recipe's edit and nothing else, and measure it"
+        " again. Exit code 1 if it is not."
     )
-    add_erased_file(command(subparsers, "verify", run, help))
+    parser = command(subparsers, "verify", run, help)
+    add_erased_file(parser)
+    help = "also fail unless every concept is measured as erased"
+    parser.add_argument("--strict", action="store_true", help=help)
 
 
 def add_erased_file(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +35,7 @@ def add_erased_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help=help)
     help = "the model that it was made from"
     parser.add_argument("--base", type=Path, required=True, metavar="BASE", help=help)
-    help = "the recipe with names, for a file written without them"
+    help = "the recipe, for a file written without names or saved again without a header"
     parser.add_argument("--recipe", type=Path, metavar="RECIPE", help=help)
     add_text_setup(parser)
 
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     erased, text_setup = erased_file_from(args, console)
     from ..checkpoints.verify import verify_file
 
-    verification = verify_file(erased, text_setup, console.progress)
+    verification = verify_file(erased, text_setup, console.progress, strict=args.strict)
     for text in verification.notes:
         console.note(text)
     _show_verification(verification, args.file, console)
@@ -66,7 +69,7 @@ def _show_verification(verification: Verification, file: Path, console: Console)
         {
             "file": str(file),
             "verified": not verification.faults,
-            "faults": list(verification.faults),
+            "faults": [fault.to_json() for fault in verification.faults],
             "measured": verification.measured.to_json(),
             "claimed": verification.claimed,
         }
@@ -85,11 +88,11 @@ def _show_verification(verification: Verification, file: Path, console: Console)
         for line in details(measured):
             console.say(line)
     for text in verification.faults:
-        console.say(f"Fault: {advised(text)}")
+        console.say(f"Fault ({text.code}): {advised(text)}")
     if verification.faults:
-        console.say(f"FAILED: {file} does not do what its header says.")
+        console.say(f"FAILED: {file} is not what its recipe makes of the base.")
     else:
-        console.say(f"Verified: {file} does what its header says.")
+        console.say(f"Verified: {file} is what its recipe makes of the base, and nothing else.")
 
 
 def _share(value: Any) -> str:
