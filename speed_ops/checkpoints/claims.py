@@ -88,7 +88,9 @@ def _section(
         group = groups[places.index((fact["group"], fact["where"]))]
         yield from _numbers(group.values, fact, "drift", group.title, DRIFT_TOLERANCE)
         names = group.values.get("names")
-        if abs(finite(names, math.inf) - fact["names"]) > max(1, RELATIVE_TOLERANCE * fact["names"]):
+        if abs(finite(names, math.inf) - fact["names"]) > max(
+            1, RELATIVE_TOLERANCE * fact["names"]
+        ):
             yield f"{group.title}: there are {fact['names']} names."
         listed, worst = _sizes(group.values), _sizes(fact)
         near = (_near(*sizes, DRIFT_TOLERANCE) for sizes in zip(listed, worst, strict=False))
@@ -138,7 +140,9 @@ def _sizes(group: Mapping[str, Any]) -> list[Any]:
     """How far the most affected names moved, the first of them."""
     worst = group.get("worst")
     pairs = worst if isinstance(worst, (list, tuple)) else []
-    return [pair[1] if isinstance(pair, (list, tuple)) and len(pair) == 2 else None for pair in pairs]
+    return [
+        pair[1] if isinstance(pair, (list, tuple)) and len(pair) == 2 else None for pair in pairs
+    ]
 
 
 def _settings(

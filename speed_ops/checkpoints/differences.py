@@ -155,5 +155,3 @@ def _notices(faults: dict[str, list[str]]) -> Iterator[Notice]:
             listed = ", ".join(keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
             subject = f"1 tensor {single}" if len(keys) == 1 else f"{len(keys)} tensors {many}"
             yield Notice(f"{subject}: {listed}.", code=code, keys=keys[:_LISTED])
-
-

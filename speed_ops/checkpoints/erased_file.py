@@ -84,11 +84,9 @@ def open_erased(
         raise FileError(f"{file} has no recipe in its header: what it erases is not known.")
     stored, source = _stored_job(header, recipe, file), ModelSource.open(base)
     of_file = not provenance.base_hash.startswith(LAYERS_HASH)
-    if of_file and provenance.base_hash:
-        if source.checkpoint.sha256(progress) != provenance.base_hash:
-            raise FileError(
-                f"{base} is not the file that {file} was made from: their hashes differ."
-            )
+    base_hash = provenance.base_hash if of_file else ""
+    if base_hash and source.checkpoint.sha256(progress) != base_hash:
+        raise FileError(f"{base} is not the file that {file} was made from: their hashes differ.")
     lora = is_lora(copy.shapes)
     edits, faults = (_lora_edits if lora else _model_edits)(copy, source, stored, progress)
     return ErasedFile(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..provenance import load_recipe
+from ..provenance import Provenance, load_recipe
 from .advice import advised
 from .console import Console
 from .options import add_text_setup, command, text_setup_from
@@ -57,11 +57,13 @@ def run(args: argparse.Namespace, console: Console) -> int:
     verification = verify_file(erased, text_setup, console.progress, strict=args.strict)
     for text in verification.notes:
         console.note(text)
-    _show_verification(verification, args.file, console)
+    _show_verification(verification, erased.provenance, args.file, console)
     return 1 if verification.faults else 0
 
 
-def _show_verification(verification: Verification, file: Path, console: Console) -> None:
+def _show_verification(
+    verification: Verification, provenance: Provenance, file: Path, console: Console
+) -> None:
     from ..certificate.certificate import verdict_in_words
     from ..certificate.summary import details, drift_line
 
@@ -74,12 +76,13 @@ def _show_verification(verification: Verification, file: Path, console: Console)
             "claimed": verification.claimed,
         }
     )
-    claims = verification.claimed.get("concepts") or []
+    claims, _ = provenance.claims()
     rows = []
     for index, concept in enumerate(verification.measured.concepts):
-        claim = claims[index] if index < len(claims) and isinstance(claims[index], dict) else {}
-        verdicts = [verdict_in_words(claim.get("verdict", "?")), verdict_in_words(concept.verdict)]
-        shares = [_share(claim.get("probe_median")), _share(concept.probe_median)]
+        claim = claims[index] if index < len(claims) else None
+        verdicts = [verdict_in_words(claim.verdict if claim else "?")]
+        verdicts.append(verdict_in_words(concept.verdict))
+        shares = [_share(claim.left if claim else None), _share(concept.probe_median)]
         rows.append((concept.name, *verdicts, *shares))
     console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
     for drift in verification.measured.drift:
@@ -95,5 +98,5 @@ def _show_verification(verification: Verification, file: Path, console: Console)
         console.say(f"Verified: {file} is what its recipe makes of the base, and nothing else.")
 
 
-def _share(value: Any) -> str:
-    return f"{value:.1%}" if isinstance(value, (int, float)) else "?"
+def _share(value: float | None) -> str:
+    return "?" if value is None else f"{value:.1%}"

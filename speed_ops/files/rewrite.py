@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from torch import Tensor
 
-from ..errors import FileError, Notice, NoSpaceError, suggestion
+from ..errors import FileError, NoSpaceError, Notice, suggestion
 from ..progress import Progress
 from .atomic import all_or_none, atomic_write, check_target
 from .checkpoint import COMPONENTS, Checkpoint, WeightFile

@@ -105,7 +105,7 @@ _LORA_KEY = re.compile(
     r"|\.((hada|lokr|oft|glora)_\w+|oft_blocks|[ab][12]\.weight|diff(_b)?|[wb]_norm|set_weight"
     r"|reshape_weight|dora_scale)$"
 )
-"""A tensor of an adapter: low-rank factors, or another change of a weight that LoRA loaders read."""
+"""A tensor that LoRA loaders read: low-rank factors, or another change of a weight."""
 
 
 def is_adapter_key(key: str) -> bool:

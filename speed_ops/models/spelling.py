@@ -94,7 +94,9 @@ def _original(names: Iterable[str]) -> dict[str, str]:
             samplers[f"{side}.{level}.downsamplers.0.conv."] = f"{section}.{int(number) + 1}.0.op."
         else:
             attends = any(name.startswith(f"{side}.{level}.attentions.") for name in names)
-            samplers[f"{side}.{level}.upsamplers.0.conv."] = f"{section}.{number}.{1 + attends}.conv."
+            samplers[f"{side}.{level}.upsamplers.0.conv."] = (
+                f"{section}.{number}.{1 + attends}.conv."
+            )
     starts = {**dict(_RENAMED), **modules, **samplers}
     renamed = {}
     for name in names:
@@ -113,6 +115,10 @@ _TOPS = tuple(theirs for theirs, _ in _RENAMED)
 
 def _in_resnet(name: str) -> str:
     return next(
-        (ours + name.removeprefix(theirs) for theirs, ours in _IN_RESNET if name.startswith(theirs)),
+        (
+            ours + name.removeprefix(theirs)
+            for theirs, ours in _IN_RESNET
+            if name.startswith(theirs)
+        ),
         name,
     )

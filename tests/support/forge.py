@@ -68,7 +68,9 @@ class Forge:
 
     def _erase(self, base: Path, *more: str) -> None:
         out = ["--out", str(self.folder / "out"), "--quiet"]
-        assert main(["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, *out, *more]) == 0
+        assert (
+            main(["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, *out, *more]) == 0
+        )
 
     def changed(self, kind: str, change: Change, target: Path) -> list[str]:
         """Arguments of `verify` for a changed file.
@@ -218,18 +220,18 @@ def unet_alone(prefix: str) -> Change:
     return change
 
 
-def as_peft(prefix: str, path: Callable[[str], str], up: str, down: str) -> Change:
+def respelled(name: Callable[[str, str], str], up: str, down: str) -> Change:
     """A LoRA under another spelling, without alpha (which is the rank)."""
-    ldm = {name.replace(".", "_"): (name, theirs) for name, theirs in _paths()}
+    paths = {theirs.replace(".", "_"): (name, theirs) for name, theirs in _paths()}
 
     def change(draft: Draft) -> None:
         content = {}
         for key, value in draft.content.items():
             base, _, end = key.partition(".")
-            both = ldm[base.removeprefix("lora_unet_")]
+            original, theirs = paths[base.removeprefix("lora_unet_")]
             if end != "alpha":
                 end = {"lora_up.weight": up, "lora_down.weight": down}[end]
-                content[f"{prefix}{path(both[1 if 'unet' in prefix or not prefix else 0])}.{end}"] = value
+                content[f"{name(original, theirs)}.{end}"] = value
         draft.content = content
 
     return change
@@ -260,9 +262,7 @@ def second_spelling(name: Callable[[str, str], str]) -> Change:
     def change(draft: Draft) -> None:
         ldm, theirs = _paths()[0]
         for key in list(draft.content):
-            if key.startswith(f"lora_unet_{ldm.replace('.', '_')}.") or key.startswith(
-                f"lora_unet_{theirs.replace('.', '_')}."
-            ):
+            if key.startswith(f"lora_unet_{theirs.replace('.', '_')}."):
                 end = key.partition(".")[2]
                 value = draft.content[key]
                 zero = torch.zeros_like(value) if "up" in end else value
@@ -321,7 +321,11 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
         put("lora_unet_x.lora_up.weight", lambda d: torch.ones(8, 1)),
         "adapter-in-model",
     ),
-    "with a diff": ("erased", put("diffusion_model.x.diff", lambda d: torch.ones(8)), "adapter-in-model"),
+    "with a diff": (
+        "erased",
+        put("diffusion_model.x.diff", lambda d: torch.ones(8)),
+        "adapter-in-model",
+    ),
     "with LoRA keys in bf16": (
         "erased",
         also(cast(torch.bfloat16), put("x.lora_A.weight", lambda d: torch.ones(1, 8))),
@@ -356,7 +360,10 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     ),
     "forged position ids": (
         "erased",
-        put("cond_stage_model.transformer.text_model.embeddings.position_ids", lambda d: torch.zeros(1, 77).long()),
+        put(
+            "cond_stage_model.transformer.text_model.embeddings.position_ids",
+            lambda d: torch.zeros(1, 77).long(),
+        ),
         "new-tensor",
     ),
     # checkpoints: everything else
@@ -379,7 +386,9 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     ),
     "one value changed": (
         "erased",
-        put(OTHER, lambda d: d.base[OTHER].index_put((torch.tensor([0]),), torch.tensor(1.0).half())),
+        put(
+            OTHER, lambda d: d.base[OTHER].index_put((torch.tensor([0]),), torch.tensor(1.0).half())
+        ),
         "changed-tensor",
     ),
     "NaN": ("erased", put(OTHER, lambda d: d.base[OTHER] * torch.nan), "not-finite"),
@@ -413,17 +422,27 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     "LoRA halved": ("eraser-lora", scale(UP, 0.5), "edit"),
     "LoRA with a smaller alpha": ("eraser-lora", scale(".alpha", 0.7), "edit"),
     "LoRA with an alpha of NaN": ("eraser-lora", scale(".alpha", float("nan")), "not-finite"),
-    "LoRA with two alphas": ("eraser-lora", put("lora_unet_x.alpha", lambda d: torch.ones(2)), "foreign-layer"),
+    "LoRA with two alphas": (
+        "eraser-lora",
+        put("lora_unet_x.alpha", lambda d: torch.ones(2)),
+        "foreign-layer",
+    ),
     "LoRA without a layer": (
         "eraser-lora",
-        lambda d: [d.content.__delitem__(d.every(end)[0]) for end in (UP, ".lora_down.weight", ".alpha")],
+        lambda d: [
+            d.content.__delitem__(d.every(end)[0]) for end in (UP, ".lora_down.weight", ".alpha")
+        ],
         "edit",
     ),
     "LoRA with layers swapped": ("eraser-lora", swapped(UP), "edit"),
     "LoRA in fp8": ("eraser-lora", also(scale(UP, 3.0), cast(torch.float8_e4m3fn)), "edit"),
     "LoRA of integers": ("eraser-lora", cast(torch.int8, only="lora_up"), "dtype"),
     "LoRA of NaN": ("eraser-lora", scale(UP, float("nan")), "not-finite"),
-    "LoRA with one factor": ("eraser-lora", lambda d: d.content.__delitem__(d.every(UP)[0]), "incomplete"),
+    "LoRA with one factor": (
+        "eraser-lora",
+        lambda d: d.content.__delitem__(d.every(UP)[0]),
+        "incomplete",
+    ),
     "LoRA and a diff of zeros": ("eraser-lora", lora_extra("diff"), "adapter-type"),
     "LoRA and a bias": ("eraser-lora", lora_extra("diff_b", (8,)), "adapter-type"),
     "LoRA and w_norm": ("eraser-lora", lora_extra("w_norm"), "adapter-type"),
@@ -435,14 +454,26 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     "LoRA and GLoRA": ("eraser-lora", lora_extra("a1.weight", (1, 8)), "adapter-type"),
     "LoRA and set_weight": ("eraser-lora", lora_extra("set_weight"), "adapter-type"),
     "LoRA and reshape_weight": ("eraser-lora", lora_extra("reshape_weight", (2,)), "adapter-type"),
-    "LoRA and a middle": ("eraser-lora", lora_extra("lora_mid.weight", (1, 1, 1, 1)), "adapter-type"),
+    "LoRA and a middle": (
+        "eraser-lora",
+        lora_extra("lora_mid.weight", (1, 1, 1, 1)),
+        "adapter-type",
+    ),
     "LoRA and diffusers' other factors": (
         "eraser-lora",
         lora_extra("lora.up.weight", (8, 1)),
         "adapter-type",
     ),
-    "LoRA and PEFT's factors": ("eraser-lora", lora_extra("lora_A.weight", (1, 768)), "two-entries"),
-    "LoRA and an unknown key": ("eraser-lora", put("backdoor", lambda d: torch.ones(3)), "unknown-key"),
+    "LoRA and PEFT's factors": (
+        "eraser-lora",
+        lora_extra("lora_A.weight", (1, 768)),
+        "two-entries",
+    ),
+    "LoRA and an unknown key": (
+        "eraser-lora",
+        put("backdoor", lambda d: torch.ones(3)),
+        "unknown-key",
+    ),
     "LoRA of another layer too": (
         "eraser-lora",
         also(
@@ -468,20 +499,32 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     ),
     "LoRA that ComfyUI ignores": (
         "eraser-lora",
-        as_peft("unet.", str, "lora_B.weight", "lora_A.weight"),
+        respelled(lambda ldm, theirs: f"unet.{theirs}", "lora_B.weight", "lora_A.weight"),
         "disputed-key",
     ),
     # headers
     "verdict forged": ("erased", claim(concepts=each(verdict="perfect")), "certificate"),
-    "numbers forged": ("erased", claim(concepts=each(probe_median=0.0, solved_median=0.0)), "certificate"),
+    "numbers forged": (
+        "erased",
+        claim(concepts=each(probe_median=0.0, solved_median=0.0)),
+        "certificate",
+    ),
     "numbers missing": ("erased", claim(concepts=without("probe_median")), "certificate"),
     "concepts no list": ("erased", claim(concepts=lambda items: 7), "certificate"),
     "no side effects": ("erased", claim(drift=lambda items: []), "certificate"),
     "side effects forged": ("erased", claim(drift=each(maximum=0.0, p95=0.0)), "certificate"),
     "other settings": ("erased", claim(settings=lambda s: s | {"method": "uce"}), "certificate"),
     "LoRA's numbers forged": ("eraser-lora", claim(concepts=each(probe_worst=0.0)), "certificate"),
-    "recipe of another concept": ("erased", recipe_says(concepts=each(target="Claude Monet")), "edit"),
-    "recipe with another replacement": ("erased", recipe_says(concepts=each(anchor="a dog")), "edit"),
+    "recipe of another concept": (
+        "erased",
+        recipe_says(concepts=each(target="Claude Monet")),
+        "edit",
+    ),
+    "recipe with another replacement": (
+        "erased",
+        recipe_says(concepts=each(anchor="a dog")),
+        "edit",
+    ),
     "recipe with another strength": ("erased", recipe_says(strength=lambda s: 0.5), "edit"),
     "recipe of another base": ("erased", recipe_says(base_hash=lambda s: "0" * 64), "origin"),
     "only a header": ("erased", also(restore(V), claim(concepts=each(probe_median=0.1))), "edit"),
@@ -494,7 +537,9 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     ),
     "fine-tuned, bare prefix, in bf16": (
         "erased",
-        also(noisy("in_layers.2.weight", 0.05), cast(torch.bfloat16), unet_alone("diffusion_model.")),
+        also(
+            noisy("in_layers.2.weight", 0.05), cast(torch.bfloat16), unet_alone("diffusion_model.")
+        ),
         "changed-tensor",
     ),
     "LoRA halved and claimed so": (
@@ -543,7 +588,9 @@ def _restored(content: Tensors, base: Tensors) -> None:
 FOLDER_FORGERIES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "folder, unedited": (_with_unet(_restored), "edit"),
     "folder, fine-tuned": (
-        _with_unet(lambda content, base: content.update({"conv_in.weight": 1.1 * base["conv_in.weight"]})),
+        _with_unet(
+            lambda content, base: content.update({"conv_in.weight": 1.1 * base["conv_in.weight"]})
+        ),
         "changed-tensor",
     ),
     "folder with a hidden tensor": (
@@ -556,7 +603,10 @@ FOLDER_FORGERIES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
         ),
         "extra-file",
     ),
-    "folder with another U-Net": (lambda folder, base: shutil.copytree(base / "unet", folder / "unet_2"), "extra-file"),
+    "folder with another U-Net": (
+        lambda folder, base: shutil.copytree(base / "unet", folder / "unet_2"),
+        "extra-file",
+    ),
     "folder with an adapter": (
         lambda folder, base: (folder / "pytorch_lora_weights.safetensors").write_bytes(b"x"),
         "extra-file",
@@ -580,7 +630,10 @@ VARIANTS: dict[str, tuple[str, Change]] = {
     "other prefix": ("erased", renamed(UNET, "diffusion_model.")),
     "diffusion model alone": ("erased", unet_alone("")),
     "diffusion model alone, ComfyUI": ("erased", unet_alone(UNET)),
-    "diffusion model alone, in bf16": ("erased", also(cast(torch.bfloat16), unet_alone("diffusion_model."))),
+    "diffusion model alone, in bf16": (
+        "erased",
+        also(cast(torch.bfloat16), unet_alone("diffusion_model.")),
+    ),
     "diffusers names": ("erased", in_diffusers_spelling("")),
     "diffusers names with a prefix": ("erased", in_diffusers_spelling("unet.")),
     "diffusers names in fp32": ("erased", also(cast(torch.float32), in_diffusers_spelling(""))),
@@ -593,13 +646,18 @@ VARIANTS: dict[str, tuple[str, Change]] = {
     ),
     "LoRA in ComfyUI's spelling": (
         "eraser-lora",
-        as_peft("diffusion_model.", str, "lora_up.weight", "lora_down.weight"),
+        respelled(
+            lambda ldm, theirs: f"diffusion_model.{ldm}", "lora_up.weight", "lora_down.weight"
+        ),
     ),
     "LoRA scaled by its alpha": ("eraser-lora", also(scale(UP, 2.0), scale(".alpha", 0.5))),
     "position ids and logit scale": (
         "erased",
         also(
-            put("cond_stage_model.transformer.text_model.embeddings.position_ids", lambda d: torch.arange(77)[None]),
+            put(
+                "cond_stage_model.transformer.text_model.embeddings.position_ids",
+                lambda d: torch.arange(77)[None],
+            ),
             put("cond_stage_model.logit_scale", lambda d: torch.tensor(4.6)),
         ),
     ),
