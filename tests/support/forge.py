@@ -367,7 +367,7 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
         "new-tensor",
     ),
     # checkpoints: everything else
-    "tensor missing": ("erased", lambda d: d.content.pop(VAE) and None, "missing-tensor"),
+    "tensor missing": ("erased", lambda d: d.content.__delitem__(VAE), "missing-tensor"),
     "layer missing": ("erased", lambda d: d.content.__delitem__(FIRST), "missing-tensor"),
     "autoencoder changed": ("erased", put(VAE, lambda d: d.base[VAE] + 1), "changed-tensor"),
     "text encoder changed": ("erased", scale("layers.0.mlp.fc1.weight", 1.01), "changed-tensor"),
