@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from ..provenance import Provenance, load_recipe
 from .advice import advised
 from .console import Console
 from .options import add_text_setup, command, text_setup_from
+
+SIGNATURE = "The signature of a statement is checked by the tool that made it, not here."
 
 if TYPE_CHECKING:
     from ..checkpoints.erased_file import ErasedFile
@@ -27,6 +30,8 @@ def add_to(subparsers: Any) -> None:
     add_erased_file(parser)
     help = "also fail unless every concept is measured as erased"
     parser.add_argument("--strict", action="store_true", help=help)
+    help = "a statement about the file, whose digests and numbers are checked as well"
+    parser.add_argument("--attestation", type=Path, metavar="STATEMENT", help=help)
 
 
 def add_erased_file(parser: argparse.ArgumentParser) -> None:
@@ -55,15 +60,30 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from ..checkpoints.verify import verify_file
 
     verification = verify_file(erased, text_setup, console.progress, strict=args.strict)
+    if args.attestation:
+        from ..checkpoints.attestation import Attestation
+
+        attested = Attestation.read(args.attestation)
+        more = attested.faults(args.file, erased, verification)
+        verification = replace(verification, faults=(*verification.faults, *more))
+        console.note(SIGNATURE)
     for text in verification.notes:
         console.note(text)
-    _show_verification(verification, erased.provenance, args.file, console)
+    show_verification(verification, erased.provenance, args.file, console)
     return 1 if verification.faults else 0
 
 
-def _show_verification(
+def show_verification(
     verification: Verification, provenance: Provenance, file: Path, console: Console
 ) -> None:
+    """Prints what was claimed, what was measured and every fault.
+
+    Args:
+        verification: The result.
+        provenance: What the file claims.
+        file: The file.
+        console: Where to.
+    """
     from ..certificate.certificate import verdict_in_words
     from ..certificate.summary import details, drift_line
 
