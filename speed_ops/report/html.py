@@ -85,6 +85,7 @@ def report_facts(
         "strength": erasure.strength,
         "clip_skip": recipe.clip_skip,
         "concepts": [vars(concept) for concept in recipe.concepts],
+        "blocklists": list(recipe.blocklists),
         "retain": [
             {"label": part.label, "names": len(part.names or ()) or None} for part in recipe.retain
         ],
@@ -323,6 +324,7 @@ def _provenance(facts: dict[str, Any]) -> list[tuple[str, Any]]:
         ("sha256", facts["base_hash"]),
         ("Text encoder sha256", facts["encoder_hash"]),
         ("Strength", f"{facts['strength']:g}"),
+        *(("Block list", label) for label in facts["blocklists"]),
         ("CLIP skip", skip if skip is not None else "the model's default"),
         ("Kept names", f"{lists or 'none'}; {counts}"),
         ("Seconds", ", ".join(f"{stage} {duration:.1f}" for stage, duration in seconds)),

@@ -50,6 +50,8 @@ def recipe_lines(recipe: Recipe) -> Iterator[str]:
         for name, label in labels.items()
         if name in recipe.settings
     )
+    if recipe.blocklists:
+        yield f"Block lists: {', '.join(recipe.blocklists)}"
     yield f"Protected names: {lists or 'none'}"
     yield f"Settings: {settings or 'none stated'}; strength {recipe.strength:g}"
     for number, earlier in enumerate(recipe.history[:_LISTED], 1):
