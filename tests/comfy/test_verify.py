@@ -45,19 +45,20 @@ def test_comfyui_s_savers_keep_a_file_verifiable(
     alone = tmp_path / "alone.safetensors"
     comfy.sd.save_checkpoint(str(alone), model, metadata={})
     assert faults(alone, base, recipe, capsys) == []
-    for dtype in (torch.bfloat16, torch.float32):
-        content = {
-            key: value.to(dtype) if value.is_floating_point() else value
-            for key, value in load_file(saved).items()
-        }
-        save_file(content, tmp_path / "cast.safetensors")
-        assert faults(tmp_path / "cast.safetensors", base, recipe, capsys) == []
+    if family == "sdxl":
+        return  # slow, and only its text encoders are saved otherwise
+    content = {
+        key: value.bfloat16() if value.is_floating_point() else value
+        for key, value in load_file(saved).items()
+    }
+    save_file(content, tmp_path / "cast.safetensors")
+    assert faults(tmp_path / "cast.safetensors", base, recipe, capsys) == []
     content = load_file(saved)
     key = "model.diffusion_model.input_blocks.0.0.weight"
     content[key] = content[key] + 1e-3 * torch.randn(content[key].shape).to(content[key])
     save_file(content, tmp_path / "tuned.safetensors")
     assert faults(tmp_path / "tuned.safetensors", base, recipe, capsys) == ["changed-tensor"]
-    _, lora = load_file(saved), load_file(tmp_path / "m-eraser-lora.safetensors")
+    lora = load_file(tmp_path / "m-eraser-lora.safetensors")
     patched, _ = comfy.sd.load_lora_for_models(mini_checkpoints.load(base)[0], None, lora, 1.0, 0)
     with torch.inference_mode():
         comfy.sd.save_checkpoint(str(alone), patched, metadata={})
