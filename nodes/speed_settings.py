@@ -90,10 +90,9 @@ def preset_settings(preset: str, seed: int, changes: dict[str, Any] | None = Non
         seed: Seed for the random choices of the edit.
         changes: {setting: value}.
     """
-    from ..speed_ops.job import HELD_OUT_SHARE
+    from ..speed_ops import job
 
-    values = {"held_out": HELD_OUT_SHARE, **(changes or {}), "seed": int(seed)}
-    return EraseSettings.preset(preset, **values)
+    return job.preset_settings(preset, **{**(changes or {}), "seed": int(seed)})
 
 
 def _public_fields() -> list[dataclasses.Field[Any]]:

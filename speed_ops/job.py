@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .engine.settings import EraseSettings
 from .errors import InputError, SettingsError
@@ -13,10 +14,24 @@ from .text.plan import RowPlan
 from .text.retain_set import RetainSet, builtin_retain, union
 
 HELD_OUT_SHARE = 0.1
-"""Share of the kept names that nodes and command line hold out of the edit, to judge preservation
-on; the effort limits their number."""
+"""Share of the protected names that hosts leave unprotected as test names; the effort limits their
+number."""
 MAX_STRENGTH = 100.0
 """Far beyond any use: at 1 a concept has become its anchor."""
+
+
+def preset_settings(name: str, **changes: Any) -> EraseSettings:
+    """A preset as hosts run it, with test names. The paper's presets have none: there, all listed
+    names are protected.
+
+    Args:
+        name: The preset.
+        changes: Settings that differ from it.
+    """
+    settings = EraseSettings.preset(name, **changes)
+    if "held_out" in changes or settings.rows == "bare":
+        return settings
+    return settings.replace(held_out=HELD_OUT_SHARE)
 
 
 @dataclass(frozen=True)

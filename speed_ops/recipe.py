@@ -20,7 +20,7 @@ from .errors import FileError, SettingsError, suggestion
 from .files.atomic import write_bytes
 from .files.header import MAX_HEADER_BYTES
 from .files.schema import Fields, check_version, dump_json, load_json, load_yaml, read_bounded
-from .job import HELD_OUT_SHARE, Job, check_strength, default_lists
+from .job import Job, check_strength, default_lists, preset_settings
 from .text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from .text.kinds import kind_of
 from .text.names import (
@@ -545,7 +545,7 @@ def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:
             notes.append(f"{title} has an unknown setting {name!r}, which is ignored.")
             del values[name]
     with _titled(title):
-        return EraseSettings.preset(str(preset), **{"held_out": HELD_OUT_SHARE} | values)
+        return preset_settings(str(preset), **values)
 
 
 def _stored_retain(retain: RetainSet) -> tuple[RecipeRetain, ...]:

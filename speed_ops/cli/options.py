@@ -26,7 +26,7 @@ from ..engine.settings import (
     priority_of,
 )
 from ..errors import InputError, SettingsError, UsageError, suggestion
-from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
+from ..job import Job, check_strength, default_retain, preset_settings
 from ..provenance import load_recipe
 from ..recipe import StoredJob, job_of
 from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
@@ -128,7 +128,7 @@ def add_concepts(group: Any) -> None:
 def _add_settings(parser: ArgumentParser) -> None:
     """A flag for every public setting, and `--set` for the others."""
     group = parser.add_argument_group("settings (defaults are those of the preset auto)")
-    defaults, hints = _settings("auto", {}).to_dict(), get_type_hints(EraseSettings)
+    defaults, hints = preset_settings("auto").to_dict(), get_type_hints(EraseSettings)
     help = "the preset to start from (default: auto)"
     group.add_argument(
         "--preset", dest="preset_name", choices=list(PRESETS), default="auto", help=help
@@ -168,10 +168,6 @@ _FLAGS = tuple(
 """The settings with a flag that changes the preset."""
 
 
-def _settings(preset: str, changes: dict[str, Any]) -> EraseSettings:
-    return EraseSettings.preset(preset, **{"held_out": HELD_OUT_SHARE, **changes})
-
-
 def add_checkpoint(parser: ArgumentParser) -> None:
     """The model that a command works on."""
     help = "safetensors file or diffusers folder"
@@ -207,7 +203,7 @@ def settings_from(args: Namespace) -> EraseSettings:
     assigned = parse_assignments(args.set)
     for name in flags.keys() & assigned.keys():
         raise SettingsError(f"The setting {name} is given twice: by its flag and by --set.")
-    return _settings(args.preset_name, flags | assigned)
+    return preset_settings(args.preset_name, **flags, **assigned)
 
 
 def job_from(args: Namespace, note: Callable[[str], None]) -> Job:

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from ..engine.settings import EraseSettings
-from ..job import HELD_OUT_SHARE, Job
+from ..job import Job, preset_settings
 from ..progress import Progress
 from ..report.html import Drawn
 from ..text.concept_list import parse_concepts
@@ -56,7 +55,7 @@ def demo_job() -> Job:
     names = [name for group in known_names().values() for name in group]
     retained = parse_retain("\n".join(names), "the demo's other names")
     unknown = builtin_retain("artists").limit(_UNKNOWN_PAINTERS)
-    settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, effort="fast")
+    settings = preset_settings("auto", effort="fast")
     return Job.of(concepts, union([retained, unknown]), settings)
 
 
