@@ -124,4 +124,5 @@ def _targets_of(erasure: Erasure, wired: Wired) -> Mapping[str, Rows]:
         for name, weights in wired.model.inputs.items()
         if name == TOKENS or (edited & weights.keys() and reader.width_of(name) > 0)
     ]
-    return embed_targets(reader, job.concepts, job.plan, text_inputs, wired.progress)
+    plan = job.plan.prompted(wired.model.architecture.prompting)
+    return embed_targets(reader, job.concepts, plan, text_inputs, wired.progress)

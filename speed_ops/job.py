@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .engine.settings import EraseSettings
 from .errors import InputError, SettingsError
+from .inputs import Prompting
 from .text.concept_list import Concept
 from .text.kinds import kind_of
 from .text.plan import RowPlan
@@ -57,13 +58,17 @@ class Job:
         if not concepts:
             raise InputError("There is nothing to erase: name at least one concept.")
         plan = (
-            RowPlan.context(settings.effort, len(concepts))
+            RowPlan.context(settings.effort, len(concepts), settings.prompting)
             if settings.rows == "context"
             else RowPlan.bare()
         )
         return cls(
             tuple(concepts), default_retain(concepts) if retain is None else retain, settings, plan
         )
+
+    def prompted(self, usual: Prompting) -> Job:
+        """The job for a model that is usually prompted in this way."""
+        return replace(self, plan=self.plan.prompted(usual))
 
 
 def default_retain(concepts: Sequence[Concept]) -> RetainSet:

@@ -509,12 +509,11 @@ def _history_notes(recipe: Recipe, title: str) -> list[str]:
 
 
 def _contexts(job: Job) -> tuple[str, ...]:
-    kinds = dict.fromkeys(concept.kind for concept in job.concepts)
-    return tuple(
-        dict.fromkeys(
-            template.text for kind in kinds for template in job.plan.solve_templates(kind_of(kind))
-        )
-    )
+    """All templates that the model's family may choose from."""
+    kinds = [kind_of(kind) for kind in dict.fromkeys(concept.kind for concept in job.concepts)]
+    plans = [job.plan.prompted(usual) for usual in ("sentences", "tags", "at-tags", "mixed")]
+    texts = (t.text for plan in plans for kind in kinds for t in plan.solve_templates(kind))
+    return tuple(dict.fromkeys(texts))
 
 
 def _stored_concept(concept: Concept) -> RecipeConcept:

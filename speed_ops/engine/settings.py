@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import SettingsError, suggestion
-from ..inputs import POOLED
+from ..inputs import POOLED, Prompting
 
 Method = Literal["speed", "uce", "rece", "null_space"]
 Layers = Literal["V", "K", "KV"]
@@ -143,6 +143,12 @@ class EraseSettings:
         "normal",
         "How many prompts to encode. More prompts erase more cleanly, protect other names better"
         " and take longer.",
+        public=True,
+    )
+    prompting: Prompting = _setting(
+        "auto",
+        "How people prompt the model: sentences, tags, at-tags (artists as @name) or mixed. auto:"
+        " as is usual for the model's family.",
         public=True,
     )
     pooled: bool = _setting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..inputs import POOLED, TOKENS
+from ..inputs import POOLED, TOKENS, Prompting
 
 _TITLES = {
     "clip_l": "CLIP-L",
@@ -149,6 +149,8 @@ class Architecture:
     """Where text enters; None: at every cross attention of a U-Net."""
     push: PushRule | None = None
     """What happens to each row before that; None: nothing, the layers read the encoders' output."""
+    prompting: Prompting = "sentences"
+    """How people usually prompt such models."""
     on_command_line: bool = True
     """Whether its text encoders can be read from files without ComfyUI."""
     note: str = ""

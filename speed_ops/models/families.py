@@ -202,6 +202,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         second_input=SecondInput(*_LABEL, width=2816, encoders=(_SDXL_G,)),
         modelspec="stable-diffusion-xl-v1-base",
         kohya_version="sdxl_base_v1-0",
+        prompting="mixed",  # Illustrious, NoobAI and Pony are prompted with tags
     ),
     Architecture(
         name="sdxl-refiner",
