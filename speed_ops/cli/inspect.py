@@ -1,9 +1,10 @@
-"""`inspect`: shows what a file is and what its header reports. Reads headers only."""
+"""`inspect`: shows what a file is and what its header claims. Reads headers only."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from ..inputs import INPUT_TITLES, POOLED
 from ..models.detect import detect, is_lora, layers, second_layer
 from ..provenance import Provenance, read_provenance
 from ..recipe import Recipe
-from .console import Console
+from .console import Console, size_in_words
 from .options import command
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _LISTED = 12
 
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
-    help = "Show what a file is and what its header says about an erasure."
+    help = "Show what a file is, and what it claims to have erased."
     parser = command(subparsers, "inspect", run, help)
     help = "checkpoint, diffusers folder, LoRA or recipe"
     parser.add_argument("file", type=Path, metavar="FILE", help=help)
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Reads headers only."""
     if args.file.suffix.lower() == ".json":
         recipe = Recipe.read(args.file)
-        console.say(f"{args.file}: a recipe.")
+        console.say(f"{args.file}: a recipe")
         _say_recipe(recipe, console)
         console.result({"file": str(args.file), "what": "recipe", "recipe": _plain_recipe(recipe)})
         return 0
@@ -42,12 +43,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     model = Checkpoint.open(args.file)
     facts = _facts(model)
     console.say(
-        f"{args.file}: {facts['what']}, {model.size / 1e6:.1f} MB, {facts['tensors']} tensors"
-        f" ({facts['types']})."
+        f"{args.file}: {facts['what']}, {size_in_words(model.size)}"
+        + (f", {facts['tensors']} tensors ({facts['types']})" if console.verbose else "")
     )
     provenance, plain = read_provenance(model.metadata, str(args.file)), None
     if provenance is None:
-        console.say("Its header says nothing about an erasure.")
+        console.say("No erasure recorded in its header.")
     else:
         _say_provenance(provenance, console)
         recipe_facts = _plain_recipe(provenance.recipe) if provenance.recipe else None
@@ -78,53 +79,49 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
 
 
 def _say_provenance(provenance: Provenance, console: Console) -> None:
+    claims = provenance.certificate.get("concepts")
+    if provenance.recipe is not None:
+        _say_recipe(provenance.recipe, console, claims if isinstance(claims, list) else [])
+    if console.verbose:
+        console.say(f"Original: sha256 {provenance.base_hash or '(not stated)'}")
+    console.say("These are the file's claims. `speed-erase verify` measures them.")
+
+
+def _say_recipe(recipe: Recipe, console: Console, claims: Sequence[Any] = ()) -> None:
+    """Prints what a recipe erases, each concept with the verdict that the header claims."""
     from ..certificate.certificate import verdict_in_words
 
-    if provenance.recipe is not None:
-        _say_recipe(provenance.recipe, console)
-    claims = provenance.certificate.get("concepts")
-    for claim in claims[:_LISTED] if isinstance(claims, list) else []:
-        if isinstance(claim, dict) and isinstance(claim.get("probe_median"), (int, float)):
-            verdict = verdict_in_words(claim.get("verdict"))
-            left = f"{claim['probe_median']:.0%} left in unseen prompts"
-            console.say(f"  {claim.get('name')}: certified as {verdict}, {left}.")
-    console.say(f"Made from a file whose sha256 is {provenance.base_hash or '(not stated)'}.")
-    console.say("This is what the header claims; `speed-erase verify` measures the weights.")
-
-
-def _say_recipe(recipe: Recipe, console: Console) -> None:
     hidden = "" if recipe.has_names else " (written without names)"
-    count = len(recipe.concepts)
-    console.say(f"Erases {count} concept{'s' if count != 1 else ''}{hidden}:")
-    for concept in recipe.concepts[:_LISTED]:
+    console.say(f"Erased concepts{hidden}:" if claims else f"Concepts to erase{hidden}:")
+    rows = []
+    for index, concept in enumerate(recipe.concepts[:_LISTED]):
         names = " | ".join((concept.target, *concept.aliases))
-        console.say(f"  {names} -> {concept.anchor or '(nothing)'}  [{concept.kind}]")
+        claim = claims[index] if index < len(claims) and isinstance(claims[index], dict) else {}
+        verdict = verdict_in_words(claim["verdict"]) if "verdict" in claim else ""
+        rows.append((f"{names} -> {concept.anchor or '(nothing)'}", concept.kind, verdict))
+    console.table((), rows, indent="  ")
     if len(recipe.concepts) > _LISTED:
-        console.say(f"  ... and {len(recipe.concepts) - _LISTED} more")
+        console.say(f"  and {len(recipe.concepts) - _LISTED:,} more")
     lists = ", ".join(
-        source.label + (f" ({len(source.names)} names)" if source.names else "")
+        source.label + (f" ({len(source.names):,} names)" if source.names else "")
         for source in recipe.retain
     )
+    console.say(f"Protected: {lists or 'no names'}")
     labels = {"preset_name": "preset", "method": "method", "layers": "layers"}
-    settings = ", ".join(
-        f"{label} {recipe.settings[name]}"
-        for name, label in labels.items()
+    settings = [
+        f"{text} {recipe.settings[name]}"
+        for name, text in labels.items()
         if name in recipe.settings
-    )
-    console.say(
-        f"Keeps {lists or 'nothing'}. Settings: {settings or 'none stated'}; strength"
-        f" {recipe.strength}."
-    )
+    ]
+    console.say(f"Settings: {', '.join([*settings, f'strength {recipe.strength}'])}")
     for number, earlier in enumerate(recipe.history[:_LISTED], 1):
         names = ", ".join(concept.target for concept in earlier.concepts[:_LISTED])
         omitted = len(earlier.concepts) - _LISTED
-        names += f" and {omitted} more" if omitted > 0 else ""
+        names += f" and {omitted:,} more" if omitted > 0 else ""
         made_from = earlier.base_hash or "(not stated)"
-        console.say(
-            f"Erased before this ({number}): {names}, from a file whose sha256 is {made_from}."
-        )
+        console.say(f"Erased earlier ({number}): {names}; original: sha256 {made_from}")
     if len(recipe.history) > _LISTED:
-        console.say(f"... and {len(recipe.history) - _LISTED} more erasures")
+        console.say(f"and {len(recipe.history) - _LISTED:,} more erasures")
 
 
 def _plain_recipe(recipe: Recipe) -> dict[str, Any]:

@@ -85,8 +85,9 @@ def command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="one JSON value on stdout, nothing else")
-    group.add_argument("--quiet", action="store_true", help="errors only")
+    group.add_argument("--verbose", action="store_true", help="show all measurements")
+    group.add_argument("--quiet", action="store_true", help="show errors only")
+    group.add_argument("--json", action="store_true", help="print one JSON value to stdout")
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=run)
     return parser

@@ -25,7 +25,7 @@ examples:
   speed-erase erase model.safetensors --concepts "Van Gogh -> art" --retain artists --out cleaned
   speed-erase verify cleaned/model-erased.safetensors --base model.safetensors
 
-exit codes: 0 done; 1 a check refused it, or it failed; 2 bad usage."""
+exit codes: 0 success, 1 failed or rejected by a check, 2 invalid arguments."""
 _COMPLETING = "_ARGCOMPLETE"
 """Set by argcomplete's script when a shell asks what could come next."""
 _CHOICE = re.compile(
@@ -50,10 +50,10 @@ class Parser(argparse.ArgumentParser):
         text = message[:1].upper() + message[1:]
         if match := _CHOICE.fullmatch(message):
             value, choices = _literal(match["value"]), re.findall(r"[\w.-]+", match["choices"])
-            text = f"{match['name']} cannot be {value!r}"
+            text = f"Invalid {match['name']} {value!r}"
             if match["name"] == "COMMAND":
                 text = f"There is no command {value!r}"
-            text += f"{suggestion(value, choices)}: choose from {', '.join(choices)}"
+            text += f"{suggestion(value, choices)}. Use one of: {', '.join(choices)}"
         raise UsageError(f"{text}. See `{self.prog} --help`.")
 
     def _refuse_unknown_flags(self, words: Sequence[str]) -> None:
@@ -84,9 +84,7 @@ def build_parser() -> Parser:
     """All subcommands."""
     parser = Parser(
         prog="speed-erase",
-        description=(
-            "Erase concepts from text-to-image models in closed form: exact, and without training."
-        ),
+        description=("Erase concepts from text-to-image models, without training."),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

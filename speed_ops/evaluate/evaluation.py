@@ -138,7 +138,7 @@ class ModelResult:
         clauses = [f"erased in {counts['erased']} of {erase} prompts"] if erase else []
         if keep:
             clauses.append(f"{counts['preserved']} of {keep} other prompts preserved")
-        text = ", ".join(clauses) or "pictures to look at: no judge says what they show"
+        text = ", ".join(clauses) or "before/after images (no automatic check was run)"
         return text[:1].upper() + text[1:]
 
 
