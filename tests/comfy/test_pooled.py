@@ -88,7 +88,7 @@ def test_stored_as_lora_and_checkpoint_it_is_the_same(case, tmp_path, monkeypatc
         "diffusion_model": False,
         "recipe": True,
     }
-    kinds = {"dtype": "as the source", "overwrite": False}
+    kinds = {"dtype": "same as source", "overwrite": False}
     wired = {"model": case.patched, "clip": case.clip, "vae": case.vae}
     text = run(SaveErasedModel, erasure=case.erasure, **choice, **kinds, **wired)[0]
     files = {line.split(": ")[0]: line.split(": ")[1].split(" (")[0] for line in text.splitlines()}
