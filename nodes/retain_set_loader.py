@@ -89,7 +89,6 @@ def _name_inputs() -> list[io.Input]:
     return [
         io.Combo.Input(
             "builtin",
-            display_name="built-in names",
             options=[NONE, *sets],
             default=NONE,
             tooltip=(
