@@ -4,5 +4,5 @@ TOKENS = "tokens"
 """A prompt, row by row. Every model has this input, and it comes first."""
 POOLED = "pooled"
 """One embedding of the whole prompt (SDXL, SD3, Flux)."""
-INPUT_TITLES = {TOKENS: "Prompt", POOLED: "Pooled path"}
+INPUT_TITLES = {TOKENS: "Prompt", POOLED: "Pooled text input"}
 """What people call them."""

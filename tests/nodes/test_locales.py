@@ -12,6 +12,7 @@ import pytest
 from speed_erase.speed_ops.certificate import warnings
 from speed_erase.speed_ops.certificate.certificate import verdict_in_words
 from speed_erase.speed_ops.certificate.summary import GROUPS, LEVEL_WORDS, PLACES, Advice
+from speed_erase.speed_ops.inputs import INPUT_TITLES
 
 ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = sorted(path.name for path in (ROOT / "locales").iterdir() if path.is_dir())
@@ -117,6 +118,7 @@ def ui_texts() -> set[str]:
     assert rows and len(texts) > 60 and counts
     titles = set(re.findall(r': "([^"]+)"', rows[1]))
     verdicts = {verdict_in_words(name) for name in ("erased", "weakened", "stands", "unproven")}
+    texts |= set(INPUT_TITLES.values())
     shown = texts | counts | groups | titles | verdicts | set(LEVEL_WORDS.values())
     return {json.loads(f'"{text}"') for text in shown}
 
