@@ -44,7 +44,7 @@ NODES: list[type[io.ComfyNode]] = [
 
 
 def place_demo(question: dict[str, Any]) -> dict[str, Any]:
-    """Puts the model that comes with the package among the checkpoints, after the user agreed."""
+    """Puts the demo model among the checkpoints, after the user agreed."""
     from ..speed_ops.demo.demo import place_among
 
     path, new = place_among(checkpoint_folder())
@@ -65,13 +65,13 @@ ANSWERS: dict[str, Answer] = {
     "demo/place": place_demo,
     "report/write": write_report,
 }
-"""What the screen may ask, below `/speed/`."""
+"""What the UI may ask, below `/speed/`."""
 
 
 class SpeedExtension(ComfyExtension):
     """What ComfyUI asks for when it loads the package."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        """All nodes. From here on the questions of their screens are answered."""
+        """All nodes. From here on SPEED answers the questions of the UI."""
         serve(ANSWERS)
         return NODES

@@ -1,4 +1,4 @@
-"""What a node that erases gives: its outputs, the screen's panel, and the report as a page."""
+"""What a node that erases gives: its outputs, the panel in the UI, and the report as a page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..speed_ops.job import Job
 
 _MAX_RECIPE = 200_000
-"""Characters of a recipe that the screen gets to copy. A longer one is saved as a file."""
+"""Characters of a recipe that the UI gets to copy. A longer one is saved as a file."""
 _OFFERED = 8
 _offered: OrderedDict[str, tuple[Erasure, int]] = OrderedDict()
 """File name of a page -> erasure and bytes of the model, for the last runs."""

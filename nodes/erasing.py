@@ -1,6 +1,6 @@
 """From sockets to an erased MODEL: the engine between ComfyUI's text encoder and ComfyUI's patches.
 
-    SPEED Erase, SPEED Apply Recipe -> `erase_output` -> `run_erase` -> engine -> `apply_erasure`
+    SPEED Erase, Rerun Recipe -> `erase_output` -> `run_erase` -> engine -> `apply_erasure`
 
 This module loads the engine, so the nodes import it when they run.
 """
@@ -84,7 +84,7 @@ def run_erase(
     )
     notes = [*erasure.notes, *notes_on(model, held.get(TOKENS))]
     if is_recent:
-        notes.append("The edit was not computed again: only the strength changed.")
+        notes.append("Only the strength changed, so SPEED reused the edit.")
     notes += [*_unread_notes(wired, job), rounding_note(model, erasure.edits)]
     notes += [*reader.encoder.notes, reader.cache.problem if reader.cache else ""]
     notes.append(editable.architecture.note)
@@ -105,7 +105,7 @@ def apply_erasure(model: Any, erasure: Erasure) -> Any:
 def _unread_notes(wired: Wired, job: Job) -> Iterator[str]:
     for name, layers in wired.model.inputs.items():
         if layers and not wired.reader.width_of(name) and job.settings.edits_input(name):
-            yield f"{INPUT_TITLES[name]} stays unedited: no CLIP that encodes it is wired in."
+            yield f"{INPUT_TITLES[name]} stays unedited. Connect the text encoder that it reads."
 
 
 def _base_hash(wired: Wired, job: Job) -> str:

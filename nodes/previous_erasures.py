@@ -33,7 +33,7 @@ def erasure_from_lora(model: EditableModel, path: Path) -> Erasure:
     if file.unmatched:
         raise InputError(
             f"{path.name} also changes {len(file.unmatched)} layers that are not text layers, such"
-            f" as {file.unmatched[0]}, so it is not an erasure. Use a LoRA loader for it."
+            f" as {file.unmatched[0]}, so it is not an erasure. Load it with a LoRA loader."
         )
     provenance = read_provenance(file.metadata, path.name)
     erasure = Erasure(
@@ -94,17 +94,16 @@ def notes_on(model: Any, held: Rows | None) -> list[str]:
     for erasure in previous:
         if not erasure.targets and _stored_job(erasure) is None:
             notes.append(
-                f"{erasure.source or 'An earlier erasure'} does not say which names it erased, so"
-                " they may come back."
+                f"{erasure.source or 'An earlier erasure'} lists no names, so what it erased may"
+                " come back."
             )
     remembered = Counter(key for erasure in previous for key in erasure.edits)
     if only_text_layers(model) and any(
         count > remembered[key] for key, count in edits_on(model).items()
     ):
         notes.append(
-            "A LoRA on this model changes only text layers. If it is an erasure, load it with SPEED"
-            " Apply Erasure: a LoRA loader does not pass on the erased names, so they may come"
-            " back."
+            "A LoRA on this model changes only text layers. If it is an erasure, use Load Erasure."
+            " A LoRA loader loses the erased names, so they may come back."
         )
     return notes
 

@@ -40,20 +40,20 @@ def erase_outputs() -> list[io.Output]:
     return [
         io.Model.Output(
             display_name="model",
-            tooltip="A copy without the concepts; the input model is unchanged.",
+            tooltip="A copy without the concepts. The input model stays unchanged.",
         ),
         io.LoraModel.Output(
             display_name="lora",
-            tooltip="The edit at strength 1, for 'Save LoRA Weights' and other stock nodes.",
+            tooltip="The edit at strength 1, for Save LoRA Weights and ComfyUI's other LoRA nodes.",
         ),
         ErasureSocket.Output(
             display_name="erasure",
-            tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe.",
+            tooltip="For Save Erased Model, Erasure Report and Find Leaks.",
         ),
         io.String.Output(
-            display_name="report", tooltip="What was erased, what was kept, and how well."
+            display_name="report", tooltip="The verdicts, the side effects and all measurements."
         ),
-        io.Image.Output(display_name="chart", tooltip="The report as a picture."),
+        io.Image.Output(display_name="chart", tooltip="The report as an image."),
     ]
 
 
@@ -70,7 +70,7 @@ def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, t
 
 
 def image_of(pixels: Any) -> torch.Tensor:
-    """The bytes of a picture (`height x width x 3`) as the value of an IMAGE socket."""
+    """The bytes of an image (`height x width x 3`) as the value of an IMAGE socket."""
     return torch.from_numpy(pixels).float().div(255)[None]
 
 

@@ -1,4 +1,4 @@
-"""SPEED Inspect: what a file records about the erasures in it."""
+"""Inspect Model File: what a file records about its erasure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ class SpeedInspect(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="SpeedInspect",
-            display_name="SPEED Inspect",
+            display_name="Inspect Model File",
             category=CATEGORY,
             description=(
-                "Shows which concepts were erased from a checkpoint or LoRA, according to its"
-                " header."
+                "Shows what was erased from a checkpoint, diffusion model or LoRA, from its header."
             ),
             is_output_node=True,
             inputs=[
@@ -30,7 +29,11 @@ class SpeedInspect(io.ComfyNode):
                     "file", options=model_names(), tooltip="A checkpoint, diffusion model or LoRA."
                 )
             ],
-            outputs=[io.String.Output(display_name="text", tooltip="What the header says.")],
+            outputs=[
+                io.String.Output(
+                    display_name="text", tooltip="What the file records about its erasure."
+                )
+            ],
             hidden=[io.Hidden.unique_id],
         )
 
@@ -50,19 +53,20 @@ class SpeedInspect(io.ComfyNode):
 def describe(provenance: Provenance | None, name: str) -> str:
     """The provenance in plain words."""
     from ..speed_ops.certificate.certificate import verdict_in_words
+    from ..speed_ops.certificate.summary import concept_title
 
     if provenance is None:
-        return f"{name} says nothing about erased concepts: it was not written by this package."
-    lines = [f"{name}, written by this package (format {provenance.version})."]
+        return f"{name} has no record of an erasure. SPEED did not write this file."
+    lines = [f"{name}, written by SPEED (format {provenance.version})"]
     recipe = provenance.recipe
     if recipe is not None:
         note = "" if recipe.has_names else " (without names)"
         lines.append(f"{len(recipe.concepts)} concepts erased{note}:")
         for concept in recipe.concepts:
-            lines.append(f"  {concept.target} -> {concept.anchor or '(nothing)'}")
+            lines.append(f"  {concept_title(concept.target, concept.anchor)}")
         sets = ", ".join(source.label for source in recipe.retain) or "none"
         preset = recipe.settings.get("preset_name", "unknown")
-        lines.append(f"Retain sets: {sets}. Preset: {preset}.")
+        lines.append(f"Protected names: {sets}. Preset: {preset}.")
     for result in provenance.certificate.get("concepts", []):
         if isinstance(result, dict):
             lines.append(f"  {result.get('name')}: {verdict_in_words(result.get('verdict'))}")

@@ -27,18 +27,19 @@ class SpeedSettings(io.ComfyNode):
             display_name="SPEED Settings",
             category=CATEGORY,
             description=(
-                "Expert settings for SPEED Erase. A widget left at -1 or 'as preset' changes"
-                " nothing."
+                "Expert settings for SPEED Erase. -1 and 'as preset' keep the value of the preset."
             ),
             inputs=[
                 *(_widget(item) for item in _public_fields()),
                 io.String.Input(
                     "advanced",
+                    display_name="more settings",
                     multiline=True,
                     default="",
                     placeholder="method=uce\nlam=0.5",
                     tooltip=(
-                        "Any other setting, one name=value per line. The help page lists them."
+                        "Other settings, one name=value per line. The help page of this node lists"
+                        " them."
                     ),
                 ),
             ],
@@ -65,7 +66,7 @@ def changed_settings(widgets: dict[str, Any]) -> dict[str, Any]:
         changes[item.name] = value == "on" if hints[item.name] is bool else value
     for name, value in parse_assignments((widgets.get("advanced") or "").splitlines()).items():
         if name in _ON_SPEED_ERASE or name in changes:
-            raise SettingsError(f"{name} has a widget: set it there and not in the text.")
+            raise SettingsError(f"{name} has its own widget. Set it there and remove this line.")
         changes[name] = value
     return changes
 
@@ -103,23 +104,34 @@ def _public_fields() -> list[dataclasses.Field[Any]]:
     ]
 
 
+_TITLES = {
+    "drift_budget": "side-effect limit",
+    "held_out": "test names",
+    "effort": "thoroughness",
+    "pooled": "pooled text input",
+}
+"""Settings that people read under another name."""
+
+
 def _widget(item: dataclasses.Field[Any]) -> io.Input:
-    """A widget for a setting, which starts at "as the preset"."""
+    """A widget for a setting, which starts at the preset's value."""
     hint = get_type_hints(EraseSettings)[item.name]
     choices = ["on", "off"] if hint is bool else list(get_args(hint))
     help = item.metadata["help"]
     if choices:
         return io.Combo.Input(
             item.name,
+            display_name=_TITLES.get(item.name),
             options=[AS_PRESET, *choices],
             default=AS_PRESET,
-            tooltip=f"{help} '{AS_PRESET}' keeps the preset's value.",
+            tooltip=f"{help} '{AS_PRESET}' keeps the value of the preset.",
         )
     return io.Float.Input(
         item.name,
+        display_name=_TITLES.get(item.name),
         default=float(_UNSET),
         min=float(_UNSET),
         max=float(item.metadata["high"]),
         step=0.00001,
-        tooltip=f"{help} {_UNSET} keeps the preset's value.",
+        tooltip=f"{help} {_UNSET} keeps the value of the preset.",
     )

@@ -6,7 +6,7 @@ TOKENS = "tokens"
 """A prompt, row by row. Every model has this input, and it comes first."""
 POOLED = "pooled"
 """One embedding of the whole prompt (SDXL, SD3, Flux)."""
-INPUT_TITLES = {TOKENS: "Prompt", POOLED: "Pooled path"}
+INPUT_TITLES = {TOKENS: "Prompt", POOLED: "Pooled text input"}
 """What people call them."""
 Prompting = Literal["auto", "sentences", "tags", "at-tags", "mixed"]
 """How people prompt a model. at-tags: tags in which artists are called by @name; mixed: sentences

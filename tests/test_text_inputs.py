@@ -139,7 +139,7 @@ def test_the_certificate_has_a_part_for_it(encoder: ClipTextEncoder, model: Edit
     left = float((sum(gap[0] for gap in gaps) / sum(gap[1] for gap in gaps)) ** 0.5)
     assert concept.solved_median == pytest.approx(left, abs=1e-3)
     text = whole.text()
-    assert "Pooled path: " in text and text.index("Pooled path: ") > text.index("Van Gogh: ")
+    assert "Pooled text input: " in text and text.index("Pooled path: ") > text.index("Van Gogh: ")
     header = whole.short()["other_inputs"]["pooled"]
     assert (
         header["concepts"][0]["name"] == "Van Gogh"

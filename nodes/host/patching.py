@@ -27,15 +27,15 @@ def check_fits(erasure: Erasure, model: EditableModel) -> None:
     if model.architecture.name != made_for.name:
         raise InputError(
             f"The erasure was made for {made_for.title}, but the model is"
-            f" {model.architecture.title}: make one for this model with SPEED Erase or SPEED Apply"
+            f" {model.architecture.title}. Make one for this model with SPEED Erase or Rerun"
             " Recipe."
         )
     shapes = {layer.canonical: layer.shape for layer in model.layers}
     for key, edit in erasure.edits.items():
         if shapes.get(key) != (edit.up.shape[0], edit.down.shape[1]):
             raise InputError(
-                f"The erasure edits {key}, which is missing from this model or has another shape:"
-                " make a new erasure for it."
+                f"The erasure edits {key}, which is missing from this model or has another shape."
+                " Make one for this model with SPEED Erase or Rerun Recipe."
             )
 
 
@@ -71,9 +71,9 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float) ->
     ]
     if refused:
         raise UnsupportedModelError(
-            f"ComfyUI accepted only {len(baked) - len(refused)} of {len(baked)} edits; one it"
-            f" refused is {refused[0]}. Nothing was changed. Please report this, with the model and"
-            " your ComfyUI version."
+            f"ComfyUI accepted only {len(baked) - len(refused)} of {len(baked)} edits and refused"
+            f" {refused[0]}, so SPEED changed nothing. Please report this, with the model and your"
+            " ComfyUI version."
         )
     return clone
 
@@ -121,15 +121,15 @@ def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
             name = str(kind).removeprefix("torch.")
             losses.setdefault(name, []).append(_loss(patcher, key, edit, kind))
     lines = [
-        f"Rounding to the model's own type, {kind}, loses {sum(values) / len(values):.1%} of the"
+        f"Rounding to {kind}, the type of the model, loses {sum(values) / len(values):.1%} of the"
         f" edit (worst layer {max(values):.1%})."
         for kind, values in losses.items()
     ]
     if exact:
         lines.append(
-            f"{exact} layers are stored in 8 bits or less, too coarse to store the edit. It is"
-            " added in full precision whenever they run. Save it as a LoRA: a checkpoint of that"
-            " type cannot hold it."
+            f"{exact} layers are stored in 8 bits or less, too coarse to store the edit. SPEED adds"
+            " it in full precision whenever they run. Save it as a LoRA, because a checkpoint of"
+            " that type can't store it."
         )
     return "\n".join(lines)
 

@@ -36,7 +36,7 @@ def recipe_file(name: str) -> Path:
     """The file behind one of `recipe_names`."""
     folder, _, path = name.partition("/")
     if folder not in ("input", "output") or not path:
-        raise FileError(f"There is no recipe '{name}': save one, or put one in the input folder.")
+        raise FileError(f"There is no recipe '{name}'. Save one, or put one in the input folder.")
     return _inside(folder, path)
 
 
@@ -64,7 +64,7 @@ def model_file(name: str) -> Path:
     path = folder_paths.get_full_path(folder, relative) if folder in _MODELS and relative else None
     if path is None:
         raise FileError(
-            f"There is no model file '{name}': refresh the list (R) and choose another."
+            f"There is no model file '{name}'. Refresh the list (R) and choose another."
         )
     return Path(path)
 
@@ -116,23 +116,23 @@ def check_prefix(prefix: str) -> None:
     """Refuses a file name prefix that is empty or leads elsewhere."""
     parts = prefix.replace("\\", "/").split("/")
     if not parts[-1].strip() or "\0" in prefix:
-        raise FileError("The file name is empty: use a name such as 'speed/erased'.")
+        raise FileError("The file name is empty. Use a name such as 'speed/erased'.")
     if ".." in parts or prefix.startswith(("/", "\\", "~")) or ":" in parts[0]:
         raise _outside(prefix)
 
 
 def _outside(prefix: str) -> FileError:
-    return FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.")
+    return FileError(f"'{prefix}' is outside the output folder. Use a name such as 'speed/erased'.")
 
 
 def _inside(folder: str, name: str) -> Path:
     root = os.path.abspath(folder_paths.get_directory_by_type(folder))
     path = Path(os.path.abspath(Path(root) / name))
     if not path.is_relative_to(root):
-        raise FileError(f"'{name}' is outside the {folder} folder: move the file into that folder.")
+        raise FileError(f"'{name}' is outside the {folder} folder. Move the file into that folder.")
     if not path.is_file():
         raise FileError(
-            f"There is no file '{name}' in the {folder} folder: put it there, or choose another."
+            f"There is no file '{name}' in the {folder} folder. Put it there, or choose another."
         )
     return path
 

@@ -80,8 +80,8 @@ class PublicTextEncoder(InChunks):
             for i, rows in zip(batch, self._rows_of([prompts[i] for i in batch]), strict=True):
                 if rows.shape[0] < lengths[i]:
                     raise InputError(
-                        f"The text encoder gave {rows.shape[0]} rows for '{prompts[i][:60]}', too"
-                        " few."
+                        f"The text encoder returned only {rows.shape[0]} rows for"
+                        f" '{prompts[i][:60]}'. Use ComfyUI's own loader for it."
                     )
                 out[i] = rows[: lengths[i]].clone()
             done += len(batch)

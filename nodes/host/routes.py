@@ -1,4 +1,4 @@
-"""Questions of the screen: JSON in, JSON out, answered by the functions that a run uses."""
+"""Questions of the UI: JSON in, JSON out, answered by the functions that a run uses."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def check_type(patcher: Any, dtype: torch.dtype | None) -> None:
     coarse = [key for key in _floating(patcher) if not keeps_edits(patcher, key)]
     if coarse:
         raise FileError(
-            f"{len(coarse)} layers are stored in 8 bits or less, too coarse to store the edit: save"
-            " a LoRA, or choose float16."
+            f"{len(coarse)} layers are stored in 8 bits or less, too coarse to store the edit. Save"
+            " a LoRA, or set dtype to float16."
         )
 
 

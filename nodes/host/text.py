@@ -86,19 +86,19 @@ class InChunks(TextEncoder):
             return
         comfy.model_management.soft_empty_cache()
         self._chunk //= 4
-        self._note(f"The GPU ran out of memory: texts were encoded {self._chunk} at a time.")
+        self._note(f"The GPU ran out of memory, so SPEED encoded {self._chunk} prompts at a time.")
 
     def _move_to_cpu(self) -> None:
         if self._on_cpu:
             raise SpeedError(
-                "There is not enough memory to encode even four texts at a time on the CPU: free"
-                " some memory."
+                "There is not enough memory to encode four prompts at a time on the CPU. Close"
+                " other programs, and run again."
             )
         self._clip = self._clip.clone()
         self._clip.patcher.load_device = torch.device("cpu")
         self._on_cpu, self._chunk = True, _FIRST_CHUNK
         comfy.model_management.soft_empty_cache()
-        self._note("The GPU ran out of memory: texts were encoded on the CPU.")
+        self._note("The GPU ran out of memory, so SPEED encoded the prompts on the CPU.")
 
     def _note(self, sentence: str) -> None:
         self._notes = [note for note in self._notes if not note.startswith("The GPU")] + [sentence]
@@ -161,7 +161,7 @@ class HostTextEncoder(InChunks):
         self._agrees, self.fingerprint, self.pooled_fingerprint = states[state]
         if not self._agrees:
             self._notes.append(
-                "This is not a standard CLIP, so names were encoded with padding, which is slower."
+                "This is not a standard CLIP, so SPEED encoded names with padding, which is slower."
             )
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
         if not plain or not stored.dtype.is_floating_point or stored.is_meta:
             kind = str(stored.dtype).removeprefix("torch.") if plain else type(stored).__name__
             raise UnsupportedModelError(
-                f"The weights of this model are packed by a quantiser ({kind}, at {key}): erase on"
+                f"The weights of this model are packed by a quantizer ({kind}, at {key}). Erase on"
                 " the fp16 checkpoint, save the LoRA, and load that LoRA on this model."
             )
 
@@ -185,6 +185,6 @@ def _refuse_replaced(patcher: Any, editable: Sequence[LayerKey]) -> None:
         # A wrapper around the whole model still runs its layers.
         if holds_edits and path != "diffusion_model":
             raise UnsupportedModelError(
-                f"Another node, probably a compiler or quantiser, has replaced '{path}' in this"
-                " model: put this node before that one."
+                f"Another node, probably a compiler or quantizer, has replaced '{path}' in this"
+                " model. Put this node before that one."
             )

@@ -100,8 +100,8 @@ def _family_encoders(widths: Mapping[str, int], architecture: Architecture) -> l
     ]
     if missing or foreign or not present:
         raise InputError(
-            f"This CLIP does not belong to this model: it has {_listed(widths)}, but"
-            f" {architecture.title} needs {_listed(needed)}. Wire the CLIP from the same"
+            f"This CLIP does not fit the model. It has {_listed(widths)}, but"
+            f" {architecture.title} needs {_listed(needed)}. Connect the CLIP from the same"
             " checkpoint."
         )
     return present

@@ -166,7 +166,7 @@ def test_saved_files_load_again_as_the_erased_model(case: Case, own_output) -> N
         SaveErasedModel,
         erasure=case.erasure,
         filename_prefix="x",
-        dtype="as the source",
+        dtype="same as source",
         model=case.erased,
         lora=True,
         checkpoint=False,

@@ -141,7 +141,7 @@ def test_saving_a_checkpoint_stops_and_leaves_no_file(sd15, press, own_output, a
     }
     inputs = {
         "filename_prefix": "x",
-        "dtype": "as the source",
+        "dtype": "same as source",
         "model": patched,
         "clip": clip,
         "vae": vae,

@@ -39,7 +39,7 @@ CHOICE = {
     "checkpoint": False,
     "diffusion_model": False,
     "recipe": True,
-    "dtype": "as the source",
+    "dtype": "same as source",
     "overwrite": False,
 }
 

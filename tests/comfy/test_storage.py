@@ -135,7 +135,7 @@ def test_a_checkpoint_in_8_bits_is_refused_before_anything_is_written(
     }
     inputs = {"filename_prefix": "x", "model": patched, "clip": clip, "vae": vae, **choice}
     with pytest.raises(FileError):
-        run(SaveErasedModel, erasure=erasure, dtype="as the source", **inputs)
+        run(SaveErasedModel, erasure=erasure, dtype="same as source", **inputs)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     run(SaveErasedModel, erasure=erasure, dtype="float16", **inputs)
     saved = tmp_path / "checkpoints" / "x.safetensors"
@@ -231,7 +231,7 @@ def test_a_gguf_model_is_saved_unpacked_or_not_at_all(in_gguf, own_output):
     }
     inputs = {"filename_prefix": "x", "model": patched, "erasure": erasure, **choice}
     with pytest.raises(FileError):
-        run(SaveErasedModel, dtype="as the source", **inputs)
+        run(SaveErasedModel, dtype="same as source", **inputs)
     run(SaveErasedModel, dtype="float16", **inputs)
     saved = minis.load_model("wan", file=own_output / "diffusion_models" / "x.safetensors")
     expected = open_model(patched).weights

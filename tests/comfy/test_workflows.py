@@ -90,11 +90,11 @@ def test_it_runs(server, path):
     shrunken encoders and a short retain set."""
     flow = to_api(json.loads(path.read_text()), server.get("/object_info"))
     retain = {
-        "builtin": "for kind: style",
+        "builtin": "for type: style",
         "text": "",
         "file": "none",
         "column": "",
-        "kind": "as the concepts",
+        "kind": "same as concepts",
     }
     flow["99"] = node("RetainSetLoader", **retain, limit=20)
     for number, step in flow.items():

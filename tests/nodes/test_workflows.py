@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,54 @@ def test_every_node_has_a_help_page_and_every_page_a_node(comfyui: Path) -> None
     schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
     assert set(pages) == set(schemas)
     for name, schema in schemas.items():
-        for slot in [slot_in_schema.id for slot_in_schema in schema.inputs] + [
-            slot_in_schema.display_name for slot_in_schema in schema.outputs
-        ]:
+        for slot in shown_names(schema):
             assert f"**{slot}**" in pages[name], f"the page of {name} does not explain {slot}"
+
+
+def shown_names(schema: Any) -> list[str]:
+    """What people read at the inputs and outputs of a node."""
+    inputs = [slot.display_name or slot.id for slot in schema.inputs]
+    return inputs + [slot.display_name for slot in schema.outputs]
+
+
+def test_help_pages_are_short_and_link_only_to_the_web() -> None:
+    """Registry installs have no docs folder."""
+    pages = list((ROOT / "web" / "docs").rglob("*.md"))
+    assert len(pages) >= 39
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        links = re.findall(r"\]\(([^)]+)\)", text)
+        assert all(link.startswith("https://") for link in links), path
+        for link in links:
+            assert (ROOT / link.partition("/blob/main/")[2]).is_file(), link
+    assert len((ROOT / "web" / "docs" / "SpeedErase.md").read_text().split()) <= 500
+
+
+@pytest.mark.comfy
+def test_the_readme_lists_every_node_by_its_name(comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    names = {node.define_schema().display_name for node in NODES}
+    section = (ROOT / "README.md").read_text().partition("\n## Nodes\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\|[^|]*\| ([^|]+) \| \w", section, re.MULTILINE)) - {"node"} == names
+    assert f"All {len(names)} nodes" in section
+
+
+@pytest.mark.comfy
+def test_ids_stay_as_saved_workflows_have_them(comfyui: Path) -> None:
+    from speed_erase.nodes import NODES
+
+    schemas = [node.define_schema() for node in NODES]
+    names = {schema.node_id: schema.display_name for schema in schemas}
+    assert set(names) >= {
+        *("ConceptList", "RetainSetLoader", "SpeedErase", "SaveErasedModel", "SpeedSettings"),
+        *("SpeedApplyErasure", "SpeedApplyRecipe", "SpeedCompare", "SpeedEvaluate"),
+        *("SpeedForecast", "SpeedInspect", "SpeedLeakProbe", "SpeedReport"),
+    }
+    assert [names[name] for name in ("ConceptList", "RetainSetLoader", "SpeedErase")] == [
+        *("Concept List", "Retain Set Loader", "SPEED Erase")
+    ]
+    assert names["SaveErasedModel"] == "Save Erased Model"
 
 
 @pytest.mark.comfy
@@ -116,7 +161,7 @@ def test_the_pages_give_the_engines_bars() -> None:
         for kind in kinds.split(", ")
     }
     for kind, bars in BARS.items():
-        assert bars_shown[kind] == (f"{bars.erased * 100:.0f} %", f"{bars.stands * 100:.0f} %")
+        assert bars_shown[kind] == (f"{bars.erased:.2f}", f"{bars.stands:.2f}")
 
 
 @pytest.mark.comfy

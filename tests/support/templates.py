@@ -295,7 +295,7 @@ def hundred(graph: Graph) -> None:
     )
     names = builtin_retain("artists").limit(100).names
     retain = graph.add(
-        "RetainSetLoader", (_NOTE, 300), (360, 420), "What to keep", builtin="for kind: style"
+        "RetainSetLoader", (_NOTE, 300), (360, 420), "What to keep", builtin="for type: style"
     )
     loader, eraser = _erase(graph, SD15, "\n".join(names), retain=(retain, "retain"))
     _compare(
@@ -466,10 +466,10 @@ def leaks(graph: Graph) -> None:
     graph.note(
         (_NOTE, 0),
         (360, 280),
-        "## Find leaks and close them\n\n*SPEED Leak Probe* tries other spellings, typos and"
+        "## Find leaks and close them\n\n*Find Leaks* tries other spellings, typos and"
         " descriptions. Click *Add the leaking phrases as aliases*, and they go into *What to"
-        " erase*; run again.\n\nWithout clicking: the second *SPEED Erase* below takes the *closed*"
-        " list by itself, from the original model.",
+        " erase*; run again.\n\nWithout clicking: the second *SPEED Erase* takes the list"
+        " *concepts + leaks* and starts from the original model.",
     )
     loader, eraser = _erase(graph, SD15, "Salvador Dali -> art")
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
@@ -477,7 +477,12 @@ def leaks(graph: Graph) -> None:
         "SpeedLeakProbe", (_AFTER, 0), (450, 240), **wires, erasure=(eraser, "erasure")
     )
     graph.add(
-        "SpeedErase", (_LAST, 0), (450, 270), "Leaks closed", **wires, concepts=(probe, "closed")
+        "SpeedErase",
+        (_LAST, 0),
+        (450, 270),
+        "Leaks closed",
+        **wires,
+        concepts=(probe, "concepts + leaks"),
     )
 
 
