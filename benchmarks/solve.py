@@ -58,7 +58,7 @@ CONCEPTS = (1, 3, 10, 30, 100, 300, 1000)
 NAMES = (100, 300, 1000, 3000, 10_000, 20_000)
 TAIL = 3
 """Points that an exponent is fitted to: the largest ones, where the cost is past its fixed part."""
-PRESETS = ("auto", "context", "few", "multi")
+PRESETS = ("auto", "fixed", "few", "multi")
 SHORT, TURNS = 12.0, 3
 """An engine that takes fewer seconds than this runs this many times."""
 

@@ -272,7 +272,7 @@ def test_from_runs_to_the_page(
     few = retain_from_names(builtin_retain("artists").names[:60], "artists", "style")
     monkeypatch.setattr(tasks, "default_retain", lambda concepts: few)
     crowd = Crowd(folder, CrowdText(folder, fake_encoder()), steps=2)
-    runner = Runner(crowd, 6, lambda text: None, effort="quick")
+    runner = Runner(crowd, 6, lambda text: None, effort="fast")
     chosen = [METHODS[name] for name in ("none", DEFAULT, "few", "uce_lent", "oce_10")]
     task = TASKS["painters1"]
     runner.run_all([task], lambda name: chosen)
@@ -316,7 +316,7 @@ def test_what_the_knee_changes_is_told(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tasks, "default_retain", lambda concepts: few)
     said: list[str] = []
     runner = Runner(
-        Crowd(folder, CrowdText(folder, fake_encoder())), 6, said.append, effort="quick"
+        Crowd(folder, CrowdText(folder, fake_encoder())), 6, said.append, effort="fast"
     )
     for pays in (-math.inf, math.inf):
         monkeypatch.setattr(auto, "MIN_KNEE_SLOPE", pays)
