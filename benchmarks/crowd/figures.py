@@ -69,7 +69,7 @@ def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, l
     for where, title in (("near", "protected, similar"), ("far", "protected, different")):
         wanted[title] = [i for i in kept if places.get(questions[i].concept) == where]
     if not wanted["protected, different"]:
-        wanted["protected"] = [i for i in kept if places.get(questions[i].concept) != "near"]
+        wanted["protected, others"] = [i for i in kept if places.get(questions[i].concept) != "near"]
     return {title: own[:: max(1, len(own) // each)][:each] for title, own in wanted.items() if own}
 
 

@@ -151,8 +151,8 @@ def _judge(judge: dict[str, float], runs: Runs) -> Table:
         rows.append([f"{judge['pictures']:,} {kind} renderings", *shown])
     seen = {task: runs.get(task, NONE.name) for task in TASKS}
     own = {task: result["seen"] for task, result in seen.items() if result}
-    for task in own.keys() & {"night"}:
-        rows.append(["original model, night", *(percent(own.pop(task)[h]) for h in HEADS.values())])
+    if night := own.pop("night", None):
+        rows.append(["original model, night", *(percent(night[head]) for head in HEADS.values())])
     if own:
         least = [percent(min(shares[head] for shares in own.values())) for head in HEADS.values()]
         rows.append([f"original model, lowest of {len(own)} other tasks", *least])

@@ -67,7 +67,7 @@ def methods() -> Iterator[Method]:
         yield Method("SPEED few", ours, preset("few"), "threshold", thresholds)
         yield Method("SPEED multi", ours, preset("multi"), "threshold", thresholds)
         context = preset("fixed", rows_per_concept=16)
-        yield Method("SPEED context", ours, context, "threshold", thresholds)
+        yield Method("SPEED fixed", ours, context, "threshold", thresholds)
         null_space = preset("few", method="null_space")
         yield Method("null space only", ours, null_space, "threshold", thresholds)
         uce = preset("few", method="uce", lam=0.1, rows_per_concept=16)
