@@ -106,7 +106,7 @@ def agreement(cases: Sequence[Case]) -> str:
 
 
 def by_limit(runs: Runs) -> tuple[Table, str]:
-    """What is still recognized of the erased at each side-effect limit, and of the rest at worst."""
+    """What is still recognized of the erased at each limit, and of the others at worst."""
     tasks = runs.tasks()
     head = ["limit", *(TASKS[task].label for task in tasks), "Acc_r, worst task"]
     limits = {METHODS[r["method"]].settings.drift_budget: r["method"] for r in _ours(runs)}
@@ -124,7 +124,9 @@ def by_limit(runs: Runs) -> tuple[Table, str]:
         if best["h_o"] > ours["h_o"]:
             limit = METHODS[best["method"]].settings.drift_budget
             scores = f"{percent(best['h_o'])} at {limit:.2f}, {percent(ours['h_o'])} at the default"
-            better.append(f"{TASKS[task].label} ({scores}; 95%: {_between(h_o_interval(best, ours))})")
+            better.append(
+                f"{TASKS[task].label} ({scores}; 95%: {_between(h_o_interval(best, ours))})"
+            )
     said = "; ".join(better) or "none"
     return (head, lines), f"Tasks with a better H_o at another limit: {said}."
 

@@ -69,7 +69,9 @@ def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, l
     for where, title in (("near", "protected, similar"), ("far", "protected, different")):
         wanted[title] = [i for i in kept if places.get(questions[i].concept) == where]
     if not wanted["protected, different"]:
-        wanted["protected, others"] = [i for i in kept if places.get(questions[i].concept) != "near"]
+        wanted["protected, others"] = [
+            i for i in kept if places.get(questions[i].concept) != "near"
+        ]
     return {title: own[:: max(1, len(own) // each)][:each] for title, own in wanted.items() if own}
 
 
@@ -79,7 +81,11 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
     if rival is None or runs.get(task.name, DEFAULT) is None:
         return None
     best = METHODS[rival["method"]]
-    rows = {"original": NONE, best.label.replace(", ", ",\n"): best, "SPEED (default)": METHODS[DEFAULT]}
+    rows = {
+        "original": NONE,
+        best.label.replace(", ", ",\n"): best,
+        "SPEED (default)": METHODS[DEFAULT],
+    }
     groups = _groups(task, task.questions(runner.count), each)
     pictures = {label: runner.pictures(task, method) for label, method in rows.items()}
     strips = {
