@@ -38,7 +38,7 @@ from speed_erase.speed_ops.recipe import StoredJob
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import builtin_retain
 
-SETTINGS = EraseSettings.preset("auto", held_out=0.1, effort="quick")
+SETTINGS = EraseSettings.preset("auto", held_out=0.1, effort="fast")
 KEPT = builtin_retain("artists").limit(100)
 CONCEPTS = parse_concepts("Van Gogh -> art", "style")
 JOB = StoredJob(Job.of(CONCEPTS, KEPT, SETTINGS), 1.0, None, ())
