@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from ...speed_ops.engine.edits import LayerEdit
 from ...speed_ops.errors import InputError, UnsupportedModelError
 from ...speed_ops.models.architecture import LayerKey
 from ...speed_ops.models.detect import reads_text
-from .weights import effective_weight, keeps_edits, stored_weight, takes_patches
+from .beside import add_runtime_edits
+from .weights import edits_on, effective_weight, keeps_edits, stored_weight, takes_patches
 
 if TYPE_CHECKING:
     from ...speed_ops.erasure import Erasure
@@ -61,9 +61,9 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float) ->
     if baked:
         state = _state({key.removesuffix(".weight"): edit for key, edit in baked.items()})
         clone = comfy.sd.load_lora_for_models(patcher, None, state, strength, 0)[0]
-    for key, edit in edits.items():
-        if key not in baked:
-            clone.add_weight_wrapper(key, RuntimeEdit(edit, strength))
+    at_runtime = {key: edit for key, edit in edits.items() if key not in baked}
+    if at_runtime:
+        add_runtime_edits(clone, at_runtime, strength)
     refused = [
         key
         for key in baked
@@ -78,35 +78,9 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float) ->
     return clone
 
 
-def edits_on(patcher: Any) -> dict[str, int]:
-    """{layer key: number of patches and wrappers on it}."""
-    counts: Counter[str] = Counter()
-    for patches in (patcher.patches, getattr(patcher, "weight_wrapper_patches", {})):
-        counts.update({key: len(items) for key, items in patches.items()})
-    return counts
-
-
 def only_text_layers(patcher: Any) -> bool:
     """Whether only layers that read text were changed."""
     return all(reads_text(key) for key in edits_on(patcher))
-
-
-class RuntimeEdit:
-    """Adds an edit to a weight when a layer runs; moves to the device that the layer runs on."""
-
-    def __init__(self, edit: LayerEdit, strength: float) -> None:
-        balanced = edit.balanced()[0].to(torch.float32)
-        self._up, self._down = balanced.up.cpu() * strength, balanced.down.cpu()
-
-    def __call__(self, weight: Tensor) -> Tensor:
-        """The edited weight; the stored one stays as it is."""
-        up, down = self._up.to(weight.device), self._down.to(weight.device)
-        return (weight.to(torch.float32) + up @ down).to(weight.dtype)
-
-    def move_to(self, device: torch.device) -> int:
-        """Called by ComfyUI when the layer moves; returns the bytes that came along."""
-        self._up, self._down = self._up.to(device), self._down.to(device)
-        return (self._up.nbytes + self._down.nbytes) if device.type != "cpu" else 0
 
 
 def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:

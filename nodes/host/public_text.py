@@ -21,7 +21,7 @@ from ...speed_ops.text.tokens import Stream
 from .inversions import Inversions, ids_in, token_key
 from .progress import check_stop
 from .text import InChunks
-from .weights import effective_weight, raw_weight
+from .weights import edits_on, effective_weight, raw_weight
 
 _LETTER = "x"
 """A text of one token that no template ends with."""
@@ -100,7 +100,7 @@ class PublicTextEncoder(InChunks):
         clip, name = self._clip, self._row.name
         probe = self._section("a (b) 7!")
         options = f"{name} {clip.layer_idx} {clip.tokenizer_options} {probe} {self._cut}"
-        patched = sorted(key for key in clip.patcher.patches if key.startswith(f"{name}."))
+        patched = sorted(key for key in edits_on(clip.patcher) if key.startswith(f"{name}."))
         hashes = _hashes.setdefault(clip.cond_stage_model, {})
         if name not in hashes:
             hashes[name] = tensors_hash(self._stored())

@@ -25,6 +25,7 @@ from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, ClipTokenizer
 from ...speed_ops.errors import SpeedError
 from ...speed_ops.models.architecture import FamilyEncoder
 from ...speed_ops.progress import Progress, part_of
+from .beside import bypass_id
 from .inversions import Inversions, ids_in, token_key
 from .progress import check_stop
 from .weights import effective_weight, stored_weight
@@ -151,7 +152,8 @@ class HostTextEncoder(InChunks):
         self.pooled_width = self._trimmed.pooled_width
         self.streams = self._trimmed.streams
         states = _examined.setdefault(clip.cond_stage_model, {})
-        state = (str(clip.patcher.patches_uuid), clip.layer_idx, str(clip.tokenizer_options))
+        patches = f"{clip.patcher.patches_uuid} {bypass_id(clip.patcher)}"
+        state = (patches, clip.layer_idx, str(clip.tokenizer_options))
         if state not in states:
             try:
                 states[state] = self._examine()

@@ -32,11 +32,12 @@ from .keys import (
 # special comes before the general (Chroma and HunyuanVideo contain Flux's blocks).
 _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a ControlNet", ("controlnet_blocks.0.weight",)),
-    ("a Chroma model", ("distilled_guidance_layer.norms.0.scale",)),
-    ("a Chroma model", ("distilled_guidance_layer.0.norms.0.scale",)),
+    ("a Chroma model", ("distilled_guidance_layer.in_proj.weight",)),
+    ("a Chroma model", ("distilled_guidance_layer.0.in_proj.weight",)),
     ("a HunyuanVideo model", ("txt_in.individual_token_refiner.blocks.0.norm1.weight",)),
     ("a Flux.2 model", ("double_stream_modulation_img.lin.weight", "txt_in.weight")),
     ("an Ovis-Image model", ("txt_norm.scale", "txt_in.weight")),
+    ("an Ovis-Image model", ("txt_norm.weight", "double_blocks.0.img_attn.qkv.weight")),
     ("a Flux model", ("double_blocks.0.img_attn.qkv.weight", "txt_in.weight")),
     ("a Flux model", ("single_transformer_blocks.0.attn.to_q.weight", "context_embedder.weight")),
     (
@@ -52,6 +53,8 @@ _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a Hunyuan-DiT model", ("mlp_t5.0.weight",)),
     ("a Qwen-Image model", ("txt_norm.weight", "txt_in.weight")),
     ("a PixArt model", ("t_block.1.weight",)),
+    ("a Z-Image model in pixel space", ("cap_embedder.1.weight", "dec_net.cond_embed.weight")),
+    ("a Ming-Image model", ("cap_embedder.1.weight", "__ming_image__")),
     ("a Lumina or Z-Image model", ("cap_embedder.1.weight",)),
     ("a HiDream model", ("caption_projection.0.linear.weight",)),
     ("a Mochi model", ("t5_yproj.weight",)),

@@ -128,8 +128,10 @@ def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architectur
     )
 
 
-def _lumina(name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYER) -> Architecture:
-    """Lumina 2 and what was made from it."""
+def _lumina(
+    name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYER, *needs: str
+) -> Architecture:
+    """Lumina 2 and what was made from it; `needs`: keys that its relatives do not have."""
     return Architecture(
         name=name,
         title=title,
@@ -137,9 +139,10 @@ def _lumina(name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYE
         encoders=(encoder,),
         entry=EntryLayer(
             "cap_embedder.1",
-            ldm_needs=("cap_embedder.0.weight", "context_refiner.0.attention.qkv.weight"),
+            ldm_needs=("cap_embedder.0.weight", "context_refiner.0.attention.qkv.weight", *needs),
             look_alike="a Lumina or Z-Image model",
-            forbidden=("clip_text_pooled_proj.",),  # NewBie reads a second encoder there
+            # NewBie reads a second encoder there; the others are Z-Image in pixels and Ming-Image.
+            forbidden=("clip_text_pooled_proj.", "dec_net.", "__ming_image__"),
         ),
         push=PushRule("rms_norm", ("cap_embedder.0",), eps=1e-5),
         modelspec=name,
@@ -247,7 +250,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             "txt_in",
             ldm_needs=(
                 "double_blocks.0.img_attn.qkv.weight",
-                "distilled_guidance_layer.norms.0.scale",
+                "distilled_guidance_layer.in_proj.weight",
             ),
             look_alike="a Chroma model",
         ),
@@ -271,7 +274,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         on_command_line=False,
         note=_ONE_LAYER,
     ),
-    _lumina("z-image", "Z-Image", _chat_model("qwen3_4b", 2560, 36, -2)),
+    _lumina(
+        *("z-image", "Z-Image", _chat_model("qwen3_4b", 2560, 36, -2), _ONE_LAYER),
+        "cap_pad_token",
+    ),
     _lumina(
         "lumina-2",
         "Lumina 2",

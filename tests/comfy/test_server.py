@@ -97,8 +97,11 @@ def test_end_to_end_sample_save_and_load_with_stock_nodes(server):
     flow = erasing() | sampling(["4", 0], start=10) | sampling(["1", 0], start=20)
     flow |= saving(checkpoint=True) | {"6": saving(checkpoint=True)["6"]}
     flow["6"]["inputs"] |= {"model": ["4", 0], "clip": ["1", 1], "vae": ["1", 2]}
+    loader = node("LoraModelLoader", model=["1", 0], lora=["4", 1], strength_model=1.0)
+    if "bypass" in server.get("/object_info")["LoraModelLoader"]["input"]["required"]:
+        loader["inputs"]["bypass"] = False
     flow |= {
-        "30": node("LoraModelLoader", model=["1", 0], lora=["4", 1], strength_model=1.0),
+        "30": loader,
         "31": node("SaveLoRA", lora=["4", 1], prefix="loras/stock"),
     } | sampling(["30", 0], start=40)
     out = server.run(flow)
