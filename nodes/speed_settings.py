@@ -12,6 +12,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.engine.settings import PRESETS, EraseSettings, parse_assignments
 from ..speed_ops.errors import SettingsError
+from ..speed_ops.inputs import INPUT_TITLES, POOLED
 from .sockets import CATEGORY, SettingsSocket, validation
 
 AS_PRESET = "as preset"
@@ -93,7 +94,7 @@ def preset_settings(preset: str, seed: int, changes: dict[str, Any] | None = Non
     """
     from ..speed_ops import job
 
-    return job.preset_settings(preset, **{**(changes or {}), "seed": int(seed)})
+    return job.host_settings(preset, **{**(changes or {}), "seed": int(seed)})
 
 
 def _public_fields() -> list[dataclasses.Field[Any]]:
@@ -108,7 +109,7 @@ _TITLES = {
     "drift_budget": "side-effect limit",
     "held_out": "test names",
     "effort": "thoroughness",
-    "pooled": "pooled text input",
+    POOLED: INPUT_TITLES[POOLED].lower(),
 }
 """Settings that people read under another name."""
 

@@ -21,7 +21,7 @@ MAX_STRENGTH = 100.0
 """Far beyond any use: at 1 a concept has become its anchor."""
 
 
-def preset_settings(name: str, **changes: Any) -> EraseSettings:
+def host_settings(name: str, **changes: Any) -> EraseSettings:
     """A preset as hosts run it, with test names. The paper's presets have none: there, all listed
     names are protected.
 

@@ -20,7 +20,7 @@ from .errors import FileError, SettingsError, suggestion
 from .files.atomic import write_bytes
 from .files.header import MAX_HEADER_BYTES
 from .files.schema import Fields, check_version, dump_json, load_json, load_yaml, read_bounded
-from .job import Job, check_strength, default_lists, preset_settings
+from .job import Job, check_strength, default_lists, host_settings
 from .text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from .text.kinds import kind_of
 from .text.names import (
@@ -544,7 +544,7 @@ def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:
             notes.append(f"{title} has an unknown setting {name!r}, which is ignored.")
             del values[name]
     with _titled(title):
-        return preset_settings(str(preset), **values)
+        return host_settings(str(preset), **values)
 
 
 def _stored_retain(retain: RetainSet) -> tuple[RecipeRetain, ...]:

@@ -312,7 +312,7 @@ def test_without_a_cache_no_retain_name_is_encoded_twice(encoder: ClipTextEncode
 
 
 def big_job(names: int = 120, **changes: object) -> Job:
-    settings = EraseSettings.preset("auto", held_out=0.1, **{"effort": "quick", **changes})
+    settings = EraseSettings.preset("auto", held_out=0.1, **{"effort": "fast", **changes})
     retain = parse_retain("\n".join(f"Painter {i} of Town {i * 7}" for i in range(names)))
     return Job.of(tuple(parse_concepts("Van Gogh\nClaude Monet", "style")), retain, settings)
 
@@ -332,7 +332,7 @@ def test_names_and_prompts_to_judge_by_are_apart_from_the_edit(encoder: ClipText
 def test_captions_and_anchors_are_kept_whatever_the_list(encoder: ClipTextEncoder) -> None:
     found = embedded(big_job(), encoder)
     captions = set(builtin_retain("scenes").names)
-    assert len(captions & set(found.retain.names)) >= EFFORTS["quick"].captions
+    assert len(captions & set(found.retain.names)) >= EFFORTS["fast"].captions
     assert "art" in found.retain.names
 
 
@@ -351,7 +351,7 @@ def test_what_is_coming_is_said_before_and_what_was_left_out_after(
     found = embedded(big_job(400), encoder, announce=said.append)
     (text,) = said
     assert "bare names are to be encoded: about" in text and "on this machine" in text
-    assert found.left_out == 400 - 16 - 16 - EFFORTS["quick"].considered
+    assert found.left_out == 400 - 16 - 16 - EFFORTS["fast"].considered
     assert embedded(big_job(120), encoder).left_out == 0
 
 

@@ -43,7 +43,7 @@ def test_nothing_is_computed_twice(model: Path, tmp_path: Path, strength: str) -
         "--retain-limit",
         "30",
         "--effort",
-        "quick",
+        "fast",
         "--quiet",
         "--strength",
     ]

@@ -198,7 +198,7 @@ def test_no_text_is_run_for_its_pooled_embedding_alone_and_the_cache_keeps_poole
     encoder: ClipTextEncoder, model: EditableModel, tmp_path: Path
 ) -> None:
     counting, cache = Counting(encoder), EmbeddingCache(tmp_path / "both")
-    auto = EraseSettings.preset("auto", effort="quick", held_out=0.1)
+    auto = EraseSettings.preset("auto", effort="fast", held_out=0.1)
     erase(
         job(settings=auto.replace(pooled=False)),
         model,
@@ -235,7 +235,7 @@ def test_a_cache_of_rows_alone_is_completed_without_touching_the_rows(
 
 
 def test_the_budget_holds_for_it(encoder: ClipTextEncoder, model: EditableModel) -> None:
-    auto = EraseSettings.preset("auto", effort="quick", held_out=0.1)
+    auto = EraseSettings.preset("auto", effort="fast", held_out=0.1)
     drifts = []
     for budget in (0.03, 0.3):
         whole = erase(job(settings=auto.replace(drift_budget=budget)), model, encoder).certificate

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.job import Job, default_retain, preset_settings
+from speed_erase.speed_ops.job import Job, default_retain, host_settings
 from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.retain_set import RetainSet, retain_from_names, union
 
@@ -110,7 +110,7 @@ def kept_names(concepts: Sequence[Concept]) -> RetainSet:
 
 def settings_for(**changes: object) -> EraseSettings:
     """The default, with names held out to judge by as nodes and command line do."""
-    return preset_settings("auto", **changes)
+    return host_settings("auto", **changes)
 
 
 def _styled(

@@ -26,7 +26,7 @@ from ..engine.settings import (
     priority_of,
 )
 from ..errors import InputError, SettingsError, UsageError, suggestion
-from ..job import Job, check_strength, default_retain, preset_settings
+from ..job import Job, check_strength, default_retain, host_settings
 from ..provenance import load_recipe
 from ..recipe import StoredJob, job_of
 from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
@@ -129,7 +129,7 @@ def add_concepts(group: Any) -> None:
 def _add_settings(parser: ArgumentParser) -> None:
     """A flag for every public setting, and `--set` for the others."""
     group = parser.add_argument_group("settings (defaults are those of the preset auto)")
-    defaults, hints = preset_settings("auto").to_dict(), get_type_hints(EraseSettings)
+    defaults, hints = host_settings("auto").to_dict(), get_type_hints(EraseSettings)
     help = "the preset to start from (default: auto)"
     group.add_argument(
         "--preset", dest="preset_name", choices=list(PRESETS), default="auto", help=help
@@ -204,7 +204,7 @@ def settings_from(args: Namespace) -> EraseSettings:
     assigned = parse_assignments(args.set)
     for name in flags.keys() & assigned.keys():
         raise SettingsError(f"The setting {name} is given twice: by its flag and by --set.")
-    return preset_settings(args.preset_name, **flags, **assigned)
+    return host_settings(args.preset_name, **flags, **assigned)
 
 
 def job_from(args: Namespace, note: Callable[[str], None]) -> Job:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 
-from ..job import Job, preset_settings
+from ..job import Job, host_settings
 from ..progress import Progress
 from ..report.font import font_for
 from ..report.html import Drawn
@@ -56,7 +56,7 @@ def demo_job() -> Job:
     names = [name for group in known_names().values() for name in group]
     retained = parse_retain("\n".join(names), "the demo's other names")
     unknown = builtin_retain("artists").limit(_UNKNOWN_PAINTERS)
-    settings = preset_settings("auto", effort="fast")
+    settings = host_settings("auto", effort="fast")
     return Job.of(concepts, union([retained, unknown]), settings)
 
 

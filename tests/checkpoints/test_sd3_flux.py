@@ -174,7 +174,8 @@ def test_an_encoder_for_pooled_text_may_be_missing(
         str(tmp_path),
     ]
     assert main([*arguments, *given(home, "t5")]) == 0
-    assert "Pooled text input stays unedited, because no CLIP-L was found" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "Pooled text input stays unedited, because no CLIP-L was found" in shown
     assert main([*arguments, *given(home, "t5", "clip_l"), "--no-pooled", "--force"]) == 0
     assert "pooled path" not in capsys.readouterr().err
     assert torch.equal(

@@ -35,7 +35,7 @@ from speed_erase.speed_ops.errors import (
     error_code,
     user_message,
 )
-from speed_erase.speed_ops.job import preset_settings
+from speed_erase.speed_ops.job import host_settings
 
 ERASE = ["erase", "m.safetensors", "--concepts", "a -> b", "--out", "out"]
 NAMES = [module.__name__.rpartition(".")[2] for module in COMMANDS]
@@ -86,7 +86,7 @@ def test_at_most_twelve_settings_are_flags() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_alone_gives_the_preset(preset: str) -> None:
     args = build_parser().parse_args([*ERASE, "--preset", preset])
-    assert settings_from(args) == preset_settings(preset)
+    assert settings_from(args) == host_settings(preset)
 
 
 def test_flags_and_assignments_change_the_preset() -> None:

@@ -14,7 +14,7 @@ import torch
 from released_cases import CASES, Problem, fingerprint
 
 from speed_erase.speed_ops import EraseSettings, solve
-from speed_erase.speed_ops.job import preset_settings
+from speed_erase.speed_ops.job import host_settings
 
 RECORDED = json.loads(Path(__file__).with_name("released_edits.json").read_text(encoding="utf-8"))
 TOLERANCE = 1e-8
@@ -23,7 +23,7 @@ TOLERANCE = 1e-8
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_paper_preset_gives_the_released_edit(case):
     problem = Problem(case)
-    erasure = solve(problem.weights, problem.rows, preset_settings(case.preset))
+    erasure = solve(problem.weights, problem.rows, host_settings(case.preset))
     for key in problem.weights:
         recorded = torch.tensor(RECORDED[case.name][key], dtype=torch.float64)
         ours = torch.tensor(fingerprint(erasure.delta(key)), dtype=torch.float64)
@@ -36,7 +36,7 @@ def test_filtering_by_one_mean_would_be_another_edit(monkeypatch):
     assert case.retain > 128
     monkeypatch.setattr("speed_erase.speed_ops.engine.prior.FILTER_BATCH", 10**6)
     problem = Problem(case)
-    erasure = solve(problem.weights, problem.rows, preset_settings(case.preset))
+    erasure = solve(problem.weights, problem.rows, host_settings(case.preset))
     key = next(iter(problem.weights))
     recorded = torch.tensor(RECORDED[case.name][key], dtype=torch.float64)
     ours = torch.tensor(fingerprint(erasure.delta(key)), dtype=torch.float64)
@@ -45,5 +45,5 @@ def test_filtering_by_one_mean_would_be_another_edit(monkeypatch):
 
 @pytest.mark.parametrize("preset", ["few", "multi", "implicit"])
 def test_a_paper_preset_protects_every_listed_name(preset):
-    assert preset_settings(preset) == EraseSettings.preset(preset)
-    assert preset_settings("auto").held_out > 0, "negative control"
+    assert host_settings(preset) == EraseSettings.preset(preset)
+    assert host_settings("auto").held_out > 0, "negative control"
