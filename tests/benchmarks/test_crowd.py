@@ -1,4 +1,4 @@
-"""The 40-painter test set: what it shows and asks, how it counts, and all of it from training to the
+"""The 40-painter test set: what it shows and asks, how it counts, and the way from training to the
 page, tiny.
 """
 
