@@ -1,5 +1,5 @@
 """What an edit leaves and moves where all text enters at one layer: the second table of
-docs/architectures.md.
+docs/research/models.md.
 
     python -m benchmarks.entry_layers [--mpnet FOLDER] [--kept N]
 

@@ -1,4 +1,4 @@
-"""Seconds and sizes of an edit at the real layer shapes of every family (docs/architectures.md).
+"""Seconds and sizes of an edit at the real layer shapes of every family (docs/research/models.md).
 
     python -m benchmarks.families [family ...]
 

@@ -1,4 +1,4 @@
-"""What the plan in docs/fleet.md is made from: reading headers, cleaning models, Ray's share.
+"""What the plan in docs/hosts/fleet.md is made from: reading headers, cleaning models, Ray's share.
 
     python -m benchmarks.fleet [--models N] [--gigabytes X] [--tasks N] [--folder DIR]
 

@@ -62,7 +62,7 @@ def painters_sheet(out: Path) -> Path:
 
 
 def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, list[int]]:
-    places = task.neighbours()
+    places = task.neighbors()
     erased = [i for i, q in enumerate(questions) if q.role == "erased"]
     wanted = {"prompts for what was erased": erased}
     kept = [i for i, q in enumerate(questions) if q.role == "kept"]

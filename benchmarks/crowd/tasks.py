@@ -66,7 +66,7 @@ class Task:
         """The erasure as users ask for it; kept are the other names and the built-in lists."""
         return Job.of(self.concepts, kept_names(self.concepts), settings)
 
-    def neighbours(self) -> dict[str, str]:
+    def neighbors(self) -> dict[str, str]:
         """Kept painters and subjects that are `near` something erased, or `far` from all of it."""
         erased = {concept.target for concept in self.concepts}
         found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The crowded world: what it draws and asks, how it counts, and the whole way from training to the
+"""The 40-painter test set: what it shows and asks, how it counts, and the way from training to the
 page, tiny.
 """
 
@@ -244,7 +244,7 @@ def test_texts_are_encoded_once_and_come_back_whole(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model trained for two steps, and a judge for three: nobody recognises anything, but
+    """A model trained for two steps, and a judge for three: nobody recognizes anything, but
     everything runs.
     """
     folder = tmp_path_factory.mktemp("crowd")
