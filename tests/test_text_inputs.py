@@ -13,6 +13,7 @@ import pytest
 import torch
 from text_pico import WIDTH, tiny_encoder
 
+from speed_erase.speed_ops.certificate.summary import details
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 from speed_erase.speed_ops.encoders.encoder import EncoderPart, JoinedTextEncoder
@@ -22,6 +23,7 @@ from speed_erase.speed_ops.engine.rows import Rows
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.erase import erase
 from speed_erase.speed_ops.erasure import at_strength
+from speed_erase.speed_ops.inputs import INPUT_TITLES
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.leak_probe import probe_leaks
 from speed_erase.speed_ops.model import EditableModel
@@ -138,8 +140,10 @@ def test_the_certificate_has_a_part_for_it(encoder: ClipTextEncoder, model: Edit
     ]
     left = float((sum(gap[0] for gap in gaps) / sum(gap[1] for gap in gaps)) ** 0.5)
     assert concept.solved_median == pytest.approx(left, abs=1e-3)
-    text = whole.text()
-    assert "Pooled text input: " in text and text.index("Pooled path: ") > text.index("Van Gogh: ")
+    lines = list(details(whole))
+    own = lines.index(f"{INPUT_TITLES['pooled']}:")
+    assert any("Van Gogh" in line for line in lines[:own])
+    assert any("Van Gogh" in line for line in lines[own:])
     header = whole.short()["other_inputs"]["pooled"]
     assert (
         header["concepts"][0]["name"] == "Van Gogh"
