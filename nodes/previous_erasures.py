@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..speed_ops.embedder import embed_targets
 from ..speed_ops.engine.rows import Rows, join
 from ..speed_ops.erasure import Erasure
-from ..speed_ops.errors import InputError, SpeedError
+from ..speed_ops.errors import InputError, Notice, SpeedError
 from ..speed_ops.files.lora import read_lora
 from ..speed_ops.inputs import TOKENS
 from ..speed_ops.provenance import read_provenance
@@ -85,25 +85,38 @@ def held_rows(model: Any, concepts: Sequence[Concept], wired: Wired) -> dict[str
     return held
 
 
-def notes_on(model: Any, held: Rows | None) -> list[str]:
+def notes_on(model: Any, held: Rows | None) -> list[Notice]:
     """Sentences for the report about previous erasures."""
     previous = _previous(model)
-    notes = []
+    notes: list[Notice] = []
     if held is not None:
-        notes.append(f"Still erased, from an earlier erasure: {', '.join(held.names)}.")
+        notes.append(
+            Notice(
+                f"Still erased, from an earlier erasure: {', '.join(held.names)}.",
+                code="still_erased",
+                names=list(held.names),
+            )
+        )
     for erasure in previous:
         if not erasure.targets and _stored_job(erasure) is None:
             notes.append(
-                f"{erasure.source or 'An earlier erasure'} lists no names, so what it erased may"
-                " come back."
+                Notice(
+                    f"{erasure.source or 'An earlier erasure'} lists no names, so what it erased"
+                    " may come back.",
+                    code="names_unknown",
+                    source=erasure.source,
+                )
             )
     remembered = Counter(key for erasure in previous for key in erasure.edits)
     if only_text_layers(model) and any(
         count > remembered[key] for key, count in edits_on(model).items()
     ):
         notes.append(
-            "A LoRA on this model changes only text layers. If it is an erasure, use Load Erasure."
-            " A LoRA loader loses the erased names, so they may come back."
+            Notice(
+                "A LoRA on this model changes only text layers. If it is an erasure, use Load"
+                " Erasure. A LoRA loader loses the erased names, so they may come back.",
+                code="lora_without_names",
+            )
         )
     return notes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import comfy.sd
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...speed_ops.engine.edits import LayerEdit
-from ...speed_ops.errors import InputError, UnsupportedModelError
+from ...speed_ops.errors import InputError, Notice, UnsupportedModelError
 from ...speed_ops.models.architecture import LayerKey
 from ...speed_ops.models.detect import reads_text
 from .beside import add_runtime_edits
@@ -83,8 +83,8 @@ def only_text_layers(patcher: Any) -> bool:
     return all(reads_text(key) for key in edits_on(patcher))
 
 
-def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
-    """How much of the edit is lost to the model's storage type, in a sentence; empty if nothing."""
+def rounding_notes(patcher: Any, edits: Mapping[str, LayerEdit]) -> Iterator[Notice]:
+    """How much of the edit is lost to the model's storage type."""
     losses: dict[str, list[float]] = {}
     exact = 0
     for key, edit in edits.items():
@@ -94,18 +94,24 @@ def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
         elif kind not in (torch.float32, torch.float64):
             name = str(kind).removeprefix("torch.")
             losses.setdefault(name, []).append(_loss(patcher, key, edit, kind))
-    lines = [
-        f"Rounding to {kind}, the type of the model, loses {sum(values) / len(values):.1%} of the"
-        f" edit (worst layer {max(values):.1%})."
-        for kind, values in losses.items()
-    ]
+    for name, values in losses.items():
+        mean, worst = sum(values) / len(values), max(values)
+        yield Notice(
+            f"Rounding to {name}, the type of the model, loses {mean:.1%} of the edit (worst layer"
+            f" {worst:.1%}).",
+            code="rounding",
+            dtype=name,
+            mean=mean,
+            worst=worst,
+        )
     if exact:
-        lines.append(
+        yield Notice(
             f"{exact} layers are stored in 8 bits or less, too coarse to store the edit. SPEED adds"
             " it in full precision whenever they run. Save it as a LoRA, because a checkpoint of"
-            " that type can't store it."
+            " that type can't store it.",
+            code="stored_too_coarse",
+            layers=exact,
         )
-    return "\n".join(lines)
 
 
 def _loss(patcher: Any, key: str, edit: LayerEdit, kind: torch.dtype) -> float:

@@ -10,7 +10,7 @@ import mini_checkpoints as mini
 import mini_families as minis
 import pytest
 import torch
-from graph import erased, left, moved, run, sample, value_outputs
+from graph import erased, left, moved, notices, run, sample, value_outputs
 from safetensors.torch import load_file, save_file
 from watching import at_layers, name_rows
 
@@ -70,15 +70,15 @@ def differs_from_the_edit(model, patched, clip, erasure) -> float:
 
 def test_half_precision_agrees_with_float32(sd15):
     wide, clip, _ = sd15
-    assert "Rounding" not in erased(wide, clip)[3]
+    assert "rounding" not in notices(erased(wide, clip)[2])
     for dtype in (torch.float16, torch.bfloat16):
         narrow = mini.load(
             mini.shared("sd15"), model_options={"dtype": dtype}, output_clip=False, output_vae=False
         )[0]
         assert narrow.model_dtype() == dtype
-        patched, _, _, report, _ = erased(narrow, clip)
+        patched, _, erasure, _, _ = erased(narrow, clip)
         assert left(narrow, patched, clip) < 0.07
-        assert f"Rounding to the model's own type, {str(dtype).removeprefix('torch.')}" in report
+        assert f"torch.{notices(erasure)['rounding']['dtype']}" == str(dtype)
 
 
 def test_fp8_gets_the_exact_edit_where_a_plain_patch_would_lose_it(in_fp8):
@@ -86,9 +86,9 @@ def test_fp8_gets_the_exact_edit_where_a_plain_patch_would_lose_it(in_fp8):
 
     model, clip, _ = in_fp8
     assert model.model_dtype() == torch.float8_e4m3fn
-    patched, lora, erasure, report, _ = erased(model, clip)
-    assert "7 layers are stored in 8 bits or less" in report and "Save it as a LoRA" in report
-    assert "too coarse to store the edit" in report and left(model, patched, clip) < 0.07
+    patched, lora, erasure, _, _ = erased(model, clip)
+    assert notices(erasure)["stored_too_coarse"]["layers"] == 7
+    assert left(model, patched, clip) < 0.07
     assert differs_from_the_edit(model, patched, clip, erasure) < 1e-3
     stock = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0)[0]
     assert differs_from_the_edit(model, stock, clip, erasure) > 0.05, (
