@@ -8,12 +8,8 @@ export const values = (node, names) => Object.fromEntries(names.map((name) => [n
 export const choices = (node, name) => widget(node, name)?.options?.values ?? [];
 export const isLinked = (node, name) => Boolean(node.inputs?.find((slot) => slot.name === name)?.link);
 
-/** Identifies a node across undo and reload, which replace the node objects. */
-export const nodeKey = (node) =>
-  `${node.graph?.rootGraph?.id ?? node.graph?.id ?? ""} ${node.id} ${node.type}`;
-
-/** The budget widget shows a word and its share, "more (45 %)"; this is the word. */
-export const budgetWord = (label) => String(label ?? "").split(" ")[0];
+/** A priority as the server names it: "erase fully" is erase-fully there. */
+export const priorityKey = (label) => String(label ?? "").replaceAll(" ", "-");
 
 const definitions = new Map(); // node type -> {input: default value}
 
