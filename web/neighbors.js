@@ -1,8 +1,7 @@
 // The nodes that people put after SPEED Erase: added, filled and wired by one click.
 import { app } from "../../scripts/app.js";
-import { captureChange, notify } from "./host.js";
-import { downstream, upstream, value, widget } from "./graph.js";
-import { ask } from "./host.js";
+import { downstream, slotOf, upstream, value, widget } from "./graph.js";
+import { ask, captureChange, notify } from "./host.js";
 import { firstNames } from "./lines.js";
 import { t } from "./words.js";
 
@@ -95,10 +94,9 @@ function freeSpot(graph, node, created) {
 
 /** {node, slot} behind an input. */
 function source(node, name) {
-  const link = node.inputs?.find((slot) => slot.name === name)?.link;
-  const graph = node.graph ?? app.graph;
-  const wired = link == null ? null : (graph.links?.get?.(link) ?? graph.links?.[link]);
-  return wired ? { node: graph.getNodeById(wired.origin_id), slot: wired.origin_slot } : null;
+  const slot = slotOf(node, name);
+  const origin = slot < 0 ? null : node.getInputNode(slot);
+  return origin && { node: origin, slot: node.getInputLink(slot).origin_slot };
 }
 
 const output = (node, name) => ({ node, slot: node.outputs.findIndex((slot) => slot.name === name) });
@@ -114,6 +112,6 @@ function vae(node) {
 }
 
 function wire(from, to, name) {
-  const slot = to.inputs?.findIndex((input) => input.name === name) ?? -1;
+  const slot = slotOf(to, name);
   if (from?.node && from.slot >= 0 && slot >= 0) from.node.connect(from.slot, to, slot);
 }

@@ -132,7 +132,12 @@ function addResultView(node, kind) {
     const empty = h("div", { class: "dim", "data-speed": "empty" }, t("Run the workflow to see the result."));
     content.replaceChildren(...(facts ? kind.draw(node, facts, now) : [empty]).flat(2).filter(Boolean));
     const preview = widget(node, TEXT_PREVIEW);
-    if (preview) node.removeWidget?.(preview); // the view shows it all; the next run brings the text back
+    if (!preview) state.height = node.size[1];
+    else {
+      // The view shows it all. The front end made room for its text, and brings it back at the next run.
+      node.removeWidget?.(preview);
+      node.setSize([node.size[0], Math.min(node.size[1], state.height)]);
+    }
   });
   watchRun(node, (codes) => {
     const run = resultOf(node, kind.read).facts?.run;
@@ -184,14 +189,14 @@ function openDetails(node, facts) {
   showDialog(t("Details of this run"), elements, t("Close"));
 }
 
-const leakView = (node, facts, state) =>
-  drawLeaks(
-    facts,
-    state,
-    safely(() => void closeLeaks(node, facts)),
-  );
+function leakView(node, facts, state) {
+  const close = safely(() => void closeLeaks(node, facts));
+  return drawLeaks(facts, state, close);
+}
 
-const textView = (node, { text }) => drawText(text);
+function textView(node, { text }) {
+  return drawText(text);
+}
 
 /** Compare's images come from this session's runs only: a workflow cannot name an image. */
 function addCompareView(node) {
