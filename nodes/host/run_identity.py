@@ -47,7 +47,7 @@ def code_of(prompt: Mapping[str, Any], node_id: str) -> str:
 
 def _plain(content: Any) -> str:
     if isinstance(content, bool) or content is None:
-        return f"={content}".lower()
+        return {None: "=null", True: "=true", False: "=false"}[content]
     if isinstance(content, (int, float)):
         return "#" + struct.pack(">d", content).hex()
     if isinstance(content, Mapping):
