@@ -87,7 +87,7 @@ async function copy(text, label) {
   notify(t("{0} copied", label));
 }
 
-/** Opens the report of the last run. The server shows only reports that it issued itself, and lets no script run. */
+/** Opens the report of the last run. The server shows only its own reports, and lets no script run. */
 async function openReport(node) {
   const page = lastResult(node)?.page; // an id, or nothing: facts.js checks it
   const url = page && api.apiURL(`/speed/report/${page}`);

@@ -1,5 +1,5 @@
-// Elements without a library. Text is always text, never markup. Classes, links and styles come from this code
-// alone; what a workflow holds reaches a style only as a clamped number of percent.
+// Elements without a library. Text is always text, never markup. Classes, links and styles come from this
+// code alone; what a workflow holds reaches a style only as a clamped number of percent.
 import { clamp } from "./figures.js";
 
 const isContent = (child) => child !== null && child !== undefined && child !== false;
@@ -13,7 +13,9 @@ export function h(tag, { percent = {}, ...props } = {}, ...children) {
     else if (name in element && name !== "list") element[name] = value;
     else element.setAttribute(name, value);
   }
-  for (const [name, value] of Object.entries(percent)) element.style[name] = `${clamp(Number(value), 0, 100)}%`;
+  for (const [name, value] of Object.entries(percent)) {
+    element.style[name] = `${clamp(Number(value), 0, 100)}%`;
+  }
   element.append(...children.flat(2).filter(isContent));
   return element;
 }
@@ -52,6 +54,7 @@ export function shield(element) {
 /** Shows elements above the page until Esc, a click outside or the button closes them. */
 export function showDialog(title, elements, closeLabel) {
   const close = () => dialog.remove();
+  const closeButton = h("button", { class: "right", onclick: () => dialog.close() }, closeLabel);
   const dialog = h(
     "dialog",
     {
@@ -62,7 +65,7 @@ export function showDialog(title, elements, closeLabel) {
     h(
       "div",
       { class: "speed-scroll body" },
-      h("div", { class: "head" }, title, h("button", { class: "right", onclick: () => dialog.close() }, closeLabel)),
+      h("div", { class: "head" }, title, closeButton),
       ...elements,
     ),
   );

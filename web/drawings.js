@@ -56,16 +56,20 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       h("div", { class: "bar" }, h("i", { class: tone(leaks), percent: { width: after * 100 } })),
       h("span", { class: `verdict ${tone(leaks)}` }, leaks ? t("leaks") : t("closed")),
     );
+  const headline = leaking
+    ? t("{0} of {1} phrases leak", leaking, total)
+    : t("None of {0} phrases leaks", total);
+  const button = h("button", { class: "primary", onclick: closeLeaks }, t("Add leaks as aliases"));
   return [
     h(
       "div",
       { class: "head", "data-speed": "leaks" },
       h("i", { class: `dot ${tone(leaking)}` }),
-      h("span", {}, leaking ? t("{0} of {1} phrases leak", leaking, total) : t("None of {0} phrases leaks", total)),
+      h("span", {}, headline),
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
     tried.some((phrase) => phrase.leaks && phrase.alias) &&
-      h("div", { class: "buttons" }, h("button", { class: "primary", onclick: closeLeaks }, t("Add leaks as aliases"))),
+      h("div", { class: "buttons" }, button),
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }

@@ -205,7 +205,9 @@ export class Editor {
     this.input.value = "";
     if (fresh.length) this.change(add(this.source.text(), fresh));
     const repeated = lines.length - fresh.length;
-    if (repeated) this.say(counted(repeated, "1 name was already on the list.", "{0} names were already on the list."));
+    if (repeated) {
+      this.say(counted(repeated, "1 name was already on the list.", "{0} names were already on the list."));
+    }
     this.list.scrollTop = this.list.scrollHeight;
   }
 
@@ -327,11 +329,11 @@ export class Editor {
       this.footer.replaceChildren(h("div", {}, t("The text comes from another node.")));
       return;
     }
-    const button = (text, title, onclick, props = {}) => h("button", { class: "link", title, onclick, ...props }, text);
-    const jump = () => this.focus((problems.find(({ index }) => index > (this.jumped ?? -1)) ?? problems[0]).index);
-    const jumpOn = () => {
-      jump();
-      this.jumped = Number(document.activeElement?.closest("[data-line]")?.dataset.line ?? -1);
+    const button = (text, title, onclick) => h("button", { class: "link", title, onclick }, text);
+    const jump = () => {
+      const next = problems.find(({ index }) => index > (this.jumped ?? -1)) ?? problems[0];
+      this.jumped = next.index;
+      this.focus(next.index);
     };
     const anyOn = concepts.length > 0;
     const bar = h(
@@ -339,7 +341,7 @@ export class Editor {
       { class: "tools" },
       h("span", {}, counted(concepts.length, "1 concept", "{0} concepts")),
       problems.length > 0 &&
-        button(t("{0} with a problem", problems.length), t("Show the next problem"), jumpOn, { class: "link bad" }),
+        button(t("{0} with a problem", problems.length), t("Show the next problem"), jump),
       lines.some(({ raw }) => raw.trim()) && [
         anyOn
           ? button(t("All off"), t("Turn every concept off"), () => this.changeAll((raw) => off(raw)))
@@ -386,9 +388,15 @@ export class Editor {
     const answer = this.answer(index, raw);
     const { aliases } = fields;
     const message = answer?.problem || answer?.note;
+    const keys = t("Edit (Enter), turn on or off (Space), move (Alt+arrows), delete (Del)");
+    const splitProps = {
+      class: "small",
+      title: t("Split at the commas"),
+      onclick: () => this.splitLine(index),
+    };
     const label = {
       class: "label",
-      title: `${fields.target}\n${t("Edit (Enter), turn on or off (Space), move (Alt+arrows), delete (Del)")}`,
+      title: `${fields.target}\n${keys}`,
       onclick: () => this.edit(index),
     };
     return h(
@@ -402,8 +410,7 @@ export class Editor {
           { class: "tag", title: aliases.join(", ") },
           counted(aliases.length, "1 alias", "{0} aliases"),
         ),
-      fields.target.includes(",") &&
-        h("button", { class: "small", title: t("Split at the commas"), onclick: () => this.splitLine(index) }, "⑂"),
+      fields.target.includes(",") && h("button", splitProps, "⑂"),
       this.drawButtons(index, fields.off),
       message && h("div", { class: "message cut", title: message }, message),
     );
@@ -470,6 +477,7 @@ export class Editor {
       if (event.key === "Enter") save(true);
       else if (event.key === "Escape") cancel();
     };
+    const done = h("button", { onclick: () => save(true) }, t("Done"));
     const form = h(
       "div",
       {
@@ -482,7 +490,7 @@ export class Editor {
         },
       },
       [t("erase"), target, t("also"), aliases, t("becomes"), anchor, t("type"), kind],
-      h("div", {}, h("button", { onclick: cancel }, t("Cancel")), h("button", { onclick: () => save(true) }, t("Done"))),
+      h("div", {}, h("button", { onclick: cancel }, t("Cancel")), done),
     );
     return form;
   }

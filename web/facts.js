@@ -22,7 +22,7 @@ const list = (value, length, read) =>
         .map(read)
         .filter((item) => item !== null)
     : [];
-const record = (value) => (value !== null && typeof value === "object" && !Array.isArray(value) ? value : {});
+const record = (value) => (value instanceof Object && !Array.isArray(value) ? value : {});
 const matching = (value, pattern) => (typeof value === "string" && pattern.test(value) ? value : "");
 
 /** What every result has: the code of its run, and the text that a node without a view of its own shows. */
@@ -86,7 +86,8 @@ const group = (given) => {
   if (shares.includes(null)) return null;
   const [median, p95, maximum] = shares;
   const names = number(value.names, 0, 1e7) ?? 0;
-  return { group: text(value.group, 80), names, median, p95, maximum, worst: list(value.worst, 8, namedShare) };
+  const worst = list(value.worst, 8, namedShare);
+  return { group: text(value.group, 80), names, median, p95, maximum, worst };
 };
 
 const point = (given) => {
@@ -132,7 +133,8 @@ export function leakFacts(given) {
       alias: alias === true,
     };
   };
-  return { ...base(value), total, leaking: number(value.leaking, 0, total) ?? 0, tried: list(value.tried, 60, phrase) };
+  const leaking = number(value.leaking, 0, total) ?? 0;
+  return { ...base(value), total, leaking, tried: list(value.tried, 60, phrase) };
 }
 
 /** The images of a comparison as the server sent them, or null. They are never read from a workflow. */
@@ -149,8 +151,9 @@ export function textFacts(given) {
   return facts.text ? facts : null;
 }
 
-/** What a workflow stores of a result: little, and nothing that only this session understands but its code. */
-export function stored({ run, page, verdict, strength, concepts, counts, effects: effect, why, whyCode, next }) {
+/** What a workflow stores of a result: little. */
+export function stored(facts) {
+  const { run, page, verdict, strength, concepts, counts, effects: effect, why, whyCode, next } = facts;
   const shown = effect && {
     level: effect.level,
     worst_level: effect.worst,
@@ -169,6 +172,11 @@ export function stored({ run, page, verdict, strength, concepts, counts, effects
   };
 }
 
-export const storedLeaks = ({ run, total, leaking, tried }) => ({ run, total, leaking, tried: tried.slice(0, 8) });
+export const storedLeaks = ({ run, total, leaking, tried }) => ({
+  run,
+  total,
+  leaking,
+  tried: tried.slice(0, 8),
+});
 export const storedText = ({ run, text: output }) => ({ run, text: output.slice(0, STORED_OUTPUT) });
 export const storedCode = ({ run }) => ({ run });

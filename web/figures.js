@@ -17,7 +17,7 @@ export function roundUp(value) {
 /** Where the mark is on a bar of 100: left of it a concept is erased. */
 export const MARK = 50;
 
-/** The length of a score on a bar of 100. It agrees with the verdict: only a score above 1 passes the mark. */
+/** The length of a score on a bar of 100. Only a score above 1, which is not erased, passes the mark. */
 export const scoreLength = (score) => clamp(score * MARK, 1, 100);
 
 const sum = (counts) => Object.values(counts).reduce((total, count) => total + count, 0);
@@ -69,7 +69,7 @@ export const levelWords = () => ({
   visible: t("visible changes"),
 });
 
-/** An edit at another strength or limit: its drift is exact, the remaining share is close for small changes. */
+/** An edit at another strength or limit: its drift is exact, what remains is close for small changes. */
 export function forecast(curve, strength, priority) {
   if (!curve) return null;
   const [share, ...offer] = curve.offers.get(priority) ?? [];

@@ -36,7 +36,8 @@ export async function confirm(message) {
 }
 
 export function notify(summary, detail = "", severity = "success") {
-  app.extensionManager?.toast?.add?.({ severity, summary, detail, life: severity === "error" ? 15_000 : 4000 });
+  const life = severity === "error" ? 15_000 : 4000;
+  app.extensionManager?.toast?.add?.({ severity, summary, detail, life });
 }
 
 /** Has the front end notice that the graph changed, so that a reload restores our views. */

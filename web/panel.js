@@ -1,4 +1,4 @@
-// What an erasure did: is it gone, did anything else change, what to do next. The measurements are in a dialog.
+// What an erasure did: is it gone, did anything else change, what to do next. Measurements are in a dialog.
 import { h, svg } from "./dom.js";
 import {
   MARK,
@@ -39,8 +39,8 @@ const ADVICE = {
 /**
  * The panel of one run.
  *
- * `state` is what is true of the graph now: {outdated, bypassed, restored}; `actions` are {compare, findLeaks,
- * save, details, fixes: {key: function}}.
+ * `state` is what is true of the graph now: {outdated, bypassed, restored}; `actions` are {compare,
+ * findLeaks, save, details, fixes: {key: function}}.
  */
 export function drawPanel(facts, state, actions) {
   const { concepts, counts, effects } = facts;
@@ -176,13 +176,17 @@ function drawCurve({ curve, strength }, settings) {
   const chosen = [current.drift, strength === 1 ? curve.chosen[1] : current.left];
   const line = (symbol, text, props = {}) => h("div", props, h("span", { class: "point" }, symbol), text);
   const figures = ([drift, left]) => [percent(left, 0), drift.toFixed(2)];
+  const nextWords = t(
+    "the next run: about {0} remaining, side effects {1}",
+    ...figures([next.drift, next.left]),
+  );
   return h(
     "div",
     {},
     drawPlot({ ...curve, chosen }, changed ? next : null),
     line("● ", t("this run: {0} remaining, side effects {1}", ...figures(chosen))),
     changed &&
-      line("◌ ", t("the next run: about {0} remaining, side effects {1}", ...figures([next.drift, next.left])), {
+      line("◌ ", nextWords, {
         "data-speed": "forecast",
         "data-left": next.left,
         "data-drift": next.drift,

@@ -1,14 +1,15 @@
-// What a run was asked, as a short code: a result is current while the graph asks the same. The server computes
-// the same code in nodes/host/run_identity.py. Node ids are not part of it.
+// What a run was asked, as a short code: a result is current while the graph asks the same. The server
+// computes the same code in nodes/host/run_identity.py. Node ids are not part of it.
 
-/** Eight hex digits for a node's type, its inputs and all nodes before it; `prompt` is the graph for the API. */
+/** Eight hex digits for a node's type, its inputs and all nodes before it; `prompt` is for the API. */
 export function codeOf(prompt, id, codes = new Map()) {
   if (codes.has(id)) return codes.get(id);
   codes.set(id, ""); // a graph with a cycle never runs, but may be on the canvas
   const { class_type: type, inputs } = prompt[id];
   const value = (content) => {
-    const isLink = Array.isArray(content) && content.length === 2 && prompt[content[0]];
-    return isLink ? `@${codeOf(prompt, String(content[0]), codes)}.${content[1]}` : plain(content);
+    const [origin, slot] = Array.isArray(content) && content.length === 2 ? content : [];
+    const isLink = typeof origin === "string" && Number.isInteger(slot) && origin in prompt;
+    return isLink ? `@${codeOf(prompt, origin, codes)}.${slot}` : plain(content);
   };
   const parts = Object.keys(inputs).sort();
   const text = [type, ...parts.map((name) => `${name}=${value(inputs[name])}`)].join("\n");
@@ -20,7 +21,7 @@ function plain(content) {
   if (content === null || content === undefined || typeof content === "boolean") return `=${content ?? null}`;
   if (typeof content === "number") return `#${doubleAsHex(content)}`;
   if (Array.isArray(content)) return `[${content.map(plain).join(",")}]`;
-  if (typeof content !== "object") return `$${content}`;
+  if (!(content instanceof Object)) return `$${content}`;
   const parts = Object.keys(content).sort();
   return `{${parts.map((name) => `${name}:${plain(content[name])}`).join(",")}}`;
 }

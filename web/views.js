@@ -76,9 +76,9 @@ function resultOf(node, read) {
 export const lastResult = (node) => resultOf(node, erasureFacts).facts;
 export const lastRecipe = (node) => recipes.get(lastResult(node)?.run);
 
-// Node and widget -> the element on the screen, and the serial number of the view in it. After undo, some front
-// ends keep showing the element of the replaced node: the new node's content then moves into that element. The
-// replaced node must not move its content back: what is typed into it would be lost.
+// Node and widget -> the element on the screen, and the serial number of the view in it. After undo, some
+// front ends keep showing the element of the replaced node: the new node's content then moves into that
+// element. The replaced node must not move its content back: what is typed into it would be lost.
 const shells = new Map();
 let lastSerial = 0;
 

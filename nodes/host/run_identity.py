@@ -38,8 +38,9 @@ def code_of(prompt: Mapping[str, Any], node_id: str) -> str:
         return codes[number]
 
     def value(content: Any) -> str:
-        if isinstance(content, list) and len(content) == 2 and str(content[0]) in prompt:
-            return f"@{code(str(content[0]))}.{content[1]}"
+        match content:
+            case [str(origin), int(slot)] if origin in prompt:
+                return f"@{code(origin)}.{slot}"
         return _plain(content)
 
     return code(node_id)
