@@ -44,15 +44,25 @@ export function erasureFacts(given) {
     concepts: list(value.concepts, 100, concept),
     counts: Object.fromEntries(VERDICTS.map((name) => [name, number(counts[name], 0, 1e6) ?? 0])),
     effects: effects(value.side_effects),
-    why: text(record(value.why).text),
-    whyCode: text(record(value.why).code, 40),
+    why: notice(value.why),
     next: list(value.next, 10, (key) => text(key, 40)),
-    warnings: list(value.warnings, 12, (notice) => text(record(notice).text) || null),
+    warnings: list(value.warnings, 12, notice),
     drift: list(value.drift, 12, group),
     curve: curve(value.curve),
     details: list(value.details, 40, (line) => text(line)),
   };
 }
+
+/** A sentence with its code, and a Map of what it is about, for translations. */
+const notice = (given) => {
+  const value = record(given);
+  if (!text(value.text)) return null;
+  const data = Object.entries(record(value.data)).slice(0, 12).map(([name, content]) => {
+    const texts = Array.isArray(content) ? list(content, 20, (item) => text(item) || null) : null;
+    return [text(name, 40), texts ?? number(content, -1e9, 1e9) ?? text(content)];
+  });
+  return { code: text(value.code, 40), text: text(value.text), data: new Map(data) };
+};
 
 const concept = (given) => {
   const { name, replacement, kind, score, verdict } = record(given);
@@ -153,7 +163,7 @@ export function textFacts(given) {
 
 /** What a workflow stores of a result: little. */
 export function stored(facts) {
-  const { run, page, verdict, strength, concepts, counts, effects: effect, why, whyCode, next } = facts;
+  const { run, page, verdict, strength, concepts, counts, effects: effect, why, next } = facts;
   const shown = effect && {
     level: effect.level,
     worst_level: effect.worst,
@@ -167,7 +177,7 @@ export function stored(facts) {
     concepts: concepts.slice(0, STORED_CONCEPTS),
     counts,
     side_effects: shown,
-    why: why ? { text: why, code: whyCode } : null,
+    why: why && { ...why, data: Object.fromEntries(why.data) },
     next,
   };
 }

@@ -14,6 +14,7 @@ import {
   verdictWords,
   worst,
 } from "./figures.js";
+import { noticeText } from "./notices.js";
 import { t } from "./words.js";
 
 const SHOWN_CONCEPTS = 5;
@@ -116,7 +117,7 @@ function drawEffects({ level, worst: worstLevel, affected }) {
 /** One sentence, and one button that follows it if a click can. */
 function drawAdvice({ why, next }, { fixes }) {
   const key = next.find((name) => fixes[name] && FIXES[name]);
-  const sentence = why ? t(why) : ADVICE[key ?? next[0]]?.();
+  const sentence = why ? noticeText(why) : ADVICE[key ?? next[0]]?.();
   return h(
     "div",
     { class: "advice", "data-speed": "advice" },
@@ -133,7 +134,7 @@ export function drawDetails(facts, settings) {
     section(t("What to try"), advice.length > 0 && h("ul", {}, advice.map((text) => h("li", {}, text)))),
     section(
       t("Notes"),
-      warnings.length > 0 && warnings.map((text) => h("div", { class: "warning" }, t(text))),
+      warnings.length > 0 && warnings.map((notice) => h("div", { class: "warning" }, noticeText(notice))),
     ),
     section(t("Concepts"), concepts.length > 0 && concepts.map(drawConcept)),
     section(t("Erasure and side effects"), curve && drawCurve(facts, settings)),

@@ -10,7 +10,7 @@ const RESULT = {
   concepts: [{ name: "Goya", replacement: "art", kind: "style", score: 0.2, verdict: "erased" }],
   counts: { erased: 1 },
   side_effects: { level: "none", worst_level: "tiny", most_affected: [["Munch", 0.2]] },
-  why: null,
+  why: { code: "rival", text: "A sentence.", data: { name: "Munch", share: 0.5, concepts: ["Goya", 3] } },
   next: ["compare"],
   warnings: [{ text: "a note" }],
   drift: [{ group: "Test names", names: 3, median: 0.1, p95: 0.2, maximum: 0.3, worst: [["Munch", 0.2]] }],
@@ -24,7 +24,7 @@ test("a result passes whole, and what is stored of it passes again", () => {
   assert.deepEqual(facts.effects, { level: "none", worst: "tiny", affected: ["Munch"] });
   assert.deepEqual([...facts.curve.offers], [["erase-fully", [0.4, 0.3, 0.1]]]);
   const again = erasureFacts(JSON.parse(JSON.stringify(stored(facts))));
-  for (const name of ["run", "page", "verdict", "concepts", "counts", "effects", "next"]) {
+  for (const name of ["run", "page", "verdict", "concepts", "counts", "effects", "why", "next"]) {
     assert.deepEqual(again[name], facts[name], name);
   }
 });
