@@ -15,14 +15,14 @@ from browser import NO_FRONT_END, RENDERERS, Screen, browser, find_browser, newe
 from comfy_server import ComfyServer
 from graph import RETAINED
 from PIL import Image
-from templates import DEMO, FLUX, OTHER, RECIPE, SD15, SDXL, Graph
+from templates import DEMO, Graph
 from workflows import erasing
 
 pytestmark = [pytest.mark.comfy, pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
-FIRST = "Start here - make a small model forget a painter"
+FIRST = "1 - Start here"
 TEXT = "Van Gogh -> art\n# a note stays\nSnoopy | the beagle -> dog || character"
 RETAINED_NAMES = RETAINED + "\nVan Gogh Museum"
 
