@@ -62,7 +62,9 @@ class Workshop:
 
         self.folder, self.model = folder, write_checkpoint(folder / "model.safetensors")
 
-    def erase(self, lines: str, kind: str = "style", **changes: Any) -> Erased:
+    def erase(
+        self, lines: str, kind: str = "style", preset: str = "auto", **changes: Any
+    ) -> Erased:
         """As the demo erases: everything else that the model knows is kept. `changes`: of
         settings.
         """
@@ -80,7 +82,7 @@ class Workshop:
         job = Job.of(
             parse_concepts(lines, kind),
             retain,
-            EraseSettings.preset("auto", effort="fast", **changes),
+            EraseSettings.preset(preset, effort="fast", **changes),
         )
         outputs = OutputFiles(
             self.folder, ("checkpoint",), name=f"task{len(list(self.folder.iterdir()))}"
@@ -308,7 +310,7 @@ def compared(shop: Workshop, sheet: Sheet) -> None:
 
 
 def leaks(shop: Workshop, sheet: Sheet) -> None:
-    matches = shop.leaks(shop.erase("Orla Venn -> art"), "the Copper Hand")
+    matches = shop.leaks(shop.erase("Orla Venn -> art", preset="few"), "the Copper Hand")
     assert matches[0][2], "the preview shows a leak"
     sheet.text(SIDE // 2, 76, "What still brings it back?", 30)
     for position, (phrase, left, leaking) in enumerate(matches[:7]):

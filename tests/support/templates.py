@@ -461,10 +461,11 @@ def leaks(graph: Graph) -> None:
         (_NOTE, 0),
         (360, 320),
         "## Find leaks and close them\n\n*Find Leaks* tries other spellings, typos and your"
-        " own description. It finds that *the Copper Hand* still brings Orla Venn back.\n\nClick"
-        " *Add leaks as aliases* and run again.",
+        " own description. The preset *few* edits only the bare name, so phrases leak. Choose the"
+        " preset *auto* and run again: they are closed.\n\nFor what still leaks, click *Add leaks as"
+        " aliases*.",
     )
-    loader, eraser = _demo(graph, "Orla Venn -> art")
+    loader, eraser = _demo(graph, "Orla Venn -> art", preset="few")
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
     erasure = (eraser, "erasure")
     description = "the Copper Hand"
