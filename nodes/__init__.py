@@ -17,7 +17,7 @@ from .retain_set_loader import RetainSetLoader, look
 from .save_erased_model import SaveErasedModel
 from .speed_apply_erasure import SpeedApplyErasure
 from .speed_apply_recipe import SpeedApplyRecipe
-from .speed_compare import SpeedCompare
+from .speed_compare import SpeedCompare, prompts_for
 from .speed_erase import SpeedErase
 from .speed_evaluate import SpeedEvaluate
 from .speed_forecast import SpeedForecast
@@ -47,7 +47,9 @@ def place_demo(question: dict[str, Any]) -> dict[str, Any]:
     """Puts the demo model among the checkpoints, after the user agreed."""
     from ..speed_ops.demo.demo import place_among
 
-    path, new = place_among(checkpoint_folder())
+    folder = checkpoint_folder()
+    folder.mkdir(parents=True, exist_ok=True)  # a fresh base directory has none
+    path, new = place_among(folder)
     return {"name": path.name, "new": new}
 
 
@@ -62,6 +64,7 @@ ANSWERS: dict[str, Answer] = {
     "concepts/check": check,
     "concepts/suggest": suggest,
     "retain/look": look,
+    "compare/prompts": prompts_for,
     "demo/place": place_demo,
     "report/write": write_report,
 }

@@ -16,7 +16,7 @@ from ..speed_ops.files.lora import read_lora
 from ..speed_ops.inputs import TOKENS
 from ..speed_ops.provenance import read_provenance
 from ..speed_ops.recipe import StoredJob, job_of
-from .host.patching import edits_on, only_text_layers
+from .host.patching import edits_on, only_text_layers, with_edits
 
 if TYPE_CHECKING:
     from ..speed_ops.model import EditableModel
@@ -50,6 +50,22 @@ def erasure_from_lora(model: EditableModel, path: Path) -> Erasure:
 def remember(clone: Any, erasure: Erasure) -> None:
     """Adds an erasure to those that the clone of a MODEL remembers."""
     clone.set_attachments(_ATTACHMENT, (*_previous(clone), erasure))
+
+
+def before_erasure(model: Any, erasure: Erasure) -> Any:
+    """The MODEL as it was before this erasure; the model itself if it does not have it.
+
+    Args:
+        model: ComfyUI's MODEL.
+        erasure: What may be on it.
+    """
+    strength = sum(
+        previous.strength
+        for previous in _previous(model)
+        if previous.edits.keys() == erasure.edits.keys()
+        and all(previous.edits[key] is edit for key, edit in erasure.edits.items())
+    )
+    return with_edits(model, erasure.edits, -strength) if strength else model
 
 
 def _stored_job(erasure: Erasure) -> StoredJob | None:

@@ -10,6 +10,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.errors import SpeedError
 from .host.progress import show_text
+from .host.run_identity import run_code
 
 CATEGORY = "SPEED"
 ConceptsSocket = io.Custom("SPEED_CONCEPTS")
@@ -58,7 +59,8 @@ def erase_outputs() -> list[io.Output]:
 
 
 def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, tuple[str]]:
-    """Shows text under a node, which needs its hidden `unique_id`, and returns it as its `ui`.
+    """Shows text under a node, which needs its hidden `unique_id`, and returns it as its `ui`, with
+    the code of the run.
 
     Args:
         node: The node class that runs.
@@ -66,7 +68,7 @@ def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, t
         short: What to show under the node instead, if its panel already shows the text.
     """
     show_text(node.hidden, short or text)
-    return {"text": (text,)}
+    return {"text": (text,), "run": (run_code(node.hidden),)}
 
 
 def image_of(pixels: Any) -> torch.Tensor:

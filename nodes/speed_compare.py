@@ -8,6 +8,10 @@ from comfy_api.latest import io, ui
 from torch import Tensor, stack
 
 from ..speed_ops.errors import InputError
+from ..speed_ops.text.concept_list import read_lines
+from ..speed_ops.text.kinds import kind_of
+from ..speed_ops.text.names import same_name_key
+from ..speed_ops.text.retain_set import builtin_retain
 from .host.progress import outside_inference_mode
 from .host.sampling import SAMPLERS, SCHEDULERS, Sampler
 from .sockets import CATEGORY, image_of, search_aliases, ui_text
@@ -98,6 +102,24 @@ def _grid_of(prompts: dict[str, str], before: list[Tensor], after: list[Tensor])
     titles = [f"{ROWS[name]}: {prompt}  (before, after)" for name, prompt in prompts.items()]
     rows = [(title, images[n * count : (n + 1) * count]) for n, title in enumerate(titles)]
     return image_of(picture_grid(rows))
+
+
+def prompts_for(question: dict[str, Any]) -> dict[str, Any]:
+    """A prompt per row for the first concept of a list: for SPEED Compare added by a click."""
+    kind = str(question.get("kind") or "style")
+    concepts = [line.concept for line in read_lines(str(question.get("text", "")), kind)]
+    concept = next((concept for concept in concepts if concept is not None), None)
+    if concept is None:
+        return {}
+    templates = kind_of(concept.kind).probe_templates
+    erased = {same_name_key(phrase) for item in concepts if item for phrase in item.phrases}
+    sets = [name for name in kind_of(concept.kind).retain_sets if name != "scenes"]
+    listed = (name for name_set in sets for name in builtin_retain(name_set).names)
+    neighbor = next((name for name in listed if same_name_key(name) not in erased), "")
+    alias = concept.aliases[0] if concept.aliases else ""
+    names = {"target": concept.target, "alias": alias, "neighbour": neighbor}
+    filled = zip(names.items(), (templates * 3)[:3], strict=True)
+    return {row: template.fill(name).text if name else "" for (row, name), template in filled}
 
 
 def _prompt_inputs() -> list[io.Input]:

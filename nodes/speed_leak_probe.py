@@ -33,7 +33,7 @@ class SpeedLeakProbe(io.ComfyNode):
                 io.Model.Input(
                     "model",
                     tooltip=(
-                        "The model BEFORE the erasure: the one that you connect to SPEED Erase."
+                        "The model that goes into SPEED Erase, or the one that comes out of it."
                     ),
                 ),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
@@ -94,12 +94,14 @@ class SpeedLeakProbe(io.ComfyNode):
         from ..speed_ops.leak_probe import probe_leaks
         from .host.patching import check_fits
         from .host.wiring import wire
+        from .previous_erasures import before_erasure
 
         targets = erasure.concepts if concepts is None else tuple(concepts)
         if not targets:
             raise InputError(
                 "This erasure came from a file without names. Connect the concepts to test."
             )
+        model = before_erasure(model, erasure)  # SPEED Erase's own output is as good
         with wire(model, clip, "KV", targets, cls.hidden) as (editable, reader, progress):
             check_fits(erasure, editable)
             report = probe_leaks(

@@ -1,5 +1,5 @@
-// Notices in the language of the front end: sentences by code, with holes for what they are about. The server
-// sends {code, text, data}; `text` is the English sentence, which also shows where a translation has no value.
+// Notices in the language of the front end: sentences by code, with holes for what they are about. The
+// server sends {code, text, data}; `text` is the English sentence, shown where a translation lacks a value.
 import { t } from "./words.js";
 
 let sentences = new Map();

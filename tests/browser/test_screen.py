@@ -15,103 +15,16 @@ from browser import NO_FRONT_END, RENDERERS, Screen, browser, find_browser, newe
 from comfy_server import ComfyServer
 from graph import RETAINED
 from PIL import Image
-from templates import DEMO, FLUX, OTHER, RECIPE, SD15, SDXL, Graph
+from templates import DEMO, Graph
 from workflows import erasing
 
 pytestmark = [pytest.mark.comfy, pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
-FIRST = "Start here - make a small model forget a painter"
+FIRST = "1 - Start here"
 TEXT = "Van Gogh -> art\n# a note stays\nSnoopy | the beagle -> dog || character"
 RETAINED_NAMES = RETAINED + "\nVan Gogh Museum"
-
-
-@pytest.fixture(scope="module", params=["installed", "newest"])
-def server(request, comfyui, tmp_path_factory):
-    front_end = newest_front_end() if request.param == "newest" else None
-    if request.param == "newest" and front_end is None:
-        pytest.skip(NO_FRONT_END)
-    running = ComfyServer(comfyui, tmp_path_factory.mktemp(request.param), front_end)
-    for name in ("tiny.safetensors", DEMO, SD15, SDXL, FLUX, OTHER):
-        running.add_checkpoint(mini.shared("sd15"), name)
-    recipe = running.folder / RECIPE
-    recipe.parent.mkdir(parents=True)
-    recipe.write_text("{}")
-    try:
-        yield running.start()
-    finally:
-        running.stop()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser(find_browser()[0]) as running:
-        yield running
-
-
-@pytest.fixture(scope="module", params=list(RENDERERS))
-def nodes2(request) -> bool:
-    return RENDERERS[request.param]
-
-
-def page(
-    chromium: Any, server: ComfyServer, width: int = 1280, height: int = 900, scale: int = 1
-) -> Screen:
-    context = chromium.new_context(
-        viewport={"width": width, "height": height}, device_scale_factor=scale
-    )
-    return Screen(context.new_page(), f"http://127.0.0.1:{server.port}")
-
-
-@pytest.fixture(scope="module")
-def shared_page(chromium, server, nodes2):
-    """One page for all tests of a front end and a way of drawing: loading it takes longer than most
-    of them.
-    """
-    screen = page(chromium, server).open(nodes2)
-    yield screen
-    screen.close()
-
-
-@pytest.fixture
-def screen(shared_page):
-    shared_page.faults.clear()
-    yield shared_page
-    assert not shared_page.faults
-
-
-@pytest.fixture
-def shots(request, tmp_path) -> Path:
-    """Where pictures of the screen go."""
-    folder = Path(request.config.getoption("--screenshots") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def small(
-    server: ComfyServer, preset: str = "auto", text: str = TEXT, seed: int = 0
-) -> dict[str, Any]:
-    """A graph that runs in seconds: loader, list, kept names, SPEED Erase, and its measurements as
-    JSON.
-    """
-    graph = Graph(server.get("/object_info"), "small")
-    loader = graph.add("TinyCheckpoint", (0, 0), (300, 100), name="tiny.safetensors")
-    listed = graph.add("ConceptList", (0, 160), (400, 300), text=text)
-    retain = graph.add("RetainSetLoader", (0, 760), (400, 300), text=RETAINED_NAMES, kind="style")
-    wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP"), "concepts": (listed, "concepts")}
-    eraser = graph.add(
-        "SpeedErase",
-        (460, 0),
-        (460, 300),
-        **wires,
-        retain=(retain, "retain"),
-        preset=preset,
-        seed=seed,
-    )
-    report = graph.add("SpeedReport", (980, 0), (400, 300), erasure=(eraser, "erasure"))
-    graph.add("PreviewAny", (980, 400), (400, 300), source=(report, "json"))
-    return graph.to_json()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from previews import MOST_BYTES, PREVIEWS, SIDE
-from templates import TEMPLATES
+from templates import DEMO, TEMPLATES
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHS = sorted((ROOT / "example_workflows").glob("*.json"))
@@ -43,6 +43,59 @@ def test_a_template_fits_a_window_at_a_size_that_can_be_read(path: Path) -> None
         assert max(ends) - min(node["pos"][axis] for node in nodes) <= most
 
 
+def test_all_but_three_templates_run_without_a_download() -> None:
+    loaders = {
+        path.stem: node
+        for path in GRAPHS
+        for node in json.loads(path.read_text())["nodes"]
+        if node["type"] == "CheckpointLoaderSimple"
+    }
+    others = {
+        title: node for title, node in loaders.items() if node["widgets_values"] != [DEMO]
+    }
+    assert set(others) == {"Erase an idea", "Erase from SDXL", "Erase from Flux"}
+    for title, node in others.items():
+        (model,) = node["properties"]["models"]
+        assert [model["name"]] == node["widgets_values"], title
+        assert model["url"].endswith(model["name"]) and model["directory"] == "checkpoints"
+
+
+def test_the_first_template_sorts_first_and_three_are_apps() -> None:
+    assert GRAPHS[0].stem == "1 - Start here"
+    for path in GRAPHS:
+        graph = json.loads(path.read_text())
+        data = graph["extra"].get("linearData")
+        assert (data is not None) == path.stem.startswith("App - "), path.stem
+        nodes = {node["id"]: node for node in graph["nodes"]}
+        for number, name in data["inputs"] if data else ():
+            slots = [slot["name"] for slot in nodes[number]["inputs"] if "widget" in slot]
+            assert name in slots, (path.stem, name)
+        assert set(data["outputs"] if data else ()) <= set(nodes)
+
+
+@pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
+def test_no_wire_passes_behind_a_node(path: Path) -> None:
+    """Wires leave a node at its right and arrive at the left of another; between them nothing is in
+    the way, so that no wire seems to lead elsewhere.
+    """
+    graph = json.loads(path.read_text())
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    for _, source, out, target, into, kind in graph["links"]:
+        start, end = nodes[source], nodes[target]
+        x, to_x = start["pos"][0] + start["size"][0], end["pos"][0]
+        sockets = [slot for slot in end["inputs"] if "widget" not in slot]
+        row = next(i for i, slot in enumerate(sockets) if slot is end["inputs"][into])
+        y, to_y = start["pos"][1] + 15 + 20 * out, end["pos"][1] + 15 + 20 * row
+        for number, node in nodes.items():
+            if number in (source, target):
+                continue
+            left, right = node["pos"][0], node["pos"][0] + node["size"][0]
+            top, bottom = node["pos"][1] - 30, node["pos"][1] + node["size"][1]
+            if left < to_x and right > x:
+                between = min(y, to_y) < bottom and max(y, to_y) > top
+                assert not between, (path.stem, kind, node["type"])
+
+
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
 def test_a_newcomer_finds_words_beside_every_graph(path: Path) -> None:
     notes = [
@@ -68,7 +121,7 @@ def test_our_nodes_have_the_inputs_of_their_schema(path: Path, comfyui: Path) ->
 
     schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
     ours = [node for node in json.loads(path.read_text())["nodes"] if node["type"] in schemas]
-    assert {"SpeedErase", "SpeedApplyRecipe"} & {node["type"] for node in ours}
+    assert {"SpeedErase", "SpeedApplyRecipe", "SpeedInspect"} & {node["type"] for node in ours}
     for node in ours:
         schema = schemas[node["type"]]
         assert [slot["name"] for slot in node["inputs"] if "widget" not in slot] == [
