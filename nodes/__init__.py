@@ -51,11 +51,11 @@ def place_demo(question: dict[str, Any]) -> dict[str, Any]:
     return {"name": path.name, "new": new}
 
 
-def write_report(question: dict[str, Any]) -> dict[str, Any]:
-    """Writes the page of a run of SPEED Erase and returns where `/view` finds it."""
-    from .erase_output import write_page
+def report(report_id: str) -> str:
+    """The page of a run of SPEED Erase."""
+    from .erase_output import page_of
 
-    return write_page(question)
+    return page_of(report_id)
 
 
 ANSWERS: dict[str, Answer] = {
@@ -63,7 +63,6 @@ ANSWERS: dict[str, Answer] = {
     "concepts/suggest": suggest,
     "retain/look": look,
     "demo/place": place_demo,
-    "report/write": write_report,
 }
 """What the UI may ask, below `/speed/`."""
 
@@ -73,5 +72,5 @@ class SpeedExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """All nodes. From here on SPEED answers the questions of the UI."""
-        serve(ANSWERS)
+        serve(ANSWERS, report)
         return NODES

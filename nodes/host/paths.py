@@ -105,13 +105,6 @@ def output_file(folder: str, prefix: str, ending: str, overwrite: bool) -> Path:
     return target
 
 
-def temporary_file(name: str) -> tuple[Path, dict[str, str]]:
-    """A path in the folder that ComfyUI empties when it starts, and the query of its `/view`."""
-    folder = Path(folder_paths.get_temp_directory())
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / name, {"filename": name, "subfolder": "", "type": "temp"}
-
-
 def check_prefix(prefix: str) -> None:
     """Refuses a file name prefix that is empty or leads elsewhere."""
     parts = prefix.replace("\\", "/").split("/")
