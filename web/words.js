@@ -7,7 +7,7 @@ export function setWords(words) {
 }
 
 /** The translation of an English text, with {0}, {1} ... filled in. */
-export const t = (text, ...values) => (table[text] ?? text).replace(/\{(\d)\}/g, (_, index) => values[index]);
+export const t = (text, ...values) => (Object.hasOwn(table, text) ? table[text] : text).replace(/\{(\d)\}/g, (_, index) => values[index]);
 
 /** The same for a count: `singular` for 1, else `plural` with the count as {0}. */
 export const counted = (count, singular, plural) => t(count === 1 ? singular : plural, count);

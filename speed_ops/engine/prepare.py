@@ -55,6 +55,11 @@ def checked(rows: RowSet) -> RowSet:
 
     rows = rows.map(widen_rows)
     check_pairs(rows.targets, rows.anchors)
+    pairs = torch.cat([rows.targets.values, rows.anchors.values])
+    if bool((pairs == pairs[0]).all()):
+        raise InputError(
+            "Every prompt has the same embedding: the text encoder is damaged. Use an intact copy."
+        )
     for label, pair in (("probe", rows.probes), ("trial", rows.trial)):
         if pair is None or _is_empty(pair):
             continue
