@@ -53,11 +53,11 @@ def place_demo(question: dict[str, Any]) -> dict[str, Any]:
     return {"name": path.name, "new": new}
 
 
-def write_report(question: dict[str, Any]) -> dict[str, Any]:
-    """Writes the page of a run of SPEED Erase and returns where `/view` finds it."""
-    from .erase_output import write_page
+def report(report_id: str) -> str:
+    """The page of a run of SPEED Erase."""
+    from .erase_output import page_of
 
-    return write_page(question)
+    return page_of(report_id)
 
 
 ANSWERS: dict[str, Answer] = {
@@ -66,7 +66,6 @@ ANSWERS: dict[str, Answer] = {
     "retain/look": look,
     "compare/prompts": prompts_for,
     "demo/place": place_demo,
-    "report/write": write_report,
 }
 """What the UI may ask, below `/speed/`."""
 
@@ -76,5 +75,5 @@ class SpeedExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         """All nodes. From here on SPEED answers the questions of the UI."""
-        serve(ANSWERS)
+        serve(ANSWERS, report)
         return NODES

@@ -141,7 +141,7 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
     concepts = [line.concept for line in lines if line.concept is not None and not line.problem]
     notes: list[str] = []
     try:
-        from_file = _read_list("", kind, question.get("file"))
+        from_file = _read_list("", kind, str(question.get("file") or NONE))
         notes += (ConceptList(concepts) + from_file).notes
     except SpeedError as error:
         notes.append(str(error))

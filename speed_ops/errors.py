@@ -148,7 +148,6 @@ _PACKAGES = frozenset(
         "ray",
         "fsspec",
         "nudenet",
-        "requests",
         "lpips",
     ]
 )

@@ -391,7 +391,12 @@ def _run_fields(fields: Fields, folder: Path) -> RunFields:
 
 
 def _path(text: str, folder: Path) -> Path:
-    return folder / Path(text).expanduser()
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:  # ~name of a user that does not exist
+        raise FileError(
+            f"There is no home folder for {text[:80]!r}: write the whole path."
+        ) from None
 
 
 @dataclass(frozen=True)

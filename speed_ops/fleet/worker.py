@@ -26,8 +26,9 @@ from ..checkpoints.text_setup import TextSetup
 from ..encoders.cache import DEFAULT_LIMIT, EmbeddingCache, StoredRow
 from ..errors import NotFoundError, SettingsError
 from ..files.header import PICKLE_SUFFIXES
+from ..files.inside import path_inside
 from ..recipe import StoredJob, package_version, recipe_of
-from .store import FOLDER_MARK, Store, local_path, scratch_folder
+from .store import FOLDER_MARK, Store, scratch_folder
 
 _NO_CACHE = Path(os.devnull)
 _NEVER = threading.Event()
@@ -159,7 +160,7 @@ def staged(model: Candidate, scratch: Path | None = None) -> Iterator[Candidate]
     with scratch_folder(scratch) as folder:
         if model.url:
             parent, _, name = model.url.rpartition("/")
-            model = replace(model, path=local_path(folder / "in", name))
+            model = replace(model, path=path_inside(folder / "in", name))
             if not _download(Store.open(parent), name, model.path):
                 raise NotFoundError(f"There is no {model.url}.")
         if model.outputs.url:
@@ -196,7 +197,7 @@ def _download(store: Store, name: str, target: Path, heads: bool = False) -> boo
     if info["type"] != "file":
         folder = store.subfolder(name)
         files = {
-            local_path(target, inner): (folder, inner, facts)
+            path_inside(target, inner): (folder, inner, facts)
             for inner, facts in folder.files().items()
         }
     for path, (folder, inner, facts) in files.items():
