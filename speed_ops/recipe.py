@@ -11,12 +11,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from .engine.settings import EraseSettings, priority_of
-from .errors import FileError, SettingsError, suggestion
+from .errors import PACKAGE_VERSION, FileError, SettingsError, suggestion
 from .files.atomic import write_bytes
 from .files.header import MAX_HEADER_BYTES
 from .files.schema import Fields, check_version, dump_json, load_json, load_yaml, read_bounded
@@ -436,7 +435,7 @@ def recipe_of(
         strength=float(strength),
         clip_skip=clip_skip,
         family=family,
-        package_version=package_version(),
+        package_version=PACKAGE_VERSION,
         history=tuple(history),
     )
 
@@ -491,14 +490,6 @@ def same_form(first: Recipe, second: Recipe) -> bool:
         content = replace(recipe, history=())._content()
         contents.append({name: content[name] for name in content if name not in _TEXTS})
     return contents[0] == contents[1]
-
-
-def package_version() -> str:
-    """The installed version; empty where the package runs from a plain folder."""
-    try:
-        return metadata.version("speed-erase")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _history_notes(recipe: Recipe, title: str) -> list[str]:

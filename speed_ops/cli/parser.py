@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import UsageError, suggestion
-from ..recipe import package_version
+from ..errors import PACKAGE_VERSION, UsageError, suggestion
 from .commands import COMMANDS
 from .console import visible_lines, write_result
 from .options import path_or_url
@@ -92,7 +91,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--version",
         action="version",
-        version=f"speed-erase {package_version() or '(not installed)'}",
+        version=f"speed-erase {PACKAGE_VERSION}",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in COMMANDS:

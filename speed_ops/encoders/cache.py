@@ -59,7 +59,7 @@ class CacheInfo:
 
 def default_folder() -> Path:
     """`SPEED_ERASE_CACHE`, else the user's cache folder on this system."""
-    override = os.environ.get(ENVIRONMENT)
+    override = os.getenv(ENVIRONMENT)
     if override:
         return Path(override)
     from platformdirs import user_cache_dir

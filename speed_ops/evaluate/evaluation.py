@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import PACKAGE_VERSION
 from ..progress import Progress
 from ..provenance import Provenance
-from ..recipe import package_version
 from ..text.names import same_name_key
 from .album import Album, image_key
 from .backend import ModelRef
@@ -156,7 +156,7 @@ class Evaluation:
     """The original first."""
     table: PaperTable | None
     version: str = "2.0"
-    package_version: str = field(default_factory=package_version)
+    package_version: str = PACKAGE_VERSION
 
     @property
     def original(self) -> ModelResult:
