@@ -359,7 +359,7 @@ def test_many_concepts_share_the_rank():
 
 def test_other_presets_are_left_as_they_are():
     problem = make(96, 4, 60, invariants=3)
-    for name in ("context", "few", "multi"):
+    for name in ("fixed", "few", "multi"):
         settings = EraseSettings.preset(name)
         assert run(problem, 2, settings).settings == settings
 
