@@ -305,7 +305,7 @@ _FIXED: dict[str, Any] = {
     "invariants": "span",
 }
 # A slope between what the kept names use and what is free, where `context` has a step: on real text
-# encoders it erases more at every drift (docs/research/limits.md). `lam` is only where the search for it
+# encoders it erases more at every drift (docs/research/limits.md). `lam` is only where the search
 # starts. It is the default of every family: where all text enters at one layer (SD3, Flux) it keeps
 # its budget and, at the default one, also leaves less than the others (docs/research/models.md).
 # Families differ in layers, not in settings.
