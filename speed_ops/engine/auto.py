@@ -27,8 +27,8 @@ WORTH_ITS_DRIFT = 0.01
 MAX_EXTRA_RESIDUAL = 0.05
 """What remains may be this much above the least, for a shorter way to the replacement. Images stop
 showing a concept once it has arrived there, whatever moved sideways meanwhile
-(docs/research/image-tests). Where a text encoder hardly knows a name, a stronger edit moves sideways
-faster than it arrives.
+(docs/research/image-tests). Where a text encoder hardly knows a name, a stronger edit moves
+sideways faster than it arrives.
 """
 MIN_KNEE_SLOPE = 0.3
 """One percent more drift must shorten the way to go by this many percent, or the curve has passed
