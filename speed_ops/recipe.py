@@ -531,7 +531,7 @@ def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:
     """The stored settings over those of their preset."""
     values = dict(recipe.settings)
     preset = values.pop("preset", values.pop("preset_name", "auto"))
-    budget = values.pop("budget", values.get("drift_budget"))
+    budget = values.pop("priority", values.get("drift_budget"))
     if budget is not None:
         values["drift_budget"] = priority_of(budget) if isinstance(budget, str) else budget
     if recipe.newer:

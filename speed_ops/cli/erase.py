@@ -11,6 +11,7 @@ from ..recipe import StoredJob
 from .console import Console, size_in_words, time_in_words
 from .options import (
     add_checkpoint,
+    add_expert_settings,
     add_job,
     add_name,
     add_outputs,
@@ -36,12 +37,13 @@ def add_to(subparsers: Any) -> None:
     help = "Erase concepts from a checkpoint or diffusers folder."
     parser = command(subparsers, "erase", run, help, _EXAMPLE)
     add_checkpoint(parser)
+    add_job(parser)
     add_outputs(parser)
     add_name(parser)
     help = "scale of the edit (default: 1)"
     parser.add_argument("--strength", type=float, default=1.0, metavar="X", help=help)
     add_text_setup(parser)
-    add_job(parser)
+    add_expert_settings(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from .console import Console
 from .options import (
     add_checkpoint,
+    add_expert_settings,
     add_job,
     add_text_setup,
     command,
@@ -26,8 +27,9 @@ def add_to(subparsers: Any) -> None:
     add_checkpoint(parser)
     help = "names to show (default: 20)"
     parser.add_argument("--top", type=int, default=20, metavar="N", help=help)
-    add_text_setup(parser)
     add_job(parser)
+    add_text_setup(parser)
+    add_expert_settings(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

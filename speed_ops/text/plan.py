@@ -30,9 +30,9 @@ class EffortLimits:
     """Kept names that are considered at all, drawn by the seed."""
 
 
-# Where encoding time goes best, by measurement (docs/frontier.md, "Where the time goes"): many kept
+# Where encoding time helps most (docs/research/limits.md, "Where the time goes"): many protected
 # names in two prompts each rather than few in many, and both sides in the same templates. On two
-# cores a prompt takes CLIP-L 0.1 s and SDXL's pair 0.7 s: `quick` is made for SDXL there, `normal`
+# cores a prompt takes CLIP-L 0.1 s and SDXL's pair 0.7 s: `fast` is made for SDXL there, `normal`
 # for SD1.x, `thorough` for a GPU.
 EFFORTS: dict[str, EffortLimits] = {
     "fast": EffortLimits(

@@ -237,7 +237,7 @@ def test_all_commands_work(
     base, text = str(home / f"{family}.safetensors"), given(home, *ENCODERS[family])
     out = tmp_path / "out"
     rows = (
-        ["--set", "rows=context", "--set", "context_names=1", "--effort", "quick"]
+        ["--set", "rows=context", "--set", "context_names=1", "--effort", "fast"]
         if family == "sd3"
         else []
     )
@@ -446,7 +446,7 @@ def test_what_is_missing_and_what_takes_long_is_said(
     assert main([*base, *given(home, "t5"), "--out", str(tmp_path / "b")]) == 0
     said = capsys.readouterr().err
     assert "T5-XXL encodes up to" in said and "texts at full length" in said
-    assert "--effort quick" in said and "given" not in said
+    assert "--effort fast" in said and "given" not in said
 
 
 def test_no_tokenizer_is_a_sentence_that_says_where_to_get_one(

@@ -201,10 +201,10 @@ FORGED = {
         forged(concepts=every(name="Picasso")),
         "speaks of another concept in the place of 'Van Gogh'",
     ),
-    "another kind": (forged(concepts=every(kind="implicit")), "another kind of concept"),
+    "another kind": (forged(concepts=every(kind="theme")), "another kind of concept"),
     "more concepts": (forged(concepts=lambda items: items * 2), "covers 2 concepts, the recipe 1"),
     "no concepts": (forged(concepts=[]), "covers 0 concepts, the recipe 1"),
-    "kind in the recipe": (in_recipe(concepts=every(kind="implicit")), "another kind of concept"),
+    "kind in the recipe": (in_recipe(concepts=every(kind="theme")), "another kind of concept"),
     "no names": (forged(drift=[]), "says nothing about the kept names"),
     "drift": (
         forged(drift=every(median=0.0, p95=0.0, maximum=0.0, mean=0.0)),
