@@ -50,9 +50,7 @@ def test_all_but_three_templates_run_without_a_download() -> None:
         for node in json.loads(path.read_text())["nodes"]
         if node["type"] == "CheckpointLoaderSimple"
     }
-    others = {
-        title: node for title, node in loaders.items() if node["widgets_values"] != [DEMO]
-    }
+    others = {title: node for title, node in loaders.items() if node["widgets_values"] != [DEMO]}
     assert set(others) == {"Erase an idea", "Erase from SDXL", "Erase from Flux"}
     for title, node in others.items():
         (model,) = node["properties"]["models"]
