@@ -120,9 +120,9 @@ def _base_hash(wired: Wired, job: Job) -> str:
     model = wired.model
     keys = [layer.canonical for layer in model.layers if job.settings.edits_input(layer.text_input)]
     layers = tensors_hash((key, model.stored[key]) for key in keys)
-    if model.push is None:
+    if model.text_part is None:
         return layers
-    return hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()
+    return hashlib.sha256(f"{layers} {model.text_part.fingerprint}".encode()).hexdigest()
 
 
 def _job_key(wired: Wired, job: Job, held: Mapping[str, Rows], base: str) -> str:

@@ -14,7 +14,6 @@ import torch
 from comfy.quant_ops import QuantizedTensor
 from torch import Tensor
 
-from ...speed_ops.encoders.push import Push
 from ...speed_ops.errors import UnsupportedModelError
 from ...speed_ops.model import EditableModel
 from ...speed_ops.models.architecture import Architecture, LayerKey
@@ -174,8 +173,7 @@ def open_model(patcher: Any, which: str = "V") -> EditableModel:
     editable = [*layers(architecture, shapes, which), *([second] if second else [])]
     _refuse_replaced(patcher, editable)
     weights = EffectiveWeights(patcher, [layer.canonical for layer in editable])
-    push = _push(patcher, architecture, shapes)
-    return EditableModel(architecture, tuple(editable), weights, push)
+    return EditableModel(architecture, tuple(editable), weights)
 
 
 def _logical_shapes(patcher: Any) -> dict[str, tuple[int, ...]]:
@@ -188,16 +186,6 @@ def _logical_shapes(patcher: Any) -> dict[str, tuple[int, ...]]:
         from_layer = is_stand_in or is_packed
         shapes[key] = tuple((stored_weight(patcher, key) if from_layer else value).shape)
     return shapes
-
-
-def _push(patcher: Any, architecture: Architecture, shapes: Mapping[str, Any]) -> Push | None:
-    rule = architecture.push
-    if rule is None:
-        return None
-    names = [f"{path}.{leaf}" for path in rule.paths for leaf in ("weight", "bias")]
-    keys = {name: f"diffusion_model.{name}" for name in names}
-    present = {name: key for name, key in keys.items() if key in shapes}
-    return Push(rule, {name: effective_weight(patcher, key) for name, key in present.items()})
 
 
 _RELATIVES = {"MingImage": "Ming-Image", "ZImagePixelSpace": "Z-Image in pixel space"}

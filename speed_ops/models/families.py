@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import SettingsError, suggestion
-from .architecture import Architecture, EntryLayer, FamilyEncoder, PushRule, SecondInput
+from .architecture import Architecture, EntryLayer, FamilyEncoder, SecondInput, TextPart
 
 _LONGEST = 512
 """Rows of a prompt where ComfyUI has no limit; names in prompts are far shorter."""
@@ -144,11 +144,37 @@ def _lumina(
             # NewBie reads a second encoder there; the others are Z-Image in pixels and Ming-Image.
             forbidden=("clip_text_pooled_proj.", "dec_net.", "__ming_image__"),
         ),
-        push=PushRule("rms_norm", ("cap_embedder.0",), eps=1e-5),
+        text_part=TextPart(("cap_embedder.0",)),
         modelspec=name,
         kohya_version=name,
         on_command_line=False,
         note=note,
+    )
+
+
+def _cosmos(
+    name: str,
+    title: str,
+    look_alike: str,
+    encoder: FamilyEncoder,
+    forbidden: tuple[str, ...] = (),
+) -> Architecture:
+    """Cosmos Predict2 and what was made from it."""
+    return Architecture(
+        name=name,
+        title=title,
+        context_width=1024,
+        encoders=(encoder,),
+        entry=EntryLayer(
+            "blocks.*.cross_attn.v_proj",
+            ldm_needs=("blocks.0.mlp.layer1.weight",),
+            look_alike=look_alike,
+            forbidden=forbidden,
+            key_name="k_proj",
+        ),
+        modelspec=name,
+        kohya_version=name,
+        on_command_line=False,
     )
 
 
@@ -298,7 +324,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             ),
             look_alike="a Qwen-Image model",
         ),
-        push=PushRule("rms_norm", ("txt_norm",), eps=1e-6),
+        text_part=TextPart(("txt_norm",)),
         modelspec="qwen-image",
         kohya_version="qwen-image",
         on_command_line=False,
@@ -316,10 +342,28 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             key_name="k",
             extra_paths=("vace_blocks.*.cross_attn.v",),
         ),
-        push=PushRule("mlp", ("text_embedding.0", "text_embedding.2")),
+        text_part=TextPart(("text_embedding",), reads="text_embedding.0"),
         modelspec="wan-2_1-text2video",
         kohya_version="wan",
         on_command_line=False,
+    ),
+    _cosmos(
+        *("cosmos-predict2", "Cosmos Predict2", "a Cosmos Predict2 model"),
+        _t5_masked("t5xxl", 1024, 512),
+        forbidden=("llm_adapter.",),
+    ),
+    replace(
+        _cosmos(
+            *("anima", "Anima", "an Anima model"),
+            _chat_model("qwen3_06b", 1024, 28, -1, batchable=False),
+        ),
+        text_part=TextPart(
+            ("llm_adapter",),
+            reads="llm_adapter.blocks.0.cross_attn.v_proj",
+            mixes=True,
+            ids="t5xxl",
+        ),
+        prompting="at-tags",
     ),
     Architecture(
         name="ltxv",
@@ -333,7 +377,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             forbidden=("audio_", "pos_embed."),
             key_name="to_k",
         ),
-        push=PushRule("mlp", ("caption_projection.linear_1", "caption_projection.linear_2")),
+        text_part=TextPart(("caption_projection",), reads="caption_projection.linear_1"),
         modelspec="lightricks-ltx-video",
         kohya_version="ltxv",
         on_command_line=False,

@@ -186,6 +186,11 @@ TEXT_LAYERS = {
     "lumina-2": ("lumina-2", ["cap_embedder.1"]),
     "qwen-image": ("qwen-image", ["txt_in"]),
     "wan": ("wan", ["blocks.0.cross_attn.v", "blocks.1.cross_attn.v"]),
+    "cosmos-predict2": (
+        "cosmos-predict2",
+        ["blocks.0.cross_attn.v_proj", "blocks.1.cross_attn.v_proj"],
+    ),
+    "anima": ("anima", ["blocks.0.cross_attn.v_proj", "blocks.1.cross_attn.v_proj"]),
     "ltxv": ("ltxv", ["transformer_blocks.0.attn2.to_v", "transformer_blocks.1.attn2.to_v"]),
 }
 
@@ -211,7 +216,13 @@ def test_what_comfyui_detects_is_detected(model: str, prefix: str) -> None:
         )
         assert layer.lora_base == "lora_unet_" + layer.ldm_path.replace(".", "_")
         assert layer.shape == keys[layer.file_key]
-    image_layers = ("qkv.weight", "attn1.to_v.weight", "self_attn.v.weight", "norm.weight")
+    image_layers = (
+        "qkv.weight",
+        "attn1.to_v.weight",
+        "self_attn.v.weight",
+        "self_attn.v_proj.weight",
+        "norm.weight",
+    )
     canonical = [f"diffusion_model.{key.removeprefix(prefix)}" for key in keys]
     assert not any(reads_text(key) for key in canonical if key.endswith(image_layers))
 
