@@ -11,7 +11,7 @@ from typing import Any
 from comfy_api.latest import ComfyExtension, io
 
 from .concept_list import ConceptListNode, check, suggest
-from .host.paths import checkpoint_folder
+from .host.paths import checkpoint_folder, comfyui_folder
 from .host.routes import Answer, serve
 from .retain_set_loader import RetainSetLoader, look
 from .save_erased_model import SaveErasedModel
@@ -60,7 +60,15 @@ def report(report_id: str) -> str:
     return page_of(report_id)
 
 
+def doctor(question: dict[str, Any]) -> dict[str, Any]:
+    """What this installation has, what is missing, and how to fix it."""
+    from ..speed_ops.doctor import examine
+
+    return {"findings": [vars(finding) for finding in examine(comfyui=comfyui_folder())]}
+
+
 ANSWERS: dict[str, Answer] = {
+    "doctor": doctor,
     "concepts/check": check,
     "concepts/suggest": suggest,
     "retain/look": look,

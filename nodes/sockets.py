@@ -27,8 +27,16 @@ _COMMON_ALIASES = ["unlearn", "forget", "remove style", "concept erasure", "eras
 
 def search_aliases(*words: str) -> dict[str, list[str]]:
     """For a schema: more words that find the node. Empty on versions of ComfyUI without them."""
-    supported = "search_aliases" in getattr(io.Schema, "__dataclass_fields__", {})
-    return {"search_aliases": [*words, *_COMMON_ALIASES]} if supported else {}
+    return _if_known("search_aliases", [*words, *_COMMON_ALIASES])
+
+
+def essentials(category: str) -> dict[str, str]:
+    """For a schema: where the node is among the essential ones. Empty on older versions."""
+    return _if_known("essentials_category", category)
+
+
+def _if_known(field: str, value: Any) -> dict[str, Any]:
+    return {field: value} if field in getattr(io.Schema, "__dataclass_fields__", {}) else {}
 
 
 def strength_input(tooltip: str) -> io.Input:

@@ -15,6 +15,7 @@ from .sockets import (
     RetainSocket,
     SettingsSocket,
     erase_outputs,
+    essentials,
     search_aliases,
     strength_input,
     validation,
@@ -29,7 +30,8 @@ class SpeedErase(io.ComfyNode):
             node_id="SpeedErase",
             display_name="SPEED Erase",
             category=CATEGORY,
-            **search_aliases(),
+            **search_aliases("remove artist", "concept eraser", "LECO", "negative prompt"),
+            **essentials("Image Tools"),
             description=(
                 "Erases concepts from a copy of the model, without training. Put it after LoRA"
                 " loaders and before the sampler. Bypass it to get the original back."

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.errors import InputError
 from .host.sampling import image_features, text_features
-from .sockets import CATEGORY, ui_text
+from .sockets import CATEGORY, search_aliases, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.evaluate.measures import BatchComparison
@@ -22,6 +22,7 @@ class SpeedEvaluate(io.ComfyNode):
             node_id="SpeedEvaluate",
             display_name="Evaluate Images",
             category=CATEGORY,
+            **search_aliases("score images", "clip score"),
             description=(
                 "Compares images of the same prompts and seeds before and after an erasure."
             ),

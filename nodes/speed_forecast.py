@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, ui_text
+from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, search_aliases, ui_text
 from .speed_settings import preset_settings
 
 
@@ -20,6 +20,7 @@ class SpeedForecast(io.ComfyNode):
             node_id="SpeedForecast",
             display_name="Preview Side Effects",
             category=CATEGORY,
+            **search_aliases("side effects"),
             description=(
                 "Shows which names an erasure would change most if nothing protected them, before"
                 " any edit."

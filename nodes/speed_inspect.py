@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from comfy_api.latest import io
 
 from .host.paths import model_file, model_names, state_of
-from .sockets import CATEGORY, ui_text
+from .sockets import CATEGORY, search_aliases, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.provenance import Provenance
@@ -20,6 +20,7 @@ class SpeedInspect(io.ComfyNode):
             node_id="SpeedInspect",
             display_name="Inspect Model File",
             category=CATEGORY,
+            **search_aliases("model info", "metadata"),
             description=(
                 "Shows what was erased from a checkpoint, diffusion model or LoRA, from its header."
             ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from comfy_api.latest import io, ui
 
-from .sockets import CATEGORY, ErasureSocket, image_of, ui_text
+from .sockets import CATEGORY, ErasureSocket, image_of, search_aliases, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
@@ -21,6 +21,7 @@ class SpeedReport(io.ComfyNode):
             node_id="SpeedReport",
             display_name="Erasure Report",
             category=CATEGORY,
+            **search_aliases("certificate", "measurements"),
             description=(
                 "Shows all measurements of an erasure: how much of each concept remains, and how"
                 " far other names moved."

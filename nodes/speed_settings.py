@@ -13,7 +13,7 @@ from comfy_api.latest import io
 from ..speed_ops.engine.settings import PRESETS, EraseSettings, parse_assignments
 from ..speed_ops.errors import SettingsError
 from ..speed_ops.inputs import INPUT_TITLES, POOLED
-from .sockets import CATEGORY, SettingsSocket, validation
+from .sockets import CATEGORY, SettingsSocket, search_aliases, validation
 
 AS_PRESET = "as preset"
 _UNSET = -1
@@ -27,6 +27,7 @@ class SpeedSettings(io.ComfyNode):
             node_id="SpeedSettings",
             display_name="SPEED Settings",
             category=CATEGORY,
+            **search_aliases("options", "preset"),
             description=(
                 "Expert settings for SPEED Erase. -1 and 'as preset' keep the value of the preset."
             ),

@@ -38,9 +38,22 @@ export const commands = ACTIONS.map(({ id, label, icon, run }) =>
   }),
 );
 commands.push(command("InstallDemo", () => t("Install the demo model"), "download", installDemoModel));
+commands.push(command("CopyInstallationReport", () => t("Copy installation report"), "heart", copyInstallation));
 
 function command(id, label, icon, run) {
   return { id: `SPEED.${id}`, label: `SPEED: ${label()}`, icon: `pi pi-${icon}`, function: safely(run) };
+}
+
+async function copyInstallation() {
+  return copy(installation(await ask("doctor", {})), t("Installation report"));
+}
+
+/** One line for each thing that the server looked for. */
+function installation(answer) {
+  const lines = (answer?.findings ?? []).map(({ topic, found, fix }) => {
+    return `${topic}: ${[found || "missing", fix].filter(Boolean).join("  ")}`;
+  });
+  return lines.join("\n");
 }
 
 /** For the menu of one node. */

@@ -48,6 +48,11 @@ def model_names() -> list[str]:
     return names or [NONE]
 
 
+def comfyui_folder() -> Path:
+    """The ComfyUI that runs."""
+    return Path(folder_paths.__file__).parent
+
+
 def checkpoint_folder() -> Path:
     """Where ComfyUI looks for checkpoints first."""
     return Path(folder_paths.get_folder_paths("checkpoints")[0])

@@ -2,6 +2,32 @@
 its name and the function that runs it.
 """
 
-from . import apply, batch, cache, demo, erase, evaluate, forecast, inspect, probe, run, verify
+from . import (
+    apply,
+    batch,
+    cache,
+    demo,
+    doctor,
+    erase,
+    evaluate,
+    forecast,
+    inspect,
+    probe,
+    run,
+    verify,
+)
 
-COMMANDS = (erase, apply, batch, run, inspect, verify, forecast, probe, evaluate, cache, demo)
+COMMANDS = (
+    erase,
+    apply,
+    batch,
+    run,
+    inspect,
+    verify,
+    forecast,
+    probe,
+    evaluate,
+    cache,
+    doctor,
+    demo,
+)
