@@ -131,13 +131,7 @@ function addResultView(node, kind) {
     content.classList.toggle("stale", Boolean(facts) && (bypassed || state.outdated));
     const empty = h("div", { class: "dim", "data-speed": "empty" }, t("Run the workflow to see the result."));
     content.replaceChildren(...(facts ? kind.draw(node, facts, now) : [empty]).flat(2).filter(Boolean));
-    const preview = widget(node, TEXT_PREVIEW);
-    if (!preview) state.height = node.size[1];
-    else {
-      // The view shows it all. The front end made room for its text, and brings it back at the next run.
-      node.removeWidget?.(preview);
-      node.setSize([node.size[0], Math.min(node.size[1], state.height)]);
-    }
+    if (!removePreview(node, state.height)) state.height = node.size[1];
   });
   watchRun(node, (codes) => {
     const run = resultOf(node, kind.read).facts?.run;
@@ -165,6 +159,15 @@ function addResultView(node, kind) {
   });
   runAfter(node, "onConnectionsChange", readSoon);
   show();
+}
+
+/** Removes the front end's text, which the view has as well, and the room that was made for it. */
+function removePreview(node, height = node.size[1]) {
+  const preview = widget(node, TEXT_PREVIEW);
+  if (!preview) return false;
+  node.removeWidget?.(preview);
+  node.setSize([node.size[0], Math.min(node.size[1], height)]);
+  return true;
 }
 
 function erasurePanel(node, facts, state) {
@@ -271,6 +274,7 @@ function addRetainNames(node) {
   for (const name of RETAIN_WIDGETS) onChange(node, name, refresh);
   runAfter(node, "onConfigure", refresh);
   runAfter(node, "onConnectionsChange", refresh);
+  runAfter(node, "onExecuted", () => removePreview(node)); // the view has the counts
   api.addEventListener("graphChanged", refresh);
   runAfter(node, "onRemoved", () => api.removeEventListener("graphChanged", refresh));
   refresh();

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import mini_checkpoints as mini
 import pytest
-from browser import NO_FRONT_END, RENDERERS, Screen, browser, find_browser, newest_front_end
+from browser import NO_FRONT_END, RENDERERS, browser, find_browser, newest_front_end, open_page
 from comfy_server import ComfyServer
 from templates import DEMO, RECIPE
+
 
 @pytest.fixture(scope="module", params=["installed", "newest"])
 def server(request, comfyui, tmp_path_factory):
@@ -39,15 +39,6 @@ def nodes2(request) -> bool:
     return RENDERERS[request.param]
 
 
-def open_page(
-    chromium: Any, server: ComfyServer, width: int = 1280, height: int = 900, scale: int = 1
-) -> Screen:
-    context = chromium.new_context(
-        viewport={"width": width, "height": height}, device_scale_factor=scale
-    )
-    return Screen(context.new_page(), f"http://127.0.0.1:{server.port}")
-
-
 @pytest.fixture(scope="module")
 def shared_page(chromium, server, nodes2):
     """One page for all tests of a front end and a renderer: loading it takes longer than most of
@@ -71,5 +62,3 @@ def shots(request, tmp_path) -> Path:
     folder = Path(request.config.getoption("--screenshots") or tmp_path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-

@@ -83,7 +83,9 @@ def sizes(screen: Any) -> list[list[int]]:
 def test_a_button_adds_the_node_filled_and_wired(server, screen, button):
     screen.load(small(server, "few", seed=3))
     run_and_wait(screen)
-    screen.at(".buttons button", ).get_by_text(button, exact=True).click()
+    screen.at(
+        ".buttons button",
+    ).get_by_text(button, exact=True).click()
     kind, wires = {
         "Compare": ("SpeedCompare", ["original", "erased", "clip", "vae"]),
         "Find leaks": ("SpeedLeakProbe", ["model", "clip", "erasure"]),
@@ -108,6 +110,9 @@ def test_a_button_adds_the_node_filled_and_wired(server, screen, button):
     added = rectangles[-1]
     for other in rectangles[:-1]:
         apart = (
-            added[0] >= other[2] or other[0] >= added[2] or added[1] >= other[3] or other[1] >= added[3]
+            added[0] >= other[2]
+            or other[0] >= added[2]
+            or added[1] >= other[3]
+            or other[1] >= added[3]
         )
         assert apart, (added, other)

@@ -62,9 +62,7 @@ class Workshop:
 
         self.folder, self.model = folder, write_checkpoint(folder / "model.safetensors")
 
-    def erase(
-        self, lines: str, kind: str = "style", preset: str = "auto", **changes: Any
-    ) -> Erased:
+    def erase(self, lines: str, kind: str = "style", **changes: Any) -> Erased:
         """As the demo erases: everything else that the model knows is kept. `changes`: of
         settings.
         """
@@ -82,7 +80,7 @@ class Workshop:
         job = Job.of(
             parse_concepts(lines, kind),
             retain,
-            EraseSettings.preset(preset, effort="fast", **changes),
+            EraseSettings.preset("auto", effort="fast", **changes),
         )
         outputs = OutputFiles(
             self.folder, ("checkpoint",), name=f"task{len(list(self.folder.iterdir()))}"
@@ -92,7 +90,9 @@ class Workshop:
         )
         return Erased(self.model, outcome.files["checkpoint"])
 
-    def leaks(self, erased: Erased, description: str) -> list[tuple[str, float, bool]]:
+    def leaks(
+        self, erased: Erased, description: str, strength: float
+    ) -> list[tuple[str, float, bool]]:
         """Phrases that the leak probe tried on it, with a description: (phrase, what is left,
         whether it leaks).
         """
@@ -109,6 +109,7 @@ class Workshop:
             file.edits,
             job.concepts,
             description=description,
+            strength=strength,
         )
         return [(item.phrase, item.after, item.leaks) for item in report.tried]
 
@@ -243,7 +244,11 @@ def wiring(sheet: Sheet, title: str, model: str) -> None:
     sheet.text(SIDE // 2, 96, title, 64)
     nodes = ((40, 200, model), (40, 330, "names"), (200, 240, "SPEED Erase"), (360, 200, "compare"))
     ends = {name: (x, y + 34) for x, y, name in nodes}
-    for start, end in ((model, "SPEED Erase"), ("names", "SPEED Erase"), ("SPEED Erase", "compare")):
+    for start, end in (
+        (model, "SPEED Erase"),
+        ("names", "SPEED Erase"),
+        ("SPEED Erase", "compare"),
+    ):
         (x, y), (to_x, to_y) = ends[start], ends[end]
         sheet.pen.line((x + 112, y, to_x, to_y), _SOFT, 4)
     for x, y, name in nodes:
@@ -310,11 +315,12 @@ def compared(shop: Workshop, sheet: Sheet) -> None:
 
 
 def leaks(shop: Workshop, sheet: Sheet) -> None:
-    matches = shop.leaks(shop.erase("Orla Venn -> art", preset="few"), "the Copper Hand")
+    matches = shop.leaks(shop.erase("Orla Venn -> art"), "the Copper Hand", strength=0.3)
     assert matches[0][2], "the preview shows a leak"
     sheet.text(SIDE // 2, 76, "What still brings it back?", 30)
+    sheet.text(SIDE // 2, 106, "at strength 0.3", 17, _SOFT)
     for position, (phrase, left, leaking) in enumerate(matches[:7]):
-        y, colour = 124 + position * 50, _GONE if leaking else _STAYS
+        y, colour = 138 + position * 50, _GONE if leaking else _STAYS
         sheet.text(34, y, phrase, 17, _INK, "lm")
         sheet.pen.rounded_rectangle((34, y + 14, 398, y + 28), 6, "#343b4a")
         sheet.pen.rounded_rectangle(

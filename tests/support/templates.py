@@ -461,11 +461,11 @@ def leaks(graph: Graph) -> None:
         (_NOTE, 0),
         (360, 320),
         "## Find leaks and close them\n\n*Find Leaks* tries other spellings, typos and your"
-        " own description. The preset *few* edits only the bare name, so phrases leak. Choose the"
-        " preset *auto* and run again: they are closed.\n\nFor what still leaks, click *Add leaks as"
-        " aliases*.",
+        " own description, and shows which of them still bring the painter back.\n\nIf one leaks,"
+        " click *Add leaks as aliases* and run again. If all leak, raise *strength* first: the demo"
+        " model leaks at 0.3.",
     )
-    loader, eraser = _demo(graph, "Orla Venn -> art", preset="few")
+    loader, eraser = _demo(graph, "Orla Venn -> art")
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
     erasure = (eraser, "erasure")
     description = "the Copper Hand"
