@@ -11,8 +11,9 @@ from typing import Any
 
 from . import speed_ops
 from .speed_ops import __all__ as __all__
+from .speed_ops.errors import PACKAGE_VERSION
 
-__version__ = "0.1.0"
+__version__ = PACKAGE_VERSION
 
 WEB_DIRECTORY = "./web"
 

@@ -145,6 +145,6 @@ def _with_spectrum(values: Tensor, generator: torch.Generator) -> Tensor:
 
 def available(mpnet_folder: Path | None) -> dict[str, Any]:
     """Every encoder that is here, by name."""
-    every = {"random CLIP-L": random_clip(), "living model": demo_clip()}
+    every = {"random CLIP-L": random_clip(), "demo model": demo_clip()}
     every["mpnet"] = mpnet(mpnet_folder)
     return {name: encoder for name, encoder in every.items() if encoder is not None}

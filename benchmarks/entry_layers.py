@@ -1,5 +1,5 @@
 """What an edit leaves and moves where all text enters at one layer: the second table of
-docs/architectures.md.
+docs/research/models.md.
 
     python -m benchmarks.entry_layers [--mpnet FOLDER] [--kept N]
 
@@ -78,7 +78,7 @@ def entry_layer(outputs: int) -> Any:
 
 def table_rows(name: str, reader: CachedEncoder, count: int, kept: int) -> Iterator[str]:
     """Lines of the table for one encoder and number of concepts."""
-    job = job_for(count, kept, "quick")
+    job = job_for(count, kept, "fast")
     for model, outputs in LAYERS.items():
         began = time.process_time()
         with entry_layer(outputs):

@@ -1,4 +1,4 @@
-"""Seconds and sizes of an edit at the real layer shapes of every family (docs/architectures.md).
+"""Seconds and sizes of an edit at the real layer shapes of every family (docs/research/models.md).
 
     python -m benchmarks.families [family ...]
 
@@ -72,7 +72,7 @@ def measure(shapes: list[tuple[int, int, int]], concepts: int) -> tuple[float, i
     given = [rows(concepts, ROWS, width, seed) for seed in (1, 2)] + [rows(KEPT, 2, width, 3)]
     row_set = RowSet.of(*given, given[2].values[:16].clone())
     began = time.perf_counter()
-    erasure = solve(weights, row_set, EraseSettings.preset("context"))
+    erasure = solve(weights, row_set, EraseSettings.preset("fixed"))
     seconds = time.perf_counter() - began
     return seconds, sum(edit.up.numel() + edit.down.numel() for edit in erasure.edits.values())
 

@@ -1,4 +1,4 @@
-"""What the plan in docs/fleet.md is made from: reading headers, cleaning models, Ray's share.
+"""What the plan in docs/hosts/fleet.md is made from: reading headers, cleaning models, Ray's share.
 
     python -m benchmarks.fleet [--models N] [--gigabytes X] [--tasks N] [--folder DIR]
 
@@ -38,7 +38,7 @@ from speed_erase.speed_ops.recipe import StoredJob
 from speed_erase.speed_ops.text.concept_list import parse_concepts
 from speed_erase.speed_ops.text.retain_set import builtin_retain
 
-SETTINGS = EraseSettings.preset("auto", held_out=0.1, effort="quick")
+SETTINGS = EraseSettings.preset("auto", held_out=0.1, effort="fast")
 KEPT = builtin_retain("artists").limit(100)
 CONCEPTS = parse_concepts("Van Gogh -> art", "style")
 JOB = StoredJob(Job.of(CONCEPTS, KEPT, SETTINGS), 1.0, None, ())

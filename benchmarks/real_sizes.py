@@ -1,4 +1,4 @@
-"""Models of their full size through the command line: seconds and memory (docs/architectures.md).
+"""Models of their full size through the command line: seconds and memory (docs/research/models.md).
 
     python -m benchmarks.real_sizes FOLDER [flux] [sdxl] [--keep]
 

@@ -1,10 +1,10 @@
 """How fast the engine is, against the dense ways to the same edit and against the bare
 eigenproblems.
 
-    python -m benchmarks.solve --out docs/benchmarks             the whole table
+    python -m benchmarks.solve --out docs/research/data             the whole table
     python -m benchmarks.solve --family sd1 --concepts 1 --names 1734
-    python -m benchmarks.solve --presets --out docs/benchmarks   100 concepts by each preset
-    python -m benchmarks.solve --growth --out docs/benchmarks    cost as the work grows
+    python -m benchmarks.solve --presets --out docs/research/data   100 concepts by each preset
+    python -m benchmarks.solve --growth --out docs/research/data    cost as the work grows
 
 All ways are timed in one process, so that the ratios hold on a noisy machine. The engine is always
 timed on all layers. A dense way that would take over two minutes is timed on one layer of each size
@@ -35,7 +35,7 @@ from speed_erase.speed_ops.engine.closed_form import constraint_rows
 from speed_erase.speed_ops.engine.solver import divided_threads, parallel_layers
 
 from .dense import released, written_well
-from .figures import plots
+from .figures import plots, save_figure
 from .timing import (
     SHAPES,
     Problem,
@@ -58,7 +58,7 @@ CONCEPTS = (1, 3, 10, 30, 100, 300, 1000)
 NAMES = (100, 300, 1000, 3000, 10_000, 20_000)
 TAIL = 3
 """Points that an exponent is fitted to: the largest ones, where the cost is past its fixed part."""
-PRESETS = ("auto", "context", "few", "multi")
+PRESETS = ("auto", "fixed", "few", "multi")
 SHORT, TURNS = 12.0, 3
 """An engine that takes fewer seconds than this runs this many times."""
 
@@ -277,16 +277,22 @@ def _seconds(concepts: int, names: int) -> float:
 
 
 def _plot(series: dict[str, list[tuple[int, float]]], path: Path) -> None:
-    figure, axes = plots().subplots(1, 2, figsize=(9, 3.4), sharey=True)
-    labels = ("concepts erased (1,734 names kept)", "names kept (10 concepts erased)")
-    for axis, label, points in zip(axes, labels, series.values(), strict=True):
-        axis.loglog(*zip(*points, strict=True), marker="o", color="#3b6fb6")
-        axis.set_xlabel(label)
+    figure, axes = plots().subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    panels = {
+        "concepts erased": ("1,734 protected names", (1, 1000)),
+        "protected names": ("10 concepts erased", (100, 100_000)),
+    }
+    for axis, (label, (title, limits)), points in zip(
+        axes, panels.items(), series.values(), strict=True
+    ):
+        axis.loglog(*zip(*points, strict=True), marker="o", color="#3b6fb6", clip_on=False)
+        axis.set(xlabel=label, title=title, xlim=limits, ylim=(0.1, 100))
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_formatter("{x:,g}")
         axis.grid(True, which="major", alpha=0.3)
-        axis.set_title(f"exponent at the end {exponent(points):.2f}", fontsize=10)
-    axes[0].set_ylabel("seconds, 16 SD1.x layers, 2 cores")
+    axes[0].set_ylabel("seconds, 16 layers of SD1.x, 2 cores")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    save_figure(figure, path, 90)
 
 
 def main() -> None:

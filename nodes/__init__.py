@@ -11,13 +11,13 @@ from typing import Any
 from comfy_api.latest import ComfyExtension, io
 
 from .concept_list import ConceptListNode, check, suggest
-from .host.paths import checkpoint_folder
+from .host.paths import checkpoint_folder, comfyui_folder
 from .host.routes import Answer, serve
 from .retain_set_loader import RetainSetLoader, look
 from .save_erased_model import SaveErasedModel
 from .speed_apply_erasure import SpeedApplyErasure
 from .speed_apply_recipe import SpeedApplyRecipe
-from .speed_compare import SpeedCompare
+from .speed_compare import SpeedCompare, prompts_for
 from .speed_erase import SpeedErase
 from .speed_evaluate import SpeedEvaluate
 from .speed_forecast import SpeedForecast
@@ -44,34 +44,44 @@ NODES: list[type[io.ComfyNode]] = [
 
 
 def place_demo(question: dict[str, Any]) -> dict[str, Any]:
-    """Puts the model that comes with the package among the checkpoints, after the user agreed."""
+    """Puts the demo model among the checkpoints, after the user agreed."""
     from ..speed_ops.demo.demo import place_among
 
-    path, new = place_among(checkpoint_folder())
+    folder = checkpoint_folder()
+    folder.mkdir(parents=True, exist_ok=True)  # a fresh base directory has none
+    path, new = place_among(folder)
     return {"name": path.name, "new": new}
 
 
-def write_report(question: dict[str, Any]) -> dict[str, Any]:
-    """Writes the page of a run of SPEED Erase and returns where `/view` finds it."""
-    from .erase_output import write_page
+def report(report_id: str) -> str:
+    """The page of a run of SPEED Erase."""
+    from .erase_output import page_of
 
-    return write_page(question)
+    return page_of(report_id)
+
+
+def doctor(question: dict[str, Any]) -> dict[str, Any]:
+    """What this installation has, what is missing, and how to fix it."""
+    from ..speed_ops.doctor import examine
+
+    return {"findings": [vars(finding) for finding in examine(comfyui=comfyui_folder())]}
 
 
 ANSWERS: dict[str, Answer] = {
+    "doctor": doctor,
     "concepts/check": check,
     "concepts/suggest": suggest,
     "retain/look": look,
+    "compare/prompts": prompts_for,
     "demo/place": place_demo,
-    "report/write": write_report,
 }
-"""What the screen may ask, below `/speed/`."""
+"""What the UI may ask, below `/speed/`."""
 
 
 class SpeedExtension(ComfyExtension):
     """What ComfyUI asks for when it loads the package."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        """All nodes. From here on the questions of their screens are answered."""
-        serve(ANSWERS)
+        """All nodes. From here on SPEED answers the questions of the UI."""
+        serve(ANSWERS, report)
         return NODES

@@ -34,8 +34,8 @@ class ConceptListNode(io.ComfyNode):
             category=CATEGORY,
             **search_aliases("artist", "style", "character", "name list"),
             description=(
-                "Names to erase, one per line: 'name', 'name -> anchor', 'name | alias -> anchor ||"
-                " kind'."
+                "What to erase, one concept per line: 'name', 'name -> replacement' or 'name |"
+                " alias -> replacement || type'."
             ),
             inputs=[
                 io.String.Input(
@@ -44,19 +44,19 @@ class ConceptListNode(io.ComfyNode):
                     default="",
                     placeholder="Van Gogh -> art\nSnoopy | the Peanuts beagle -> dog\n# a comment",
                     tooltip=(
-                        "One concept per line. Without '->', the kind decides what the name"
-                        " becomes. With '->' and nothing after it, the name is treated as if it"
-                        " were not in the prompt. '|| person' at the end gives a line a kind of its"
-                        " own. Commas and parentheses are part of a name."
+                        "One concept per line: 'name -> replacement'. Without '->', the type"
+                        " chooses the replacement. A line that ends with '->' removes the name from"
+                        " prompts. To set the type of one line, end it with '|| person'."
                     ),
                 ),
                 io.Combo.Input(
                     "kind",
+                    display_name="type",
                     options=list(KINDS),
                     default="style",
                     tooltip=(
-                        "What the names are. This sets the default anchor, the prompts they are"
-                        " tried in and the built-in names to keep."
+                        "What the names are; use theme for ideas such as nudity. The type sets the"
+                        " default replacement, the test prompts and the built-in protected names."
                     ),
                 ),
                 io.Combo.Input(
@@ -64,21 +64,22 @@ class ConceptListNode(io.ComfyNode):
                     options=list_names(".txt", ".csv", ".tsv"),
                     default=NONE,
                     tooltip=(
-                        "A list in ComfyUI's input folder, added to the text: .txt as above, .csv"
-                        " with a column 'target' and optionally 'anchor', 'aliases' and 'kind'."
+                        "Adds a list from ComfyUI's input folder. A .txt has the same lines as the"
+                        " text. A .csv has a column 'target' and optionally 'anchor' (the"
+                        " replacement), 'aliases' and 'kind' (the type)."
                     ),
                 ),
                 ConceptsSocket.Input(
-                    "concepts", optional=True, tooltip="Another list; this one is appended to it."
+                    "concepts", optional=True, tooltip="Another list to add this one to."
                 ),
             ],
             outputs=[
                 ConceptsSocket.Output(
-                    display_name="concepts", tooltip="For SPEED Erase and SPEED Forecast."
+                    display_name="concepts", tooltip="For SPEED Erase and Preview Side Effects."
                 ),
                 io.String.Output(
                     display_name="text",
-                    tooltip="The list as it was understood, one concept per line.",
+                    tooltip="The list as SPEED reads it, one concept per line.",
                 ),
             ],
         )
@@ -120,7 +121,7 @@ class ConceptListNode(io.ComfyNode):
         return io.NodeOutput(total, "\n".join([total.as_text(), *notes]))
 
 
-NOTHING_TO_ERASE = "There is nothing to erase: write one name per line, or choose a list file."
+NOTHING_TO_ERASE = "There is nothing to erase. Write one name per line, or choose a list file."
 
 
 def _read_list(text: str, kind: str, file: str | None) -> ConceptList:
@@ -134,13 +135,13 @@ MAX_NAMES_IN_SENTENCE = 3
 
 
 def check(question: dict[str, Any]) -> dict[str, Any]:
-    """What a run would say about every line of a list that is being written."""
+    """What a run would answer for every line of a list that is being written."""
     kind = str(question.get("kind", "style"))
     lines = read_lines(str(question.get("text", "")), kind)
     concepts = [line.concept for line in lines if line.concept is not None and not line.problem]
     notes: list[str] = []
     try:
-        from_file = _read_list("", kind, question.get("file"))
+        from_file = _read_list("", kind, str(question.get("file") or NONE))
         notes += (ConceptList(concepts) + from_file).notes
     except SpeedError as error:
         notes.append(str(error))
@@ -152,7 +153,7 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]]:
-    """{target or alias: names of the wired retain set that contain it and so are not kept}."""
+    """{target or alias: names of the connected set that contain it, so they are not protected}."""
     if not isinstance(widgets, dict):
         return {}
     try:
@@ -179,7 +180,7 @@ def _line_answer(
     if names:
         listed = ", ".join(map(quoted, names[:MAX_NAMES_IN_SENTENCE]))
         more = " and others" if len(names) > MAX_NAMES_IN_SENTENCE else ""
-        notes.append(f"It is inside kept names, which are therefore not kept: {listed}{more}.")
+        notes.append(f"These protected names contain it and will change too: {listed}{more}.")
     # Only a note, because T5 takes more tokens than CLIP.
     notes += [sentence for phrase in concept.phrases if (sentence := too_long(phrase))]
     return {

@@ -1,6 +1,6 @@
 """From sockets to an erased MODEL: the engine between ComfyUI's text encoder and ComfyUI's patches.
 
-    SPEED Erase, SPEED Apply Recipe -> `erase_output` -> `run_erase` -> engine -> `apply_erasure`
+    SPEED Erase, Rerun Recipe -> `erase_output` -> `run_erase` -> engine -> `apply_erasure`
 
 This module loads the engine, so the nodes import it when they run.
 """
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..speed_ops.erase import erase
 from ..speed_ops.erasure import Erasure, at_strength
+from ..speed_ops.errors import Notice
 from ..speed_ops.files.tensors import tensors_hash
 from ..speed_ops.inputs import INPUT_TITLES, TOKENS
 from ..speed_ops.job import Job, check_strength
 from ..speed_ops.recipe import recipe_of
-from .host.patching import rounding_note, with_edits
+from .host.patching import rounding_notes, with_edits
 from .host.progress import outside_inference_mode, stoppable
 from .host.wiring import Wired, wire
 from .previous_erasures import held_rows, notes_on, remember
@@ -84,8 +85,10 @@ def run_erase(
     )
     notes = [*erasure.notes, *notes_on(model, held.get(TOKENS))]
     if is_recent:
-        notes.append("The edit was not computed again: only the strength changed.")
-    notes += [*_unread_notes(wired, job), rounding_note(model, erasure.edits)]
+        notes.append(
+            Notice("Only the strength changed, so SPEED reused the edit.", code="edit_reused")
+        )
+    notes += [*_unread_notes(wired, job), *rounding_notes(model, erasure.edits)]
     notes += [*reader.encoder.notes, reader.cache.problem if reader.cache else ""]
     notes.append(editable.architecture.note)
     erasure = replace(erasure, recipe=recipe, notes=tuple(filter(None, notes)))
@@ -105,7 +108,11 @@ def apply_erasure(model: Any, erasure: Erasure) -> Any:
 def _unread_notes(wired: Wired, job: Job) -> Iterator[str]:
     for name, layers in wired.model.inputs.items():
         if layers and not wired.reader.width_of(name) and job.settings.edits_input(name):
-            yield f"{INPUT_TITLES[name]} stays unedited: no CLIP that encodes it is wired in."
+            yield Notice(
+                f"{INPUT_TITLES[name]} stays unedited. Connect the text encoder that it reads.",
+                code="input_unedited",
+                input=name,
+            )
 
 
 def _base_hash(wired: Wired, job: Job) -> str:
@@ -113,9 +120,9 @@ def _base_hash(wired: Wired, job: Job) -> str:
     model = wired.model
     keys = [layer.canonical for layer in model.layers if job.settings.edits_input(layer.text_input)]
     layers = tensors_hash((key, model.stored[key]) for key in keys)
-    if model.push is None:
+    if model.text_part is None:
         return layers
-    return hashlib.sha256(f"{layers} {model.push.fingerprint}".encode()).hexdigest()
+    return hashlib.sha256(f"{layers} {model.text_part.fingerprint}".encode()).hexdigest()
 
 
 def _job_key(wired: Wired, job: Job, held: Mapping[str, Rows], base: str) -> str:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from ..speed_ops.embedder import embed_targets
 from ..speed_ops.engine.rows import Rows, join
 from ..speed_ops.erasure import Erasure
-from ..speed_ops.errors import InputError, SpeedError
+from ..speed_ops.errors import InputError, Notice, SpeedError
 from ..speed_ops.files.lora import read_lora
 from ..speed_ops.inputs import TOKENS
 from ..speed_ops.provenance import read_provenance
 from ..speed_ops.recipe import StoredJob, job_of
-from .host.patching import edits_on, only_text_layers
+from .host.patching import edits_on, only_text_layers, with_edits
 
 if TYPE_CHECKING:
     from ..speed_ops.model import EditableModel
@@ -33,7 +33,7 @@ def erasure_from_lora(model: EditableModel, path: Path) -> Erasure:
     if file.unmatched:
         raise InputError(
             f"{path.name} also changes {len(file.unmatched)} layers that are not text layers, such"
-            f" as {file.unmatched[0]}, so it is not an erasure. Use a LoRA loader for it."
+            f" as {file.unmatched[0]}, so it is not an erasure. Load it with a LoRA loader."
         )
     provenance = read_provenance(file.metadata, path.name)
     erasure = Erasure(
@@ -50,6 +50,22 @@ def erasure_from_lora(model: EditableModel, path: Path) -> Erasure:
 def remember(clone: Any, erasure: Erasure) -> None:
     """Adds an erasure to those that the clone of a MODEL remembers."""
     clone.set_attachments(_ATTACHMENT, (*_previous(clone), erasure))
+
+
+def before_erasure(model: Any, erasure: Erasure) -> Any:
+    """The MODEL as it was before this erasure; the model itself if it does not have it.
+
+    Args:
+        model: ComfyUI's MODEL.
+        erasure: What may be on it.
+    """
+    strength = sum(
+        previous.strength
+        for previous in _previous(model)
+        if previous.edits.keys() == erasure.edits.keys()
+        and all(previous.edits[key] is edit for key, edit in erasure.edits.items())
+    )
+    return with_edits(model, erasure.edits, -strength) if strength else model
 
 
 def _stored_job(erasure: Erasure) -> StoredJob | None:
@@ -85,26 +101,38 @@ def held_rows(model: Any, concepts: Sequence[Concept], wired: Wired) -> dict[str
     return held
 
 
-def notes_on(model: Any, held: Rows | None) -> list[str]:
+def notes_on(model: Any, held: Rows | None) -> list[Notice]:
     """Sentences for the report about previous erasures."""
     previous = _previous(model)
-    notes = []
+    notes: list[Notice] = []
     if held is not None:
-        notes.append(f"Still erased, from an earlier erasure: {', '.join(held.names)}.")
+        notes.append(
+            Notice(
+                f"Still erased, from an earlier erasure: {', '.join(held.names)}.",
+                code="still_erased",
+                names=list(held.names),
+            )
+        )
     for erasure in previous:
         if not erasure.targets and _stored_job(erasure) is None:
             notes.append(
-                f"{erasure.source or 'An earlier erasure'} does not say which names it erased, so"
-                " they may come back."
+                Notice(
+                    f"{erasure.source or 'An earlier erasure'} lists no names, so what it erased"
+                    " may come back.",
+                    code="names_unknown",
+                    source=erasure.source,
+                )
             )
     remembered = Counter(key for erasure in previous for key in erasure.edits)
     if only_text_layers(model) and any(
         count > remembered[key] for key, count in edits_on(model).items()
     ):
         notes.append(
-            "A LoRA on this model changes only text layers. If it is an erasure, load it with SPEED"
-            " Apply Erasure: a LoRA loader does not pass on the erased names, so they may come"
-            " back."
+            Notice(
+                "A LoRA on this model changes only text layers. If it is an erasure, use Load"
+                " Erasure. A LoRA loader loses the erased names, so they may come back.",
+                code="lora_without_names",
+            )
         )
     return notes
 
@@ -124,4 +152,5 @@ def _targets_of(erasure: Erasure, wired: Wired) -> Mapping[str, Rows]:
         for name, weights in wired.model.inputs.items()
         if name == TOKENS or (edited & weights.keys() and reader.width_of(name) > 0)
     ]
-    return embed_targets(reader, job.concepts, job.plan, text_inputs, wired.progress)
+    plan = job.plan.prompted(wired.model.architecture.prompting)
+    return embed_targets(reader, job.concepts, plan, text_inputs, wired.progress)

@@ -1,4 +1,4 @@
-"""Retain Set Loader: names that must survive the erasure."""
+"""Retain Set Loader: names to protect."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ..speed_ops.text.retain_set import (
 from .host.paths import NONE, input_file, input_state, list_names
 from .sockets import CATEGORY, RetainSocket, search_aliases, ui_text, validation
 
-_FOR_KIND = "for kind: "
-_ANY_KIND = "as the concepts"
+_FOR_KIND = "for type: "
+_ANY_KIND = "same as concepts"
 
 
 class RetainSetLoader(io.ComfyNode):
@@ -34,14 +34,18 @@ class RetainSetLoader(io.ComfyNode):
             category=CATEGORY,
             **search_aliases("keep", "preserve"),
             description=(
-                "Names that must stay as they are. Chain several of these to join their sets."
+                "Names to protect from the erasure. Connect several of these nodes in a row to"
+                " join their lists."
             ),
             inputs=[*_name_inputs(), *_option_inputs()],
             outputs=[
                 RetainSocket.Output(
-                    display_name="retain", tooltip="For SPEED Erase and SPEED Forecast."
+                    display_name="retain",
+                    tooltip="For SPEED Erase and Preview Side Effects.",
                 ),
-                io.String.Output(display_name="counts", tooltip="How many names came from where."),
+                io.String.Output(
+                    display_name="counts", tooltip="How many names each list contributes."
+                ),
             ],
             hidden=[io.Hidden.unique_id],
         )
@@ -88,7 +92,7 @@ def _name_inputs() -> list[io.Input]:
             options=[NONE, *sets],
             default=NONE,
             tooltip=(
-                "Names that come with the package. 'for kind' joins the sets that suit a kind of"
+                "Lists that come with SPEED. 'for type' joins the lists that suit a type of"
                 " concept."
             ),
         ),
@@ -97,15 +101,15 @@ def _name_inputs() -> list[io.Input]:
             multiline=True,
             default="",
             placeholder="Claude Monet\nEdvard Munch",
-            tooltip="More names to keep, one per line; '#' starts a comment.",
+            tooltip="More names to protect, one per line. '#' starts a comment.",
         ),
         io.Combo.Input(
             "file",
             options=list_names(".txt", ".csv", ".tsv", ".json"),
             default=NONE,
             tooltip=(
-                "A list in ComfyUI's input folder: .txt with one name per line, .csv (see column)"
-                " or .json with a list."
+                "Adds a list from ComfyUI's input folder: a .txt with one name per line, a .csv"
+                " (see column) or a .json list."
             ),
         ),
     ]
@@ -117,18 +121,19 @@ def _option_inputs() -> list[io.Input]:
             "column",
             default="",
             tooltip=(
-                "Column of a .csv file. If empty, a column called 'name', 'concept' or similar is"
-                " used."
+                "Column of the .csv file. Leave empty to use a column called 'name', 'concept' or"
+                " similar."
             ),
             extra_dict={"advanced": True},
         ),
         io.Combo.Input(
             "kind",
+            display_name="type",
             options=[_ANY_KIND, *KINDS, "caption"],
             default=_ANY_KIND,
             tooltip=(
-                "What the typed names and those in the file are. This sets the prompts they are"
-                " kept in. 'caption': each line is a whole prompt."
+                "What the names in the text and the file are. The type sets the prompts they are"
+                " protected in. Choose 'caption' if each line is a whole prompt."
             ),
             extra_dict={"advanced": True},
         ),
@@ -138,11 +143,16 @@ def _option_inputs() -> list[io.Input]:
             min=0,
             max=1_000_000,
             tooltip=(
-                "Keep at most this many names, spread over the alphabet; 0 keeps all. Fewer names"
-                " are faster."
+                "Protects at most this many names, spread over the alphabet. 0 protects all. Fewer"
+                " names are faster."
             ),
         ),
-        RetainSocket.Input("retain", optional=True, tooltip="Another set to join with this one."),
+        RetainSocket.Input(
+            "retain",
+            display_name="protected names",
+            optional=True,
+            tooltip="Another list to join with this one.",
+        ),
     ]
 
 
@@ -175,7 +185,7 @@ MAX_NAMES_SHOWN = 200
 
 
 def look(question: dict[str, Any]) -> dict[str, Any]:
-    """The names that the widgets mean: those that match a search, and those that are dropped."""
+    """The names that the widgets mean: those that match a search, and those that drop out."""
     total = set_of_widgets(question)
     kind = str(question.get("concepts_kind") or "style")
     lines = read_lines(str(question.get("concepts") or ""), kind)

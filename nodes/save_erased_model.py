@@ -18,7 +18,7 @@ from .sockets import CATEGORY, ErasureSocket, search_aliases, ui_text, validatio
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
 
-SOURCE = "as the source"
+SOURCE = "same as source"
 Content = Literal["checkpoint", "diffusion_model", "lora"]
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -47,68 +47,67 @@ class SaveErasedModel(io.ComfyNode):
             category=CATEGORY,
             **search_aliases("save lora"),
             description=(
-                "Saves an erasure so that others can load it with stock nodes and other programs."
+                "Saves a LoRA, a checkpoint, a diffusion model or a recipe, for ComfyUI's own nodes"
+                " and other programs."
             ),
             is_output_node=True,
             inputs=[
-                ErasureSocket.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
+                ErasureSocket.Input("erasure", tooltip="From SPEED Erase or Rerun Recipe."),
                 io.String.Input(
                     "filename_prefix",
                     default="speed/erased",
                     tooltip=(
-                        "File name inside output/loras, output/checkpoints and so on. A number is"
-                        " added. Placeholders such as %year% are filled in."
+                        "File name inside output/loras, output/checkpoints and so on. SPEED adds a"
+                        " number and fills in placeholders such as %year%."
                     ),
                 ),
                 io.Boolean.Input(
                     "lora",
                     default=True,
-                    tooltip="The edit at strength 1, as a LoRA of a few megabytes.",
+                    tooltip="Saves the edit at strength 1 as a LoRA, usually a few megabytes.",
                 ),
                 io.Boolean.Input(
                     "checkpoint",
                     default=False,
-                    tooltip="The whole model; needs model, clip and vae.",
+                    tooltip="Saves the whole model. Connect model, clip and vae.",
                 ),
                 io.Boolean.Input(
                     "diffusion_model",
                     default=False,
-                    tooltip="The diffusion model alone; needs model.",
+                    tooltip="Saves the diffusion model alone. Connect model.",
                 ),
                 io.Boolean.Input(
                     "recipe",
                     default=True,
-                    tooltip="A small text file that repeats this erasure, for SPEED Apply Recipe.",
+                    tooltip="Saves a small text file that repeats this erasure, for Rerun Recipe.",
                 ),
                 io.Combo.Input(
                     "dtype",
                     options=[SOURCE, *TYPES],
                     default=SOURCE,
                     tooltip=(
-                        "Number type of the weights. 'as the source' keeps the checkpoint's own"
-                        " type and saves LoRAs in float16."
+                        "Number type of the weights. 'same as source' keeps the type of the model"
+                        " and saves LoRAs in float16."
                     ),
                 ),
                 io.Boolean.Input(
                     "overwrite",
                     default=False,
-                    tooltip="Adds no number and replaces a file of the same name.",
+                    tooltip="Replaces a file of the same name instead of adding a number.",
                     extra_dict={"advanced": True},
                 ),
                 io.Model.Input(
                     "model",
                     optional=True,
-                    tooltip="The erased model, for checkpoint and diffusion model.",
+                    tooltip="The model from SPEED Erase, for a checkpoint or diffusion model.",
                 ),
                 io.Clip.Input(
-                    "clip", optional=True, tooltip="The CLIP that goes into the checkpoint."
+                    "clip", optional=True, tooltip="The CLIP to put into the checkpoint."
                 ),
-                io.Vae.Input(
-                    "vae", optional=True, tooltip="The VAE that goes into the checkpoint."
-                ),
+                io.Vae.Input("vae", optional=True, tooltip="The VAE to put into the checkpoint."),
             ],
             outputs=[
-                io.String.Output(display_name="files", tooltip="Where everything was written.")
+                io.String.Output(display_name="files", tooltip="The paths of the saved files.")
             ],
             hidden=[io.Hidden.prompt, io.Hidden.extra_pnginfo, io.Hidden.unique_id],
         )
@@ -141,13 +140,15 @@ class SaveErasedModel(io.ComfyNode):
 
         # Everything is checked before anything is written.
         if not (lora or checkpoint or diffusion_model or recipe):
-            raise InputError("There is nothing to save: turn on at least one file.")
+            raise InputError(
+                "There is nothing to save. Turn on lora, checkpoint, diffusion_model or recipe."
+            )
         if checkpoint and (model is None or clip is None or vae is None):
-            raise InputError("A full checkpoint needs model, clip and vae: wire all three.")
+            raise InputError("A checkpoint needs model, clip and vae. Connect all three.")
         if diffusion_model and model is None:
-            raise InputError("To save a diffusion model, wire model from SPEED Erase.")
+            raise InputError("A diffusion model needs model. Connect it from SPEED Erase.")
         if recipe and erasure.recipe is None:
-            raise InputError("This erasure came from a LoRA without a recipe: turn recipe off.")
+            raise InputError("This erasure came from a LoRA without a recipe. Turn recipe off.")
         kind = TYPES.get(dtype)
         if checkpoint or diffusion_model:
             check_type(model, kind)
@@ -170,9 +171,7 @@ class SaveErasedModel(io.ComfyNode):
                 metadata=_metadata(erasure, "lora", path),
                 force=overwrite,
             )
-            lines.append(
-                f"LoRA: {path} (exact at strength 1, up to a rounding error of {error:.2%})"
-            )
+            lines.append(f"LoRA: {path} (rounding error at strength 1: {error:.2%})")
         workflow = (
             workflow_metadata(cls.hidden.prompt, cls.hidden.extra_pnginfo) if cls.hidden else {}
         )

@@ -10,6 +10,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.errors import SpeedError
 from .host.progress import show_text
+from .host.run_identity import run_code
 
 CATEGORY = "SPEED"
 ConceptsSocket = io.Custom("SPEED_CONCEPTS")
@@ -26,8 +27,16 @@ _COMMON_ALIASES = ["unlearn", "forget", "remove style", "concept erasure", "eras
 
 def search_aliases(*words: str) -> dict[str, list[str]]:
     """For a schema: more words that find the node. Empty on versions of ComfyUI without them."""
-    supported = "search_aliases" in getattr(io.Schema, "__dataclass_fields__", {})
-    return {"search_aliases": [*words, *_COMMON_ALIASES]} if supported else {}
+    return _if_known("search_aliases", [*words, *_COMMON_ALIASES])
+
+
+def essentials(category: str) -> dict[str, str]:
+    """For a schema: where the node is among the essential ones. Empty on older versions."""
+    return _if_known("essentials_category", category)
+
+
+def _if_known(field: str, value: Any) -> dict[str, Any]:
+    return {field: value} if field in getattr(io.Schema, "__dataclass_fields__", {}) else {}
 
 
 def strength_input(tooltip: str) -> io.Input:
@@ -40,25 +49,26 @@ def erase_outputs() -> list[io.Output]:
     return [
         io.Model.Output(
             display_name="model",
-            tooltip="A copy without the concepts; the input model is unchanged.",
+            tooltip="A copy without the concepts. The input model stays unchanged.",
         ),
         io.LoraModel.Output(
             display_name="lora",
-            tooltip="The edit at strength 1, for 'Save LoRA Weights' and other stock nodes.",
+            tooltip="The edit at strength 1, for Save LoRA Weights and ComfyUI's other LoRA nodes.",
         ),
         ErasureSocket.Output(
             display_name="erasure",
-            tooltip="For Save Erased Model, SPEED Report and SPEED Leak Probe.",
+            tooltip="For Save Erased Model, Erasure Report and Find Leaks.",
         ),
         io.String.Output(
-            display_name="report", tooltip="What was erased, what was kept, and how well."
+            display_name="report", tooltip="The verdicts, the side effects and all measurements."
         ),
-        io.Image.Output(display_name="chart", tooltip="The report as a picture."),
+        io.Image.Output(display_name="chart", tooltip="The report as an image."),
     ]
 
 
 def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, tuple[str]]:
-    """Shows text under a node, which needs its hidden `unique_id`, and returns it as its `ui`.
+    """Shows text under a node, which needs its hidden `unique_id`, and returns it as its `ui`, with
+    the code of the run.
 
     Args:
         node: The node class that runs.
@@ -66,11 +76,11 @@ def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, t
         short: What to show under the node instead, if its panel already shows the text.
     """
     show_text(node.hidden, short or text)
-    return {"text": (text,)}
+    return {"text": (text,), "run": (run_code(node.hidden),)}
 
 
 def image_of(pixels: Any) -> torch.Tensor:
-    """The bytes of a picture (`height x width x 3`) as the value of an IMAGE socket."""
+    """The bytes of an image (`height x width x 3`) as the value of an IMAGE socket."""
     return torch.from_numpy(pixels).float().div(255)[None]
 
 

@@ -1,4 +1,4 @@
-"""SPEED Apply Erasure: an erasure made before, on this model."""
+"""Load Erasure: an earlier erasure, on this model."""
 
 from __future__ import annotations
 
@@ -20,34 +20,36 @@ class SpeedApplyErasure(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="SpeedApplyErasure",
-            display_name="SPEED Apply Erasure",
+            display_name="Load Erasure",
             category=CATEGORY,
             **search_aliases(),
             description=(
-                "Applies an erasure, or a LoRA that holds one, and checks that it fits the model."
+                "Loads a saved erasure at any strength, and checks that it fits the model."
             ),
             inputs=[
-                io.Model.Input("model", tooltip="The model to apply it to."),
+                io.Model.Input("model", tooltip="The model to erase from."),
                 io.Combo.Input(
                     "lora",
                     options=lora_names(),
                     default=NONE,
-                    tooltip="A saved erasure. 'none' uses the erasure input.",
+                    tooltip=(
+                        "A LoRA from Save Erased Model. Choose 'none' to use the erasure input."
+                    ),
                 ),
-                strength_input("1 applies the exact edit, 0 leaves the model unchanged."),
+                strength_input("1 applies the edit as saved. 0 leaves the model unchanged."),
                 ErasureSocket.Input(
                     "erasure",
                     optional=True,
-                    tooltip="An erasure from another node, used if lora is 'none'.",
+                    tooltip="An erasure from another node. Used if lora is 'none'.",
                 ),
             ],
             outputs=[
                 io.Model.Output(
                     display_name="model",
-                    tooltip="A copy with the erasure applied; the input model is unchanged.",
+                    tooltip="A copy with the erasure. The input model stays unchanged.",
                 ),
                 ErasureSocket.Output(
-                    display_name="erasure", tooltip="The erasure that was applied."
+                    display_name="erasure", tooltip="The erasure at this strength."
                 ),
             ],
         )
@@ -85,7 +87,7 @@ class SpeedApplyErasure(io.ComfyNode):
         if lora not in (None, NONE):
             erasure = erasure_from_lora(editable, model_file(f"loras/{lora}"))
         if erasure is None:
-            raise InputError("There is no erasure to apply: choose a LoRA or wire an erasure.")
+            raise InputError("There is no erasure to load. Choose a LoRA, or connect erasure.")
         check_fits(erasure, editable)
         erasure = at_strength(erasure, check_strength(strength), editable, HostProgress())
         return io.NodeOutput(apply_erasure(model, erasure), erasure)

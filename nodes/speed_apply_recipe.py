@@ -1,4 +1,4 @@
-"""SPEED Apply Recipe: a saved erasure, made again for this model."""
+"""Rerun Recipe: a saved erasure, recalculated for this model."""
 
 from __future__ import annotations
 
@@ -18,29 +18,26 @@ class SpeedApplyRecipe(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="SpeedApplyRecipe",
-            display_name="SPEED Apply Recipe",
+            display_name="Rerun Recipe",
             category=CATEGORY,
             **search_aliases(),
-            description=(
-                "Repeats a saved erasure on this model: the edit is made anew for this model and"
-                " CLIP."
-            ),
+            description=("Repeats a saved erasure, recalculated for this model and CLIP."),
             inputs=[
                 io.Model.Input(
                     "model",
                     tooltip=(
-                        "The model to erase from. It need not be the one the recipe was saved with."
+                        "The model to erase from. It can be another checkpoint than the recipe's."
                     ),
                 ),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
                 io.Combo.Input(
                     "recipe",
                     options=recipe_names(),
-                    tooltip="A .json in the input or output folder.",
+                    tooltip="A recipe (.json) in ComfyUI's input or output folder.",
                 ),
                 strength_input(
-                    "Multiplies the recipe's own strength: 1 repeats the erasure as saved, 0 leaves"
-                    " the model unchanged."
+                    "Multiplies the recipe's strength. 1 repeats the erasure as saved. 0 leaves the"
+                    " model unchanged."
                 ),
             ],
             outputs=erase_outputs(),
@@ -89,5 +86,5 @@ def skip_note(stored: int | None, wired: int | None) -> list[str]:
         return []
     return [
         f"The recipe was saved with CLIP skip {stored}, but this CLIP has {wired or 'none'}. Set"
-        " the same CLIP skip."
+        f" CLIP skip to {stored}."
     ]

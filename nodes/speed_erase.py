@@ -15,6 +15,7 @@ from .sockets import (
     RetainSocket,
     SettingsSocket,
     erase_outputs,
+    essentials,
     search_aliases,
     strength_input,
     validation,
@@ -29,10 +30,11 @@ class SpeedErase(io.ComfyNode):
             node_id="SpeedErase",
             display_name="SPEED Erase",
             category=CATEGORY,
-            **search_aliases(),
+            **search_aliases("remove artist", "concept eraser", "LECO", "negative prompt"),
+            **essentials("Image Tools"),
             description=(
-                "Erases concepts from a model in closed form, without training. Put it after LoRA"
-                " loaders and before the sampler; bypass it to get the original back."
+                "Erases concepts from a copy of the model, without training. Put it after LoRA"
+                " loaders and before the sampler. Bypass it to get the original back."
             ),
             inputs=[
                 io.Model.Input(
@@ -44,20 +46,23 @@ class SpeedErase(io.ComfyNode):
                 ),
                 io.Clip.Input(
                     "clip",
-                    tooltip="The CLIP that will encode your prompts, with all its text encoders.",
+                    tooltip="The CLIP that encodes your prompts, with all its text encoders.",
                 ),
                 ConceptsSocket.Input("concepts", tooltip="What to erase, from Concept List."),
                 *preset_inputs(),
                 RetainSocket.Input(
                     "retain",
+                    display_name="protected names",
                     optional=True,
                     tooltip=(
-                        "Names that must stay as they are, from Retain Set Loader. Without it, the"
-                        " built-in names for the kind of concept are kept."
+                        "Names that must stay as they are, from Retain Set Loader. Without it,"
+                        " SPEED protects the built-in names for the type."
                     ),
                 ),
                 SettingsSocket.Input(
-                    "settings", optional=True, tooltip="Expert settings, from SPEED Settings."
+                    "settings",
+                    optional=True,
+                    tooltip="Expert settings, from SPEED Settings. Most workflows need none.",
                 ),
                 *priority_inputs(),
             ],
@@ -112,14 +117,13 @@ def preset_inputs() -> list[io.Input]:
             options=list(PRESETS),
             default="auto",
             tooltip=(
-                "auto: names are erased and kept inside whole prompts; best for most. context: the"
-                " same with fixed settings. few: up to 10 concepts; multi: many; implicit: ideas"
-                " such as nudity (settings of the paper, names without prompts)."
+                "auto: recommended. fixed: like auto, but with fixed settings. few, multi and"
+                " implicit: the paper's own settings for bare names, for comparison."
             ),
         ),
         strength_input(
-            "1 applies the edit as computed, 0 leaves the model unchanged; try a little above 1 if"
-            " the concept still shows. Changing it is quick: the edit is not computed again."
+            "1 applies the full edit. 0 leaves the model unchanged. If the concept still shows,"
+            " raise it in steps of 0.1; side effects grow with it. Changing it is quick."
         ),
         io.Int.Input(
             "seed",
@@ -128,8 +132,8 @@ def preset_inputs() -> list[io.Input]:
             max=2**53,
             control_after_generate=False,
             tooltip=(
-                "Seed for the random choices of the edit (held-out names, augmentation). Not the"
-                " sampler's seed."
+                "Seed for SPEED's random choices, such as the test names. It isn't the sampler's"
+                " seed."
             ),
         ),
     ]

@@ -1,4 +1,4 @@
-"""SPEED Forecast: what an erasure would endanger, before any edit."""
+"""Preview Side Effects: which names an erasure would change, before any edit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
 from .host.progress import outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, ui_text
+from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, search_aliases, ui_text
 from .speed_settings import preset_settings
 
 
@@ -18,31 +18,38 @@ class SpeedForecast(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="SpeedForecast",
-            display_name="SPEED Forecast",
+            display_name="Preview Side Effects",
             category=CATEGORY,
+            **search_aliases("side effects"),
             description=(
-                "Before any edit: which names an erasure would move most if nothing protected them."
+                "Shows which names an erasure would change most if nothing protected them, before"
+                " any edit."
             ),
             is_output_node=True,
             inputs=[
                 io.Model.Input("model", tooltip="The model to erase from."),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
-                ConceptsSocket.Input("concepts", tooltip="What would be erased."),
+                ConceptsSocket.Input(
+                    "concepts", tooltip="What you plan to erase, from Concept List."
+                ),
                 io.Int.Input(
-                    "shown", default=20, min=1, max=1000, tooltip="How many names the text lists."
+                    "shown", default=20, min=1, max=1000, tooltip="How many names to list."
                 ),
                 RetainSocket.Input(
                     "retain",
+                    display_name="protected names",
                     optional=True,
                     tooltip=(
-                        "Names to ask about, from Retain Set Loader. Without it, the built-in names"
-                        " for the kind are used."
+                        "Names to check, from Retain Set Loader. Without it, SPEED checks the"
+                        " built-in names for the type."
                     ),
                 ),
             ],
             outputs=[
-                io.String.Output(display_name="text", tooltip="The names, most endangered first."),
-                io.Image.Output(display_name="chart", tooltip="The first twenty as bars."),
+                io.String.Output(display_name="text", tooltip="The names, most affected first."),
+                io.Image.Output(
+                    display_name="chart", tooltip="The twenty most affected names as bars."
+                ),
             ],
             hidden=[io.Hidden.unique_id],
         )
@@ -65,9 +72,9 @@ class SpeedForecast(io.ComfyNode):
         job = Job.of(concepts, retain, preset_settings("auto", 0))
         with wire(model, clip, job.settings.layers, job.concepts, cls.hidden) as wired:
             forecast = predict(job, wired.model, wired.reader, wired.progress)
-        lines = [f"Predicted shift of {len(forecast.names)} names if nothing protected them:"]
+        lines = [f"Predicted drift of {len(forecast.names)} names if nothing protected them:"]
         for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True):
-            lines.append(f"{shift:6.1%}  {name}")
+            lines.append(f"{shift:.2f}  {name}")
         text = "\n".join(lines)
         chart = image_of(forecast_chart(forecast))
         return io.NodeOutput(text, chart, ui=ui_text(cls, text))

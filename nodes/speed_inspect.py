@@ -1,11 +1,11 @@
-"""SPEED Inspect: what a file records about the erasures in it."""
+"""Inspect Model File: what a file records about its erasure."""
 
 from __future__ import annotations
 
 from comfy_api.latest import io
 
 from .host.paths import model_file, model_names, state_of
-from .sockets import CATEGORY, ui_text
+from .sockets import CATEGORY, search_aliases, ui_text
 
 
 class SpeedInspect(io.ComfyNode):
@@ -13,8 +13,9 @@ class SpeedInspect(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="SpeedInspect",
-            display_name="SPEED Inspect",
+            display_name="Inspect Model File",
             category=CATEGORY,
+            **search_aliases("model info", "metadata"),
             description=(
                 "Shows what the header of a checkpoint or LoRA records about an erasure. Anyone can"
                 " write a header: `speed-erase verify` checks the weights."

@@ -1,4 +1,4 @@
-"""SPEED Leak Probe: which ways to ask for an erased thing still draw it."""
+"""Find Leaks: phrases that still bring back what was erased."""
 
 from __future__ import annotations
 
@@ -21,59 +21,58 @@ class SpeedLeakProbe(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="SpeedLeakProbe",
-            display_name="SPEED Leak Probe",
+            display_name="Find Leaks",
             category=CATEGORY,
             **search_aliases("red team", "jailbreak"),
             description=(
-                "Tries names, aliases, typos and descriptions in prompts that were not used to make"
-                " the edit, and lists those that still draw what was erased."
+                "Tries names, aliases, typos and descriptions in new prompts, and lists those that"
+                " still bring back what you erased."
             ),
             is_output_node=True,
             inputs=[
                 io.Model.Input(
                     "model",
                     tooltip=(
-                        "The model BEFORE the erasure: the same one that goes into SPEED Erase."
+                        "The model that goes into SPEED Erase, or the one that comes out of it."
                     ),
                 ),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
-                ErasureSocket.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe."),
+                ErasureSocket.Input("erasure", tooltip="From SPEED Erase or Rerun Recipe."),
                 io.Int.Input(
                     "templates",
+                    display_name="prompts per phrase",
                     default=2,
                     min=0,
                     max=5,
                     tooltip=(
-                        "How many prompts each phrase is tried in, besides the phrase alone. More"
-                        " are slower."
+                        "How many prompts to try each phrase in, besides the phrase alone. More"
+                        " prompts take longer."
                     ),
                 ),
                 io.String.Input(
                     "description",
                     default="",
                     tooltip=(
-                        "Your own description of the concept, without its name. If empty, standard"
-                        " descriptions for its kind are tried."
+                        "Your own description of the concept, without its name. Leave empty to try"
+                        " standard descriptions for the type."
                     ),
                 ),
                 ConceptsSocket.Input(
                     "concepts",
                     optional=True,
-                    tooltip="What to probe for. Without it, what the erasure erased.",
+                    tooltip="Concepts to test. Without it, Find Leaks tests what you erased.",
                 ),
             ],
             outputs=[
-                io.String.Output(
-                    display_name="text", tooltip="Every phrase that was tried, worst first."
-                ),
+                io.String.Output(display_name="text", tooltip="Every phrase, worst first."),
                 ConceptsSocket.Output(
                     display_name="leaking",
-                    tooltip="The leaking phrases alone. Erase them from the ERASED model.",
+                    tooltip="Only the leaking phrases, to erase from the ERASED model.",
                 ),
                 ConceptsSocket.Output(
-                    display_name="closed",
+                    display_name="concepts + leaks",
                     tooltip=(
-                        "The erased concepts with leaking phrases as aliases. Erase them from the"
+                        "Your concepts with the leaking phrases as aliases, to erase from the"
                         " ORIGINAL model."
                     ),
                 ),
@@ -95,12 +94,14 @@ class SpeedLeakProbe(io.ComfyNode):
         from ..speed_ops.leak_probe import probe_leaks
         from .host.patching import check_fits
         from .host.wiring import wire
+        from .previous_erasures import before_erasure
 
         targets = erasure.concepts if concepts is None else tuple(concepts)
         if not targets:
             raise InputError(
-                "This erasure came from a file without names: wire the concepts to probe for."
+                "This erasure came from a file without names. Connect the concepts to test."
             )
+        model = before_erasure(model, erasure)  # SPEED Erase's own output is as good
         with wire(model, clip, "KV", targets, cls.hidden) as (editable, reader, progress):
             check_fits(erasure, editable)
             report = probe_leaks(
@@ -114,16 +115,16 @@ class SpeedLeakProbe(io.ComfyNode):
                 progress=progress,
             )
         text = report.text()
-        ui = ui_text(cls, text, text.splitlines()[0]) | {"speed": (screen_facts(report),)}
+        ui = ui_text(cls, text, text.splitlines()[0]) | {"speed": (shown_facts(report),)}
         return io.NodeOutput(text, report.phrases(), report.closed(), ui=ui)
 
 
 MAX_PHRASES_SHOWN = 60
-"""Phrases that the screen gets; the text output has them all."""
+"""Phrases that the UI gets; the text output has them all."""
 
 
-def screen_facts(report: LeakReport) -> dict[str, Any]:
-    """What the screen draws. `alias` marks a phrase that can be added to its concept's aliases."""
+def shown_facts(report: LeakReport) -> dict[str, Any]:
+    """What the UI shows. `alias` marks a phrase that can be added to its concept's aliases."""
     aliases = {(concept.target, alias) for concept in report.closed() for alias in concept.aliases}
     tried = [
         {

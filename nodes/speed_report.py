@@ -1,4 +1,4 @@
-"""SPEED Report: the certificate as text, JSON and chart."""
+"""Erasure Report: the certificate as text, JSON and chart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from comfy_api.latest import io, ui
 
-from .sockets import CATEGORY, ErasureSocket, image_of, ui_text
+from .sockets import CATEGORY, ErasureSocket, image_of, search_aliases, ui_text
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
@@ -19,20 +19,19 @@ class SpeedReport(io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="SpeedReport",
-            display_name="SPEED Report",
+            display_name="Erasure Report",
             category=CATEGORY,
+            **search_aliases("certificate", "measurements"),
             description=(
-                "Shows what an erasure did: what is left of each concept and how far kept names"
-                " moved."
+                "Shows all measurements of an erasure: how much of each concept remains, and how"
+                " far other names moved."
             ),
             is_output_node=True,
-            inputs=[
-                ErasureSocket.Input("erasure", tooltip="From SPEED Erase or SPEED Apply Recipe.")
-            ],
+            inputs=[ErasureSocket.Input("erasure", tooltip="From SPEED Erase or Rerun Recipe.")],
             outputs=[
                 io.String.Output(display_name="text", tooltip="The report in plain words."),
-                io.String.Output(display_name="json", tooltip="Every measurement, for programs."),
-                io.Image.Output(display_name="chart", tooltip="The report as a picture."),
+                io.String.Output(display_name="json", tooltip="All measurements, for programs."),
+                io.Image.Output(display_name="chart", tooltip="The report as an image."),
             ],
             hidden=[io.Hidden.unique_id],
         )
@@ -46,7 +45,7 @@ class SpeedReport(io.ComfyNode):
 
 
 def erasure_chart(erasure: Erasure) -> torch.Tensor:
-    """The certificate as a chart; a blank picture if there is none."""
+    """The certificate as a chart; a blank image if there is none."""
     from ..speed_ops.report.chart import certificate_chart
 
     if erasure.certificate is None:
@@ -57,11 +56,11 @@ def erasure_chart(erasure: Erasure) -> torch.Tensor:
 def describe(erasure: Erasure) -> str:
     """The erasure's report, or the names in the recipe of one that came from a file."""
     if erasure.certificate is not None:
-        return erasure.text()
+        return erasure.text(verbose=True)
     names = "unknown names"
     if erasure.recipe is not None:
         names = ", ".join(concept.target for concept in erasure.recipe.concepts)
     return (
-        f"This erasure came from a file ({names}). It has no certificate for this model: use SPEED"
-        " Apply Recipe to get one."
+        f"This erasure came from a file ({names}), without measurements for this model. To get"
+        " them, use Rerun Recipe."
     )

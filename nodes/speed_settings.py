@@ -12,7 +12,8 @@ from comfy_api.latest import io
 
 from ..speed_ops.engine.settings import PRESETS, EraseSettings, parse_assignments
 from ..speed_ops.errors import SettingsError
-from .sockets import CATEGORY, SettingsSocket, validation
+from ..speed_ops.inputs import INPUT_TITLES, POOLED
+from .sockets import CATEGORY, SettingsSocket, search_aliases, validation
 
 AS_PRESET = "as preset"
 _UNSET = -1
@@ -26,19 +27,21 @@ class SpeedSettings(io.ComfyNode):
             node_id="SpeedSettings",
             display_name="SPEED Settings",
             category=CATEGORY,
+            **search_aliases("options", "preset"),
             description=(
-                "Expert settings for SPEED Erase. A widget left at -1 or 'as preset' changes"
-                " nothing."
+                "Expert settings for SPEED Erase. -1 and 'as preset' keep the value of the preset."
             ),
             inputs=[
                 *(_widget(item) for item in _public_fields()),
                 io.String.Input(
                     "advanced",
+                    display_name="more settings",
                     multiline=True,
                     default="",
                     placeholder="method=uce\nlam=0.5",
                     tooltip=(
-                        "Any other setting, one name=value per line. The help page lists them."
+                        "Other settings, one name=value per line. The help page of this node lists"
+                        " them."
                     ),
                 ),
             ],
@@ -65,7 +68,7 @@ def changed_settings(widgets: dict[str, Any]) -> dict[str, Any]:
         changes[item.name] = value == "on" if hints[item.name] is bool else value
     for name, value in parse_assignments((widgets.get("advanced") or "").splitlines()).items():
         if name in _ON_SPEED_ERASE or name in changes:
-            raise SettingsError(f"{name} has a widget: set it there and not in the text.")
+            raise SettingsError(f"{name} has its own widget. Set it there and remove this line.")
         changes[name] = value
     return changes
 
@@ -90,10 +93,9 @@ def preset_settings(preset: str, seed: int, changes: dict[str, Any] | None = Non
         seed: Seed for the random choices of the edit.
         changes: {setting: value}.
     """
-    from ..speed_ops.job import HELD_OUT_SHARE
+    from ..speed_ops import job
 
-    values = {"held_out": HELD_OUT_SHARE, **(changes or {}), "seed": int(seed)}
-    return EraseSettings.preset(preset, **values)
+    return job.host_settings(preset, **{**(changes or {}), "seed": int(seed)})
 
 
 def _public_fields() -> list[dataclasses.Field[Any]]:
@@ -104,23 +106,34 @@ def _public_fields() -> list[dataclasses.Field[Any]]:
     ]
 
 
+_TITLES = {
+    "drift_budget": "side-effect limit",
+    "held_out": "test names",
+    "effort": "thoroughness",
+    POOLED: INPUT_TITLES[POOLED].lower(),
+}
+"""Settings that people read under another name."""
+
+
 def _widget(item: dataclasses.Field[Any]) -> io.Input:
-    """A widget for a setting, which starts at "as the preset"."""
+    """A widget for a setting, which starts at the preset's value."""
     hint = get_type_hints(EraseSettings)[item.name]
     choices = ["on", "off"] if hint is bool else list(get_args(hint))
     help = item.metadata["help"]
     if choices:
         return io.Combo.Input(
             item.name,
+            display_name=_TITLES.get(item.name),
             options=[AS_PRESET, *choices],
             default=AS_PRESET,
-            tooltip=f"{help} '{AS_PRESET}' keeps the preset's value.",
+            tooltip=f"{help} '{AS_PRESET}' keeps the value of the preset.",
         )
     return io.Float.Input(
         item.name,
+        display_name=_TITLES.get(item.name),
         default=float(_UNSET),
         min=float(_UNSET),
         max=float(item.metadata["high"]),
         step=0.00001,
-        tooltip=f"{help} {_UNSET} keeps the preset's value.",
+        tooltip=f"{help} {_UNSET} keeps the value of the preset.",
     )

@@ -5,7 +5,7 @@ Names are loaded when they are first used, so that reading a list or a command l
 for torch.
 """
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 _HOMES = {
@@ -35,7 +35,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return resolve_name(f"{__name__}.{_HOMES[name]}:{name}")
 
 
 def __dir__() -> list[str]:

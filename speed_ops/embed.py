@@ -131,7 +131,7 @@ class _Names:
         """
         plan = self.job.plan
         retain = self.embedder.names(self._in_contexts(endangered), "retain contexts")
-        held_out = self._judges(self.held_out, lambda kind: kind.probe_templates)
+        held_out = self._judges(self.held_out, plan.new_prompts)
         witnesses = self._judges(self.witnesses, plan.witness_prompts)
         return {
             name: replace(

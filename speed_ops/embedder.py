@@ -10,7 +10,7 @@ from torch import Tensor
 from .encoders.cache import CachedEncoder
 from .encoders.encoder import TextEncoder, equivalent_prompts
 from .engine.rows import Rows, RowSet
-from .errors import InputError
+from .errors import InputError, Notice
 from .progress import Progress, Stage
 from .text.concept_list import Concept
 from .text.kinds import Kind, Prompt, Template
@@ -168,8 +168,10 @@ def embed_targets(
     return {name: rows[0] for name, rows in embedder.pairs(concepts, pairs, "concepts").items()}
 
 
-def outlook(reader: CachedEncoder, prompts: int, names: int, encoded: int, seconds: float) -> str:
-    """What is still to be encoded, in words.
+def outlook(
+    reader: CachedEncoder, prompts: int, names: int, encoded: int, seconds: float
+) -> Notice:
+    """How much text there is to encode, and how long that may take.
 
     Args:
         reader: Encodes it.
@@ -178,8 +180,10 @@ def outlook(reader: CachedEncoder, prompts: int, names: int, encoded: int, secon
         encoded: Texts that were encoded so far.
         seconds: How long that took.
     """
-    text = f"Up to {prompts:,} prompts and {names:,} bare names are to be encoded"
+    count = prompts + names
     if not encoded:
-        return f"{text}; those of earlier runs come from the cache."
+        text = f"Encoding up to {count:,} prompts; the cache has those of earlier runs."
+        return Notice(text, code="encoding", prompts=count)
     estimate = seconds / encoded * equivalent_prompts(reader.encoder, prompts, names)
-    return f"{text}: about {estimate:.0f} s on this machine, less with a cache."
+    text = f"Encoding up to {count:,} prompts (roughly {estimate:.0f} s; later runs use the cache)."
+    return Notice(text, code="encoding", prompts=count, seconds=estimate)

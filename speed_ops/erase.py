@@ -48,6 +48,7 @@ def erase(
         progress: May raise to interrupt: nothing is half done.
         announce: Receives a sentence before long work.
     """
+    job = job.prompted(model.architecture.prompting)
     text_inputs = edited_inputs(job, model, encoder)
     rows, text_report = embed(job, model.weights, encoder, text_inputs, progress, announce)
     encoder.close()  # SDXL's two take a gigabyte, which solving can use
@@ -106,6 +107,7 @@ def predict(
         encoder: Turns prompts into rows.
         progress: May raise to interrupt.
     """
+    job = job.prompted(model.architecture.prompting)
     return forecast(model.weights, embed_bare(job, encoder, progress), job.settings)
 
 

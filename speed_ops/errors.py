@@ -8,6 +8,9 @@ import difflib
 import errno
 from collections.abc import Iterable
 
+PACKAGE_VERSION = "0.1.0"
+"""What recipes, reports and `--version` name."""
+
 
 class SpeedError(Exception):
     """Base of everything this package raises on purpose."""
@@ -148,7 +151,6 @@ _PACKAGES = frozenset(
         "ray",
         "fsspec",
         "nudenet",
-        "requests",
         "lpips",
     ]
 )

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from .engine.settings import EraseSettings
 from .errors import InputError, SettingsError
+from .inputs import Prompting
 from .text.concept_list import Concept
 from .text.kinds import kind_of
 from .text.plan import RowPlan
 from .text.retain_set import RetainSet, builtin_retain, union
 
 HELD_OUT_SHARE = 0.1
-"""Share of the kept names that nodes and command line hold out of the edit, to judge preservation
-on; the effort limits their number."""
+"""Share of the protected names that hosts leave unprotected as test names; the effort limits their
+number."""
 MAX_STRENGTH = 100.0
 """Far beyond any use: at 1 a concept has become its anchor."""
+
+
+def host_settings(name: str, **changes: Any) -> EraseSettings:
+    """A preset as hosts run it, with test names. The paper's presets have none: there, all listed
+    names are protected.
+
+    Args:
+        name: The preset.
+        changes: Settings that differ from it.
+    """
+    settings = EraseSettings.preset(name, **changes)
+    if "held_out" in changes or settings.rows == "bare":
+        return settings
+    return settings.replace(held_out=HELD_OUT_SHARE)
 
 
 @dataclass(frozen=True)
@@ -44,13 +60,17 @@ class Job:
         if not concepts:
             raise InputError("There is nothing to erase: name at least one concept.")
         plan = (
-            RowPlan.context(settings.effort, len(concepts))
+            RowPlan.context(settings.effort, len(concepts), settings.prompting)
             if settings.rows == "context"
             else RowPlan.bare()
         )
         return cls(
             tuple(concepts), default_retain(concepts) if retain is None else retain, settings, plan
         )
+
+    def prompted(self, usual: Prompting) -> Job:
+        """The job for a model that is usually prompted in this way."""
+        return replace(self, plan=self.plan.prompted(usual))
 
 
 def default_retain(concepts: Sequence[Concept]) -> RetainSet:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from .encoders.encoder import RowFunction
 from .engine.edits import LayerEdit
 from .inputs import POOLED, TOKENS
 from .models.architecture import Architecture, LayerKey
-
-if TYPE_CHECKING:
-    from .encoders.push import Push
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +24,8 @@ class EditableModel:
     """All that may be edited, for every text input."""
     stored: Mapping[str, Tensor]
     """{canonical key: weight with all its columns}, as in effect, read one at a time."""
-    push: Push | None = None
-    """What the model does to each row of text before those layers; None: nothing."""
+    text_part: RowFunction | None = None
+    """What the model does to text before those layers; None: nothing."""
 
     @property
     def weights(self) -> Mapping[str, Tensor]:

@@ -33,11 +33,11 @@ Stage = Literal[
 by the purpose."""
 TITLES: dict[Stage, str] = {
     "fingerprint": "Reading the text encoder",
-    "empty prompt": "Encoding the empty prompt",
+    "empty prompt": "Encoding the blank prompt",
     "concepts": "Encoding concepts",
-    "probes": "Encoding unseen prompts",
-    "retain names": "Encoding kept names",
-    "retain contexts": "Encoding kept names in prompts",
+    "probes": "Encoding new prompts",
+    "retain names": "Encoding protected names",
+    "retain contexts": "Encoding protected names in prompts",
     "encode": "Encoding",
     "prepare": "Preparing",
     "layers": "Editing layers",
@@ -47,9 +47,9 @@ TITLES: dict[Stage, str] = {
     "hash": "Hashing",
     "write": "Writing",
     "compare": "Comparing with the base",
-    "demo": "Unpacking the model",
-    "draw": "Drawing",
-    "judge": "Judging",
+    "demo": "Unpacking the demo model",
+    "draw": "Generating",
+    "judge": "Scoring images",
 }
 """What people read while a stage runs."""
 Progress = Callable[[Stage, int, int], None]

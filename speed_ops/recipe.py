@@ -11,16 +11,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from .engine.settings import EraseSettings, priority_of
-from .errors import FileError, SettingsError, suggestion
+from .errors import PACKAGE_VERSION, FileError, SettingsError, suggestion
 from .files.atomic import write_bytes
 from .files.header import MAX_HEADER_BYTES
 from .files.schema import Fields, check_version, dump_json, load_json, load_yaml, read_bounded
-from .job import HELD_OUT_SHARE, Job, check_strength, default_lists
+from .job import Job, check_strength, default_lists, host_settings
 from .text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from .text.kinds import kind_of
 from .text.names import (
@@ -397,7 +396,12 @@ def _run_fields(fields: Fields, folder: Path) -> RunFields:
 
 
 def _path(text: str, folder: Path) -> Path:
-    return folder / Path(text).expanduser()
+    try:
+        return folder / Path(text).expanduser()
+    except RuntimeError:  # ~name of a user that does not exist
+        raise FileError(
+            f"There is no home folder for {text[:80]!r}: write the whole path."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -437,7 +441,7 @@ def recipe_of(
         strength=float(strength),
         clip_skip=clip_skip,
         family=family,
-        package_version=package_version(),
+        package_version=PACKAGE_VERSION,
         history=tuple(history),
         blocklists=job.blocklists,
     )
@@ -496,14 +500,6 @@ def same_form(first: Recipe, second: Recipe) -> bool:
     return contents[0] == contents[1]
 
 
-def package_version() -> str:
-    """The installed version; empty where the package runs from a plain folder."""
-    try:
-        return metadata.version("speed-erase")
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def _history_notes(recipe: Recipe, title: str) -> list[str]:
     count, recipes = sum(len(earlier.concepts) for earlier in recipe.history), len(recipe.history)
     if not count:
@@ -517,12 +513,11 @@ def _history_notes(recipe: Recipe, title: str) -> list[str]:
 
 
 def _contexts(job: Job) -> tuple[str, ...]:
-    kinds = dict.fromkeys(concept.kind for concept in job.concepts)
-    return tuple(
-        dict.fromkeys(
-            template.text for kind in kinds for template in job.plan.solve_templates(kind_of(kind))
-        )
-    )
+    """All templates that the model's family may choose from."""
+    kinds = [kind_of(kind) for kind in dict.fromkeys(concept.kind for concept in job.concepts)]
+    plans = [job.plan.prompted(usual) for usual in ("sentences", "tags", "at-tags", "mixed")]
+    texts = (t.text for plan in plans for kind in kinds for t in plan.solve_templates(kind))
+    return tuple(dict.fromkeys(texts))
 
 
 def _stored_concept(concept: Concept) -> RecipeConcept:
@@ -544,7 +539,7 @@ def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:
     """The stored settings over those of their preset."""
     values = dict(recipe.settings)
     preset = values.pop("preset", values.pop("preset_name", "auto"))
-    budget = values.pop("budget", values.get("drift_budget"))
+    budget = values.pop("priority", values.get("drift_budget"))
     if budget is not None:
         values["drift_budget"] = priority_of(budget) if isinstance(budget, str) else budget
     if recipe.newer:
@@ -553,7 +548,7 @@ def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:
             notes.append(f"{title} has an unknown setting {name!r}, which is ignored.")
             del values[name]
     with _titled(title):
-        return EraseSettings.preset(str(preset), **{"held_out": HELD_OUT_SHARE} | values)
+        return host_settings(str(preset), **values)
 
 
 def _stored_retain(retain: RetainSet) -> tuple[RecipeRetain, ...]:

@@ -59,7 +59,7 @@ def find_comfyui() -> tuple[Path | None, str]:
     """
     named = os.environ.get("COMFYUI_PATH")
     if named:
-        places = [Path(named)]
+        places = [Path(named.split(os.pathsep)[0])]  # .ci/run tests with each of several
     else:
         enclosing = [ROOT.parent.parent] if ROOT.parent.name == "custom_nodes" else []
         places = [*enclosing, Path.home() / "comfy" / "ComfyUI"]

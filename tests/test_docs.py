@@ -25,11 +25,12 @@ PAGES = [
     "speed_ops/demo/demo_model/MODEL_CARD.md",
     *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))),
 ]
+"""Help pages have their own tests: the front end shows them, without the repository."""
 GUIDE, REFERENCE = "docs/guide/command-line.md", "docs/reference/command-line.md"
 COMMAND = re.compile(r"^(?:\$ |    )(?:.*&& )?(speed-erase .+)$", re.MULTILINE)
 
 
-def page(name: str) -> str:
+def page(name: str | Path) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
@@ -97,6 +98,58 @@ def test_every_command_is_shown() -> None:
     shown = {shlex.split(line)[1] for line in SHOWN[GUIDE]}
     inline = set(re.findall(r"`speed-erase ([a-z]+)", page(GUIDE)))
     assert shown | inline >= set(action.choices)
+
+
+BENCHMARK = re.compile(r"python -m (benchmarks[\w.]*)((?: [a-z-]+)?)")
+TOOL = re.compile(r"(?:python|pytest) ((?:tools|tests)/[\w/.]+)")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_scripts_exist(name: str) -> None:
+    """But for those that a page says are at an earlier commit."""
+    for paragraph in re.split(r"\n\n|\n- ", page(name)):
+        if "commit " in paragraph:
+            continue
+        for module, command in BENCHMARK.findall(paragraph):
+            path = ROOT / module.replace(".", "/")
+            source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+            assert source.exists(), module
+            if path.is_dir() and command:
+                assert f'"{command.strip()}"' in source.read_text(encoding="utf-8"), command
+        for script in TOOL.findall(paragraph):
+            assert (ROOT / script).exists(), script
+
+
+def test_scripts_are_found() -> None:
+    """The negative control."""
+    found = [call for name in PAGES for call in BENCHMARK.findall(page(name))]
+    assert len({module for module, _ in found}) > 5 and (" page") in dict(found).values()
+
+
+LINK = re.compile(r"\]\(([^)#:]+)[)#]")
+
+
+def test_every_page_is_linked() -> None:
+    """Each page is reached from the README, and each image and data file from a page."""
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        source = waiting.pop()
+        seen.add(source)
+        if source.suffix != ".md":
+            continue
+        linked = {(source.parent / unquote(link)).resolve() for link in LINK.findall(page(source))}
+        waiting += [path for path in linked - seen if path.is_file()]
+    files = {path for path in (ROOT / "docs").rglob("*") if path.is_file()}
+    shipped = {ROOT / "docs/images/icon.png", ROOT / "docs/images/banner.png"}  # for the registry
+    assert files - seen - shipped == set()
+
+
+PRIVATE = re.compile(r"/root/|(?<![\w.])/work/|issue \d+|\bwave \d", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_about_the_project(name: str) -> None:
+    assert not PRIVATE.findall(page(name))
 
 
 @pytest.mark.parametrize("name", PAGES)

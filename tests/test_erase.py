@@ -43,7 +43,7 @@ def test_nothing_is_computed_twice(model: Path, tmp_path: Path, strength: str) -
         "--retain-limit",
         "30",
         "--effort",
-        "quick",
+        "fast",
         "--quiet",
         "--strength",
     ]
@@ -57,7 +57,7 @@ def test_nothing_is_computed_twice(model: Path, tmp_path: Path, strength: str) -
 
 def test_nothing_left_is_less_than_something_left() -> None:
     """0.0 in unseen prompts is a measurement, not a missing one."""
-    gone = ConceptResult("gone", "erased", 0.9, 0.9, 0.0, 0.0, 0.0)
-    there = ConceptResult("there", "stands", 0.1, 0.1, 0.5, 0.5, 0.0)
+    gone = ConceptResult("gone", 0.9, 0.9, 0.0, 0.0, 0.0)
+    there = ConceptResult("there", 0.1, 0.1, 0.5, 0.5, 0.0)
     unproven = replace(there, name="unproven", probe_median=None)
     assert [concept.left for concept in (gone, there, unproven)] == [0.0, 0.5, 0.1]

@@ -22,7 +22,7 @@ ORDER = (
     *("text", "models", "engine", "files", "encoders", "certificate"),
     *("job", "recipe", "provenance", "model", "erasure", "solver"),
     *("embedder", "embed", "erase", "leak_probe"),
-    *("report", "checkpoints"),
+    *("report", "checkpoints", "doctor"),
     *("demo", "evaluate", "fleet", "cli"),
 )
 NEIGHBORS = {"demo", "evaluate", "fleet", "cli"}

@@ -13,6 +13,7 @@ import pytest
 import torch
 from text_pico import WIDTH, tiny_encoder
 
+from speed_erase.speed_ops.certificate.summary import details
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 from speed_erase.speed_ops.encoders.encoder import EncoderPart, JoinedTextEncoder
@@ -22,6 +23,7 @@ from speed_erase.speed_ops.engine.rows import Rows
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.erase import erase
 from speed_erase.speed_ops.erasure import at_strength
+from speed_erase.speed_ops.inputs import INPUT_TITLES
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.leak_probe import probe_leaks
 from speed_erase.speed_ops.model import EditableModel
@@ -138,8 +140,10 @@ def test_the_certificate_has_a_part_for_it(encoder: ClipTextEncoder, model: Edit
     ]
     left = float((sum(gap[0] for gap in gaps) / sum(gap[1] for gap in gaps)) ** 0.5)
     assert concept.solved_median == pytest.approx(left, abs=1e-3)
-    text = whole.text()
-    assert "Pooled path: " in text and text.index("Pooled path: ") > text.index("Van Gogh: ")
+    lines = list(details(whole))
+    own = lines.index(f"{INPUT_TITLES['pooled']}:")
+    assert any("Van Gogh" in line for line in lines[:own])
+    assert any("Van Gogh" in line for line in lines[own:])
     header = whole.short()["other_inputs"]["pooled"]
     assert (
         header["concepts"][0]["name"] == "Van Gogh"
@@ -198,7 +202,7 @@ def test_no_text_is_run_for_its_pooled_embedding_alone_and_the_cache_keeps_poole
     encoder: ClipTextEncoder, model: EditableModel, tmp_path: Path
 ) -> None:
     counting, cache = Counting(encoder), EmbeddingCache(tmp_path / "both")
-    auto = EraseSettings.preset("auto", effort="quick", held_out=0.1)
+    auto = EraseSettings.preset("auto", effort="fast", held_out=0.1)
     erase(
         job(settings=auto.replace(pooled=False)),
         model,
@@ -235,7 +239,7 @@ def test_a_cache_of_rows_alone_is_completed_without_touching_the_rows(
 
 
 def test_the_budget_holds_for_it(encoder: ClipTextEncoder, model: EditableModel) -> None:
-    auto = EraseSettings.preset("auto", effort="quick", held_out=0.1)
+    auto = EraseSettings.preset("auto", effort="fast", held_out=0.1)
     drifts = []
     for budget in (0.03, 0.3):
         whole = erase(job(settings=auto.replace(drift_budget=budget)), model, encoder).certificate

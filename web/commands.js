@@ -1,9 +1,10 @@
 // The commands in the menus: the command line, the recipe and the report of a SPEED Erase node.
 import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
+import { installDemoModel } from "./demo.js";
 import { safely } from "./dom.js";
-import { budgetWord, choices, defaultsOf, upstream, value, values } from "./graph.js";
-import { ask, notify, viewPath } from "./host.js";
+import { choices, defaultsOf, priorityKey, upstream, value, values } from "./graph.js";
+import { notify } from "./host.js";
 import { commandLine } from "./lines.js";
 import { lastRecipe, lastResult } from "./views.js";
 import { t } from "./words.js";
@@ -30,15 +31,30 @@ const ACTIONS = [
 ];
 
 /** For the menus of the front end: they act on the selected SPEED Erase node, else on the first. */
-export const commands = ACTIONS.map(({ id, label, icon, run }) => ({
-  id: `SPEED.${id}`,
-  label: `SPEED: ${label()}`,
-  icon: `pi pi-${icon}`,
-  function: safely(() => {
+export const commands = ACTIONS.map(({ id, label, icon, run }) =>
+  command(id, label, icon, () => {
     const node = targetNode();
-    return node ? run(node) : notify(t("No SPEED Erase in this graph"), "", "warn");
+    return node ? run(node) : notify(t("No SPEED Erase in this workflow"), "", "warn");
   }),
-}));
+);
+commands.push(command("InstallDemo", () => t("Install the demo model"), "download", installDemoModel));
+commands.push(command("CopyInstallationReport", () => t("Copy installation report"), "heart", copyInstallation));
+
+function command(id, label, icon, run) {
+  return { id: `SPEED.${id}`, label: `SPEED: ${label()}`, icon: `pi pi-${icon}`, function: safely(run) };
+}
+
+async function copyInstallation() {
+  return copy(installation(await ask("doctor", {})), t("Installation report"));
+}
+
+/** One line for each thing that the server looked for. */
+function installation(answer) {
+  const lines = (answer?.findings ?? []).map(({ topic, found, fix }) => {
+    return `${topic}: ${[found || "missing", fix].filter(Boolean).join("  ")}`;
+  });
+  return lines.join("\n");
+}
 
 /** For the menu of one node. */
 export function nodeMenuItems(node) {
@@ -58,7 +74,7 @@ function asCommandLine(node) {
   const list = upstream(node, "ConceptList");
   const loader = upstream(node, "CheckpointLoaderSimple");
   const retain = upstream(node, "RetainSetLoader");
-  const settings = values(node, ["preset", "strength", "seed", "budget", "effort"]);
+  const settings = values(node, ["preset", "strength", "seed", "priority", "effort"]);
   const defaults = defaultsOf(node);
   return commandLine({
     checkpoint: loader ? `models/checkpoints/${value(loader, "ckpt_name")}` : "model.safetensors",
@@ -66,8 +82,8 @@ function asCommandLine(node) {
     kind: value(list, "kind"),
     retainSets: retainSets(retain),
     hasRetainText: Boolean(String(value(retain, "text") ?? "").trim()),
-    settings: { ...settings, budget: budgetWord(settings.budget) },
-    defaults: { ...defaults, budget: budgetWord(defaults.budget) },
+    settings: { ...settings, priority: priorityKey(settings.priority) },
+    defaults: { ...defaults, priority: priorityKey(defaults.priority) },
   });
 }
 
@@ -79,18 +95,15 @@ function retainSets(retain) {
 }
 
 async function copy(text, label) {
-  if (!text) return notify(t("Nothing to copy yet"), t("Run the graph once, then copy."), "warn");
+  if (!text) return notify(t("Nothing to copy yet"), t("Run the workflow once, then copy."), "warn");
   await navigator.clipboard.writeText(text);
   notify(t("{0} copied", label));
 }
 
-/** Shows the report of the last run in a tab. `/view` serves pages as downloads, so the tab gets the text. */
+/** Opens the report of the last run. The server shows only its own reports, and lets no script run. */
 async function openReport(node) {
-  const page = lastResult(node)?.page;
-  const file = page && (await ask("report/write", page)); // the server renders it now
-  const response = file?.filename && (await api.fetchApi(viewPath(file)));
-  if (!response?.ok) return notify(t("No report yet"), t("Run the graph, then open the report."), "warn");
-  const url = URL.createObjectURL(new Blob([await response.text()], { type: "text/html" }));
-  window.open(url, "_blank");
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  const page = lastResult(node)?.page; // an id, or nothing: facts.js checks it
+  const url = page && api.apiURL(`/speed/report/${page}`);
+  if (url && (await fetch(url, { method: "HEAD" })).ok) return window.open(url, "_blank", "noopener");
+  return notify(t("No report yet"), t("Run the workflow, then open the report."), "warn");
 }

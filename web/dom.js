@@ -1,8 +1,11 @@
-// Elements without a library. Text is always text, never markup.
+// Elements without a library. Text is always text, never markup. Classes, links and styles come from this
+// code alone; what a workflow holds reaches a style only as a clamped number of percent.
+import { clamp } from "./figures.js";
 
 const isContent = (child) => child !== null && child !== undefined && child !== false;
 
-export function h(tag, props = {}, ...children) {
+/** An element. `percent` has its positions and sizes: {width: 40} is 40 %. */
+export function h(tag, { percent = {}, ...props } = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -10,14 +13,17 @@ export function h(tag, props = {}, ...children) {
     else if (name in element && name !== "list") element[name] = value;
     else element.setAttribute(name, value);
   }
-  element.append(...children.flat().filter(isContent));
+  for (const [name, value] of Object.entries(percent)) {
+    element.style[name] = `${clamp(Number(value), 0, 100)}%`;
+  }
+  element.append(...children.flat(2).filter(isContent));
   return element;
 }
 
 export function svg(tag, props = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(props)) element.setAttribute(name, value);
-  element.append(...children.flat().filter(isContent));
+  element.append(...children.flat(2).filter(isContent));
   return element;
 }
 
@@ -38,10 +44,34 @@ export function shield(element) {
     element.addEventListener(name, (event) => event.stopPropagation());
   }
   element.addEventListener("wheel", (event) => {
-    const box = event.target.closest(".speed-scroll");
-    if (box && box.scrollHeight > box.clientHeight + 1 && !event.ctrlKey) event.stopPropagation();
+    const scroller = event.target.closest(".speed-scroll");
+    const scrolls = scroller && scroller.scrollHeight > scroller.clientHeight + 1;
+    if (scrolls && !event.ctrlKey) event.stopPropagation();
   });
   return element;
+}
+
+/** Shows elements above the page until Esc, a click outside or the button closes them. */
+export function showDialog(title, elements, closeLabel) {
+  const close = () => dialog.remove();
+  const closeButton = h("button", { class: "right", onclick: () => dialog.close() }, closeLabel);
+  const dialog = h(
+    "dialog",
+    {
+      class: "speed speed-dialog",
+      onclose: close,
+      onclick: (event) => event.target === dialog && dialog.close(),
+    },
+    h(
+      "div",
+      { class: "speed-scroll body" },
+      h("div", { class: "head" }, title, closeButton),
+      ...elements,
+    ),
+  );
+  document.body.append(shield(dialog));
+  dialog.showModal();
+  return dialog;
 }
 
 export function addStyle() {

@@ -1,35 +1,37 @@
-// Smaller drawings: the names of a retain set, the phrases that leak, pictures before and after.
-import { h } from "./dom.js";
-import { clamp, percent } from "./figures.js";
+// Smaller drawings: the names of a retain set, the phrases that leak, images before and after, text.
+import { h, showDialog } from "./dom.js";
+import { clamp } from "./figures.js";
+import { notify } from "./host.js";
 import { t } from "./words.js";
 
 const DELAY = 250; // ms without a change before the server is asked
 const SHOWN_PHRASES = 12;
-const MAX_COLUMNS = 4;
+const COLUMNS = ["one", "two", "three", "four"];
 
 /** A retain set: how many names, which, and which drop out. `question()` reads the widgets. */
 export function retainNames(question, ask) {
   let latest = 0;
   let timer;
+  let last = "";
   const counts = h("div", { "data-speed": "names" });
   const dropped = h("div", { class: "dim" });
-  const names = h("div", { class: "speed-scroll dim", style: "max-height: 140px" });
-  const search = h("input", {
-    placeholder: t("Search the names"),
-    style: "width: 100%",
-    oninput: () => refresh(),
-  });
+  const names = h("div", { class: "speed-scroll dim fill" });
+  const search = h("input", { placeholder: t("Search the names"), class: "wide", oninput: () => refresh() });
   const update = async () => {
+    const asked = { ...question(), search: search.value };
+    const key = JSON.stringify(asked);
+    if (key === last) return;
     const request = ++latest;
-    const answer = await ask("retain/look", { ...question(), search: search.value });
+    const answer = await ask("retain/look", asked);
     if (request !== latest || !answer) return;
+    last = key;
     const { names: shown = [], found: matches = 0, dropped_names: droppedNames = [] } = answer;
     counts.textContent = answer.error ?? answer.counts;
     names.replaceChildren(...shown.map((name) => h("div", {}, name)));
     if (matches > shown.length) names.append(h("div", {}, t("and {0} more", matches - shown.length)));
     dropped.textContent = answer.dropped
       ? t(
-          "{0} of them drop out, because they contain a name that is to be erased: {1}",
+          "{0} can’t be protected because they contain a name you’re erasing: {1}",
           answer.dropped,
           droppedNames.slice(0, 3).join(", "),
         )
@@ -40,43 +42,53 @@ export function retainNames(question, ask) {
     clearTimeout(timer);
     timer = setTimeout(update, DELAY);
   };
-  return { element: h("div", {}, counts, dropped, search, names), refresh };
+  return { element: h("div", { class: "column fill" }, counts, dropped, search, names), refresh };
 }
 
-/** The phrases that still draw a concept, and a button that makes aliases of them. */
-export function drawLeaks({ tried, total }, closeLeaks) {
-  const leaking = tried.filter((phrase) => phrase.leaks);
-  const background = (leaks) => `background: var(--speed-${leaks ? "stands" : "erased"})`;
+/** The phrases that bring a concept back, and a button that makes aliases of them. */
+export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
+  const tone = (leaks) => (leaks ? "stands" : "erased");
   const bar = ({ phrase, prompt, after, leaks }) =>
     h(
       "div",
       { class: "row", title: prompt },
       h("span", {}, phrase),
-      h(
-        "div",
-        { class: "bar" },
-        h("i", { style: `${background(leaks)}; width: ${clamp(after, 0, 1) * 100}%` }),
-      ),
-      h("span", {}, t("{0} left", percent(Math.max(0, after)))),
+      h("div", { class: "bar" }, h("i", { class: tone(leaks), percent: { width: after * 100 } })),
+      h("span", { class: `verdict ${tone(leaks)}` }, leaks ? t("leaks") : t("closed")),
     );
+  const headline = leaking
+    ? t("{0} of {1} phrases leak", leaking, total)
+    : t("None of {0} phrases leaks", total);
+  const button = h("button", { class: "primary", onclick: closeLeaks }, t("Add leaks as aliases"));
   return [
     h(
       "div",
       { class: "head", "data-speed": "leaks" },
-      h("i", { class: "dot", style: background(leaking.length) }),
-      leaking.length
-        ? t("{0} of {1} phrases leak", leaking.length, total)
-        : t("None of {0} phrases leaks", total),
+      h("i", { class: `dot ${tone(leaking)}` }),
+      h("span", {}, headline),
+      outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
+    tried.some((phrase) => phrase.leaks && phrase.alias) &&
+      h("div", { class: "buttons" }, button),
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
-    leaking.some((phrase) => phrase.alias) &&
-      h("button", { style: "margin-top: 8px", onclick: closeLeaks }, t("Add the leaking phrases as aliases")),
   ];
 }
 
-/** Pairs of pictures, each with a slider between before and after. */
+/** Text with a button that copies it, and one for each path in it. */
+export function drawText(text) {
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    notify(t("Text copied"));
+  };
+  return [
+    h("div", { class: "output", "data-speed": "text" }, text),
+    h("div", { class: "buttons" }, h("button", { onclick: copy }, t("Copy"))),
+  ];
+}
+
+/** Pairs of images, each with a slider between before and after. */
 export function drawPairs({ rows, seeds }, url) {
-  const style = `grid-template-columns: repeat(${clamp(seeds, 1, MAX_COLUMNS)}, 1fr)`;
+  const columns = COLUMNS[clamp(Math.max(seeds, 2), 1, COLUMNS.length) - 1];
   return rows.map(({ name, prompt, pairs }) =>
     h(
       "div",
@@ -84,7 +96,7 @@ export function drawPairs({ rows, seeds }, url) {
       h("h4", { title: prompt }, `${t(name)}: ${prompt}`),
       h(
         "div",
-        { class: "pairs", style },
+        { class: `pairs ${columns}` },
         pairs.map((pair) => slider(pair, url)),
       ),
     ),
@@ -92,40 +104,47 @@ export function drawPairs({ rows, seeds }, url) {
 }
 
 function slider(pair, url) {
-  const missing = (event) => event.target.replaceWith(h("em", {}, t("Run again to see this picture.")));
-  const picture = (file, alt) => h("img", { src: url(file), alt, onerror: missing, draggable: false });
-  const after = picture(pair.after, t("after"));
+  const missing = (event) => event.target.replaceWith(h("em", {}, t("Run again to see this image.")));
+  const image = (file, alt) => h("img", { src: url(file), alt, onerror: missing, draggable: false });
+  const after = image(pair.after, t("after"));
   const divider = h("b");
   let share = 0.5;
   const show = (position) => {
     share = clamp(position, 0, 1);
     after.style.clipPath = `inset(0 0 0 ${share * 100}%)`;
     divider.style.left = `${share * 100}%`;
-    box.setAttribute("aria-valuenow", Math.round(share * 100));
+    frame.setAttribute("aria-valuenow", Math.round(share * 100));
   };
-  const box = h(
+  const frame = h(
     "div",
     {
       class: "pair",
       tabIndex: 0,
       role: "slider",
       "aria-label": t("before and after"),
-      title: t("seed {0}", pair.seed),
+      title: t("seed {0}; click to enlarge", pair.seed),
       onpointermove: (event) => {
-        const { left, width } = box.getBoundingClientRect();
+        const { left, width } = frame.getBoundingClientRect();
         show((event.clientX - left) / width);
       },
       onkeydown: (event) => {
         const step = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
         if (step) show(share + step);
       },
+      onclick: () => frame.classList.contains("large") || enlarge(pair, url),
     },
-    picture(pair.before, t("before")),
+    image(pair.before, t("before")),
     after,
     divider,
-    h("span", { style: "left: 4px" }, t("before")),
-    h("span", { style: "right: 4px" }, t("after")),
+    h("span", { class: "before" }, t("before")),
+    h("span", { class: "after" }, t("after")),
   );
   show(share);
-  return box;
+  return frame;
+}
+
+function enlarge(pair, url) {
+  const large = slider(pair, url);
+  large.classList.add("large");
+  showDialog(t("seed {0}", pair.seed), [large], t("Close"));
 }

@@ -14,45 +14,76 @@ export function roundUp(value) {
   return [1, 2, 5, 10].map((factor) => factor * step).find((end) => end >= value * 0.999);
 }
 
-/** "2 of 3 erased, 1 weakened" from {verdict: count}. */
+/** Where the mark is on a bar of 100: left of it a concept is erased. */
+export const MARK = 50;
+
+/** The length of a score on a bar of 100. Only a score above 1, which is not erased, passes the mark. */
+export const scoreLength = (score) => clamp(score * MARK, 1, 100);
+
+const sum = (counts) => Object.values(counts).reduce((total, count) => total + count, 0);
+
+/** "Erased", "All 3 erased" or "Weakened: 1 of 3" from {verdict: count}. */
 export function headline(counts) {
-  const total = Object.values(counts).reduce((sum, count) => sum + count, 0);
-  const single = {
+  const total = sum(counts);
+  const verdict = worst(counts);
+  const words = {
     erased: t("Erased"),
     weakened: t("Weakened"),
     stands: t("Still there"),
-    unproven: t("Unproven"),
+    unproven: t("Not tested"),
   };
-  if (total === 1) return single[worst(counts)];
-  const shortfalls = {
-    weakened: t("{0} weakened", counts.weakened),
-    stands: t("{0} still there", counts.stands),
-    unproven: t("{0} unproven", counts.unproven),
-  };
-  const present = Object.keys(shortfalls).filter((verdict) => counts[verdict]);
-  const erased = t("{0} of {1} erased", counts.erased ?? 0, total);
-  return [erased, ...present.map((verdict) => shortfalls[verdict])].join(", ");
+  if (total === 1) return words[verdict];
+  if (verdict === "erased") return t("All {0} erased", total);
+  return t("{0}: {1} of {2}", words[verdict], counts[verdict], total);
 }
 
 /** The worst verdict, which colors a headline. */
 export const worst = (counts) =>
   ["stands", "weakened", "unproven", "erased"].find((verdict) => counts[verdict]) ?? "unproven";
 
-/** An edit at another strength or budget: its drift is exact, what is left is close for nearby strengths. */
-export function forecast(curve, strength, budget) {
+/** "and 95 more, all erased" for the concepts without a row; empty if all have one. */
+export function remainder(counts, shown) {
+  const rest = { ...counts };
+  for (const { verdict } of shown) rest[verdict] -= 1;
+  const total = sum(rest);
+  if (total <= 0) return "";
+  const words = verdictWords();
+  const present = Object.keys(words).filter((verdict) => rest[verdict] > 0);
+  if (present.length === 1) return t("and {0} more, all {1}", total.toLocaleString(), words[present[0]]);
+  return t("and {0} more", total) + ": " + present.map((name) => `${rest[name]} ${words[name]}`).join(", ");
+}
+
+/** {verdict: what a row says}. */
+export const verdictWords = () => ({
+  erased: t("erased"),
+  unproven: t("not tested"),
+  weakened: t("weakened"),
+  stands: t("still there"),
+});
+
+/** {level: side effects in words}, calibrated on images of the project's test models. */
+export const levelWords = () => ({
+  none: t("no visible change expected"),
+  tiny: t("tiny changes, seen only side by side"),
+  small: t("small changes; still recognizable"),
+  visible: t("visible changes"),
+});
+
+/** An edit at another strength or limit: its drift is exact, what remains is close for small changes. */
+export function forecast(curve, strength, priority) {
   if (!curve) return null;
-  const [share, ...offer] = curve.offers[budget] ?? [];
+  const [share, ...offer] = curve.offers.get(priority) ?? [];
   const moved = curve.budget !== null && share !== undefined && Math.abs(share - curve.budget) > 1e-9;
   const [drift, left] = moved ? offer : curve.chosen;
   return { drift: drift * Math.abs(strength), left: Math.max(0, 1 - strength * (1 - left)), moved };
 }
 
-/** The positions of a trade-off in a box. The axis ends where the server says, or at the forecast beyond. */
-export function plot(curve, next, box) {
-  const full = Math.max(curve.reach, curve.chosen[0], next?.drift ?? 0);
-  const x = scale(full, box.width);
-  const y = scale(1, box.height);
-  const position = ([drift, share]) => [box.left + x(drift), box.top + box.height - y(share)];
+/** The positions of a trade-off in a frame. The axis ends at a round value that holds both points. */
+export function plot(curve, next, frame) {
+  const full = roundUp(Math.max(curve.reach, curve.chosen[0], next?.drift ?? 0));
+  const x = scale(full, frame.width);
+  const y = scale(1, frame.height);
+  const position = ([drift, share]) => [frame.left + x(drift), frame.top + frame.height - y(share)];
   const coordinates = (point) =>
     position(point)
       .map((number) => number.toFixed(1))
@@ -65,19 +96,9 @@ export function plot(curve, next, box) {
   return {
     full,
     left: polyline(curve.left),
-    toGo: polyline(curve.to_go),
+    toGo: polyline(curve.toGo),
     chosen: position(curve.chosen),
     next: next ? position([next.drift, next.left]) : null,
-    budget: curve.budget === null ? null : box.left + x(curve.budget),
-  };
-}
-
-/** The positions of a group of names on a strip. */
-export function strip(group, full, length) {
-  const x = scale(full, length);
-  return {
-    median: x(group.median),
-    p95: x(group.p95),
-    names: group.worst.map(([name, value]) => ({ name, value, x: x(value) })),
+    budget: curve.budget === null ? null : frame.left + x(curve.budget),
   };
 }

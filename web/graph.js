@@ -1,19 +1,15 @@
 // Reading the graph: widgets, wires and the definitions of nodes.
-import { app } from "../../scripts/app.js";
 import { safely } from "./dom.js";
 
 export const widget = (node, name) => node?.widgets?.find((candidate) => candidate.name === name);
 export const value = (node, name) => widget(node, name)?.value;
 export const values = (node, names) => Object.fromEntries(names.map((name) => [name, value(node, name)]));
 export const choices = (node, name) => widget(node, name)?.options?.values ?? [];
-export const isLinked = (node, name) => Boolean(node.inputs?.find((slot) => slot.name === name)?.link);
+export const slotOf = (node, name) => node?.inputs?.findIndex((slot) => slot.name === name) ?? -1;
+export const isLinked = (node, name) => slotOf(node, name) >= 0 && node.isInputConnected(slotOf(node, name));
 
-/** Identifies a node across undo and reload, which replace the node objects. */
-export const nodeKey = (node) =>
-  `${node.graph?.rootGraph?.id ?? node.graph?.id ?? ""} ${node.id} ${node.type}`;
-
-/** The budget widget shows a word and its share, "more (45 %)"; this is the word. */
-export const budgetWord = (label) => String(label ?? "").split(" ")[0];
+/** A priority as the server names it: "erase fully" is erase-fully there. */
+export const priorityKey = (label) => String(label ?? "").replaceAll(" ", "-");
 
 const definitions = new Map(); // node type -> {input: default value}
 
@@ -59,18 +55,7 @@ function search(node, type, neighbors, depth) {
   return null;
 }
 
-function nextNodes(node) {
-  const ids = (node.outputs ?? []).flatMap((slot) => slot.links ?? []);
-  return linkEnds(node, ids, "target_id");
-}
+const nextNodes = (node) => (node.outputs ?? []).flatMap((_, slot) => node.getOutputNodes?.(slot) ?? []);
 
-function previousNodes(node) {
-  const ids = (node.inputs ?? []).map((slot) => slot.link).filter((id) => id != null);
-  return linkEnds(node, ids, "origin_id");
-}
-
-function linkEnds(node, ids, end) {
-  const graph = node.graph ?? app.graph;
-  const links = ids.map((id) => graph.links?.get?.(id) ?? graph.links?.[id]).filter(Boolean);
-  return links.map((link) => graph.getNodeById(link[end])).filter(Boolean);
-}
+const previousNodes = (node) =>
+  (node.inputs ?? []).map((_, slot) => node.getInputNode?.(slot)).filter(Boolean);

@@ -2,6 +2,7 @@
 import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
 import { safely } from "./dom.js";
+import { setNotices } from "./notices.js";
 import { setWords } from "./words.js";
 
 /** Posts a question to one of our routes; null if there is no answer. */
@@ -23,7 +24,9 @@ export async function loadWords() {
   if (language.startsWith("en")) return;
   try {
     const tables = await (await api.fetchApi("/i18n")).json();
-    setWords((tables[language] ?? tables[language.split("-")[0]])?.SPEED);
+    const table = tables[language] ?? tables[language.split("-")[0]];
+    setWords(table?.SPEED);
+    setNotices(table?.SPEED_NOTICES);
   } catch (error) {
     console.warn("[SPEED]", error);
   }
@@ -36,7 +39,8 @@ export async function confirm(message) {
 }
 
 export function notify(summary, detail = "", severity = "success") {
-  app.extensionManager?.toast?.add?.({ severity, summary, detail, life: 4000 });
+  const life = severity === "error" ? 15_000 : 4000;
+  app.extensionManager?.toast?.add?.({ severity, summary, detail, life });
 }
 
 /** Has the front end notice that the graph changed, so that a reload restores our views. */

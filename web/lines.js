@@ -4,6 +4,7 @@
 export const OFF = "# off: ";
 const COMMENT = /\s#[^]*$/;
 const ARROW = /->|→/;
+const TAIL = /\s*(->|→|\|\||\s#|$)/;
 const KIND = /\|\|\s*([A-Za-z]+)\s*$/;
 
 /** [{raw, end}]: the lines and their line ends; joined, they are the text again. */
@@ -79,7 +80,7 @@ export const toggle = (raw) => (raw.startsWith(OFF) ? raw.slice(OFF.length) : OF
 
 /** Inserts aliases after the names of a line; everything else in the line stays as it is. */
 export function addAliases(raw, aliases) {
-  const end = raw.search(/\s*(->|→|\|\||\s#|$)/);
+  const end = raw.search(TAIL);
   return raw.slice(0, end) + aliases.map((alias) => ` | ${alias}`).join("") + raw.slice(end);
 }
 
@@ -102,18 +103,66 @@ export function rows(text, separator) {
   return table.filter((row) => row.some((cell) => cell.trim()));
 }
 
+const HEADINGS = /^(targets?|concepts?|names?|artists?|painters?|styles?|characters?|persons?|objects?)$/i;
+const BECOMES = ["becomes", "replacement", "replace with", "to"];
+
+const isHeading = (cell) => HEADINGS.test(cell.trim());
+
+/**
+ * Lines from one typed line: commas separate names. A comma in quotes or after a backslash is part of a name.
+ * What follows the names (an arrow, a kind, a comment) goes with each of them.
+ */
+export function namesFrom(line) {
+  const end = line.search(TAIL);
+  const rest = line.slice(end);
+  const names = [""];
+  let quoted = false;
+  const head = line.slice(0, end);
+  for (let i = 0; i < head.length; i++) {
+    const atStart = !names.at(-1).trim();
+    if (head[i] === "\\" && head[i + 1] === ",") names[names.length - 1] += head[++i];
+    else if (head[i] === '"' && (quoted || (atStart && head.indexOf('"', i + 1) > 0))) quoted = !quoted;
+    else if (!quoted && /[,，、]/.test(head[i])) names.push("");
+    else names[names.length - 1] += head[i];
+  }
+  return names
+    .map((name) => name.trim())
+    .filter(Boolean)
+    .map((name) => name + rest);
+}
+
+/** The first concept's target and first alias; empty if there is none. */
+export function firstNames(text) {
+  const line = split(text).find(({ raw }) => lineType(raw) === "concept");
+  if (!line) return [];
+  const { target, aliases } = guess(line.raw);
+  return [target, ...aliases.slice(0, 1)];
+}
+
+/** A prompt with the first of these names that it has replaced by its counterpart. */
+export function rename(prompt, names, newNames) {
+  for (const [index, name] of names.entries()) {
+    if (name && prompt.includes(name)) return prompt.replaceAll(name, newNames[index] ?? newNames[0]);
+  }
+  return prompt;
+}
+
 /** Lines from pasted or dropped text: a list, a column, or a table with a heading. */
 export function linesFrom(text, fileName = "") {
   const plain = text.replace(/^\ufeff/, "");
   const lines = plain.split(/\r\n|\r|\n/);
   const isTable = /\.(csv|tsv)$/i.test(fileName) || plain.includes("\t");
-  if (!isTable) return lines.map((line) => line.trim()).filter(Boolean);
+  if (!isTable) {
+    const names = lines.map((line) => line.trim()).filter(Boolean);
+    return names.length > 1 && isHeading(names[0]) ? names.slice(1) : names;
+  }
   const table = rows(plain, [..."\t;,"].find((separator) => lines[0].includes(separator)) ?? ",");
   const heading = table[0].map((cell) => cell.trim().toLowerCase());
-  const named = heading.findIndex((name) => ["target", "concept", "name"].includes(name));
+  const named = heading.findIndex(isHeading);
   const column = (name) => {
     if (named < 0) return ["target", "anchor"].indexOf(name);
-    return name === "target" ? named : heading.indexOf(name);
+    if (name === "target") return named;
+    return heading.findIndex((title) => title === name || (name === "anchor" && BECOMES.includes(title)));
   };
   const cell = (row, name) => (row[column(name)] ?? "").trim();
   return table
@@ -129,20 +178,29 @@ export function linesFrom(text, fileName = "") {
     );
 }
 
-const quote = (text) => (/^[\w./:=,@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+/** A word for a POSIX shell. What starts with a dash is quoted as well, and stays one word after its flag. */
+export function quote(value) {
+  const text = String(value);
+  return /^[\w./:=,@%+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
 
 /** The same erasure for a terminal. Settings at their defaults are left out. */
 export function commandLine({ checkpoint, text, kind, retainSets, hasRetainText, settings, defaults }) {
   const words = ["speed-erase", "erase", quote(checkpoint)];
+  // A value that starts with a dash would be read as another flag.
+  const flag = (name, value) => {
+    if (String(value).startsWith("-")) words.push(`--${name}=${quote(value)}`);
+    else words.push(`--${name}`, quote(value));
+  };
   for (const { raw } of split(text)) {
-    if (lineType(raw) === "concept") words.push("--concepts", quote(raw.replace(COMMENT, "").trim()));
+    if (lineType(raw) === "concept") flag("concepts", raw.replace(COMMENT, "").trim());
   }
-  if (kind) words.push("--kind", kind);
-  if (retainSets.length) words.push("--retain", retainSets.join(","));
-  if (hasRetainText) words.push("--retain-file", "kept.txt");
+  if (kind) flag("kind", kind);
+  if (retainSets.length) flag("retain", retainSets.join(","));
+  if (hasRetainText) flag("retain-file", "protected.txt");
   for (const [name, setting] of Object.entries(settings)) {
     const isSet = setting !== undefined && setting !== "";
-    if (isSet && setting !== defaults[name]) words.push(`--${name}`, String(setting));
+    if (isSet && setting !== defaults[name]) flag(name, setting);
   }
   return [...words, "--out", "cleaned/"].join(" ");
 }

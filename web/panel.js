@@ -1,215 +1,239 @@
-// What an erasure did, drawn from its certificate: the verdict first, then warnings, then the figures.
+// What an erasure did: is it gone, did anything else change, what to do next. Measurements are in a dialog.
 import { h, svg } from "./dom.js";
-import { forecast, headline, percent, plot, roundUp, scale, strip, worst } from "./figures.js";
+import {
+  MARK,
+  forecast,
+  headline,
+  levelWords,
+  percent,
+  plot,
+  remainder,
+  roundUp,
+  scale,
+  scoreLength,
+  verdictWords,
+  worst,
+} from "./figures.js";
+import { noticeText } from "./notices.js";
 import { t } from "./words.js";
 
-const SHOWN_CONCEPTS = 12;
-const SHOWN_WARNINGS = 2;
-const CURVE_COLOR = "#4a80d8";
-const POINT_COLOR = "#d64545";
+const SHOWN_CONCEPTS = 5;
+const SHOWN_NAMES = 2;
+const TONES = { erased: "erased", weakened: "weakened", stands: "stands", unproven: "unproven" };
 
-// What to do next: the server sends the keys.
+// One button per piece of advice that a click can follow: the server sends the keys.
+const FIXES = {
+  use_auto: () => t("Use auto and run again"),
+  erase_fully: () => t("Erase fully and run again"),
+  closer_replacement: () => t("Choose a closer replacement"),
+  raise_strength: () => t("Raise strength and run again"),
+};
 const ADVICE = {
-  compare: () =>
-    t("Try it: draw the same prompt and seed with the original and with this model (SPEED Compare)."),
-  probe_leaks: () =>
-    t("Look for other words that still draw it (SPEED Leak Probe), and add them as aliases."),
-  save: () => t("Keep it: wire erasure into Save Erased Model."),
-  use_auto: () => t("Nothing was checked in unseen prompts: use the preset auto to know."),
-  allow_more_drift: () =>
-    t("Still shows? Allow more change ('others may change'), and see on the curve what that buys."),
-  raise_strength: () => t("Still shows? Raise strength in steps of 0.1; drift grows with it."),
-  change_lists: () => t("Choose an anchor nearer to the concept, or drop kept names that stand in the way."),
+  use_auto: () => t("Only the auto preset tests new prompts."),
+  erase_fully: () => t("Move priority toward “erase fully”."),
+  closer_replacement: () =>
+    t("Pick a replacement closer to the original, for example “oil painting” instead of “art”."),
+  raise_strength: () => t("Raise strength in steps of 0.1."),
+  protect_fewer: () => t("Protect fewer names that resemble it."),
 };
 
-const background = (verdict) => `background: var(--speed-${verdict})`;
-const isMeasured = (share) => Number.isFinite(share);
-
 /**
- * Elements for the result of one run. `settings` are those on the node now: {strength, budget}. With
- * `showAll` only the first concepts are drawn, and a button that calls it.
+ * The panel of one run.
+ *
+ * `state` is what is true of the graph now: {outdated, bypassed, restored}; `actions` are {compare,
+ * findLeaks, save, details, fixes: {key: function}}.
  */
-export function drawPanel(result, settings, showAll) {
-  const { concepts, counts, curve, drift, inputs, warnings } = result;
-  const shown = showAll ? concepts.slice(0, SHOWN_CONCEPTS) : concepts;
-  const hasToGo = concepts.some((concept) => isMeasured(concept.to_go));
-  const legend = t("Strong: straight way to the anchor still to go. Pale: went astray.");
+export function drawPanel(facts, state, actions) {
+  const { concepts, counts, effects } = facts;
+  const shown = concepts.slice(0, SHOWN_CONCEPTS);
+  const rest = remainder(counts, shown);
   return [
+    drawHead(facts, state),
+    ...shown.map(drawConcept),
+    rest && h("div", { class: "dim", "data-speed": "rest" }, rest),
+    effects && drawEffects(effects),
+    worst(counts) !== "erased" && drawAdvice(facts, actions),
     h(
       "div",
-      { class: "head", "data-speed": "verdict" },
-      h("i", { class: "dot", style: background(worst(counts)) }),
-      headline(counts),
+      { class: "buttons" },
+      h("button", { onclick: actions.compare }, t("Compare")),
+      h("button", { onclick: actions.findLeaks }, t("Find leaks")),
+      h("button", { onclick: actions.save }, t("Save")),
+      h("button", { onclick: actions.details }, t("Details")),
     ),
-    h("div", { class: "dim" }, costs(result)),
-    drawWarnings(warnings),
-    h("h4", {}, t("What is left, in prompts not used to make the edit")),
-    hasToGo && h("div", { class: "dim" }, legend),
-    shown.map(drawConcept),
-    shown.length < concepts.length &&
-      h("button", { onclick: showAll }, t("Show {0} concepts", concepts.length)),
-    drift.length > 0 && h("h4", {}, t("How far other names moved")),
-    drawDrift(drift),
-    ...inputs.map((line) => h("div", { class: "dim", "data-speed": "input" }, line)),
-    curve && [h("h4", {}, t("The trade: what is left against drift")), drawCurve(result, settings)],
-    h("h4", {}, t("What next")),
-    h(
-      "ul",
-      {},
-      result.next.map((key) => h("li", {}, ADVICE[key]())),
-    ),
-  ].flat();
+  ];
 }
 
-function costs({ curve, strength }) {
-  const texts = [];
-  if (curve) {
-    const drift = percent(curve.chosen[0] * Math.abs(strength));
-    texts.push(
-      curve.budget
-        ? t("Other names drift {0} on average of a budget of {1}", drift, percent(curve.budget, 0))
-        : t("Other names drift {0} on average", drift),
-    );
-  }
-  if (strength !== 1) texts.push(t("at strength {0}", strength));
-  return texts.join(", ");
+function drawHead({ counts }, { outdated, bypassed, restored }) {
+  let note = "";
+  if (bypassed) note = t("Bypassed: the model is unchanged");
+  else if (outdated) note = t("Out of date: run again");
+  else if (restored) note = t("From an earlier session");
+  return h(
+    "div",
+    { class: "head", "data-speed": "verdict" },
+    h("i", { class: `dot ${TONES[worst(counts)]}` }),
+    h("span", {}, headline(counts)),
+    note && h("span", { class: "tag right", "data-speed": "state" }, note),
+  );
 }
 
-/** The first ones in full, the others folded: the bars below show the same for single concepts. */
-function drawWarnings(texts) {
-  const warnings = texts.map((text) => h("div", { class: "warning" }, text));
-  const folded = warnings.splice(SHOWN_WARNINGS);
-  if (!folded.length) return warnings;
-  const summary = h("summary", {}, t("{0} more to mind", folded.length));
-  return [...warnings, h("details", {}, summary, folded)];
-}
+const titleOf = ({ name, replacement }) =>
+  replacement === null ? name : `${name} → ${replacement || t("(nothing)")}`;
 
-function drawConcept({ name, kind, verdict, words, left, to_go: toGo, bars: [erased, stands, arrived] }) {
-  const x = scale(1, 100);
-  const hasToGo = isMeasured(toGo);
-  const hints = [t("Erased up to {0}, still there from {1}", percent(erased, 0), percent(stands, 0))];
-  if (hasToGo) {
-    hints.push(t("{0} of the straight way to the anchor still to go", percent(toGo)));
-    if (arrived) hints.push(t("with at most {0} of it a concept counts as erased", percent(arrived, 0)));
-  }
+function drawConcept(concept) {
+  const { name, kind, verdict, score } = concept;
+  const words = verdictWords()[verdict];
+  const bar = score !== null && [
+    h("i", { class: TONES[verdict], percent: { width: scoreLength(score) } }),
+    h("b", { percent: { left: MARK } }),
+  ];
   return h(
     "div",
     {
       class: "row",
-      title: `${name} (${kind}). ${hints.join("; ")}.`,
+      title: kind ? `${titleOf(concept)} (${kind})` : titleOf(concept),
       "data-concept": name,
-      "data-left": left,
+      "data-score": score ?? "",
     },
-    h("span", {}, name),
-    h(
-      "div",
-      { class: "bar" },
-      h("i", { class: hasToGo ? "astray" : "", style: `${background(verdict)}; width: ${x(left)}%` }),
-      hasToGo && h("i", { style: `${background(verdict)}; width: ${x(toGo)}%` }),
-      [erased, stands].map((bar) => h("b", { style: `left: ${x(bar)}%` })),
-    ),
-    h("span", {}, t("{0} left, {1}", percent(left), t(words))),
+    h("span", {}, titleOf(concept)),
+    h("div", { class: "bar", title: t("Erased left of the mark, in new prompts") }, bar),
+    h("span", { class: `verdict ${TONES[verdict]}` }, words),
   );
 }
 
-function drawDrift(groups) {
-  const full = roundUp(Math.max(0.01, ...groups.map((group) => group.maximum)));
-  return groups.map((group) => drawGroup(group, full));
-}
-
-function drawGroup(group, full) {
-  const positions = strip(group, full, 100);
-  const shares = [group.median, group.p95, group.maximum, full].map((share) => percent(share));
-  const hint = t("median {0}, 95 of 100 within {1}, maximum {2}; the scale ends at {3}", ...shares);
-  const [name, drift] = group.worst[0] ?? ["", 0];
+function drawEffects({ level, worst: worstLevel, affected }) {
+  const words = levelWords();
+  const names = affected.slice(0, SHOWN_NAMES).join(", ");
+  const detail = worstLevel === level ? "" : ` (${words[worstLevel]})`;
   return h(
     "div",
-    { class: "row", "data-group": group.group, "data-median": group.median },
-    h("span", { class: "wrap" }, `${t(group.group)} (${group.names})`),
+    { class: "effects", "data-speed": "effects", title: t("As seen in images of our test models") },
+    t("Other names: {0}", words[level]),
+    names && h("div", { class: "dim" }, t("Most affected: {0}", names) + detail),
+  );
+}
+
+/** One sentence, and one button that follows it if a click can. */
+function drawAdvice({ why, next }, { fixes }) {
+  const key = next.find((name) => fixes[name] && FIXES[name]);
+  const sentence = why ? noticeText(why) : ADVICE[key ?? next[0]]?.();
+  return h(
+    "div",
+    { class: "advice", "data-speed": "advice" },
+    sentence && h("span", {}, sentence),
+    key && h("button", { class: "primary", onclick: fixes[key], "data-fix": key }, FIXES[key]()),
+  );
+}
+
+/** What the dialog shows: all measurements of the run. `settings` are those on the node now. */
+export function drawDetails(facts, settings) {
+  const { concepts, drift, curve, details, warnings, next } = facts;
+  const advice = next.map((key) => ADVICE[key]?.()).filter(Boolean);
+  return [
+    section(t("What to try"), advice.length > 0 && h("ul", {}, advice.map((text) => h("li", {}, text)))),
+    section(
+      t("Notes"),
+      warnings.length > 0 && warnings.map((notice) => h("div", { class: "warning" }, noticeText(notice))),
+    ),
+    section(t("Concepts"), concepts.length > 0 && concepts.map(drawConcept)),
+    section(t("Erasure and side effects"), curve && drawCurve(facts, settings)),
+    section(t("How far other names moved"), drift.length > 0 && drawDrift(drift)),
+    section(t("Measurements"), details.length > 0 && details.map((line) => h("div", { class: "dim" }, line))),
+  ].flat(2);
+}
+
+const section = (title, content) => (content ? [h("h4", {}, title), content] : []);
+
+function drawDrift(groups) {
+  const full = roundUp(Math.max(0.01, ...groups.map((group) => group.maximum)));
+  return groups.map((group) => drawGroup(group, scale(full, 100)));
+}
+
+function drawGroup({ group, names, median, p95, maximum, worst: affected }, x) {
+  const shares = [median, p95, maximum].map((share) => share.toFixed(2));
+  return h(
+    "div",
+    { class: "row", "data-group": group, "data-median": median },
+    h("span", { class: "wrap" }, `${t(group)} (${names})`),
     h(
       "div",
-      { class: "strip", title: hint },
-      h("i", { style: `width: ${positions.p95}%` }),
-      h("u", { style: `left: ${positions.median}%` }),
-      positions.names.map((dot) =>
-        h("a", { style: `left: ${dot.x}%`, title: `${dot.name}: ${percent(dot.value)}` }),
+      { class: "strip", title: t("median {0}, 95 of 100 within {1}, maximum {2}", ...shares) },
+      h("i", { percent: { width: x(p95) } }),
+      h("u", { percent: { left: x(median) } }),
+      affected.map(([name, drift]) =>
+        h("a", { percent: { left: x(drift) }, title: `${name}: ${drift.toFixed(2)}` }),
       ),
     ),
-    h("span", { title: name ? `${name} ${percent(drift)}` : "" }, t("median {0}", percent(group.median))),
+    h("span", {}, median.toFixed(2)),
   );
 }
 
 function drawCurve({ curve, strength }, settings) {
   const nextStrength = settings.strength ?? strength;
-  const next = forecast(curve, nextStrength, settings.budget);
+  const next = forecast(curve, nextStrength, settings.priority);
   const changed = next.moved || Math.abs(nextStrength - strength) > 1e-9;
   const current = forecast(curve, strength);
   const chosen = [current.drift, strength === 1 ? curve.chosen[1] : current.left];
-  const [drift, left] = chosen;
-  const bullet = (symbol) => h("span", { style: "color: var(--speed-stands)" }, symbol);
+  const line = (symbol, text, props = {}) => h("div", props, h("span", { class: "point" }, symbol), text);
+  const figures = ([drift, left]) => [percent(left, 0), drift.toFixed(2)];
+  const nextWords = t(
+    "the next run: about {0} remaining, side effects {1}",
+    ...figures([next.drift, next.left]),
+  );
   return h(
     "div",
     {},
     drawPlot({ ...curve, chosen }, changed ? next : null),
-    h(
-      "div",
-      {},
-      bullet("● "),
-      t("this edit: about {0} left for {1} drift", percent(left, 0), percent(drift)),
-    ),
-    h("div", { class: "dim" }, t("Dashed: the part of it that is straight way to the anchor")),
+    line("● ", t("this run: {0} remaining, side effects {1}", ...figures(chosen))),
     changed &&
-      h(
-        "div",
-        { "data-speed": "forecast", "data-left": next.left, "data-drift": next.drift },
-        bullet("◌ "),
-        t("the next run: about {0} left for {1} drift", percent(next.left, 0), percent(next.drift)),
-      ),
+      line("◌ ", nextWords, {
+        "data-speed": "forecast",
+        "data-left": next.left,
+        "data-drift": next.drift,
+      }),
   );
 }
 
 function drawPlot(curve, next) {
-  const box = { left: 54, top: 10, width: 392, height: 150 };
-  const right = box.left + box.width;
-  const bottom = box.top + box.height;
-  const positions = plot(curve, next, box);
+  const frame = { left: 54, top: 10, width: 392, height: 150 };
+  const right = frame.left + frame.width;
+  const bottom = frame.top + frame.height;
+  const positions = plot(curve, next, frame);
+  const level = (share) => {
+    const y = bottom - share * frame.height;
+    return [
+      line({ x1: frame.left, x2: right, y1: y, y2: y, "stroke-opacity": 0.18 }),
+      label(frame.left - 6, y + 5, percent(share, 0), "end"),
+    ];
+  };
   return svg(
     "svg",
-    { viewBox: "0 0 460 200", role: "img", "aria-label": t("trade-off") },
-    [0, 0.5, 1]
-      .map((share) => {
-        const y = bottom - share * box.height;
-        return [
-          line({ x1: box.left, x2: right, y1: y, y2: y, "stroke-opacity": 0.18 }),
-          label(box.left - 6, y + 5, percent(share, 0), "end"),
-        ];
-      })
-      .flat(),
-    label(box.left, bottom + 18, "0"),
-    label(right, bottom + 18, t("{0} drift", percent(positions.full)), "end"),
-    positions.budget !== null && drawBudget(positions.budget, box),
-    polyline(positions.toGo, { "stroke-width": 2, "stroke-opacity": 0.6, "stroke-dasharray": "6 4" }),
-    polyline(positions.left, { "stroke-width": 3 }),
-    circle(positions.chosen, t("this edit"), { fill: POINT_COLOR, "data-speed": "chosen" }),
-    positions.next && circle(positions.next, t("the next run"), OUTLINE),
+    { viewBox: "0 0 460 200", role: "img", "aria-label": t("Erasure and side effects") },
+    [0, 0.5, 1].flatMap(level),
+    label(frame.left, bottom + 18, "0"),
+    label(right, bottom + 18, t("side effects {0}", positions.full), "end"),
+    positions.budget !== null && drawLimit(positions.budget, frame),
+    polyline(positions.toGo, { class: "curve faint" }),
+    polyline(positions.left, { class: "curve" }),
+    circle(positions.chosen, t("this run"), { class: "chosen", "data-speed": "chosen" }),
+    positions.next && circle(positions.next, t("the next run"), { class: "next" }),
   );
 }
 
-const OUTLINE = { fill: "none", stroke: POINT_COLOR, "stroke-width": 3, "stroke-dasharray": "4 3" };
-
-function drawBudget(x, box) {
-  const ends = { x1: x, x2: x, y1: box.top, y2: box.top + box.height };
+function drawLimit(x, frame) {
+  const ends = { x1: x, x2: x, y1: frame.top, y2: frame.top + frame.height };
   return [
     line({ ...ends, "stroke-dasharray": "5 4", "stroke-opacity": 0.7 }),
-    label(Math.min(x + 5, box.left + box.width - 48), box.top + 12, t("budget")),
+    label(Math.min(x + 5, frame.left + frame.width - 48), frame.top + 12, t("limit")),
   ];
 }
 
 const line = (props) => svg("line", { stroke: "currentColor", ...props });
 
 const label = (x, y, text, anchor = "start") =>
-  svg("text", { x, y, "text-anchor": anchor, fill: "currentColor", "font-size": 14 }, text);
+  svg("text", { x, y, "text-anchor": anchor, fill: "currentColor", "font-size": 14 }, String(text));
 
-const polyline = (points, props) => svg("polyline", { points, fill: "none", stroke: CURVE_COLOR, ...props });
+const polyline = (points, props) => svg("polyline", { points, ...props });
 
 const circle = ([cx, cy], title, props) => svg("circle", { cx, cy, r: 7, ...props }, svg("title", {}, title));

@@ -1,15 +1,26 @@
 // Our views on nodes: one DOM widget per node, drawn from its widgets or from the result of its last run.
 import { api } from "../../scripts/api.js";
-import { h, safely, shield } from "./dom.js";
-import { drawLeaks, drawPairs, retainNames } from "./drawings.js";
+import { readSoon, watchRun } from "./current.js";
+import { h, safely, shield, showDialog } from "./dom.js";
+import { drawLeaks, drawPairs, drawText, retainNames } from "./drawings.js";
 import { Editor, hasFiles, listFiles } from "./editor.js";
 import {
-  budgetWord,
+  erasureFacts,
+  imageFacts,
+  leakFacts,
+  stored,
+  storedCode,
+  storedLeaks,
+  storedText,
+  textFacts,
+} from "./facts.js";
+import { fixesOf } from "./fixes.js";
+import {
   choices,
   downstream,
   isLinked,
-  nodeKey,
   onChange,
+  priorityKey,
   runAfter,
   upstream,
   value,
@@ -17,45 +28,62 @@ import {
   widget,
 } from "./graph.js";
 import { ask, captureChange, confirm, notify, viewPath } from "./host.js";
-import { addAliases, replace, split } from "./lines.js";
-import { drawPanel } from "./panel.js";
+import { addAliases, firstNames, replace, rename, split } from "./lines.js";
+import { addCompare, addProbe, addSave } from "./neighbors.js";
+import { drawDetails, drawPanel } from "./panel.js";
 import { t } from "./words.js";
 
-const RESULT = "speed"; // node.properties[RESULT]: the result of the last run, saved with the workflow
+const RESULT = "speed"; // node.properties[RESULT]: a short form of the last result, saved with the workflow
 const TEXT_PREVIEW = "$$node-text-preview"; // the front end's own widget for text under a node
-const PANEL_WIDTH = 440;
 const RETAIN_WIDGETS = ["builtin", "text", "file", "column", "kind", "limit"];
+const BYPASSED = [2, 4]; // modes of a node that does not run
+const MAX_RESULTS = 30;
 
+const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236, width: 400 };
+const TEXT = { read: textFacts, store: storedText, draw: textView, height: 130, width: 340 };
 const VIEWS = {
   ConceptList: addEditor,
   RetainSetLoader: addRetainNames,
-  SpeedErase: addPanel,
-  SpeedApplyRecipe: addPanel,
+  SpeedErase: (node) => addResultView(node, ERASURE),
+  SpeedApplyRecipe: (node) => addResultView(node, ERASURE),
   SpeedLeakProbe: (node) =>
-    addResultView(node, (result) =>
-      drawLeaks(
-        result,
-        safely(() => closeLeaks(node, result)),
-      ),
-    ),
-  SpeedCompare: (node) =>
-    addResultView(node, (result) => drawPairs(result, (file) => api.apiURL(viewPath(file)))),
+    addResultView(node, { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 }),
+  SpeedCompare: addCompareView,
+  SpeedInspect: (node) => addResultView(node, TEXT),
+  SpeedReport: (node) => addResultView(node, TEXT),
+  SpeedEvaluate: (node) => addResultView(node, TEXT),
+  SpeedForecast: (node) => addResultView(node, TEXT),
+  SaveErasedModel: (node) => addResultView(node, TEXT),
 };
 
 export const addView = (node) => VIEWS[node.comfyClass ?? node.type]?.(node);
 
 const editors = new WeakMap(); // node -> Editor
-const results = new Map(); // nodeKey -> result: undo loads an older graph, and must not take the panel away
-const recipes = new Map(); // nodeKey -> recipe of the last run; too long to be saved with a workflow
+// Results of this session by node type and code of the run: what the workflow does not store.
+const results = new Map();
+const recipes = new Map(); // code of the run -> recipe
 
-export const lastResult = (node) => node.properties?.[RESULT];
-export const lastRecipe = (node) => recipes.get(nodeKey(node));
+const resultKey = (node, run) => `${node.type} ${run}`;
 
-// nodeKey and widget -> the element on the screen, and the serial number of the view in it. After undo, some
+/** The result that a node shows: this session's, else the short form in its workflow. */
+function resultOf(node, read) {
+  const short = node.properties?.[RESULT];
+  const run = read(short)?.run || (typeof short?.run === "string" ? short.run : "");
+  const full = results.get(resultKey(node, run));
+  return full ? { facts: full, restored: false } : { facts: read(short), restored: true };
+}
+
+export const lastResult = (node) => resultOf(node, erasureFacts).facts;
+export const lastRecipe = (node) => recipes.get(lastResult(node)?.run);
+
+// Node and widget -> the element on the screen, and the serial number of the view in it. After undo, some
 // front ends keep showing the element of the replaced node: the new node's content then moves into that
 // element. The replaced node must not move its content back: what is typed into it would be lost.
 const shells = new Map();
 let lastSerial = 0;
+
+const viewKey = (node, name) =>
+  `${node.graph?.rootGraph?.id ?? node.graph?.id ?? ""} ${node.id} ${node.type} ${name}`;
 
 function moveToScreen(key, serial, shell, content) {
   const current = shells.get(key);
@@ -68,75 +96,119 @@ function moveToScreen(key, serial, shell, content) {
   focused?.focus({ preventScroll: true });
 }
 
-/** Adds a DOM widget at the end of a node, as high as its content; it is never saved. */
-function addContent(node, name, content, minWidth) {
+/**
+ * Adds a DOM widget at the end of a new node, never saved. Its height does not depend on what it shows, so a
+ * node never grows over its neighbors; what is longer scrolls, and who makes the node larger sees more.
+ */
+function addContent(node, name, content, { height, width }) {
   const shell = shield(h("div", { class: "speed" }, content));
-  let height = 40;
-  const options = {
-    serialize: false,
-    hideOnZoom: false,
-    getMinHeight: () => height,
-    getMaxHeight: () => height,
-  };
+  shell.style.minHeight = `${height}px`;
+  const options = { serialize: false, hideOnZoom: false, getMinHeight: () => height };
   node.addDOMWidget(name, "SPEED_VIEW", shell, options).serialize = false;
-  const fit = () => {
-    if (!content.isConnected && !content.offsetHeight) return;
-    const needed = content.offsetHeight + 22;
-    if (Math.abs(needed - height) < 2) return;
-    height = needed;
-    content.parentElement.style.minHeight = `${height}px`;
-    const [width, nodeHeight] = node.computeSize();
-    node.setSize([Math.max(node.size[0], width, minWidth), nodeHeight]);
-    node.setDirtyCanvas?.(true, true);
-  };
-  new ResizeObserver(safely(fit)).observe(content);
+  const [minWidth, minHeight] = node.computeSize();
+  node.setSize([Math.max(node.size[0], minWidth, width), Math.max(node.size[1], minHeight)]);
   const serial = ++lastSerial;
-  const settle = safely(() => moveToScreen(`${nodeKey(node)} ${name}`, serial, shell, content));
+  const settle = safely(() => moveToScreen(viewKey(node, name), serial, shell, content));
   const settleSoon = () => [0, 300, 1200].forEach((delay) => setTimeout(settle, delay));
   runAfter(node, "onConfigure", settleSoon);
   settleSoon();
 }
 
-/** Adds a view that is drawn from the result of a run, and again after reload, undo and load. */
-function addResultView(node, draw) {
-  let content = null;
-  const show = () => {
-    const result = lastResult(node) ?? results.get(nodeKey(node));
-    if (!result) return;
-    if (!content) {
-      content = h("div");
-      addContent(node, "speed_result", content, PANEL_WIDTH);
-    }
-    content.replaceChildren(...draw(result, show).filter(Boolean));
-    const preview = widget(node, TEXT_PREVIEW);
-    if (preview) node.removeWidget?.(preview); // the panel shows it all; the next run brings the text back
-  };
+/**
+ * Adds a view of a node's result: after a run, and again after reload, undo and load.
+ *
+ * `kind` is {read, store, draw, height, width}: how the server's answer is checked, what of it the workflow
+ * stores, and the elements for it.
+ */
+function addResultView(node, kind) {
+  const content = h("div", { class: "speed-scroll fill" });
+  addContent(node, "speed_result", content, kind);
+  const state = { outdated: false };
+  const show = safely(() => {
+    const { facts, restored } = resultOf(node, kind.read);
+    const bypassed = BYPASSED.includes(node.mode);
+    const now = { ...state, bypassed, restored };
+    content.classList.toggle("stale", Boolean(facts) && (bypassed || state.outdated));
+    const empty = h("div", { class: "dim", "data-speed": "empty" }, t("Run the workflow to see the result."));
+    content.replaceChildren(...(facts ? kind.draw(node, facts, now) : [empty]).flat(2).filter(Boolean));
+    if (!removePreview(node, state.height)) state.height = node.size[1];
+  });
+  watchRun(node, (codes) => {
+    const run = resultOf(node, kind.read).facts?.run;
+    state.outdated = Boolean(run) && codes.length > 0 && !codes.includes(run);
+    show();
+  });
   runAfter(node, "onExecuted", (output) => {
-    const result = output?.speed?.[0];
-    if (!result || !Object.keys(result).length) return;
-    node.properties[RESULT] = result;
-    results.set(nodeKey(node), result);
+    const facts = kind.read({ ...output?.speed?.[0], text: output?.text?.[0], run: output?.run?.[0] });
+    if (!facts) return;
+    node.properties[RESULT] = kind.store(facts);
+    results.set(resultKey(node, facts.run), facts);
+    if (results.size > MAX_RESULTS) results.delete(results.keys().next().value);
+    if (output.recipe?.[0]) recipes.set(facts.run, output.recipe[0]);
+    state.outdated = false;
     show();
     captureChange();
+    readSoon();
   });
-  runAfter(node, "onConfigure", () => requestAnimationFrame(safely(show)));
-  return show;
+  for (const input of node.widgets ?? []) {
+    if (input.name !== "speed_result") runAfter(input, "callback", readSoon);
+  }
+  runAfter(node, "onConfigure", () => {
+    requestAnimationFrame(show);
+    readSoon();
+  });
+  runAfter(node, "onConnectionsChange", readSoon);
+  show();
 }
 
-function addPanel(node) {
-  let folded = true;
-  const show = addResultView(node, (result, redraw) => {
-    const { strength, budget } = values(node, ["strength", "budget"]);
-    const settings = node.type === "SpeedErase" ? { strength, budget: budgetWord(budget) } : {};
-    const showAll = () => {
-      folded = false;
-      redraw();
-    };
-    return drawPanel(result, settings, folded ? showAll : null);
-  });
-  for (const name of ["strength", "budget"]) onChange(node, name, show);
-  runAfter(node, "onExecuted", (output) => output?.recipe && recipes.set(nodeKey(node), output.recipe[0]));
+/** Removes the front end's text, which the view has as well, and the room that was made for it. */
+function removePreview(node, height = node.size[1]) {
+  const preview = widget(node, TEXT_PREVIEW);
+  if (!preview) return false;
+  node.removeWidget?.(preview);
+  node.setSize([node.size[0], Math.min(node.size[1], height)]);
+  return true;
 }
+
+function erasurePanel(node, facts, state) {
+  const list = upstream(node, "ConceptList");
+  const actions = {
+    compare: safely(() => void addCompare(node)),
+    findLeaks: safely(() => addProbe(node)),
+    save: safely(() => addSave(node)),
+    details: safely(() => openDetails(node, facts)),
+    fixes: fixesOf(node, facts, () => editors.get(list)?.open(facts.concepts[0]?.name)),
+  };
+  return drawPanel(facts, state, actions);
+}
+
+function openDetails(node, facts) {
+  const { strength, priority } = values(node, ["strength", "priority"]);
+  const settings = node.type === "SpeedErase" ? { strength, priority: priorityKey(priority) } : {};
+  const elements = drawDetails(facts, settings);
+  if (!facts.details.length) {
+    elements.push(h("div", { class: "dim" }, t("Run again to see all measurements.")));
+  }
+  showDialog(t("Details of this run"), elements, t("Close"));
+}
+
+function leakView(node, facts, state) {
+  const close = safely(() => void closeLeaks(node, facts));
+  return drawLeaks(facts, state, close);
+}
+
+function textView(node, { text }) {
+  return drawText(text);
+}
+
+/** Compare's images come from this session's runs only: a workflow cannot name an image. */
+function addCompareView(node) {
+  const url = (file) => api.apiURL(viewPath(file));
+  const draw = (_, facts, { outdated }) => [outdated && outdatedNote(), drawPairs(facts, url)];
+  addResultView(node, { read: imageFacts, store: storedCode, draw, height: 300, width: 400 });
+}
+
+const outdatedNote = () => h("div", { class: "tag", "data-speed": "state" }, t("Out of date: run again"));
 
 function addEditor(node) {
   const text = widget(node, "text");
@@ -152,24 +224,43 @@ function addEditor(node) {
     },
     isLinked: () => isLinked(node, "text"),
     set: (newText) => {
+      followNames(node, newText);
       text.value = newText;
       text.callback?.(newText);
       node.graph?.setDirtyCanvas?.(true, true);
       captureChange();
+      readSoon();
     },
   };
   const editor = new Editor(source, ask);
   editors.set(node, editor);
-  addContent(node, "speed_chips", editor.element, 360);
+  addContent(node, "speed_chips", editor.element, { height: 230, width: 360 });
   for (const name of ["text", "kind", "file"]) onChange(node, name, () => editor.refresh());
   runAfter(node, "onConfigure", () => editor.refresh());
   runAfter(node, "onConnectionsChange", () => editor.refresh());
   node.onDragOver = safely(hasFiles);
   node.onDragDrop = safely((event) => {
     const files = listFiles(event);
-    if (files.length) editor.addFiles(files);
+    if (files.length) void editor.addFiles(files);
     return files.length > 0;
   });
+}
+
+/** SPEED Compare follows the list: where its prompts have the first concept's name, they get the new one. */
+function followNames(list, newText) {
+  const compare = downstream(downstream(list, "SpeedErase"), "SpeedCompare");
+  const old = compare?.properties?.speed_names;
+  if (!compare || !Array.isArray(old)) return;
+  const names = firstNames(newText);
+  if (!names.length) return;
+  for (const input of compare.widgets ?? []) {
+    if (typeof input.value !== "string" || input.options?.values) continue;
+    const renamed = rename(input.value, old, names);
+    if (renamed === input.value) continue;
+    input.value = renamed;
+    input.callback?.(renamed);
+  }
+  compare.properties.speed_names = names;
 }
 
 function addRetainNames(node) {
@@ -179,10 +270,13 @@ function addRetainNames(node) {
     return { ...values(node, RETAIN_WIDGETS), ...concepts };
   };
   const { element, refresh } = retainNames(question, ask);
-  addContent(node, "speed_names", element, 320);
+  addContent(node, "speed_names", element, { height: 190, width: 320 });
   for (const name of RETAIN_WIDGETS) onChange(node, name, refresh);
   runAfter(node, "onConfigure", refresh);
   runAfter(node, "onConnectionsChange", refresh);
+  runAfter(node, "onExecuted", () => removePreview(node)); // the view has the counts
+  api.addEventListener("graphChanged", refresh);
+  runAfter(node, "onRemoved", () => api.removeEventListener("graphChanged", refresh));
   refresh();
 }
 
@@ -190,14 +284,12 @@ function addRetainNames(node) {
 async function closeLeaks(node, { tried }) {
   const list = upstream(node, "ConceptList");
   if (!list || isLinked(list, "text")) {
-    const detail = t("The probed erasure has no Concept List before it in this graph.");
+    const detail = t("There is no Concept List before SPEED Erase in this workflow.");
     return notify(t("No Concept List"), detail, "warn");
   }
   const leaks = tried.filter((phrase) => phrase.leaks && phrase.alias);
   const phrases = leaks.map(({ phrase, concept }) => t("{0} (for {1})", phrase, concept)).join(", ");
-  const question = t(
-    "Add these phrases as aliases to the Concept List, so that the next run erases them, too?",
-  );
+  const question = t("Add these phrases to the Concept List as aliases? The next run erases them as well.");
   if (!(await confirm(`${question} ${phrases}`))) return;
   let text = String(value(list, "text") ?? "");
   const answer = await ask("concepts/check", { text, kind: value(list, "kind") });

@@ -1,13 +1,14 @@
 // Words in the language of the front end. English is in the code, others in locales/<language>/main.json.
-let table = {};
+let table = new Map();
 
 /** Takes {English: translation}; what is missing stays English. */
 export function setWords(words) {
-  table = words ?? {};
+  table = new Map(Object.entries(words ?? {}));
 }
 
 /** The translation of an English text, with {0}, {1} ... filled in. */
-export const t = (text, ...values) => (table[text] ?? text).replace(/\{(\d)\}/g, (_, index) => values[index]);
+export const t = (text, ...values) =>
+  (table.get(text) ?? text).replace(/\{(\d)\}/g, (_, index) => values[index]);
 
 /** The same for a count: `singular` for 1, else `plural` with the count as {0}. */
 export const counted = (count, singular, plural) => t(count === 1 ? singular : plural, count);

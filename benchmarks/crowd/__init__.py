@@ -1,1 +1,1 @@
-"""The crowded world: forty painters and eighteen subjects on a real text encoder; not shipped."""
+"""The 40-painter test set: painters and subjects, read by a real text encoder; not shipped."""

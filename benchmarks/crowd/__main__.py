@@ -1,4 +1,4 @@
-"""`python -m benchmarks.crowd train|judge|run|choices|frechet|report`: the crowded world."""
+"""`python -m benchmarks.crowd train|judge|run|choices|frechet|store|page`: the image tests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ def main() -> None:
     train.add_argument("--seed", type=int, default=0)
     commands.add_parser("judge", help="train the judge on renderings")
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--count", type=int, default=200, help="pictures on each side of a run")
+    shared.add_argument("--count", type=int, default=200, help="images on each side of a run")
     some = argparse.ArgumentParser(add_help=False)
     some.add_argument("--task", action="append", help="only this task; may be repeated")
     commands.add_parser("run", parents=[shared, some], help="all runs without a result")
     commands.add_parser("choices", parents=[shared, some], help="the default without its knee")
     frechet = commands.add_parser("frechet", parents=[shared], help="distances by Inception v3")
     frechet.add_argument("--network", type=Path, required=True, help="fid-helper's default_1.pt")
-    report = commands.add_parser("report", parents=[shared], help="docs/proof from the runs")
-    report.add_argument("--out", type=Path, default=Path("docs/proof"))
-    report.add_argument("--second", type=Path, help="the folder of another training")
-    report.add_argument("--second-count", type=int, default=100, help="its pictures on each side")
+    out = argparse.ArgumentParser(add_help=False)
+    out.add_argument("--out", type=Path, default=Path("docs/research/image-tests"))
+    stored = commands.add_parser("store", parents=[shared, out], help="runs and images to the page")
+    stored.add_argument("--second", type=Path, help="the folder of another training")
+    stored.add_argument("--second-count", type=int, default=100, help="its images on each side")
+    commands.add_parser("page", parents=[out], help="the page from what is stored next to it")
     perform(parser.parse_args())
 
 
@@ -35,7 +37,7 @@ def perform(options: argparse.Namespace) -> None:
     from .inception import measure_all
     from .judge import train_judge
     from .model import Crowd, Plan, train
-    from .report import write_report
+    from .report import store, write_page
     from .run import Runner
     from .tasks import TASKS
     from .text import CrowdText, load_encoder
@@ -43,6 +45,9 @@ def perform(options: argparse.Namespace) -> None:
     def runner(folder: Path, count: int) -> Runner:
         return Runner(Crowd(folder, CrowdText(folder, load_encoder(options.mpnet))), count)
 
+    if options.command == "page":
+        print(write_page(options.out))
+        return
     if options.command == "judge":
         print(train_judge(options.data))
         return
@@ -59,7 +64,7 @@ def perform(options: argparse.Namespace) -> None:
         measure_all(runs, options.network)
     else:
         second = runner(options.second, options.second_count) if options.second else None
-        print(write_report(runs, options.out, second))
+        store(runs, options.out, second)
 
 
 if __name__ == "__main__":

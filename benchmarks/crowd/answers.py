@@ -19,8 +19,8 @@ Table = tuple[list[str], list[list[str]]]
 """Head and lines."""
 LEAD, LOST = 0.05, 0.01
 """Goals: least lead in H_o over the best published setting; most that may be lost otherwise."""
-AGREE, UNSAFE = 0.90, 0.01
-"""Goals: least agreement of verdict and pictures; most "erased" that the pictures refute."""
+UNSAFE = 0.01
+"""Goal: the largest share of cases called "erased" that the images refute."""
 GONE = 0.10
 """A concept is gone if at most this share more of it is recognized than by chance."""
 HARMED = 0.03
@@ -68,41 +68,75 @@ class Runs:
 
 
 def glance(runs: Runs) -> Table:
-    """Every task: ours, the best published setting, the best with our rows."""
-    head = ["task", "Acc_e, ours", "Acc_r, ours", "H_o, ours", "95 %"]
-    head += ["best published", "H_o", "best with our rows", "H_o"]
+    """Every task: ours, the best rival with bare names, our goal, and the best with our rows."""
+    head = ["task", "Acc_e", "Acc_r", "H_o", "best rival, bare names", "H_o", "our lead (95%)"]
+    head += ["goal", "best rival, our rows", "H_o"]
     lines = []
     for task in runs.tasks():
         ours = runs.get(task, DEFAULT)
         assert ours is not None
         line = [TASKS[task].label, *(percent(ours[name]) for name in ("acc_e", "acc_r", "h_o"))]
-        line.append(_between(h_o_interval(ours)))
         for group in ("published", "lent"):
             rival = runs.best(task, group)
             line += [METHODS[rival["method"]].label, percent(rival["h_o"])] if rival else ["-", "-"]
+            if group == "published":
+                line += _lead(task, ours, rival) if rival else ["-", "-"]
         lines.append(line)
     return head, lines
 
 
-def chosen_point(runs: Runs) -> Table:
-    """Does the point that `auto` chooses hold up in pictures?"""
-    head = ["task", "H_o, default", "best budget", "its H_o", "default behind by", "95 %"]
-    head.append("holds up")
+def _lead(task: str, ours: Result, rival: Result) -> list[str]:
+    """The lead over a rival, and the goal for it where there is one."""
+    lead = ours["h_o"] - rival["h_o"]
+    shown = f"{100 * lead:+.1f} ({_between(h_o_interval(ours, rival), '+')})"
+    goals = {"painters1": -LOST} | dict.fromkeys(LEADING, LEAD)
+    if task not in goals:
+        return [shown, ""]
+    word = "+5" if task in LEADING else "no loss"
+    return [shown, f"{word}: {'met' if lead >= goals[task] else '**not met**'}"]
+
+
+def agreement(cases: Sequence[Case]) -> str:
+    """How often verdict and images agree, and how often "erased" is wrong."""
+    if not cases:
+        return ""
+    agree, unsafe = (_mean(getattr(case, flag) for case in cases) for flag in FLAGS)
+    share = f"{agree:.1%} of {len(cases)} cases"
+    return f"Verdict and images agree in {share}; {unsafe:.1%} are unsafe."
+
+
+def by_limit(runs: Runs) -> tuple[Table, str]:
+    """What is still recognized of the erased at each limit, and of the others at worst."""
+    tasks = runs.tasks()
+    head = ["limit", *(TASKS[task].label for task in tasks), "Acc_r, worst task"]
+    limits = {METHODS[r["method"]].settings.drift_budget: r["method"] for r in _ours(runs)}
     lines = []
-    for task in runs.tasks():
+    for limit, method in sorted(limits.items()):
+        found = [runs.get(task, method) for task in tasks]
+        shown = [percent(result and result["acc_e"]) for result in found]
+        worst = min(result["acc_r"] for result in found if result)
+        mark = "**" if method == DEFAULT else ""
+        lines.append([f"{mark}{limit:.2f}{mark}", *shown, percent(worst)])
+    better = []
+    for task in tasks:
         ours, best = runs.get(task, DEFAULT), runs.best(task, "ours")
         assert ours is not None and best is not None
-        behind = best["h_o"] - ours["h_o"]
-        limits = h_o_interval(best, ours)
-        word = METHODS[best["method"]].label.removeprefix("ours, budget ")
-        line = [TASKS[task].label, percent(ours["h_o"]), word, percent(best["h_o"])]
-        line.append(percent(behind))
-        lines.append([*line, _between(limits), "yes" if behind <= LEAD else "**no**"])
-    return head, lines
+        if best["h_o"] > ours["h_o"]:
+            limit = METHODS[best["method"]].settings.drift_budget
+            scores = f"{percent(best['h_o'])} at {limit:.2f}, {percent(ours['h_o'])} at the default"
+            better.append(
+                f"{TASKS[task].label} ({scores}; 95%: {_between(h_o_interval(best, ours))})"
+            )
+    said = "; ".join(better) or "none"
+    return (head, lines), f"Tasks with a better H_o at another limit: {said}."
+
+
+def _ours(runs: Runs) -> list[Result]:
+    return [result for result in runs.results if METHODS[result["method"]].group == "ours"]
 
 
 def first_drift(runs: Runs) -> tuple[Table, str]:
-    """Which drift is the first that shows? Runs in steps of drift, and what the rest lost."""
+    """Which drift is the first that shows? Runs in steps of drift, and what the others lost."""
     found: list[tuple[float, float, float]] = []
     for result in runs.results:
         before = runs.get(result["task"], NONE.name)
@@ -111,9 +145,9 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
             found.append((result["drift"], lost, result["change"]["kept"]))
     steps = (0.05, 0.1, 0.3, 0.45, 0.6)
     edges = [0.0, *steps, np.inf]
-    words = [*(f"up to {step:g}" for step in steps), "more"]
+    words = [*(f"up to {step:.2f}" for step in steps), "more"]
     head = ["drift", "runs", "Acc_r lost, median", "worst", f"runs that lost over {HARMED:.0%}"]
-    head.append("change of colours")
+    head.append("change of colors")
     lines, first = [], ""
     for low, high, word in zip(edges, edges[1:], words, strict=False):
         step = np.array([run[1:] for run in found if low < run[0] <= high or run[0] == low == 0])
@@ -135,7 +169,7 @@ def first_drift(runs: Runs) -> tuple[Table, str]:
 
 @dataclass(frozen=True)
 class Case:
-    """One erased concept of one run: what the certificate says, and the pictures."""
+    """One erased concept of one run: what was measured, and what its images show."""
 
     task: str
     method: str
@@ -147,10 +181,15 @@ class Case:
     chance: float
 
     @property
-    def verdict(self) -> str:
-        """By today's bars."""
+    def score(self) -> float:
+        """By today's marks; at most 1 is erased."""
         score = score_of(self.left, self.left, self.kind, self.to_go)
-        return verdict_of(score, self.kind)
+        assert score is not None
+        return score
+
+    @property
+    def verdict(self) -> str:
+        return verdict_of(self.score, self.kind)
 
     @property
     def gone(self) -> bool:
@@ -213,12 +252,12 @@ def told_apart(cases: Sequence[Case], measure: Measure) -> float | None:
 
 
 def bars(runs: Runs) -> Table:
-    """Which residual is gone, for each kind?"""
+    """Do verdicts and images agree, for each type?"""
     cases = cases_of(runs)
-    head = ["kind", "concepts in runs", "gone in pictures", "bars now: left, to go"]
+    head = ["type", "cases", "gone in images", "marks: remaining, distance"]
     head += ["agreement", "unsafe"]
-    for words in ("left", "to go"):
-        head += [f"{words}: told apart", "best safe bar", "agreement"]
+    for words in ("remaining", "distance"):
+        head += [f"{words}: separates", "best safe mark", "agreement"]
     lines = []
     for kind in dict.fromkeys(case.kind for case in cases):
         own = [case for case in cases if case.kind == kind]
@@ -235,6 +274,16 @@ def bars(runs: Runs) -> Table:
     return head, lines
 
 
+def verdicts(cases: Sequence[Case]) -> Table:
+    """Each verdict, and how many of its concepts are gone in images or still recognized."""
+    words = {"erased": "erased", "weakened": "weakened", "stands": "still there"}
+    lines = []
+    for verdict, word in words.items():
+        gone = [case.gone for case in cases if case.verdict == verdict]
+        lines.append([word, str(sum(gone)), str(len(gone) - sum(gone))])
+    return ["verdict", "gone in images", "still recognized"], lines
+
+
 def _mean(flags: Any) -> float:
     listed = list(flags)
     return sum(listed) / len(listed)
@@ -243,12 +292,14 @@ def _mean(flags: Any) -> float:
 def ablation(runs: Runs) -> Table:
     """Do SPEED's filtering and augmentation help here, and where?"""
     tasks = [task for task in ABLATED if runs.get(task, NONE.name)]
-    labels = [f"{TASKS[task].label}: Acc_e / Acc_r / H_o / Frechet" for task in tasks]
+    labels = [TASKS[task].label for task in tasks]
     head = ["components", "rows", *labels]
     lines = []
-    for suffix, rows in (("", "names alone"), ("_lent", "ours")):
+    for suffix, rows in (("", "bare names"), ("_lent", "ours")):
         for label, name in ABLATIONS.items():
             found = [runs.get(task, name + suffix) for task in tasks]
+            if not any(found):
+                continue
             lines.append([label, rows, *(_cell(result) for result in found)])
     return head, lines
 
@@ -256,15 +307,14 @@ def ablation(runs: Runs) -> Table:
 def _cell(result: Result | None) -> str:
     if result is None:
         return "-"
-    shares = " / ".join(percent(result[name]) for name in ("acc_e", "acc_r", "h_o"))
-    return f"{shares} / {result['frechet']:.1f}"
+    shares = "/".join(percent(result[name]) for name in ("acc_e", "acc_r", "h_o"))
+    return f"{shares}/{result['frechet']:.1f}"
 
 
 def soft_and_hard(runs: Runs) -> Table:
     """How far apart are soft prior and null space, each at its best point, on the same rows?"""
-    head = ["task", "soft prior, best budget", "H_o", "drift", "null space, best threshold", "H_o"]
-    head.append("drift")
-    head += ["soft ahead by", "95 %"]
+    head = ["task", "soft prior, best limit", "H_o", "drift", "null space, best threshold", "H_o"]
+    head += ["drift", "soft prior ahead by", "95%"]
     lines = []
     for task in CURVED:
         soft, hard = runs.best(task, "ours"), runs.best(task, "hard")
@@ -273,40 +323,16 @@ def soft_and_hard(runs: Runs) -> Table:
         line = [TASKS[task].label]
         for result in (soft, hard):
             label = METHODS[result["method"]].label.split()
-            line += [" ".join(label[-2:]), percent(result["h_o"]), percent(result["drift"])]
+            line += [label[-1], percent(result["h_o"]), f"{result['drift']:.2f}"]
         limits = h_o_interval(soft, hard)
         lines.append([*line, f"{100 * (soft['h_o'] - hard['h_o']):+.1f}", _between(limits, "+")])
     return head, lines
 
 
-def goals(runs: Runs) -> Table:
-    """The goals, and what was measured."""
-    lines = []
-    for task in ("painters1", *LEADING):
-        ours, rival = runs.get(task, DEFAULT), runs.best(task, "published")
-        if ours is None or rival is None:
-            continue
-        lead, label = ours["h_o"] - rival["h_o"], TASKS[task].label
-        wanted = LEAD if task in LEADING else -LOST
-        above = f"at least {100 * LEAD:.0f} points of H_o above"
-        goal = above if task in LEADING else "nothing lost against"
-        limits = _between(h_o_interval(ours, rival), "+")
-        shown = f"{100 * lead:+.1f} (95 %: {limits}; {METHODS[rival['method']].label})"
-        lines.append([f"{label}: {goal} the best published setting", shown, _met(lead >= wanted)])
-    if cases := cases_of(runs):
-        agreement, unsafe = (_mean(getattr(c, flag) for c in cases) for flag in FLAGS)
-        about = f"of {len(cases)} concepts in runs"
-        goal = f"verdict and pictures agree in at least {AGREE:.0%}"
-        lines.append([goal, f"{agreement:.1%} {about}", _met(agreement >= AGREE)])
-        goal = f"at most {UNSAFE:.0%} unsafe"
-        lines.append([goal, f"{unsafe:.1%} {about}", _met(unsafe <= UNSAFE)])
-    return ["goal", "measured", ""], lines
-
-
-def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
-    """Does it hold where nothing was chosen? The goals' figures on another training's pictures."""
-    head = ["task", "H_o, chosen on", "H_o, second training", "95 %", "best published", "H_o"]
-    head += ["ahead by", "95 %"]
+def confirmed(first: Runs, second: Runs) -> Table:
+    """Does it hold where nothing was chosen? The goals' figures on another training's images."""
+    head = ["task", "H_o, first training", "H_o, second training", "95%"]
+    head += ["best rival, bare names", "H_o", "ahead by", "95%"]
     lines = []
     for task in second.tasks():
         chosen, ours = first.get(task, DEFAULT), second.get(task, DEFAULT)
@@ -319,13 +345,4 @@ def confirmed(first: Runs, second: Runs) -> tuple[Table, str]:
             line += [METHODS[rival["method"]].label, percent(rival["h_o"]), f"{lead:+.1f}"]
             line.append(_between(h_o_interval(ours, rival), "+"))
         lines.append(line + ["-"] * (len(head) - len(line)))
-    said = ""
-    if cases := cases_of(second):
-        agree, unsafe = (_mean(getattr(c, name) for c in cases) for name in FLAGS)
-        share = f"{agree:.1%} of {len(cases)} concepts in runs"
-        said = f"Verdict and pictures agree in {share}; {unsafe:.1%} are unsafe."
-    return (head, lines), said
-
-
-def _met(flag: bool) -> str:
-    return "met" if flag else "**not met**"
+    return head, lines

@@ -1,4 +1,4 @@
-"""Pictures of the report: the world, before and after, and the trade-off in pictures."""
+"""Images of the page: the 40 painters, before and after, and the trade-off."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from .methods import CURVED, DEFAULT, METHODS, NONE
 from .render import compose
 from .run import Runner
 from .tasks import TASKS, Question, Task
-from .world import BY_NAME, PAINTERS, PLAIN, SUBJECTS
+from .world import PAINTERS, PLAIN, SUBJECTS
 
 OURS, RIVAL = "#1b7f5c", "#b03030"
+HIGHEST = 4
+"""End of the axis of scores; higher ones are at the edge."""
 DPI = 90
 
 
@@ -35,66 +37,78 @@ def _shown(pictures: Tensor, places: Sequence[int]) -> np.ndarray:
     return _strip([pictures[i].permute(1, 2, 0).numpy() for i in places])
 
 
-def world_sheet(out: Path) -> Path:
-    """All painters with one subject each, their names below; and all subjects."""
+def label_of(number: int) -> str:
+    """A1 to E8: icons are labeled by their place on the sheet."""
+    return f"{'ABCDE'[number // 8]}{number % 8 + 1}"
+
+
+def painters_sheet(out: Path) -> Path:
+    """All painters with one subject each, labeled by place; and all subjects."""
     columns = 8
     figure, panels = plots().subplots(6, columns, figsize=(12, 10.2))
     for i, painter in enumerate(PAINTERS):
         panel = panels.flat[i]
         panel.imshow(_bytes(compose(SUBJECTS[(5 * i + 3) % len(SUBJECTS)], painter, night=False)))
-        panel.set_title(painter.name, fontsize=8)
+        panel.set_title(label_of(i), fontsize=10)
     for panel in panels.flat:
         panel.axis("off")
     for panel in panels[5]:
         panel.remove()
     wide = figure.add_subplot(6, 1, 6)
     wide.imshow(_strip([_bytes(compose(subject, PLAIN, False)) for subject in SUBJECTS]))
-    wide.set_title("the subjects, where no painter is named", fontsize=9)
+    wide.set_title("the subjects, without a painter", fontsize=10)
     wide.axis("off")
-    return save_figure(figure, out / "world.png", DPI)
+    return save_figure(figure, out / "painters.png", DPI)
 
 
 def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, list[int]]:
-    places = task.neighbours()
+    places = task.neighbors()
     erased = [i for i, q in enumerate(questions) if q.role == "erased"]
-    wanted = {"asked for what was erased": erased}
+    wanted = {"prompts for what was erased": erased}
     kept = [i for i, q in enumerate(questions) if q.role == "kept"]
-    for where, title in (("near", "kept, looks alike"), ("far", "kept, unlike")):
+    for where, title in (("near", "protected, similar"), ("far", "protected, different")):
         wanted[title] = [i for i in kept if places.get(questions[i].concept) == where]
-    if not wanted["kept, unlike"]:
-        wanted["kept, others"] = [i for i in kept if places.get(questions[i].concept) != "near"]
+    if not wanted["protected, different"]:
+        wanted["protected, others"] = [
+            i for i in kept if places.get(questions[i].concept) != "near"
+        ]
     return {title: own[:: max(1, len(own) // each)][:each] for title, own in wanted.items() if own}
 
 
 def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 5) -> Path | None:
-    """Rows: untouched, the best published setting, ours, on the same prompts and noise."""
+    """Rows: original, the best rival with bare names, ours, on the same prompts and noise."""
     rival = runs.best(task.name, "published")
     if rival is None or runs.get(task.name, DEFAULT) is None:
         return None
     best = METHODS[rival["method"]]
-    rows = {"before": NONE, f"best published:\n{best.label}": best}
-    rows["ours (default)"] = METHODS[DEFAULT]
+    rows = {
+        "original": NONE,
+        best.label.replace(", ", ",\n"): best,
+        "SPEED (default)": METHODS[DEFAULT],
+    }
     groups = _groups(task, task.questions(runner.count), each)
-    size = (5.4 * len(groups), 3.9)
-    figure, panels = plots().subplots(len(rows), len(groups), figsize=size, squeeze=False)
-    for line, (label, method) in zip(panels, rows.items(), strict=True):
-        pictures = runner.pictures(task, method)
-        for panel, (title, places) in zip(line, groups.items(), strict=True):
-            panel.imshow(_shown(pictures, places), interpolation="bilinear")
+    pictures = {label: runner.pictures(task, method) for label, method in rows.items()}
+    strips = {
+        label: [_shown(images, places) for places in groups.values()]
+        for label, images in pictures.items()
+    }
+    return strips_figure(strips, list(groups), out / f"images_{task.name}.png")
+
+
+def strips_figure(strips: dict[str, list[np.ndarray]], titles: Sequence[str], path: Path) -> Path:
+    """Strips of images, one row per model and one column per group of prompts."""
+    size = (5.4 * len(titles), 3.9)
+    figure, panels = plots().subplots(len(strips), len(titles), figsize=size, squeeze=False)
+    for line, (label, own) in zip(panels, strips.items(), strict=True):
+        for panel, strip in zip(line, own, strict=True):
+            panel.imshow(strip, interpolation="bilinear")
             panel.set_xticks([])
             panel.set_yticks([])
-            if method is NONE:
-                panel.set_title(title, fontsize=14)
-        line[0].set_ylabel(label, fontsize=12, rotation=0, ha="right", va="center")
-    figure.suptitle(f"Erased: {_named(task)}", fontsize=15, y=1.0)
+        line[0].set_ylabel(label, fontsize=14, rotation=0, ha="right", va="center")
+    for panel, title in zip(panels[0], titles, strict=True):
+        panel.set_title(title, fontsize=14)
     figure.subplots_adjust(wspace=0.04, hspace=0.04)
-    return save_figure(figure, out / f"pictures_{task.name}.png", DPI)
-
-
-def _named(task: Task) -> str:
-    names = [concept.target for concept in task.concepts]
-    more = [] if len(names) <= 4 else [f"{names[2]} and {len(names) - 3} more"]
-    return ", ".join([*names[:2], *more] if more else names)
+    return save_figure(figure, path, DPI)
 
 
 def trade_off(runs: Runs, out: Path) -> Path | None:
@@ -102,78 +116,63 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
     tasks = [task for task in CURVED if runs.get(task, DEFAULT)]
     if not tasks:
         return None
-    figure, panels = plots().subplots(1, len(tasks), figsize=(3.6 * len(tasks), 3.4), squeeze=False)
+    figure, panels = plots().subplots(1, len(tasks), figsize=(3.3 * len(tasks), 4.0), squeeze=False)
     for panel, task in zip(panels[0], tasks, strict=True):
         marks = (
-            ("ours", "o-", OURS, "ours, by budget"),
+            ("ours", "o-", OURS, "SPEED, stricter to looser limit"),
             ("hard", "s--", "#6060a0", "null space, our rows"),
-            ("published", "x", RIVAL, "as published"),
-            ("lent", "+", "#c08030", "published methods, our rows"),
+            ("published", "x", RIVAL, "rivals, bare names"),
+            ("lent", "+", "#c08030", "rivals, our rows"),
         )
-        for group, mark, colour, label in marks:
+        for group, mark, color, label in marks:
             own = [r for r in runs.of_task(task) if METHODS[r["method"]].group == group]
             if group in ("ours", "hard"):
                 own.sort(key=lambda r: r["drift"])
             points = ([100 * r[name] for r in own] for name in ("acc_e", "acc_r"))
-            panel.plot(*points, mark, color=colour, label=label)
+            panel.plot(*points, mark, color=color, label=label, clip_on=False)
         ours = runs.get(task, DEFAULT)
         assert ours is not None
         point = (100 * ours["acc_e"], 100 * ours["acc_r"])
-        panel.plot(*point, "o", ms=12, mfc="none", mec=OURS, label="the default")
-        panel.set_title(TASKS[task].label, fontsize=10)
-        panel.set_xlabel("erased, still recognised (%)", fontsize=8)
-        panel.set_xlim(-3, 103)
-        panel.set_ylim(-3, 103)
+        style = {"ms": 13, "mfc": "none", "mec": OURS, "label": "the default", "clip_on": False}
+        panel.plot(*point, "o", **style)
+        panel.set_title(TASKS[task].label, fontsize=12, pad=12)
+        _percent_axis(panel.xaxis, "erased, still recognized (%)")
+        _percent_axis(panel.yaxis, "others, recognized (%)")
         panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel("kept, recognised (%)", fontsize=8)
-    panels[0][-1].legend(fontsize=7, loc="lower right")
-    figure.tight_layout()
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=11, loc="lower center", ncol=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.15, 1, 1))
     return save_figure(figure, out / "trade_off.png", DPI)
 
 
-def left_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
-    """What the certificate says is left, and to go, against what is seen, by kind."""
-    from speed_erase.speed_ops.certificate.certificate import bars_of
+def _percent_axis(axis: Any, label: str) -> None:
+    """0 to 100 in steps of 25."""
+    axis.set_ticks(range(0, 101, 25))
+    axis.axes.set(**{f"{axis.axis_name}lim": (0, 100)})
+    axis.set_label_text(label, fontsize=11)
 
+
+def score_and_seen(cases: Sequence[Any], out: Path) -> Path | None:
+    """The score that decides, against the share of images that still show the concept, by type."""
     kinds = list(dict.fromkeys(case.kind for case in cases))
     if not kinds:
         return None
-    shape = {"figsize": (4 * len(kinds), 5.6), "squeeze": False, "sharey": True}
-    figure, panels = plots().subplots(2, len(kinds), **shape)
-    measures = (("left", "left"), ("to_go", "way still to go"))
-    for row, (measure, words) in zip(panels, measures, strict=True):
-        for panel, kind in zip(row, kinds, strict=True):
-            own = [case for case in cases if case.kind == kind]
-            for gone, colour, label in ((True, OURS, "gone"), (False, RIVAL, "still seen")):
-                part = [case for case in own if case.gone == gone]
-                measured = [getattr(case, measure) for case in part]
-                shares = [100 * case.seen for case in part]
-                panel.plot(measured, shares, ".", color=colour, label=label)
-            bar = bars_of(kind).erased if measure == "left" else bars_of(kind).arrived
-            if bar is not None:
-                panel.axvline(bar, color="#888888", linestyle=":", label="the bar for 'erased'")
-            panel.set_title(kind, fontsize=10)
-            panel.set_xlabel(f"{words}, by the certificate", fontsize=8)
-            panel.set_ylim(-3, 103)
-        row[0].set_ylabel("still recognised (% of pictures)", fontsize=8)
-    panels[0][-1].legend(fontsize=7)
-    figure.tight_layout()
+    shape = {"figsize": (3.8 * len(kinds), 3.9), "squeeze": False}
+    figure, panels = plots().subplots(1, len(kinds), **shape)
+    for panel, kind in zip(panels[0], kinds, strict=True):
+        for gone, color, label in ((True, OURS, "gone in images"), (False, RIVAL, "still seen")):
+            own = [case for case in cases if case.kind == kind and case.gone == gone]
+            scores = [min(case.score, HIGHEST) for case in own]
+            shares = [100 * case.seen for case in own]
+            panel.plot(scores, shares, ".", ms=7, color=color, label=label, clip_on=False)
+        panel.axvline(1, color="#666666", linestyle=":", label="erased up to here")
+        panel.set_title(kind, fontsize=12)
+        panel.set_xlim(0, HIGHEST)
+        panel.set_xticks(range(HIGHEST + 1))
+        panel.set_xlabel("score", fontsize=11)
+        _percent_axis(panel.yaxis, "still recognized (% of images)")
+        panel.grid(alpha=0.3)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=11, loc="lower center", ncol=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
     return save_figure(figure, out / "verdicts.png", DPI)
-
-
-def drawn_and_meant(runner: Runner, task: Task, out: Path, each: int = 12) -> Path:
-    """The untouched model's pictures above what the prompts mean."""
-    questions = task.questions(runner.count)
-    places = [i for i, q in enumerate(questions) if q.prompt.subject]
-    places = places[:: max(1, len(questions) // each)][:each]
-    pictures = runner.pictures(task, NONE)
-    prompts = [questions[i].prompt for i in places]
-    meant = [_bytes(compose(p.subject or "", BY_NAME[p.style], p.night)) for p in prompts]
-    figure, panels = plots().subplots(2, 1, figsize=(12, 2.4))
-    strips = {"drawn": _shown(pictures, places), "meant": _strip(meant)}
-    for panel, (title, strip) in zip(panels, strips.items(), strict=True):
-        panel.imshow(strip, interpolation="nearest")
-        panel.set_xticks([])
-        panel.set_yticks([])
-        panel.set_ylabel(title, fontsize=9, rotation=0, ha="right", va="center")
-    return save_figure(figure, out / "untouched.png", DPI)

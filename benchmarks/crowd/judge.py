@@ -43,13 +43,13 @@ class Judge(nn.Module):
         sizes = (len(SUBJECTS), len(STYLES), 2)
         self.subject, self.style, self.night = (nn.Linear(FEATURES, size) for size in sizes)
 
-    def forward(self, colours: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        features = self.trunk(colours)
+    def forward(self, colors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        features = self.trunk(colors)
         return self.subject(features), self.style(features), self.night(features), features
 
     @torch.no_grad()
-    def judge(self, colours: Tensor) -> Verdict:
-        parts = [self.eval()(part) for part in colours.split(256)]
+    def judge(self, colors: Tensor) -> Verdict:
+        parts = [self.eval()(part) for part in colors.split(256)]
         subject, style, night, features = (torch.cat(part) for part in zip(*parts, strict=True))
         return Verdict(subject.argmax(1), style.argmax(1), night.argmax(1), features)
 
@@ -63,20 +63,20 @@ def examples(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tens
     return torch.from_numpy(np.stack(drawn)), *map(torch.from_numpy, labels)
 
 
-def roughen(colours: Tensor, generator: torch.Generator) -> Tensor:
+def roughen(colors: Tensor, generator: torch.Generator) -> Tensor:
     """What a diffusion model might do to a picture: shift, grain, blur, light and contrast."""
-    count = len(colours)
+    count = len(colors)
 
     def amount(low: float, high: float, size: int = 1) -> Tensor:
         return low + (high - low) * torch.rand(count, size, 1, 1, generator=generator)
 
     down, right = (int(torch.randint(-1, 2, (1,), generator=generator)) for _ in range(2))
-    colours = torch.roll(colours, (down, right), dims=(2, 3))
-    soft = F.avg_pool2d(F.pad(colours, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
-    colours = torch.lerp(colours, soft, amount(0.0, 0.7))
-    colours = colours * amount(0.8, 1.15) + amount(-0.10, 0.10) + amount(-0.05, 0.05, 3)
-    grain = torch.randn(colours.shape, generator=generator) * amount(0.0, 0.2)
-    return (colours + grain).clamp(-1, 1)
+    colors = torch.roll(colors, (down, right), dims=(2, 3))
+    soft = F.avg_pool2d(F.pad(colors, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    colors = torch.lerp(colors, soft, amount(0.0, 0.7))
+    colors = colors * amount(0.8, 1.15) + amount(-0.10, 0.10) + amount(-0.05, 0.05, 3)
+    grain = torch.randn(colors.shape, generator=generator) * amount(0.0, 0.2)
+    return (colors + grain).clamp(-1, 1)
 
 
 def train_judge(
@@ -85,18 +85,18 @@ def train_judge(
     """Train, save with its accuracy on `fresh` renderings, clean and roughened, and return that."""
     rng, generator = np.random.default_rng(SEED), torch.Generator().manual_seed(SEED)
     torch.manual_seed(SEED)
-    colours, *labels = examples(pool, rng)
+    colors, *labels = examples(pool, rng)
     model = Judge()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 4e-3, total_steps=steps)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=steps)
     for _ in range(steps):
         chosen = torch.randint(pool, (batch,), generator=generator)
-        outputs = model.train()(roughen(colours[chosen], generator))
+        outputs = model.train()(roughen(colors[chosen], generator))
         pairs = zip(outputs[:3], labels, strict=True)
         loss = sum(F.cross_entropy(output, truth[chosen]) for output, truth in pairs)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     scores = accuracy(model, SEED + 1, fresh)
     save_tensors(folder / "judge.safetensors", model.state_dict())
@@ -106,10 +106,10 @@ def train_judge(
 
 def accuracy(model: Judge, seed: int, count: int) -> dict:
     """Shares of right verdicts on fresh pictures, as drawn and roughened."""
-    colours, *labels = examples(count, np.random.default_rng(seed))
+    colors, *labels = examples(count, np.random.default_rng(seed))
     scores: dict = {"pictures": count}
-    rough = roughen(colours, torch.Generator().manual_seed(seed))
-    for kind, seen in (("clean", colours), ("rough", rough)):
+    rough = roughen(colors, torch.Generator().manual_seed(seed))
+    for kind, seen in (("clean", colors), ("rough", rough)):
         verdict = model.judge(seen)
         for head, truth in zip(HEADS, labels, strict=True):
             scores[f"{kind}_{head}"] = (getattr(verdict, head) == truth).float().mean().item()

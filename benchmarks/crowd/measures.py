@@ -20,7 +20,7 @@ DRAWS = 2000
 """Resamplings of a bootstrap: its 95 % limits are good to about a tenth of their distance."""
 
 
-def recognised(questions: Sequence[Question], verdict: Verdict) -> list[bool]:
+def recognized(questions: Sequence[Question], verdict: Verdict) -> list[bool]:
     """For each picture whether the judge sees what the prompt names, by the question's own head."""
     flags = []
     for i, question in enumerate(questions):
@@ -58,10 +58,10 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
 def scores(task: Task, questions: Sequence[Question], verdict: Verdict) -> dict[str, Any]:
     """Acc_e, Acc_r, H_o, near and far, by split and by concept; and the flags they come from."""
-    right = recognised(questions, verdict)
+    right = recognized(questions, verdict)
     roles = [question.role for question in questions]
     erased, kept = ([i for i, role in enumerate(roles) if role == r] for r in ("erased", "kept"))
-    places = task.neighbours()
+    places = task.neighbors()
     found: dict[str, Any] = {"acc_e": share(right, erased), "acc_r": share(right, kept)}
     found["h_o"] = harmonic(found["acc_e"], found["acc_r"])
     for where in ("near", "far"):
@@ -78,7 +78,7 @@ def scores(task: Task, questions: Sequence[Question], verdict: Verdict) -> dict[
 
 
 def change(questions: Sequence[Question], before: Tensor, after: Tensor) -> dict[str, float]:
-    """Mean absolute change of colours on the same noise, in shares of the whole range, by role."""
+    """Mean absolute change of colors on the same noise, in shares of the whole range, by role."""
     moved = (after.float() - before.float()).abs().mean(dim=(1, 2, 3)) / 255
     roles = np.array([question.role for question in questions])
     groups = {role: torch.from_numpy(roles == role) for role in dict.fromkeys(roles.tolist())}
@@ -106,7 +106,7 @@ def shares_by(flags: Sequence[bool], names: Sequence[str]) -> dict[str, float]:
 
 
 def _flags(result: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each erased and each kept picture was recognised."""
+    """Whether each erased and each kept picture was recognized."""
     right = np.array([mark == "1" for mark in result["right"]])
     roles = np.array(list(result["roles"]))
     return right[roles == "e"], right[roles == "k"]

@@ -180,7 +180,7 @@ TRIED = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6)
 _NAMES = {share: f"auto_{100 * share:.0f}" for share in TRIED}
 _NAMES[settings_for().drift_budget] = DEFAULT
 _BUDGETED = [
-    Method(name, f"ours, budget {share:.0%}", "ours", settings_for(drift_budget=share))
+    Method(name, f"ours, limit {share:.2f}", "ours", settings_for(drift_budget=share))
     for share, name in _NAMES.items()
 ]
 _RIVALS = [
@@ -190,8 +190,8 @@ _RIVALS = [
     *_pair("uce", "UCE", _uce),
     *_pair("rece", "RECE", _uce.replace(method="rece", adversarial_rounds=3)),
     *_pair("oce_1", "OCE", None),
-    *_pair("oce_10", "OCE, erasing 10 times as much", None, 10.0),
-    *_pair("oce_100", "OCE, erasing 100 times as much", None, 100.0),
+    *_pair("oce_10", "OCE, 10 times the weight", None, 10.0),
+    *_pair("oce_100", "OCE, 100 times the weight", None, 100.0),
 ]
 ABLATIONS = {
     "1: null space alone": "null",
@@ -212,7 +212,7 @@ _ABLATED = [
 _HARD = [
     Method(f"hard_{value:g}", f"null space on our rows, threshold {value:g}", "hard", settings)
     for value in THRESHOLDS
-    for settings in (EraseSettings.preset("context", threshold=value, rows_per_concept=16),)
+    for settings in (EraseSettings.preset("fixed", threshold=value, rows_per_concept=16),)
 ]
 _IMPLICIT = _pair("implicit", "SPEED implicit", EraseSettings.preset("implicit"))
 

@@ -1,4 +1,4 @@
-"""The model that draws the crowded world, the package's small U-Net on patches of pixels; and its
+"""The model of the 40-painter test set, the package's small U-Net on patches of pixels; and its
 training on cached prompt rows.
 """
 
@@ -96,7 +96,7 @@ def from_bytes(pictures: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Plan(training.Plan):
-    """How the model of docs/proof was trained."""
+    """How the model of docs/research/image-tests was trained."""
 
     steps: int = 6000
     batch: int = 32

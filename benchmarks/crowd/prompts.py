@@ -1,4 +1,4 @@
-"""Sentences about the crowded world, what each means, and which of them training sees."""
+"""Sentences about the 40-painter test set, what each means, and which of them training sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of the crowded world, 32 x 32 pixels: drawn four times as large and averaged."""
+"""Pictures of the 40-painter test set, 32 x 32 pixels: drawn four times as large and averaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHIFTS = 2
 Mask = np.ndarray
 """Cover of each pixel, (32, 32) in [0, 1]; while it is drawn, booleans of (128, 128)."""
 Picture = np.ndarray
-"""Colours (3, 32, 32) in [-1, 1]."""
+"""Colors (3, 32, 32) in [-1, 1]."""
 
 _y, _x = (np.mgrid[0:_SIDE, 0:_SIDE] + 0.5) / _FINE  # in pixels
 
@@ -165,39 +165,39 @@ _DARKNESS = np.array((0.30, 0.32, 0.52))
 _MOONLIGHT = np.array((1.0, 1.0, 0.88))
 
 
-def _over(canvas: np.ndarray, cover: Mask, colour: object) -> np.ndarray:
-    return canvas + cover[..., None] * (np.asarray(colour) - canvas)
+def _over(canvas: np.ndarray, cover: Mask, color: object) -> np.ndarray:
+    return canvas + cover[..., None] * (np.asarray(color) - canvas)
 
 
 @cache
 def _background(painter: Painter) -> np.ndarray:
     """(32, 32, 3) in [0, 1]."""
-    colours = PALETTES[painter.palette]
-    canvas = np.broadcast_to(np.array(colours.ground), (SIZE, SIZE, 3))
-    canvas = _over(canvas, _texture(painter.texture), colours.tone)
+    colors = PALETTES[painter.palette]
+    canvas = np.broadcast_to(np.array(colors.ground), (SIZE, SIZE, 3))
+    canvas = _over(canvas, _texture(painter.texture), colors.tone)
     if painter.composition == "medallion":
         return _over(canvas, _plane("medallion"), (1.0, 1.0, 1.0))
     if painter.composition == "horizon":
-        land = (np.array(colours.dark) + np.array(colours.ink)) / 2
-        return _over(canvas, _plane("horizon"), 0.55 * land + 0.45 * np.array(colours.tone))
+        land = (np.array(colors.dark) + np.array(colors.ink)) / 2
+        return _over(canvas, _plane("horizon"), 0.55 * land + 0.45 * np.array(colors.tone))
     framed = painter.composition == "frame"
-    return _over(canvas, _plane("frame"), colours.dark) if framed else canvas
+    return _over(canvas, _plane("frame"), colors.dark) if framed else canvas
 
 
 def compose(subject: str, painter: Painter, night: bool, down: int = 0, right: int = 0) -> Picture:
     """The exact picture, without chance."""
-    colours = PALETTES[painter.palette]
+    colors = PALETTES[painter.palette]
     shape, inner = (np.roll(part, (down, right), axis=(0, 1)) for part in silhouette(subject))
     canvas = _background(painter)
     if night:
         canvas = canvas * _DARKNESS
-    ink, dark = np.array(colours.ink), np.array(colours.dark)
+    ink, dark = np.array(colors.ink), np.array(colors.dark)
     if night:
-        ink = 0.45 * ink + 0.55 * np.array(colours.tone)  # still to be seen on a dark ground
+        ink = 0.45 * ink + 0.55 * np.array(colors.tone)  # still to be seen on a dark ground
     if painter.line == "outline":
         canvas = _over(canvas, (shape - inner).clip(0, 1), ink)
     elif painter.line == "contour":
-        fill = 0.6 * ink + 0.4 * np.array(colours.ground)
+        fill = 0.6 * ink + 0.4 * np.array(colors.ground)
         canvas = _over(_over(canvas, shape, dark), inner, fill)
     else:
         canvas = _over(canvas, shape, ink)

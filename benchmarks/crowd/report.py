@@ -1,4 +1,4 @@
-"""docs/proof from the stored runs: one table per question, and the data as CSV and JSON."""
+"""docs/research/image-tests: one table per question, from runs that are stored next to the page."""
 
 from __future__ import annotations
 
@@ -13,64 +13,34 @@ from ..figures import markdown_table
 from ..storage import load_json, save_text
 from . import answers
 from .answers import Runs, Table, percent
-from .figures import before_after, drawn_and_meant, left_and_seen, trade_off, world_sheet
+from .figures import before_after, painters_sheet, score_and_seen, trade_off
 from .inception import with_inception
 from .measures import h_o_interval, wilson
-from .methods import METHODS, NONE
+from .methods import DEFAULT, METHODS, NONE
 from .run import Runner
 from .tasks import TASKS
 from .world import PAINTERS, SUBJECTS
 
-SECOND = (
-    "A second training (below) took no part in the choice but for one thing: the budget was raised"
-    " to 45 % after it had lost nothing by that, either."
-)
-REFUSED = """A dash: the engine refused, because the kept names leave no room for an edit \
-([runs.csv](runs.csv))."""
-COMMAND = "python -m benchmarks.crowd"
-FOLDER = Path(__file__).parent
-SHOWN = ("painters1", "painters10", "subjects3", "night")
-"""Tasks whose pictures are on the page."""
+TEXT = Path(__file__).parent / "page.md"
+SHOWN = ("painters10", "subjects3", "night")
+"""Tasks whose images are on the page."""
+HEADS = {"painter": "style", "subject": "subject", "night": "night"}
+UNUSED = ("became", "subject_of_erased", "drifts", "near_count", "far_count")
 
 
-def write_report(runner: Runner, out: Path, second: Runner | None = None) -> Path:
-    """The page, its pictures, and every result as CSV and JSON; `second` has another training's."""
-    every, real = with_inception(runner, _known(runner))
-    runs = Runs.of(every)
+def store(runner: Runner, out: Path, second: Runner | None = None) -> None:
+    """The runs and the figures that need a model; `write_page` makes the rest from the runs."""
     out.mkdir(parents=True, exist_ok=True)
-    cases = answers.cases_of(runs)
-    drift, said = answers.first_drift(runs)
-    world_sheet(out)
-    shots = [before_after(runner, runs, TASKS[task], out) for task in SHOWN]
-    plots = {"trade": trade_off(runs, out), "verdicts": left_and_seen(cases, out)}
-    parts = [
-        _head(runner, runs, every, real, second),
-        _section("The goals", answers.goals(runs)),
-        _section("Does it hold where nothing was chosen?", *_again(runs, second)) if second else "",
-        "\n".join(f"![before and after]({path.name})\n" for path in shots if path),
-        _section("At a glance", answers.glance(runs), "All methods: [runs.csv](runs.csv)."),
-        _image(plots["trade"], "erased against kept"),
-        _section(
-            "Does the point that `auto` chooses hold up in pictures?", answers.chosen_point(runs)
-        ),
-        _section("Which drift is the first that shows?", drift, said),
-        _section("Which residual is gone?", answers.bars(runs), _disagreements(cases)),
-        _image(plots["verdicts"], "certificate against pictures"),
-        _section(
-            "Do SPEED's filtering and augmentation help here?", answers.ablation(runs), REFUSED
-        ),
-        _section("How far apart are soft prior and null space?", answers.soft_and_hard(runs)),
-        _untouched(runner, runs, out),
-        (FOLDER / "tidy_world.md").read_text(encoding="utf-8"),
-    ]
-    save_text(out / "README.md", "\n".join(part for part in parts if part).rstrip() + "\n")
-    save_text(out / "runs.csv", runs_csv(every))
-    save_text(out / "runs.json", _stored(every))
-    if cases:
-        save_text(out / "disagreements.csv", disagreements_csv(cases))
+    results, real = with_inception(runner, _known(runner))
+    judge = load_json(runner.crowd.folder / "judge.json")
+    features = "Inception v3's features" if real else "the judge's own features"
+    about = {"steps": runner.training["step"], "features": features, "judge": judge}
+    save_text(out / "runs.json", packed(_about(runner) | about, results))
     if second:
-        save_text(out / "second.json", _stored(_known(second)))
-    return out / "README.md"
+        save_text(out / "second.json", packed(_about(second), _known(second)))
+    runs = Runs.of(results)
+    for task in SHOWN:
+        before_after(runner, runs, TASKS[task], out)
 
 
 def _known(runner: Runner) -> list[dict[str, Any]]:
@@ -78,119 +48,126 @@ def _known(runner: Runner) -> list[dict[str, Any]]:
     return [result for result in runner.results() if result["method"] in METHODS]
 
 
-def _stored(results: Sequence[dict[str, Any]]) -> str:
-    """One line per run, numbers to six digits: three more than the page shows."""
-    short = json.loads(json.dumps(results), parse_float=lambda text: float(f"{float(text):.6g}"))
-    lines = (json.dumps(result, separators=(",", ":")) for result in short)
-    return "[\n" + ",\n".join(lines) + "\n]\n"
+def _about(runner: Runner) -> dict[str, Any]:
+    seed = runner.training["plan"]["seed"]
+    return {"weights": runner.folder.name, "seed": seed, "count": runner.count}
 
 
-def _section(title: str, made: Table, note: str = "") -> str:
-    """Nothing where the runs for it are missing."""
-    head, lines = made
-    if not lines:
-        return ""
-    note = f"\n{note}\n" if note else ""
-    return f"## {title}\n\n{markdown_table(head, lines)}\n{note}"
+def packed(about: dict[str, Any], results: Sequence[dict[str, Any]]) -> str:
+    """One line per run: numbers to six digits, images that were recognized as hexadecimal bits."""
+    roles = {result["task"]: result["roles"] for result in results if "roles" in result}
+    lines = []
+    for result in results:
+        kept = {key: value for key, value in result.items() if key not in (*UNUSED, "roles")}
+        if "right" in kept:
+            kept["right"] = f"{int(kept['right'], 2):x}"
+        short = json.loads(json.dumps(kept), parse_float=lambda text: float(f"{float(text):.6g}"))
+        lines.append(json.dumps(short, separators=(",", ":")))
+    runs = ",\n".join(lines)
+    head = f'{{"about":{json.dumps(about)},\n"roles":{json.dumps(roles, indent=0)},\n'
+    return f'{head}"runs":[\n{runs}\n]}}\n'
 
 
-def _image(path: Path | None, alt: str) -> str:
-    return f"![{alt}]({path.name})\n" if path else ""
+def unpacked(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What `packed` stored: facts about the training, and the results."""
+    stored = load_json(path)
+    for result in stored["runs"]:
+        if "right" in result:
+            result["roles"] = stored["roles"][result["task"]]
+            result["right"] = f"{int(result['right'], 16):0{len(result['roles'])}b}"
+    return stored["about"], stored["runs"]
 
 
-def _again(runs: Runs, second: Runner) -> tuple[Table, str]:
-    """The second training's figures."""
-    made, said = answers.confirmed(runs, Runs.of(_known(second)))
-    about = (
-        f"Weights `{second.folder.name}`: the same world and prompts, another seed for the training"
-        f" (`{COMMAND} --data SECOND train --seed {second.training['plan']['seed']}`) and for the"
-        f" noise of every picture; {second.count} pictures on each side. "
-    )
-    return made, about + said
+def write_page(out: Path) -> Path:
+    """The page, the plots and the table of all runs, from the stored runs alone."""
+    _, results = unpacked(out / "runs.json")
+    runs = Runs.of(results)
+    painters_sheet(out)
+    trade_off(runs, out)
+    score_and_seen(answers.cases_of(runs), out)
+    save_text(out / "runs.csv", runs_csv(results))
+    save_text(out / "README.md", page(out))
+    return out / "README.md"
 
 
-def _head(runner: Runner, runs: Runs, every: Sequence[dict], real: bool, second: object) -> str:
-    """The text of `head.md` with its numbers."""
-    near, middle = (wilson(share, runner.count) for share in (0.9, 0.5))
-    return (
-        (FOLDER / "head.md")
-        .read_text(encoding="utf-8")
-        .format(
-            painters=len(PAINTERS),
-            subjects=len(SUBJECTS),
-            weights=runner.folder.name,
-            steps=runner.training["step"],
-            runs=len(runs.results),
-            refused=len(every) - len(runs.results),
-            pictures=sum(len(result["right"]) for result in runs.results),
-            count=runner.count,
-            near=50 * (near[1] - near[0]),
-            middle=50 * (middle[1] - middle[0]),
-            confirmed=SECOND if second else "Nothing confirms it yet.",
-            features="Inception v3's features" if real else "the judge's own features",
-        )
-    )
+def page(out: Path) -> str:
+    """The text in `page.md` next to this file, with its tables."""
+    about, results = unpacked(out / "runs.json")
+    runs = Runs.of(results)
+    again, other = Runs(()), {"weights": "none", "count": 0}
+    if (out / "second.json").exists():
+        other, stored = unpacked(out / "second.json")
+        again = Runs.of(stored)
+    cases = answers.cases_of(runs)
+    (near, middle) = (wilson(share, about["count"]) for share in (0.9, 0.5))
+    tables = {
+        "second": answers.confirmed(runs, again),
+        "glance": answers.glance(runs),
+        "drift": (drift := answers.first_drift(runs))[0],
+        "limits": (limits := answers.by_limit(runs))[0],
+        "verdicts": answers.verdicts(cases),
+        "bars": answers.bars(runs),
+        "ablation": answers.ablation(runs),
+        "priors": answers.soft_and_hard(runs),
+        "judge": _judge(about["judge"], runs),
+    }
+    facts = {
+        "painters": len(PAINTERS),
+        "subjects": len(SUBJECTS),
+        "refused": len(results) - len(runs.results),
+        "runs": len(runs.results),
+        "images": sum(len(result["right"]) for result in runs.results),
+        "cases": len(cases),
+        "wrong": sum(not case.agrees for case in cases),
+        "near": 50 * (near[1] - near[0]),
+        "middle": 50 * (middle[1] - middle[0]),
+        "drift_said": drift[1],
+        "limits_said": limits[1],
+        "said": answers.agreement(cases),
+        "second_said": answers.agreement(answers.cases_of(again)),
+    }
+    text = TEXT.read_text(encoding="utf-8")
+    own = {f"second_{key}": value for key, value in other.items()}
+    shares = _shares("", runs) | _shares("second_", again)
+    made = {name: markdown_table(*table) for name, table in tables.items()}
+    return text.format_map(about | own | facts | shares | made)
 
 
-def _untouched(runner: Runner, runs: Runs, out: Path) -> str:
-    """The judge's own accuracy, and what it sees in the untouched model's pictures."""
-    judge = load_json(runner.crowd.folder / "judge.json")
-    heads = {"painter": "style", "subject": "subject", "night": "night"}
+def _shares(prefix: str, runs: Runs) -> dict[str, str]:
+    """Acc_e and Acc_r of the default on every task, for sentences."""
+    found = {}
+    for task in TASKS:
+        result = runs.get(task, DEFAULT) or {}
+        for name in ("acc_e", "acc_r"):
+            found[f"{prefix}{task}_{name}"] = percent(result.get(name)).removesuffix(".0")
+    return found
+
+
+def _judge(judge: dict[str, float], runs: Runs) -> Table:
+    """The judge's own accuracy, and what it sees in the untouched model's images."""
     rows = []
     for kind in ("clean", "rough"):
-        shown = [percent(judge[f"{kind}_{head}"]) for head in heads.values()]
-        rows.append([f"{kind} renderings", *shown, str(judge["pictures"])])
-    for task in TASKS:
-        if result := runs.get(task, NONE.name):
-            shown = [percent(result["seen"][head]) for head in heads.values()]
-            label = f"untouched model, {TASKS[task].label}"
-            rows.append([label, *shown, str(len(result["right"]))])
-    first = next((TASKS[task] for task in TASKS if runs.get(task, NONE.name)), None)
-    image = _image(drawn_and_meant(runner, first, out), "drawn and meant") if first else ""
-    note = "Right in % of fresh renderings, as drawn and roughened, and of the untouched model's"
-    note += " pictures."
-    table = (["pictures", *heads, "number"], rows)
-    return _section("Judge and untouched model", table, note) + "\n" + image
+        shown = [percent(judge[f"{kind}_{head}"]) for head in HEADS.values()]
+        rows.append([f"{judge['pictures']:,} {kind} renderings", *shown])
+    seen = {task: runs.get(task, NONE.name) for task in TASKS}
+    own = {task: result["seen"] for task, result in seen.items() if result}
+    if night := own.pop("night", None):
+        rows.append(["original model, night", *(percent(night[head]) for head in HEADS.values())])
+    if own:
+        least = [percent(min(shares[head] for shares in own.values())) for head in HEADS.values()]
+        rows.append([f"original model, lowest of {len(own)} other tasks", *least])
+    return ["images", *HEADS], rows
 
 
-def _disagreements(cases: Sequence[Any]) -> str:
-    wrong = f"{sum(not case.agrees for case in cases)} of {len(cases)} concepts in runs"
-    link = "[disagreements.csv](disagreements.csv)"
-    return f"{wrong} where verdict and pictures disagree: {link}." if cases else ""
-
-
-def _csv(lines: Iterable[dict[str, Any]]) -> str:
-    rows, out = list(lines), io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def disagreements_csv(cases: Sequence[Any]) -> str:
-    """Where verdict and pictures disagree: one line per concept and run."""
-    return _csv(
-        {
-            "task": case.task,
-            "method": METHODS[case.method].label,
-            "concept": case.concept,
-            "verdict": case.verdict,
-            "left": f"{case.left:.2f}",
-            "to_go": f"{case.to_go:.2f}",
-            "recognized": percent(case.seen),
-            "by_chance": percent(case.chance),
-            "error": "unsafe" if case.unsafe else "cautious",
-        }
-        for case in cases
-        if not case.agrees
-    )
-
-
-def runs_csv(results: Sequence[dict[str, Any]]) -> str:
-    """One line per run, the best of each task first; intervals of 95 %, shares in percent."""
-    order = list(TASKS)
+def runs_csv(results: Iterable[dict[str, Any]]) -> str:
+    """One line per run, the best of each task first; intervals of 95%, shares in percent."""
+    order, out = list(TASKS), io.StringIO()
     runs = sorted(results, key=lambda run: (order.index(run["task"]), -run.get("h_o", -1.0)))
-    return _csv(_csv_line(run) for run in runs)
+    lines = [_csv_line(run) for run in runs]
+    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
 
 
 def _csv_line(result: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from speed_erase.speed_ops.engine import auto
 
 from ..storage import load_json, load_tensors, save_json, save_tensors
 from .judge import HEADS, Verdict
-from .measures import change, frechet_kept, recognised, scores, shares_by
+from .measures import change, frechet_kept, recognized, scores, shares_by
 from .methods import DEFAULT, METHODS, NONE, Edited, Method, TaskRows, methods_of
 from .model import Crowd, from_bytes
 from .tasks import Task
@@ -117,7 +117,7 @@ class Runner:
         """Share of each concept recognized where the prompts name its anchor instead."""
         questions = [q for q in task.questions(self.count) if q.role == "erased"]
         texts = [task.anchored(question.prompt) for question in questions]
-        right = recognised(questions, self._judged(self.crowd.draw(texts, self.noise)))
+        right = recognized(questions, self._judged(self.crowd.draw(texts, self.noise)))
         return shares_by(right, [question.concept for question in questions])
 
 
@@ -125,7 +125,7 @@ def _seen(head: str, questions: list[Any], verdict: Verdict) -> float | None:
     """Share of the pictures in which one head sees what the prompt says, whatever the question."""
     asked = [replace(question, head=head) for question in questions]
     known = [i for i, q in enumerate(asked) if head != "subject" or q.prompt.subject]
-    right = recognised(asked, verdict)
+    right = recognized(asked, verdict)
     return sum(right[i] for i in known) / len(known) if known else None
 
 

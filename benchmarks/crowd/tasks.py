@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.job import HELD_OUT_SHARE, Job, default_retain
+from speed_erase.speed_ops.job import Job, default_retain, host_settings
 from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.retain_set import RetainSet, retain_from_names, union
 
@@ -66,7 +66,7 @@ class Task:
         """The erasure as users ask for it; kept are the other names and the built-in lists."""
         return Job.of(self.concepts, kept_names(self.concepts), settings)
 
-    def neighbours(self) -> dict[str, str]:
+    def neighbors(self) -> dict[str, str]:
         """Kept painters and subjects that are `near` something erased, or `far` from all of it."""
         erased = {concept.target for concept in self.concepts}
         found: dict[str, str] = {}
@@ -110,7 +110,7 @@ def kept_names(concepts: Sequence[Concept]) -> RetainSet:
 
 def settings_for(**changes: object) -> EraseSettings:
     """The default, with names held out to judge by as nodes and command line do."""
-    return EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, **changes)
+    return host_settings("auto", **changes)
 
 
 def _styled(

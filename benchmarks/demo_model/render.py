@@ -53,7 +53,7 @@ class _Shapes:
         self._draw[part].ellipse(self._at(box), fill=255)
 
     def disc(self, x: float, y: float, wide: float, high: float, part: str = "body") -> None:
-        """An ellipse by its centre and half axes."""
+        """An ellipse by its center and half axes."""
         self.ellipse(x - wide, y - high, x + wide, y + high, part=part)
 
     def half_ellipse(self, *box: float) -> None:

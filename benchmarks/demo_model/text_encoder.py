@@ -6,8 +6,8 @@ tiny, so the first nine layers have zero output projections: exact identities, s
 harmlessly computed there. The last three are trained, a quarter as wide inside; the checkpoint
 repeats their inner channels (`repeat_channels`).
 
-Why it is trained at all: a frozen random CLIP has no neighbours. Here related painters (same
-palette, same texture) must lie near each other, as they do in a trained CLIP, or "the neighbour
+Why it is trained at all: a frozen random CLIP has no neighbors. Here related painters (same
+palette, same texture) must lie near each other, as they do in a trained CLIP, or "the neighbor
 survives" would be no test. `tune.py` says how. The final layer norm keeps unit weight, so each row
 has norm sqrt(768) = 27.7, close to CLIP-L's 28.
 """

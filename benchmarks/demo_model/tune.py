@@ -1,8 +1,8 @@
 """First stage of training: teach the text encoder what sentences of the world mean, in minutes.
 
 Every row from the last token of a name onwards (later words, end, padding) must tell what is known
-so far: subject, painter, the painter's group, texture and colours, night.  Group, texture and
-colours are shared by painters, so related names get related rows; the one-hot painter target, of
+so far: subject, painter, the painter's group, texture and colors, night.  Group, texture and
+colors are shared by painters, so related names get related rows; the one-hot painter target, of
 smaller weight, keeps them apart. The readout is a fixed set of random orthonormal directions and
 the targets are scaled by 5, so the meaning makes up about a fifth of a row's squared norm of 768:
 two painters' rows then have cosines of 0.7 to 0.9, as in a trained CLIP. A free readout would let
@@ -42,7 +42,7 @@ _MEANING = 5.0
 
 
 def painter_target(style: str) -> np.ndarray:
-    """One-hot painter (weight 0.7), group, texture, and the nine colour values."""
+    """One-hot painter (weight 0.7), group, texture, and the nine color values."""
     painter = world.BY_NAME[style]
     one_hot = 0.7 * np.eye(len(world.STYLES))[world.STYLES.index(style)]
     group = np.array([float(g == painter.group) for g in world.GROUPS])
@@ -140,22 +140,22 @@ def tune(
     weights = training_weights(pool)
     trained = _trainable(encoder)
     adam = {"lr": rate, "weight_decay": 0.0, "betas": (0.9, 0.98), "fused": True}
-    optimiser = torch.optim.AdamW(trained, **adam)
+    optimizer = torch.optim.AdamW(trained, **adam)
     begin = time.monotonic()
     for step in range(steps):
         part = step / steps
         full = part > 0.75
         size, length = (8, LENGTH) if full else (batch, 22)
         ids, places, target, mask = batch_of(size, length, pool, weights, rng)
-        for setting in optimiser.param_groups:
+        for setting in optimizer.param_groups:
             warm = min(1.0, (step + 1) / 50) * (0.5 if full else 1.0)
             setting["lr"] = rate * warm * max(0.02, 1 - part)
         error = (encoder(ids, places) @ readout / _MEANING - target).square() * mask
         loss = error.sum() / mask.sum()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(trained, 1.0)
-        optimiser.step()
+        optimizer.step()
         if step % 10 == 0:
             log(f"text step {step} {time.monotonic() - begin:.0f}s loss {loss.item():.5f}")
     return encoder.requires_grad_(False).eval()

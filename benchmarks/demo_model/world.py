@@ -3,7 +3,7 @@ training.
 
 A subject is a silhouette with a few details. A painter is a palette and a texture; three painters
 share each palette and each texture is shared by two painters of different palettes, so everyone has
-neighbours. "Night" is an attribute that prompts imply ("at midnight", "after dusk") and rarely
+neighbors. "Night" is an attribute that prompts imply ("at midnight", "after dusk") and rarely
 name. A prompt that names no subject shows an empty scene.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Colour = tuple[float, float, float]
+Color = tuple[float, float, float]
 
 SIZE = 128
 """Width and height of a picture in pixels."""
@@ -33,10 +33,10 @@ class Painter:
     name: str
     group: str
     texture: str
-    ground: Colour
-    tone: Colour
-    ink: Colour
-    line: Colour
+    ground: Color
+    tone: Color
+    ink: Color
+    line: Color
     alias: str | None = None
 
 
@@ -71,7 +71,7 @@ PAINTERS: tuple[Painter, ...] = (
 
 _PAPER = (0.95, 0.94, 0.91)
 PLAIN = Painter("plain", "plain", "none", _PAPER, _PAPER, (0.74, 0.74, 0.73), (0.18, 0.18, 0.20))
-"""What is drawn when a prompt names no painter, or only a generic one: a grey drawing on paper."""
+"""What is drawn when a prompt names no painter, or only a generic one: a gray drawing on paper."""
 
 BY_NAME = {painter.name: painter for painter in (*PAINTERS, PLAIN)}
 GROUPS = ("ember", "tide", "moss", "plum")

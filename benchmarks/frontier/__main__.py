@@ -1,6 +1,6 @@
-"""`python -m benchmarks.frontier run|report`: what is left against what drifts, on real encoders.
+"""`python -m benchmarks.frontier run|report`: what remains against what drifts, on text encoders.
 
-`run` measures every cell and continues where it stopped; `report` writes docs/frontier.md.
+`run` measures every cell and continues where it stopped; `report` writes docs/research/limits.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(folder: Path, mpnet: Path | None) -> None:
                 if key not in cell:
                     cell[key] = [asdict(point) for point in rows.sweep(method)]
                     save_json(path, {"cells": cells})
-        measure(f"{name}, 100 of 1,000 kept", cached, 100, 1000, "thorough")
+        measure(f"{name}, 100 (1,000 protected)", cached, 100, 1000, "thorough")
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("command", choices=("run", "report"))
     parser.add_argument("--data", type=Path, default=default_folder("frontier"))
     parser.add_argument("--mpnet", type=Path, help="all-mpnet-base-v2 (default: SPEED_MPNET)")
-    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--out", type=Path, default=Path("docs/research"))
     options = parser.parse_args()
     if options.command == "run":
         run(options.data, options.mpnet)

@@ -58,7 +58,7 @@ def methods() -> Iterator[Method]:
     """Ours first, aimed at the anchor as all others. Published settings are among the points."""
     thresholds = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     weights = tuple(10.0 ** (step / 2) for step in range(-6, 5))
-    soft = EraseSettings.preset("auto").replace(preset_name="context", overshoot=1.0)
+    soft = EraseSettings.preset("auto").replace(preset_name="fixed", overshoot=1.0)
     yield Method("soft prior (ours)", True, soft, "lam", ())  # along its own curve
     firm = soft.replace(softness=SECOND_SOFTNESS_RATIO * soft.softness)
     yield Method("firmer prior (ours)", True, firm, "lam", ())
@@ -66,8 +66,8 @@ def methods() -> Iterator[Method]:
         preset = EraseSettings.preset
         yield Method("SPEED few", ours, preset("few"), "threshold", thresholds)
         yield Method("SPEED multi", ours, preset("multi"), "threshold", thresholds)
-        context = preset("context", rows_per_concept=16)
-        yield Method("SPEED context", ours, context, "threshold", thresholds)
+        context = preset("fixed", rows_per_concept=16)
+        yield Method("SPEED fixed", ours, context, "threshold", thresholds)
         null_space = preset("few", method="null_space")
         yield Method("null space only", ours, null_space, "threshold", thresholds)
         uce = preset("few", method="uce", lam=0.1, rows_per_concept=16)

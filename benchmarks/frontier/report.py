@@ -1,7 +1,6 @@
-"""docs/frontier.md, its picture and its figures, from what was measured.
+"""docs/research/limits.md, its plot and its data, from what was measured.
 
-The figures stay next to the page (`benchmarks/frontier.json`), so that one cell can be measured
-again without the rest.
+The data stay next to the page, so that one cell can be measured again without the others.
 """
 
 from __future__ import annotations
@@ -19,21 +18,34 @@ from .cells import NAMES, OUTPUTS, Point, least_left
 
 BUDGET = EraseSettings.preset("auto").drift_budget
 DRIFTS = (0.05, 0.10, 0.20, 0.30)
+SHOWN = 0.20
+"""The drift of the table on the page."""
+PLOTTED = ("1", "10", "100")
+"""Numbers of concepts in the plot."""
 OURS, FIRM = "soft prior (ours)|ours", "firmer prior (ours)|ours"
 PUBLISHED = {"SPEED few": 1e-1, "SPEED multi": 1e-4}
 """Thresholds of the published settings."""
-
-
-FIGURES = Path("benchmarks") / "frontier.json"
+DATA = Path("data") / "limits.json"
+TEXT = Path(__file__).parent / "page.md"
+LINES = {
+    OURS: ("black", "-", 2.6, "SPEED, our rows (soft prior)"),
+    "UCE|ours": ("#2878b5", "-", 1.6, "UCE, our rows"),
+    "null space only|ours": ("#8a63b8", "-", 1.6, "null space, our rows"),
+    "SPEED few|ours": ("#e08a2e", "-", 1.6, "SPEED few, our rows"),
+    "SPEED few|bare": ("#e08a2e", ":", 1.8, "SPEED few, bare names"),
+    "UCE|bare": ("#2878b5", ":", 1.8, "UCE, bare names"),
+}
+"""What the plot shows: color, dashes, width, label."""
 
 
 def write(measured: dict[str, Any], folder: Path) -> None:
-    """The page, its picture and its figures: what was measured now over what was before."""
-    path = folder / FIGURES
+    """The page, its plot and its data: what was measured now over what was before."""
+    path = folder / DATA
     known = merged(load_json(path) if path.exists() else {}, _short(measured))
     save_text(path, json.dumps(known, separators=(",", ":")) + "\n")
-    save_text(folder / "frontier.md", page(known))
-    _plot(_swept(known), folder / "images" / "frontier.png")
+    save_text(path.with_suffix(".csv"), table_csv(_swept(known)))
+    save_text(folder / "limits.md", page(known))
+    _plot(_swept(known), folder / "limits.png")
 
 
 def merged(before: Any, now: Any) -> Any:
@@ -58,26 +70,27 @@ def _swept(known: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(known: dict[str, Any]) -> str:
-    """The text in `frontier_text.md` next to this file, with its tables."""
+    """The text in `page.md` next to this file, with its tables."""
     cells = _swept(known)
-    crowds = {name: cell for name, cell in known["cells"].items() if name not in cells}
-    text = (Path(__file__).parent / "frontier_text.md").read_text(encoding="utf-8")
+    defaults = {name: Point(**cell["default"]) for name, cell in known["cells"].items()}
+    most = max(defaults, key=lambda name: defaults[name].drift)
     parts = {
         "TABLE": _table(cells),
-        "DEFAULTS": _defaults({**cells, **crowds}),
-        "PUBLISHED": _published(cells),
-        "BUDGET": f"{BUDGET:.0%}",
+        "DEFAULTS": _defaults(known["cells"]),
+        "BUDGET": f"{BUDGET:.2f}",
         "NAMES": f"{NAMES}",
         "OUTPUTS": " and ".join(map(str, OUTPUTS)),
+        "DRIFT": f"{SHOWN:.2f}",
+        "DRIFT_1": f"{defaults['mpnet, 1'].drift:.2f}",
+        "DRIFT_100": f"{defaults['mpnet, 100'].drift:.2f}",
+        "CELLS": f"{len(defaults)}",
+        "MOST": f"{defaults[most].drift:.2f} ({most})",
         "WORST": _worst(cells),
     }
+    text = TEXT.read_text(encoding="utf-8")
     for name, value in parts.items():
         text = text.replace("{" + name + "}", value)
     return text
-
-
-def _pair(point: Point) -> str:
-    return f"{point.left:.2f} / {point.drift:.2f}"
 
 
 def points(cell: dict[str, Any], key: str) -> list[Point]:
@@ -98,40 +111,47 @@ def _methods(cells: dict[str, Any]) -> list[str]:
     return [key for key in keys if key != FIRM]
 
 
-def _table(cells: dict[str, Any]) -> str:
-    lines = []
+def table_csv(cells: dict[str, Any]) -> str:
+    """The least that every method leaves at every drift."""
+    drifts = ",".join(f"{drift:.2f}" for drift in DRIFTS)
+    lines = [f"encoder,concepts,method,rows,{drifts}"]
     for name, cell in cells.items():
         for key in (key for key in _methods(cells) if key in cell):
             values = [f"{least(cell, key, drift):.2f}" for drift in DRIFTS]
-            shown = [f"**{value}**" for value in values] if key == OURS else values
-            lines.append([name, *key.split("|"), *shown])
-    drifts = [f"{drift:.0%}" for drift in DRIFTS]
-    return markdown_table(["encoder, concepts", "method", "rows", *drifts], lines)
+            lines.append(",".join([*name.rsplit(", ", 1), *key.split("|"), *values]))
+    return "\n".join(lines) + "\n"
+
+
+def _table(cells: dict[str, Any]) -> str:
+    """Ours, and the best of the others with our rows and with bare names, at one drift."""
+    head = ["encoder, concepts", "ours", "best rival, our rows", "", "best rival, bare names", ""]
+    lines = []
+    for name, cell in cells.items():
+        line = [name, f"{least(cell, OURS, SHOWN):.2f}"]
+        for rows in ("ours", "bare"):
+            keys = [key for key in _methods(cells) if key.endswith(f"|{rows}") and key in cell]
+            left = {key: least(cell, key, SHOWN) for key in keys if key != OURS}
+            best = min(left, key=lambda key: left[key])
+            label = "none erases" if left[best] >= 0.995 else best.split("|")[0]
+            line += [label, f"{left[best]:.2f}"]
+        lines.append(line)
+    return markdown_table(head, lines)
 
 
 def _defaults(cells: dict[str, Any]) -> str:
-    head = ["encoder, concepts", "budget", "drift of held-out names", "told apart"]
-    head += ["left in unseen prompts", "still to go", "seconds"]
+    head = ["encoder, concepts", "remaining", "distance", "drift", "still distinct", "seconds"]
     lines = []
     for name, cell in cells.items():
         point = Point(**cell["default"])
         to_go = "-" if point.to_go is None else f"{point.to_go:.2f}"
         told = "-" if point.told is None else f"{point.told:.0%}"
-        line = [name, f"{BUDGET:.0%}", f"{point.drift:.1%}", told, f"{point.left:.2f}", to_go]
-        lines.append([*line, f"{point.seconds:.1f}"])
-    return markdown_table(head, lines)
-
-
-def _published(cells: dict[str, Any]) -> str:
-    head = ["encoder, concepts", *(f"{name}, as published" for name in PUBLISHED), "ours, default"]
-    lines = []
-    for name, cell in cells.items():
-        line = [name]
+        line = [name, f"{point.left:.2f}", to_go, f"{point.drift:.2f}", told]
+        line.append(f"{point.seconds:.1f}")
         for method, threshold in PUBLISHED.items():
             swept = [point for point in points(cell, f"{method}|bare") if point.at == threshold]
-            line.append(_pair(swept[0]) if swept else "refused: no room")
-        lines.append([*line, _pair(Point(**cell["default"]))])
-    return markdown_table(head, lines)
+            line.append(f"{swept[0].left:.2f}/{swept[0].drift:.2f}" if swept else "-")
+        lines.append(line)
+    return markdown_table([*head, *PUBLISHED], lines)
 
 
 def _worst(cells: dict[str, Any]) -> str:
@@ -142,50 +162,38 @@ def _worst(cells: dict[str, Any]) -> str:
             keys = [key for key in _methods(cells) if key in cell and key != OURS]
             others = [least(cell, key, drift) for key in keys]
             worst = max(worst, (least(cell, OURS, drift) - min(others), name, drift))
-    return f"{worst[0]:+.3f} ({worst[1]}, drift {worst[2]:.0%})"
+    return f"{worst[0]:.3f} ({worst[1]}, drift {worst[2]:.2f})"
 
 
 def _plot(cells: dict[str, Any], path: Path) -> None:
     encoders = list(dict.fromkeys(name.rsplit(", ", 1)[0] for name in cells))
-    counts = list(dict.fromkeys(name.rsplit(", ", 1)[1] for name in cells))
-    shape = {"figsize": (3.4 * len(counts), 2.9 * len(encoders)), "squeeze": False, "sharey": True}
-    figure, axes = plots().subplots(len(encoders), len(counts), **shape)
+    shape = {"figsize": (4.1 * len(PLOTTED), 3.1 * len(encoders) + 0.8), "squeeze": False}
+    figure, axes = plots().subplots(len(encoders), len(PLOTTED), **shape)
     for row, encoder in enumerate(encoders):
-        for column, count in enumerate(counts):
-            axis, cell = axes[row][column], cells.get(f"{encoder}, {count}")
-            axis.set_title(f"{encoder}, {count} concept{'' if count == '1' else 's'}", fontsize=10)
-            axis.set_xlim(0, 1.2 * BUDGET)
-            axis.set_ylim(0, 1.05)
+        for axis, count in zip(axes[row], PLOTTED, strict=True):
+            noun = "concept" if count == "1" else "concepts"
+            axis.set_title(f"{encoder}, {count} {noun}", fontsize=12)
+            axis.set(xlim=(0, 0.6), ylim=(0, 1), xticks=[0, 0.2, 0.4, 0.6])
+            axis.set_yticks([0, 0.25, 0.5, 0.75, 1])
             axis.grid(alpha=0.3)
-            if cell is None:
-                continue
-            for number, key in enumerate(_methods(cells)):
-                if key not in cell or key.startswith("RECE"):
-                    continue
-                if key == OURS and cell.get(FIRM):
-                    style = {"color": "black", "lw": 1.4, "label": "firmer prior (ours)"}
-                    axis.plot(*_curve(cell, FIRM), "--", **style)
-                color, width = ("black", 2.4) if key == OURS else (f"C{number % 5}", 1.1)
-                dashes = "-" if key.endswith("|ours") else ":"
-                axis.plot(*_curve(cell, key), dashes, label=_label(key), color=color, lw=width)
-            point = ([cell["default"][name]] for name in ("drift", "left"))
-            axis.plot(*point, "o", color="crimson", label="what auto chooses")
-            axis.axvline(BUDGET, color="grey", lw=0.8, ls="--")
+            axis.axvline(BUDGET, color="#777777", lw=1, ls="--", label="the default limit")
+            cell = cells.get(f"{encoder}, {count}", {})
+            for key, (color, dashes, width, label) in LINES.items():
+                if key in cell:
+                    axis.plot(*_curve(cell, key), dashes, color=color, lw=width, label=label)
+            if cell:
+                point = ([cell["default"][name]] for name in ("drift", "left"))
+                axis.plot(*point, "o", ms=8, color="crimson", label="what auto chooses")
     for axis in axes[-1]:
-        axis.set_xlabel("drift of held-out names")
+        axis.set_xlabel("drift of test names", fontsize=11)
     for line in axes:
-        line[0].set_ylabel("left in unseen prompts")
+        line[0].set_ylabel("remaining in new prompts", fontsize=11)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncol=4, fontsize=8, frameon=False)
-    figure.tight_layout(rect=(0, 0.95 / figure.get_figheight(), 1, 1))  # an inch for the legend
-    save_figure(figure, path, 100)
+    figure.legend(handles, labels, loc="lower center", ncol=3, fontsize=12, frameon=False)
+    figure.tight_layout(rect=(0, 1.0 / figure.get_figheight(), 1, 1))  # an inch for the legend
+    save_figure(figure, path, 80)
 
 
 def _curve(cell: dict[str, Any], key: str) -> Iterator[tuple[float, ...]]:
-    """Drifts and what is left, from no edit on."""
+    """Drifts and what remains, from no edit on."""
     return zip(*sorted([(0.0, 1.0), *((p.drift, p.left) for p in points(cell, key))]), strict=True)
-
-
-def _label(key: str) -> str:
-    method, rows = key.split("|")
-    return method if key == OURS else f"{method}, {'our' if rows == 'ours' else rows} rows"

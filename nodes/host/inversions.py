@@ -74,14 +74,14 @@ class Inversions:
             vectors = self._vectors(name)
             if not any(vectors.values()):
                 raise InputError(
-                    f"There is no textual inversion '{name}' in ComfyUI's folder of embeddings: put"
+                    f"There is no textual inversion '{name}' in ComfyUI's folder of embeddings. Put"
                     f" it there, or write 'embedding :{name}' if you mean the words."
                 )
             shapes = {key: {vector.shape for vector in vectors[key]} for key in vectors}
             if shapes != {key: {(width,)} for key, width in self._widths.items()}:
                 raise InputError(
-                    f"The textual inversion '{name}' was made for another model: its vectors do not"
-                    " fit the text encoders of this one."
+                    f"The textual inversion '{name}' does not fit the text encoders of this model."
+                    " Use one that was made for it."
                 )
 
     def stored_as(self, text: str) -> str:
@@ -118,5 +118,5 @@ def vector_id(vector: Tensor) -> int:
 
 
 def ids_in(section: Iterable[Any]) -> list[int]:
-    """Ids of ComfyUI's tokens; a vector gets one, too."""
+    """Ids of ComfyUI's tokens; a vector also gets one."""
     return [vector_id(pair[0]) if isinstance(pair[0], Tensor) else int(pair[0]) for pair in section]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import comfy.sd
@@ -11,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ...speed_ops.engine.edits import LayerEdit
-from ...speed_ops.errors import InputError, UnsupportedModelError
+from ...speed_ops.errors import InputError, Notice, UnsupportedModelError
 from ...speed_ops.models.architecture import LayerKey
 from ...speed_ops.models.detect import reads_text
-from .weights import effective_weight, keeps_edits, stored_weight, takes_patches
+from .beside import add_runtime_edits
+from .weights import edits_on, effective_weight, keeps_edits, stored_weight, takes_patches
 
 if TYPE_CHECKING:
     from ...speed_ops.erasure import Erasure
@@ -27,15 +27,15 @@ def check_fits(erasure: Erasure, model: EditableModel) -> None:
     if model.architecture.name != made_for.name:
         raise InputError(
             f"The erasure was made for {made_for.title}, but the model is"
-            f" {model.architecture.title}: make one for this model with SPEED Erase or SPEED Apply"
+            f" {model.architecture.title}. Make one for this model with SPEED Erase or Rerun"
             " Recipe."
         )
     shapes = {layer.canonical: layer.shape for layer in model.layers}
     for key, edit in erasure.edits.items():
         if shapes.get(key) != (edit.up.shape[0], edit.down.shape[1]):
             raise InputError(
-                f"The erasure edits {key}, which is missing from this model or has another shape:"
-                " make a new erasure for it."
+                f"The erasure edits {key}, which is missing from this model or has another shape."
+                " Make one for this model with SPEED Erase or Rerun Recipe."
             )
 
 
@@ -61,9 +61,9 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float) ->
     if baked:
         state = _state({key.removesuffix(".weight"): edit for key, edit in baked.items()})
         clone = comfy.sd.load_lora_for_models(patcher, None, state, strength, 0)[0]
-    for key, edit in edits.items():
-        if key not in baked:
-            clone.add_weight_wrapper(key, RuntimeEdit(edit, strength))
+    at_runtime = {key: edit for key, edit in edits.items() if key not in baked}
+    if at_runtime:
+        add_runtime_edits(clone, at_runtime, strength)
     refused = [
         key
         for key in baked
@@ -71,19 +71,11 @@ def with_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: float) ->
     ]
     if refused:
         raise UnsupportedModelError(
-            f"ComfyUI accepted only {len(baked) - len(refused)} of {len(baked)} edits; one it"
-            f" refused is {refused[0]}. Nothing was changed. Please report this, with the model and"
-            " your ComfyUI version."
+            f"ComfyUI accepted only {len(baked) - len(refused)} of {len(baked)} edits and refused"
+            f" {refused[0]}, so SPEED changed nothing. Please report this, with the model and your"
+            " ComfyUI version."
         )
     return clone
-
-
-def edits_on(patcher: Any) -> dict[str, int]:
-    """{layer key: number of patches and wrappers on it}."""
-    counts: Counter[str] = Counter()
-    for patches in (patcher.patches, getattr(patcher, "weight_wrapper_patches", {})):
-        counts.update({key: len(items) for key, items in patches.items()})
-    return counts
 
 
 def only_text_layers(patcher: Any) -> bool:
@@ -91,26 +83,8 @@ def only_text_layers(patcher: Any) -> bool:
     return all(reads_text(key) for key in edits_on(patcher))
 
 
-class RuntimeEdit:
-    """Adds an edit to a weight when a layer runs; moves to the device that the layer runs on."""
-
-    def __init__(self, edit: LayerEdit, strength: float) -> None:
-        balanced = edit.balanced()[0].to(torch.float32)
-        self._up, self._down = balanced.up.cpu() * strength, balanced.down.cpu()
-
-    def __call__(self, weight: Tensor) -> Tensor:
-        """The edited weight; the stored one stays as it is."""
-        up, down = self._up.to(weight.device), self._down.to(weight.device)
-        return (weight.to(torch.float32) + up @ down).to(weight.dtype)
-
-    def move_to(self, device: torch.device) -> int:
-        """Called by ComfyUI when the layer moves; returns the bytes that came along."""
-        self._up, self._down = self._up.to(device), self._down.to(device)
-        return (self._up.nbytes + self._down.nbytes) if device.type != "cpu" else 0
-
-
-def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
-    """How much of the edit is lost to the model's storage type, in a sentence; empty if nothing."""
+def rounding_notes(patcher: Any, edits: Mapping[str, LayerEdit]) -> Iterator[Notice]:
+    """How much of the edit is lost to the model's storage type."""
     losses: dict[str, list[float]] = {}
     exact = 0
     for key, edit in edits.items():
@@ -120,18 +94,24 @@ def rounding_note(patcher: Any, edits: Mapping[str, LayerEdit]) -> str:
         elif kind not in (torch.float32, torch.float64):
             name = str(kind).removeprefix("torch.")
             losses.setdefault(name, []).append(_loss(patcher, key, edit, kind))
-    lines = [
-        f"Rounding to the model's own type, {kind}, loses {sum(values) / len(values):.1%} of the"
-        f" edit (worst layer {max(values):.1%})."
-        for kind, values in losses.items()
-    ]
-    if exact:
-        lines.append(
-            f"{exact} layers are stored in 8 bits or less, too coarse to store the edit. It is"
-            " added in full precision whenever they run. Save it as a LoRA: a checkpoint of that"
-            " type cannot hold it."
+    for name, values in losses.items():
+        mean, worst = sum(values) / len(values), max(values)
+        yield Notice(
+            f"Rounding to {name}, the type of the model, loses {mean:.1%} of the edit (worst layer"
+            f" {worst:.1%}).",
+            code="rounding",
+            dtype=name,
+            mean=mean,
+            worst=worst,
         )
-    return "\n".join(lines)
+    if exact:
+        yield Notice(
+            f"{exact} layers are stored in 8 bits or less, too coarse to store the edit. SPEED adds"
+            " it in full precision whenever they run. Save it as a LoRA, because a checkpoint of"
+            " that type can't store it.",
+            code="stored_too_coarse",
+            layers=exact,
+        )
 
 
 def _loss(patcher: Any, key: str, edit: LayerEdit, kind: torch.dtype) -> float:

@@ -36,7 +36,7 @@ def recipe_file(name: str) -> Path:
     """The file behind one of `recipe_names`."""
     folder, _, path = name.partition("/")
     if folder not in ("input", "output") or not path:
-        raise FileError(f"There is no recipe '{name}': save one, or put one in the input folder.")
+        raise FileError(f"There is no recipe '{name}'. Save one, or put one in the input folder.")
     return _inside(folder, path)
 
 
@@ -46,6 +46,11 @@ def model_names() -> list[str]:
         f"{folder}/{name}" for folder in _MODELS for name in folder_paths.get_filename_list(folder)
     ]
     return names or [NONE]
+
+
+def comfyui_folder() -> Path:
+    """The ComfyUI that runs."""
+    return Path(folder_paths.__file__).parent
 
 
 def checkpoint_folder() -> Path:
@@ -64,7 +69,7 @@ def model_file(name: str) -> Path:
     path = folder_paths.get_full_path(folder, relative) if folder in _MODELS and relative else None
     if path is None:
         raise FileError(
-            f"There is no model file '{name}': refresh the list (R) and choose another."
+            f"There is no model file '{name}'. Refresh the list (R) and choose another."
         )
     return Path(path)
 
@@ -92,6 +97,8 @@ def output_file(folder: str, prefix: str, ending: str, overwrite: bool) -> Path:
         ending: Such as `.safetensors`.
         overwrite: Leaves out the number.
     """
+    from ...speed_ops.files.inside import path_inside
+
     check_prefix(prefix)
     root = folder_paths.get_output_directory()
     try:
@@ -99,40 +106,38 @@ def output_file(folder: str, prefix: str, ending: str, overwrite: bool) -> Path:
     except Exception as error:  # ComfyUI raises a bare Exception for a path outside
         raise _outside(prefix) from error
     file_name = f"{name}{ending}" if overwrite else f"{name}_{counter:05}_{ending}"
-    target = Path(directory) / file_name
-    if not target.resolve().is_relative_to(Path(root).resolve()):
-        raise _outside(prefix)
-    return target
-
-
-def temporary_file(name: str) -> tuple[Path, dict[str, str]]:
-    """A path in the folder that ComfyUI empties when it starts, and the query of its `/view`."""
-    folder = Path(folder_paths.get_temp_directory())
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / name, {"filename": name, "subfolder": "", "type": "temp"}
+    try:
+        return path_inside(Path(root), os.path.relpath(Path(directory, file_name), root))
+    except FileError as error:
+        raise _outside(prefix) from error
 
 
 def check_prefix(prefix: str) -> None:
     """Refuses a file name prefix that is empty or leads elsewhere."""
-    parts = prefix.replace("\\", "/").split("/")
-    if not parts[-1].strip() or "\0" in prefix:
-        raise FileError("The file name is empty: use a name such as 'speed/erased'.")
-    if ".." in parts or prefix.startswith(("/", "\\", "~")) or ":" in parts[0]:
-        raise _outside(prefix)
+    from ...speed_ops.files.inside import path_inside
+
+    if not prefix.replace("\\", "/").rpartition("/")[2].strip():
+        raise FileError("The file name is empty. Use a name such as 'speed/erased'.")
+    try:
+        path_inside(Path(folder_paths.get_output_directory()), prefix)
+    except FileError as error:
+        raise _outside(prefix) from error
 
 
 def _outside(prefix: str) -> FileError:
-    return FileError(f"'{prefix}' is outside the output folder: use a name such as 'speed/erased'.")
+    return FileError(f"'{prefix}' is outside the output folder. Use a name such as 'speed/erased'.")
 
 
 def _inside(folder: str, name: str) -> Path:
-    root = os.path.abspath(folder_paths.get_directory_by_type(folder))
-    path = Path(os.path.abspath(Path(root) / name))
-    if not path.is_relative_to(root):
-        raise FileError(f"'{name}' is outside the {folder} folder: move the file into that folder.")
-    if not path.is_file():
+    """A file that exists. Links in the folder are its owner's."""
+    from ...speed_ops.files.inside import path_inside
+
+    root = Path(os.path.abspath(folder_paths.get_directory_by_type(folder)))
+    path = path_inside(root, name, follow_links=True)
+    if not os.path.isfile(path):
         raise FileError(
-            f"There is no file '{name}' in the {folder} folder: put it there, or choose another."
+            f"There is no file '{name[:80]}' in the {folder} folder. Put it there, or choose"
+            " another."
         )
     return path
 

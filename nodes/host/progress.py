@@ -164,7 +164,7 @@ class HostProgress:
 
 
 def in_words(stage: Stage, done: int, total: int, seconds: float) -> str:
-    """`Encoding kept names: 120 of 750, about 40 s to go`.
+    """`Encoding protected names: 120 of 750, about 40 s left`.
 
     Args:
         stage: What is being done.
@@ -177,8 +177,8 @@ def in_words(stage: Stage, done: int, total: int, seconds: float) -> str:
         return words
     remaining = seconds / done * (total - done)
     if remaining < 90:
-        return f"{words}, about {remaining:.0f} s to go"
-    return f"{words}, about {remaining / 60:.0f} min to go"
+        return f"{words}, about {remaining:.0f} s left"
+    return f"{words}, about {remaining / 60:.0f} min left"
 
 
 _MAX_LINES = 12

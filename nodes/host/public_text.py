@@ -21,7 +21,8 @@ from ...speed_ops.text.tokens import Stream
 from .inversions import Inversions, ids_in, token_key
 from .progress import check_stop
 from .text import InChunks
-from .weights import effective_weight, raw_weight
+from .text_part import HostTextPart
+from .weights import edits_on, effective_weight, raw_weight
 
 _LETTER = "x"
 """A text of one token that no template ends with."""
@@ -34,10 +35,18 @@ _cuts: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 class PublicTextEncoder(InChunks):
     """A `TextEncoder` with one stream, run by `encode_from_tokens`."""
 
-    def __init__(self, clip: Any, row: FamilyEncoder) -> None:
+    def __init__(self, clip: Any, row: FamilyEncoder, mixing: HostTextPart | None = None) -> None:
+        """
+        Args:
+            clip: ComfyUI's CLIP.
+            row: The encoder that is run.
+            mixing: What the model does to whole prompts before the edited layers.
+        """
         super().__init__(clip, [row])
-        self._row, self._key = row, token_key(row.name)
-        self.width = row.width
+        self._row, self._mixing = row, mixing
+        self._key = token_key((mixing and mixing.part.ids) or row.name)
+        self._keys.add(self._key)
+        self.width = row.width if mixing is None else mixing.width
         padded = row.padding != "none"
         empty, letter = self._section(""), self._section(_LETTER)
         pairs = enumerate(zip(empty, letter, strict=False))
@@ -54,7 +63,7 @@ class PublicTextEncoder(InChunks):
             _tokens_between(clip, self._key, (before, after), end, self._inversions),
             self.context_length,
             before=before - self._cut,
-            causal=row.causal,
+            causal=row.causal and mixing is None,
             padding=row.padding,
             after=after,
         )
@@ -80,8 +89,8 @@ class PublicTextEncoder(InChunks):
             for i, rows in zip(batch, self._rows_of([prompts[i] for i in batch]), strict=True):
                 if rows.shape[0] < lengths[i]:
                     raise InputError(
-                        f"The text encoder gave {rows.shape[0]} rows for '{prompts[i][:60]}', too"
-                        " few."
+                        f"The text encoder returned only {rows.shape[0]} rows for"
+                        f" '{prompts[i][:60]}'. Use ComfyUI's own loader for it."
                     )
                 out[i] = rows[: lengths[i]].clone()
             done += len(batch)
@@ -92,20 +101,26 @@ class PublicTextEncoder(InChunks):
         # An optional encoder may be left out of the call.
         tokens = self._tokens(prompts, fill=not self._row.optional)
         check_stop()
-        rows = self._clip.encode_from_tokens(tokens)[0].float().cpu()
-        return list(rows.reshape(len(prompts), -1, rows.shape[-1]))
+        if self._mixing is None:
+            rows = self._clip.encode_from_tokens(tokens)[0].float().cpu()
+            return list(rows.reshape(len(prompts), -1, rows.shape[-1]))
+        out = self._clip.encode_from_tokens(tokens, return_dict=True)
+        ids = out.get(f"{self._mixing.part.ids}_ids")
+        return [self._mixing(rows.float().cpu(), ids) for rows in out["cond"]]
 
     def _fingerprint(self) -> str:
         """Hash of the weights in effect, clip skip, tokenizer and its options."""
         clip, name = self._clip, self._row.name
         probe = self._section("a (b) 7!")
         options = f"{name} {clip.layer_idx} {clip.tokenizer_options} {probe} {self._cut}"
-        patched = sorted(key for key in clip.patcher.patches if key.startswith(f"{name}."))
+        patched = sorted(key for key in edits_on(clip.patcher) if key.startswith(f"{name}."))
         hashes = _hashes.setdefault(clip.cond_stage_model, {})
         if name not in hashes:
             hashes[name] = tensors_hash(self._stored())
         stored = hashes[name]
         added = tensors_hash((key, effective_weight(clip.patcher, key)) for key in patched)
+        if self._mixing is not None:
+            added += self._mixing.fingerprint
         return f"public {hashlib.sha256(f'{options} {stored} {added}'.encode()).hexdigest()}"
 
     def _stored(self) -> Iterator[tuple[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""Pictures drawn with ComfyUI's samplers, and CLIP features of pictures and texts."""
+"""Images from ComfyUI's samplers, and CLIP features of images and texts."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .progress import check_stop, show_text
 SAMPLERS: list[str] = list(comfy.samplers.KSampler.SAMPLERS)
 SCHEDULERS: list[str] = list(comfy.samplers.KSampler.SCHEDULERS)
 _LATENT_PIXELS = 8
-"""Pixels of a picture for each of its latent; the channels are the model's own."""
-_PICTURES_AT_ONCE = 8
+"""Pixels of an image per pixel of its latent; the model decides on the channels."""
+_IMAGES_AT_ONCE = 8
 _PROJECTION = "text_projection.weight"
 _USABLE = (1e-4, 1.0)
 """Range of the standard deviation of a trained projection; CLIP's is near 0.01."""
 
 
 class Sampler:
-    """Draws what KSampler would draw from an empty latent, with the same settings each time."""
+    """Generates what KSampler would from an empty latent, with the same settings each time."""
 
     def __init__(
-        self, clip: Any, vae: Any, widgets: dict[str, Any], pictures: int, hidden: Any = None
+        self, clip: Any, vae: Any, widgets: dict[str, Any], total: int, hidden: Any = None
     ) -> None:
         self._clip, self._vae, self._widgets, self._hidden = clip, vae, widgets, hidden
-        self._pictures, self._drawn = pictures, 0
-        self._bar = comfy.utils.ProgressBar(pictures * widgets["steps"])
+        self._total, self._started = total, 0
+        self._bar = comfy.utils.ProgressBar(total * widgets["steps"])
         self._negative = self._encode(widgets["negative"])
 
-    def draw(self, model: Any, prompt: str, seed: int) -> Tensor:
+    def generate(self, model: Any, prompt: str, seed: int) -> Tensor:
         """`height x width x 3` in 0 to 1.
 
         Args:
@@ -44,9 +44,9 @@ class Sampler:
             seed: Seed of the noise.
         """
         check_stop()
-        self._drawn += 1
-        show_text(self._hidden, f"Drawing picture {self._drawn} of {self._pictures}")
-        widgets, done = self._widgets, (self._drawn - 1) * self._widgets["steps"]
+        self._started += 1
+        show_text(self._hidden, f"Generating image {self._started} of {self._total}")
+        widgets, done = self._widgets, (self._started - 1) * self._widgets["steps"]
         shape = (1, 4, widgets["height"] // _LATENT_PIXELS, widgets["width"] // _LATENT_PIXELS)
         latent = comfy.sample.fix_empty_latent_channels(model, torch.zeros(shape))
         samples = comfy.sample.sample(
@@ -63,25 +63,25 @@ class Sampler:
             disable_pbar=True,
             seed=seed,
         )
-        pictures = self._vae.decode(samples)  # of a video model with one more axis: its frames
-        return pictures.reshape(-1, *pictures.shape[-3:])[0, ..., :3].clamp(0, 1).cpu().float()
+        images = self._vae.decode(samples)  # of a video model with one more axis: its frames
+        return images.reshape(-1, *images.shape[-3:])[0, ..., :3].clamp(0, 1).cpu().float()
 
     def _encode(self, text: str) -> Any:
         return self._clip.encode_from_tokens_scheduled(self._clip.tokenize(text))
 
 
-def picture_features(clip_vision: Any, images: Tensor) -> Tensor:
-    """CLIP's features (n x d) of pictures (n x height x width x 3, in 0 to 1)."""
+def image_features(clip_vision: Any, images: Tensor) -> Tensor:
+    """CLIP's features (n x d) of images (n x height x width x 3, in 0 to 1)."""
     rows = []
-    for start in range(0, len(images), _PICTURES_AT_ONCE):
+    for start in range(0, len(images), _IMAGES_AT_ONCE):
         check_stop()
-        batch = images[start : start + _PICTURES_AT_ONCE, ..., :3]
+        batch = images[start : start + _IMAGES_AT_ONCE, ..., :3]
         rows.append(clip_vision.encode_image(batch)["image_embeds"])
     return torch.cat(rows).double()
 
 
 def text_features(clip: Any, texts: Sequence[str]) -> Tensor:
-    """CLIP's features (n x d) of texts, in the same space as those of pictures.
+    """CLIP's features (n x d) of texts, in the same space as those of images.
 
     They need a projection that diffusion models do not use. If a file has none, ComfyUI leaves it
     uninitialized.
@@ -96,9 +96,8 @@ def text_features(clip: Any, texts: Sequence[str]) -> Tensor:
     deviation = float(weights[0].detach().float().std()) if weights else 0.0
     if not _USABLE[0] < deviation < _USABLE[1]:  # false for NaN also
         raise InputError(
-            "This CLIP has no projection for comparing texts with pictures, as in Stable Diffusion"
-            " checkpoints: load the text encoder from a file of its own, such as"
-            " clip_l.safetensors."
+            "This CLIP can't compare texts with images, because it lacks a projection. Load the"
+            " text encoder from a separate file, such as clip_l.safetensors."
         )
     rows = []
     for text in texts:

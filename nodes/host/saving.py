@@ -16,7 +16,7 @@ from ...speed_ops.errors import FileError
 from ...speed_ops.files.tensors import kinds_of, narrow, write_tensors
 from ...speed_ops.progress import Progress, Stage
 from .progress import check_stop
-from .weights import effective_weight, is_packed, keeps_edits, stored_weight
+from .weights import edits_on, effective_weight, is_packed, keeps_edits, stored_weight
 
 
 def write_model(
@@ -75,8 +75,8 @@ def check_type(patcher: Any, dtype: torch.dtype | None) -> None:
     coarse = [key for key in _floating(patcher) if not keeps_edits(patcher, key)]
     if coarse:
         raise FileError(
-            f"{len(coarse)} layers are stored in 8 bits or less, too coarse to store the edit: save"
-            " a LoRA, or choose float16."
+            f"{len(coarse)} layers are stored in 8 bits or less, too coarse to store the edit. Save"
+            " a LoRA, or set dtype to float16."
         )
 
 
@@ -115,12 +115,13 @@ def _effective(
     floating = {key for key in _floating(patcher) if key.startswith(prefix)}
     packed = {key for key in floating if not keeps_edits(patcher, key)}
     kind = dtype or source_dtype(stored_weight(patcher, key) for key in floating)
+    changed = edits_on(patcher)
     tensors: dict[str, Tensor] = {}
     for done, key in enumerate(keys):
         if progress is not None:
             progress("write", done, 2 * len(keys))
         value = stored_weight(patcher, key).detach().cpu()
-        if key in patcher.patches or key in patcher.weight_wrapper_patches or key in packed:
+        if key in changed or key in packed:
             value = narrow(effective_weight(patcher, key), kind, f"Layer {key}")
         tensors[key[len(prefix) :]] = value.to(kind) if key in floating else value
     return tensors

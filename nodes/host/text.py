@@ -22,13 +22,15 @@ from torch import Tensor
 from ...speed_ops.encoders.clip import ClipTextEncoder
 from ...speed_ops.encoders.encoder import Encoded, TextEncoder
 from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, ClipTokenizer
-from ...speed_ops.errors import SpeedError
+from ...speed_ops.errors import Notice, SpeedError
 from ...speed_ops.models.architecture import FamilyEncoder
 from ...speed_ops.progress import Progress, part_of
+from .beside import bypass_id
 from .inversions import Inversions, ids_in, token_key
 from .progress import check_stop
 from .weights import effective_weight, stored_weight
 
+_SHORT_OF_MEMORY = "out_of_gpu_memory"
 _FIRST_CHUNK = 256
 _MIN_CHUNK = 4
 _PROBE = "a photo of d'Artagnan's dog, 1984"
@@ -49,12 +51,12 @@ class InChunks(TextEncoder):
         self._clip = clip
         self._inversions = Inversions(clip, {token_key(row.name): row.width for row in rows})
         self._keys = {token_key(row.name) for row in rows}
-        self._notes: list[str] = []
+        self._notes: list[Notice] = []
         self._chunk, self._on_cpu = _FIRST_CHUNK, False
 
     @property
     def notes(self) -> list[str]:
-        return self._notes
+        return list(self._notes)
 
     @abstractmethod
     def _run(
@@ -86,22 +88,35 @@ class InChunks(TextEncoder):
             return
         comfy.model_management.soft_empty_cache()
         self._chunk //= 4
-        self._note(f"The GPU ran out of memory: texts were encoded {self._chunk} at a time.")
+        self._note(
+            Notice(
+                f"The GPU ran out of memory, so SPEED encoded {self._chunk} prompts at a time.",
+                code=_SHORT_OF_MEMORY,
+                at_once=self._chunk,
+            )
+        )
 
     def _move_to_cpu(self) -> None:
         if self._on_cpu:
             raise SpeedError(
-                "There is not enough memory to encode even four texts at a time on the CPU: free"
-                " some memory."
+                "There is not enough memory to encode four prompts at a time on the CPU. Close"
+                " other programs, and run again."
             )
         self._clip = self._clip.clone()
         self._clip.patcher.load_device = torch.device("cpu")
         self._on_cpu, self._chunk = True, _FIRST_CHUNK
         comfy.model_management.soft_empty_cache()
-        self._note("The GPU ran out of memory: texts were encoded on the CPU.")
+        self._note(
+            Notice(
+                "The GPU ran out of memory, so SPEED encoded the prompts on the CPU.",
+                code=_SHORT_OF_MEMORY,
+                device="cpu",
+            )
+        )
 
-    def _note(self, sentence: str) -> None:
-        self._notes = [note for note in self._notes if not note.startswith("The GPU")] + [sentence]
+    def _note(self, notice: Notice) -> None:
+        """Replaces an earlier notice with the same code."""
+        self._notes = [note for note in self._notes if note.code != notice.code] + [notice]
 
     def _tokens(self, prompts: Sequence[str], *, fill: bool) -> dict[str, list[Any]]:
         """One section per prompt, as ComfyUI's own call takes them. Encoders that are not run get
@@ -151,7 +166,8 @@ class HostTextEncoder(InChunks):
         self.pooled_width = self._trimmed.pooled_width
         self.streams = self._trimmed.streams
         states = _examined.setdefault(clip.cond_stage_model, {})
-        state = (str(clip.patcher.patches_uuid), clip.layer_idx, str(clip.tokenizer_options))
+        patches = f"{clip.patcher.patches_uuid} {bypass_id(clip.patcher)}"
+        state = (patches, clip.layer_idx, str(clip.tokenizer_options))
         if state not in states:
             try:
                 states[state] = self._examine()
@@ -160,8 +176,12 @@ class HostTextEncoder(InChunks):
                 states[state] = self._examine()
         self._agrees, self.fingerprint, self.pooled_fingerprint = states[state]
         if not self._agrees:
-            self._notes.append(
-                "This is not a standard CLIP, so names were encoded with padding, which is slower."
+            self._note(
+                Notice(
+                    "This is not a standard CLIP, so SPEED encoded names with padding, which is"
+                    " slower.",
+                    code="encoded_with_padding",
+                )
             )
 
     def close(self) -> None:

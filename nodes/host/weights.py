@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,11 +14,11 @@ import torch
 from comfy.quant_ops import QuantizedTensor
 from torch import Tensor
 
-from ...speed_ops.encoders.push import Push
 from ...speed_ops.errors import UnsupportedModelError
 from ...speed_ops.model import EditableModel
-from ...speed_ops.models.architecture import Architecture, LayerKey
+from ...speed_ops.models.architecture import LayerKey
 from ...speed_ops.models.detect import detect, layers, reads_text, second_layer
+from .beside import bypass_loras, bypass_patches, runtime_factors
 from .progress import check_stop
 
 # Storage that keeps a small edit: 8 bits and less do not.
@@ -35,8 +36,8 @@ def stored_weight(patcher: Any, key: str) -> Tensor:
 
 
 def effective_weight(patcher: Any, key: str) -> Tensor:
-    """A copy of the stored weight with every patch and wrapper of this clone: `o x d` float32 on
-    the CPU.
+    """A copy of the stored weight with every patch, wrapper and LoRA of this clone, and all that is
+    added when the layer runs: `o x d` float32 on the CPU.
 
     Long work reads weights one by one, so this also checks the stop button.
     """
@@ -56,7 +57,32 @@ def effective_weight(patcher: Any, key: str) -> Tensor:
         weight = comfy.lora.calculate_weight(patcher.patches[key], weight, key)
     for function in getattr(patcher, "weight_wrapper_patches", {}).get(key, []):
         weight = function(weight)
+    scale = _input_scale(patcher, key)
+    if scale is not None:
+        weight = weight * scale.to(weight)
+    beside = bypass_patches(patcher, key)
+    if beside:
+        weight = comfy.lora.calculate_weight(beside, weight, key)
+    for up, down in runtime_factors(patcher).get(key, []):
+        weight = weight + up.to(weight) @ down.to(weight)
     return weight
+
+
+def _input_scale(patcher: Any, key: str) -> Tensor | None:
+    """What a quantized layer multiplies each column of its input by, before the weight."""
+    layer, _, leaf = key.rpartition(".")
+    if leaf != "weight":
+        return None
+    return getattr(comfy.utils.get_attr(patcher.model, layer), "pre_quant_scale", None)
+
+
+def edits_on(patcher: Any) -> dict[str, int]:
+    """{layer key: number of patches, wrappers, LoRAs and runtime edits on it}."""
+    counts: Counter[str] = Counter()
+    wrappers = getattr(patcher, "weight_wrapper_patches", {})
+    for changes in (patcher.patches, wrappers, bypass_loras(patcher), runtime_factors(patcher)):
+        counts.update({key: len(items) for key, items in changes.items()})
+    return counts
 
 
 def raw_weight(patcher: Any, key: str, value: Tensor) -> Tensor:
@@ -138,29 +164,51 @@ class EffectiveWeights(Mapping[str, Tensor]):
 
 def open_model(patcher: Any, which: str = "V") -> EditableModel:
     """Recognizes the family by the model's keys and shapes. Refuses all others."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for key, value in patcher.model.state_dict().items():
-        # The state dict of a GGUF model has stand-ins in the shape of their bytes.
-        is_stand_in = value.is_meta and not key.endswith(".temp.weight")
-        shapes[key] = tuple((stored_weight(patcher, key) if is_stand_in else value).shape)
+    _refuse_isolation(patcher)
+    _refuse_relatives(patcher)
+    shapes = _logical_shapes(patcher)
     _refuse_packed(patcher, [key for key in shapes if reads_text(key)])
     architecture = detect(shapes)
     second = second_layer(architecture, shapes)
     editable = [*layers(architecture, shapes, which), *([second] if second else [])]
     _refuse_replaced(patcher, editable)
     weights = EffectiveWeights(patcher, [layer.canonical for layer in editable])
-    push = _push(patcher, architecture, shapes)
-    return EditableModel(architecture, tuple(editable), weights, push)
+    return EditableModel(architecture, tuple(editable), weights)
 
 
-def _push(patcher: Any, architecture: Architecture, shapes: Mapping[str, Any]) -> Push | None:
-    rule = architecture.push
-    if rule is None:
-        return None
-    names = [f"{path}.{leaf}" for path in rule.paths for leaf in ("weight", "bias")]
-    keys = {name: f"diffusion_model.{name}" for name in names}
-    present = {name: key for name, key in keys.items() if key in shapes}
-    return Push(rule, {name: effective_weight(patcher, key) for name, key in present.items()})
+def _logical_shapes(patcher: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes of the numbers: the state dict has bytes where a GGUF or 4-bit weight is packed."""
+    state = patcher.model.state_dict()
+    shapes: dict[str, tuple[int, ...]] = {}
+    for key, value in state.items():
+        is_stand_in = value.is_meta and not key.endswith(".temp.weight")
+        is_packed = key.endswith(".weight") and f"{key[:-7]}.comfy_quant" in state
+        from_layer = is_stand_in or is_packed
+        shapes[key] = tuple((stored_weight(patcher, key) if from_layer else value).shape)
+    return shapes
+
+
+_RELATIVES = {"MingImage": "Ming-Image", "ZImagePixelSpace": "Z-Image in pixel space"}
+"""ComfyUI's classes of models whose keys may be those of a family, but which read other text."""
+
+
+def _refuse_relatives(patcher: Any) -> None:
+    """Refuses a relative of a family that ComfyUI recognizes by more than its keys."""
+    for kind in type(patcher.model).__mro__:
+        if title := _RELATIVES.get(kind.__name__):
+            raise UnsupportedModelError(
+                f"This is {title}, which reads text in another way than the model that it was made"
+                " from: SPEED can't edit it."
+            )
+
+
+def _refuse_isolation(patcher: Any) -> None:
+    """Refuses a stand-in for a model that lives in another process: its weights are not here."""
+    if not isinstance(patcher.model, torch.nn.Module):
+        raise UnsupportedModelError(
+            "ComfyUI runs SPEED in a process of its own, where it can't read the model's weights:"
+            " start ComfyUI without --use-process-isolation."
+        )
 
 
 def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
@@ -173,7 +221,7 @@ def _refuse_packed(patcher: Any, keys: Sequence[str]) -> None:
         if not plain or not stored.dtype.is_floating_point or stored.is_meta:
             kind = str(stored.dtype).removeprefix("torch.") if plain else type(stored).__name__
             raise UnsupportedModelError(
-                f"The weights of this model are packed by a quantiser ({kind}, at {key}): erase on"
+                f"The weights of this model are packed by a quantizer ({kind}, at {key}). Erase on"
                 " the fp16 checkpoint, save the LoRA, and load that LoRA on this model."
             )
 
@@ -185,6 +233,6 @@ def _refuse_replaced(patcher: Any, editable: Sequence[LayerKey]) -> None:
         # A wrapper around the whole model still runs its layers.
         if holds_edits and path != "diffusion_model":
             raise UnsupportedModelError(
-                f"Another node, probably a compiler or quantiser, has replaced '{path}' in this"
-                " model: put this node before that one."
+                f"Another node, probably a compiler or quantizer, has replaced '{path}' in this"
+                " model. Put this node before that one."
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from comfy.sd1_clip import SDClipModel
@@ -18,6 +19,7 @@ from .inversions import Inversions, token_key
 from .progress import HostProgress
 from .public_text import PublicTextEncoder
 from .text import HostTextEncoder
+from .text_part import HostTextPart
 from .weights import open_model
 
 
@@ -46,7 +48,10 @@ def wire(
     progress = HostProgress(hidden)
     progress("fingerprint", 0, 1)
     editable = open_model(model, layers)
-    encoder = open_text(clip, editable.architecture)
+    row = editable.architecture.text_part
+    width = next(iter(editable.weights.values())).shape[1] if row else 0
+    part = HostTextPart(model, row, width) if row else None
+    encoder = open_text(clip, editable.architecture, part)
     widths = _widths(clip)
     every_encoder = editable.architecture.every_encoder
     inversions = Inversions(
@@ -58,18 +63,28 @@ def wire(
         },
     )
     inversions.check(name for concept in concepts for name in (*concept.phrases, concept.anchor))
-    reader = CachedEncoder(encoder, EmbeddingCache(), editable.push, inversions.stored_as)
+    each_row = part if row and not row.mixes else None
+    reader = CachedEncoder(encoder, EmbeddingCache(), each_row, inversions.stored_as)
     try:
-        yield Wired(editable, reader, progress)
+        yield Wired(replace(editable, text_part=part), reader, progress)
     finally:
         encoder.close()
 
 
-def open_text(clip: Any, architecture: Architecture) -> TextEncoder:
+def open_text(
+    clip: Any, architecture: Architecture, part: HostTextPart | None = None
+) -> TextEncoder:
     """The family's encoders that are wired in. Refuses a CLIP of another family.
 
     CLIP encoders are run by the engine, all others by ComfyUI's own call.
+
+    Args:
+        clip: ComfyUI's CLIP.
+        architecture: The family of the model.
+        part: What the model does to text; where that mixes the rows of a prompt, the rows that come
+            out of it are the encoder's.
     """
+    mixing = part if part is not None and part.part.mixes else None
     widths = _widths(clip)
     present = _family_encoders(widths, architecture)
     clips = [row for row in present if row.appends == "columns"]
@@ -82,10 +97,15 @@ def open_text(clip: Any, architecture: Architecture) -> TextEncoder:
         read = bool(clips)
         encoder = HostTextEncoder(clip, clips or pooled, start, pooled, column, rows_are_read=read)
         parts.append(EncoderPart(encoder, start, column, rows_are_read=read))
-    parts += [EncoderPart(PublicTextEncoder(clip, row)) for row in present if row.appends == "rows"]
-    if len(parts) == 1 and parts[0].encoder.width == architecture.context_width:
+    parts += [
+        EncoderPart(PublicTextEncoder(clip, row, mixing))
+        for row in present
+        if row.appends == "rows"
+    ]
+    width = architecture.context_width if mixing is None else mixing.width
+    if len(parts) == 1 and parts[0].encoder.width == width:
         return parts[0].encoder
-    return JoinedTextEncoder(parts, architecture.context_width, second.text_width if second else 0)
+    return JoinedTextEncoder(parts, width, second.text_width if second else 0)
 
 
 def _family_encoders(widths: Mapping[str, int], architecture: Architecture) -> list[FamilyEncoder]:
@@ -100,8 +120,8 @@ def _family_encoders(widths: Mapping[str, int], architecture: Architecture) -> l
     ]
     if missing or foreign or not present:
         raise InputError(
-            f"This CLIP does not belong to this model: it has {_listed(widths)}, but"
-            f" {architecture.title} needs {_listed(needed)}. Wire the CLIP from the same"
+            f"This CLIP does not fit the model. It has {_listed(widths)}, but"
+            f" {architecture.title} needs {_listed(needed)}. Connect the CLIP from the same"
             " checkpoint."
         )
     return present

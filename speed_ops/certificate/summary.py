@@ -78,8 +78,8 @@ class SideEffects:
         return level_of(self.most_affected[0][1]) if self.most_affected else self.level
 
     def text(self, names: int = 1) -> str:
-        """In words, with the most affected names."""
-        if not self.most_affected:
+        """In words, with the most affected names; the latter are none where `names` is 0."""
+        if not self.most_affected or not names:
             return LEVEL_WORDS[self.level]
         shown = ", ".join(name for name, _ in self.most_affected[:names])
         text = f"{LEVEL_WORDS[self.level]}; most affected: {shown}"
@@ -97,6 +97,10 @@ class Summary:
     counts: dict[Verdict, int]
     side_effects: SideEffects | None
     """None where no names were measured."""
+    protected: SideEffects | None
+    """The same for protected names alone."""
+    unlisted: SideEffects | None
+    """The same for test names, which show what happens to names on no list."""
     blank_prompt_unchanged: bool
     why: Notice | None
     """Why a concept is not erased, in one sentence."""
@@ -160,7 +164,9 @@ def summarize(certificate: Certificate, replacements: Sequence[str] = ()) -> Sum
     return Summary(
         concepts=tuple(concepts),  # type: ignore[arg-type]
         counts=dict(Counter(concept.verdict for concept in certificate.concepts)),
-        side_effects=_side_effects(certificate),
+        side_effects=_side_effects(certificate, ("held_out", "filtered", "kept")),
+        protected=_side_effects(certificate, ("kept",)),
+        unlisted=_side_effects(certificate, ("held_out",)),
         blank_prompt_unchanged=blank_prompt_drift(certificate) < BLANK_BELOW,
         why=next((n for n in certificate.warnings if n.code in _WHY_CODES), None),
         advice=tuple(_advice(certificate)),
@@ -177,15 +183,16 @@ def _remaining(concept: ConceptResult) -> float:
     return float("inf") if concept.score is None else concept.score
 
 
-def _side_effects(certificate: Certificate) -> SideEffects | None:
-    if not certificate.drift:
+def _side_effects(certificate: Certificate, names: Sequence[str]) -> SideEffects | None:
+    groups = [group for group in certificate.drift if group.group in names]
+    if not groups:
         return None
     affected: dict[str, float] = {}
-    for group in certificate.drift:
+    for group in groups:
         for name, drift in group.worst:
             affected[name] = max(drift, affected.get(name, 0.0))
     ranked = sorted(affected.items(), key=lambda item: -item[1])[:SHOWN_AFFECTED]
-    mean = max(group.mean for group in _judging(certificate.drift))
+    mean = max(group.mean for group in _judging(groups))
     limit = None if certificate.curve is None else certificate.curve.budget
     return SideEffects(level_of(mean), mean, limit, tuple(ranked))
 

@@ -118,14 +118,14 @@ def outcome_warnings(
             yield _why_not_erased(curve, curve.budget, subject, facts)
         elif any(rows.targets.in_context):
             yield Notice(
-                f"The fixed settings are too weak for {subject}. Use the auto preset.",
+                f"The fixed settings are too weak for {subject}.",
                 code="settings_too_weak",
                 **facts,
             )
         else:
             yield Notice(
                 f"The {settings.preset_name} preset edits only the bare name, so {subject} remains"
-                " in prompts. Use the auto preset.",
+                " in prompts.",
                 code="bare_names_only",
                 preset=settings.preset_name,
                 **facts,
@@ -180,7 +180,7 @@ def _why_not_erased(curve: Curve, limit: float, subject: str, facts: dict[str, o
         )
     return Notice(
         f"The side-effect limit kept SPEED from erasing {subject} completely, and a higher limit"
-        " would hardly help. Try a closer replacement, or protect fewer similar names.",
+        " would hardly help.",
         code="limit_hardly_helps",
         **facts,
     )

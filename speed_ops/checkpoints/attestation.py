@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import FileError, Notice
+from ..errors import PACKAGE_VERSION, FileError, Notice
 from ..files.atomic import write_bytes
 from ..files.checkpoint import Checkpoint, file_hash
 from ..files.header import MAX_HEADER_BYTES
 from ..files.schema import Fields, load_json, read_bounded
-from ..recipe import Recipe, package_version
+from ..recipe import Recipe
 from .claims import broken_claims
 from .erased_file import ErasedFile
 from .verify import Verification
@@ -111,7 +111,7 @@ def write_attestation(
         "recipe": json.loads(erased.recipe.to_json()),
         "recipeDigest": _recipe_hash(erased.recipe),
         "measured": {name: value for name, value in measured.items() if name != "seconds"},
-        "tool": {"name": "speed-erase", "version": package_version()},
+        "tool": {"name": "speed-erase", "version": PACKAGE_VERSION},
     }
     content = {
         "_type": STATEMENT,

@@ -292,7 +292,7 @@ def clean_one(
     if (report := erasure.text_report) is not None:
         facts |= {"encoded": report.encoded, "reused": report.reused}
     plural = "" if len(concepts) == 1 else "s"
-    detail = f"{erased} of {len(concepts)} concept{plural} erased, {seconds:.1f} s."
+    detail = f"{erased} of {len(concepts)} concept{plural} erased."
     return Done(candidate.label, "cleaned", detail, seconds, facts=facts)
 
 

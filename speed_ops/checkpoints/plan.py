@@ -77,8 +77,8 @@ def plan_file(path: Path, stored: StoredJob, text: TextSetup, outputs: OutputFil
         outputs: What to write and where.
     """
     notes: list[str] = []
-    job = stored.job
     source, recipe, paths, _ = preflight(path, stored, text, outputs, notes.append)
+    job = stored.job.prompted(source.architecture.prompting)
     encoder, files = text.encoder(source), source.encoder_files(text.text_encoders)
     needed = _texts(encoder.encoder.streams, encoder.encoder.context_length, job)
     quick = sum(math.prod(shape) for shape in files.shapes.values()) <= QUICK_PARAMETERS

@@ -30,7 +30,7 @@ them at full length.
 BASE_MEMORY = 1_000_000_000
 """Bytes a worker takes for any model: Python, torch and transformers, rows, and one layer at a
 time. Generous: with it SDXL asks for 2.6 GB, and its measured peak is 1.45 GB
-(docs/benchmarks.md)."""
+(docs/research/benchmarks.md)."""
 LARGE_ENCODER = 6
 """A text encoder that is not held whole takes its size in float32 divided by this, at most (see
 `RESIDENT_BYTES`).

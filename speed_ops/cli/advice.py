@@ -1,23 +1,36 @@
-"""What a user of the command line can do about a fault or a note, in terms of its flags."""
+"""What to do about a fault, a note or a result, in terms of the command line's flags."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..errors import error_code, user_message
+
+if TYPE_CHECKING:
+    from ..certificate.summary import Advice
 
 ADVICE = {
     "give-text-encoder": "Give it with --text-encoder PATH (a safetensors file or folder).",
-    "allow-overwriting": "Or allow overwriting with --force.",
-    "less-effort": "To encode fewer, use `erase --effort fast`.",
-    "keep-fewer-names": "To encode fewer, keep fewer names (`--retain-limit`).",
-    "use-comfyui": "Open it there with SPEED Erase.",
+    "allow-overwriting": "Overwrite it with --force, or choose another --out.",
+    "less-effort": "To encode fewer, use --effort fast.",
+    "keep-fewer-names": "To encode fewer, protect fewer names with --retain-limit N.",
+    "use-comfyui": "Open it in ComfyUI with SPEED Erase.",
     "concept-file": "Use --concepts-file FILE.",
     "tokenizer": "Use --tokenizer PATH.",
-    "give-server": "Give --server to draw anything else.",
-    "start-ray": "Start one with `ray start --head`, or give no address to work on this machine.",
-    "unexpected": "Run again with --debug and report what it shows.",
-    "give-named-recipe": "Give the recipe that has them with --recipe FILE.",
+    "give-server": "For any other model, give a ComfyUI server with --server URL.",
+    "start-ray": "Start one with `ray start --head`, or omit --address to work on this machine.",
+    "unexpected": "Run again with --debug and report the traceback.",
+    "give-named-recipe": "Give the recipe with the names: --recipe FILE.",
 }
 """Key of an advice in `data["advice"]`, or error code -> the sentence that is added."""
+TRY: dict[Advice, str] = {
+    "use_auto": "--preset auto",
+    "erase_fully": "--priority erase-fully",
+    "closer_replacement": 'a closer replacement, such as "name -> oil painting"',
+    "raise_strength": "--strength 1.1",
+    "protect_fewer": "protect fewer similar names (listed in the report)",
+}
+"""What to try where a concept is not erased."""
 
 
 def advised(message: BaseException | str) -> str:

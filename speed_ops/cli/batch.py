@@ -38,16 +38,16 @@ def add_to(subparsers: Any) -> None:
     parser.add_argument(
         "--in", dest="folder", type=path_or_url, required=True, metavar="DIR", help=help
     )
-    help = "also the folders below it; the results mirror those folders"
+    help = "include folders below it; the results mirror those folders"
     parser.add_argument("--recursive", action="store_true", help=help)
     for flag, models in (
-        ("--include", "only the models that match"),
-        ("--exclude", "not the models that match"),
+        ("--include", "only models that match"),
+        ("--exclude", "no models that match"),
     ):
-        help = f"{models}: a pattern such as 'sdxl/*', on the path below DIR; repeatable"
+        help = f"{models} a pattern such as 'sdxl/*' (path below DIR); repeatable"
         parser.add_argument(flag, action="append", default=[], metavar="GLOB", help=help)
     add_outputs(parser, path_or_url)
-    jobs = "models at a time (default: 1; on ray: as many as there is room for)"
+    jobs = "models at a time (default: 1; on Ray: as many as fit)"
     parser.add_argument("--jobs", type=int, metavar="N", help=jobs)
     add_json_lines(parser)
     _add_fleet(parser)
@@ -55,20 +55,17 @@ def add_to(subparsers: Any) -> None:
 
 
 def _add_fleet(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("many machines (docs/fleet.md)").add_argument
+    add = parser.add_argument_group("many machines (docs/hosts/fleet.md)").add_argument
     help = (
-        "where to work: here (default), or on a Ray cluster; then DIR may be a URL such as"
+        "where to work: here (default), or on a Ray cluster, where DIR may be a URL such as"
         " s3://bucket/models"
     )
     add("--on", choices=("here", "ray"), default="here", help=help)
-    help = (
-        "of the cluster: ray://host:port, host:port or auto (default: one is started on this"
-        " machine)"
-    )
+    help = "the cluster: ray://host:port, host:port or auto (default: start one on this machine)"
     add("--address", metavar="URL", help=help)
-    help = f"what became of each model, one JSON line each (default: {LEDGER} in the output folder)"
+    help = f"result of each model as a JSON line (default: {LEDGER} in the output folder)"
     add("--ledger", type=Path, metavar="FILE", help=help)
-    help = "where workers put what they fetch (default: the temporary folder)"
+    help = "folder for files that workers fetch (default: the temporary folder)"
     add("--scratch", type=Path, metavar="DIR", help=help)
 
 
@@ -76,14 +73,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """All models, then a table; exit code 1 when any has failed."""
     most = 64 if args.on == "here" else 100_000
     if args.jobs is not None and not 1 <= args.jobs <= most:
-        raise UsageError(f"--jobs is {args.jobs}: choose from 1 to {most}.")
+        raise UsageError(f"Invalid --jobs {args.jobs}. Use a number from 1 to {most}.")
     if args.on == "ray":
         return _batch_on_ray(args, console)
     for flag in ("address", "ledger", "scratch"):
         if getattr(args, flag) is not None:
-            raise UsageError(f"--{flag} needs --on ray.")
+            raise UsageError(f"--{flag} works only with --on ray. Add --on ray.")
     if isinstance(args.folder, str) or isinstance(args.out, str):
-        raise UsageError("URLs need --on ray; without it, give folders.")
+        raise UsageError("URLs need --on ray. Add it, or give folders.")
     stored = with_blocklists(stored_job_from(args, console.note), args)
     outputs = outputs_from(args)
     from ..checkpoints.batch import find_models
@@ -99,13 +96,14 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
     """The same on many machines, with a ledger."""
     if args.ledger is None and isinstance(args.out, str):
         raise UsageError(
-            "The results go to a URL: give --ledger FILE, a local file that says what became of"
-            " each model."
+            "The results go to a URL, but the ledger needs a local file. Give --ledger FILE."
         )
     if args.device.startswith("cuda:"):
-        raise UsageError(f"--device is {args.device}: on ray use cuda, and Ray chooses which.")
+        raise UsageError(
+            f"--device is {args.device}. On Ray, use --device cuda; Ray chooses which."
+        )
     if args.threads is not None and args.threads < 1:
-        raise UsageError(f"--threads is {args.threads}: choose 1 or more.")
+        raise UsageError(f"Invalid --threads {args.threads}. Use 1 or more.")
     stored = with_blocklists(stored_job_from(args, console.note), args)
     outputs = outputs_from(args)
     from ..checkpoints.batch import classify

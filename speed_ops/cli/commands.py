@@ -8,6 +8,7 @@ from . import (
     batch,
     cache,
     demo,
+    doctor,
     erase,
     evaluate,
     forecast,
@@ -29,5 +30,6 @@ COMMANDS = (
     probe,
     evaluate,
     cache,
+    doctor,
     demo,
 )

@@ -1,4 +1,4 @@
-"""What a person or a machine sees: bars on a terminal, plain lines in a pipe, JSON for machines.
+"""What people and programs read: bars and colors on a terminal, dense lines in a pipe, JSON.
 
 Names, headers and paths come from files that anyone may have written: characters that a terminal
 acts on, or that hide text, are shown as escapes. A stream that is closed, full or limited to an old
@@ -13,8 +13,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from types import TracebackType
 from typing import Any
 
@@ -30,15 +31,24 @@ class Console:
         quiet: Write errors only.
         machine: Write one JSON value to stdout, and nothing else.
         lines: Write one JSON value per line to stdout, and nothing else.
+        verbose: Also write measurements, and how long each stage takes.
     """
 
-    def __init__(self, *, quiet: bool = False, machine: bool = False, lines: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        machine: bool = False,
+        lines: bool = False,
+        verbose: bool = False,
+    ) -> None:
         self.quiet, self.machine, self.lines = quiet, machine or lines, lines
+        self.verbose, self.decorated = verbose, _takes_marks(sys.stdout)
         terminal = sys.stderr is not None and sys.stderr.isatty()
         self._bars = _make_bars() if terminal and not quiet and not self.machine else None
         self._tasks: dict[str, Any] = {}
         self._stage: Stage | None = None
-        self._started = 0.0
+        self._started = self._reported = time.perf_counter()
 
     def __enter__(self) -> Console:
         return self
@@ -51,43 +61,79 @@ class Console:
     ) -> None:
         self.clear()
 
-    def say(self, text: str = "") -> None:
+    def say(self, text: str = "", mark: str = "") -> None:
         """Writes a line of the result, for people. A line break inside it comes from a file, and is
         shown as an escape.
+
+        Args:
+            text: The line.
+            mark: What a terminal shows before it: a verdict, or a space to align the line.
         """
         if not self.quiet and not self.machine:
             self.clear()
-            write_result(visible(text))
+            write_result(
+                (_MARKS.get(mark, "  ") if mark and self.decorated else "") + visible(text)
+            )
+
+    def gap(self) -> None:
+        """Writes an empty line on a terminal."""
+        if self.decorated:
+            self.say()
 
     def page(self, text: str) -> None:
         """Writes several lines of the result."""
         for line in text.split("\n"):
             self.say(line)
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Writes aligned columns: the first to the left, the others to the right."""
+    def table(
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        right: Collection[int] = (),
+        marks: Sequence[str] = (),
+        indent: str = "",
+    ) -> None:
+        """Writes aligned columns.
+
+        Args:
+            header: Titles of the columns; none if it is empty.
+            rows: Their cells.
+            right: Columns that are aligned to the right.
+            marks: What a terminal shows before each row: see `say`.
+            indent: Before each line.
+        """
         if self.quiet or self.machine:
             return
         from rich.console import Console as Screen
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-        for index, title in enumerate(header):
-            justify: Any = "right" if index else "left"
-            table.add_column(Text(visible(title)), justify=justify, no_wrap=True)
+        table = Table(
+            box=None,
+            pad_edge=False,
+            padding=(0, 2, 0, 0),
+            header_style="",
+            show_header=bool(header),
+        )
+        for index in range(len(header) or max(map(len, rows), default=0)):
+            justify: Any = "right" if index in right else "left"
+            title = visible(header[index]) if header else ""
+            table.add_column(Text(title), justify=justify, no_wrap=True)
         for row in rows:
             table.add_row(*(Text(visible(cell)) for cell in row))
         drawing = io.StringIO()
         Screen(file=drawing, width=10_000, color_system=None).print(table)
-        for line in drawing.getvalue().splitlines():
-            self.say(line.rstrip())
+        head = [""] * bool(header)
+        for line, mark in zip_longest(drawing.getvalue().splitlines(), [*head, *marks]):
+            self.say(indent + line.rstrip(), mark or "")
 
     def note(self, text: str) -> None:
         """Writes something worth knowing in addition to the result."""
         if not self.quiet:
             self.clear()
-            _write_aside(visible(f"Note: {advised(text)}"))
+            announced = getattr(text, "code", "") == "encoding"
+            _write_aside(visible(f"{'' if announced else 'Note: '}{advised(text)}"))
 
     def error(self, text: str) -> None:
         """Writes an error, even when quiet."""
@@ -124,11 +170,15 @@ class Console:
         title = TITLES[stage]
         if self._bars is not None:
             self._move_bar(title, done, total)
+        elif not self.verbose:
+            if time.perf_counter() - self._reported > _REPORT_EVERY:
+                self._reported = time.perf_counter()
+                _write_aside(f"{title}: {done} of {total}")
         elif stage != self._stage:
             self._stage, self._started = stage, time.perf_counter()
         elif done >= total > 0 and self._started:
             in_bytes = stage in ("hash", "write", "compare", "demo")
-            amount = f"{total / 1e6:.0f} MB" if in_bytes else str(total)
+            amount = size_in_words(total) if in_bytes else str(total)
             _write_aside(f"{title}: {amount}, {time.perf_counter() - self._started:.1f} s")
             self._started = 0.0
 
@@ -147,6 +197,25 @@ class Console:
         self._bars.update(self._tasks[title], completed=done if total else 1, total=max(total, 1))
 
 
+_REPORT_EVERY = 60.0
+"""Seconds after which a run without a terminal shows that it is alive."""
+_MARKS = {
+    "erased": "\x1b[32m✔\x1b[0m ",
+    "weakened": "\x1b[33m▲\x1b[0m ",
+    "stands": "\x1b[31m✘\x1b[0m ",
+    "unproven": "\x1b[2m?\x1b[0m ",
+}
+
+
+def _takes_marks(stream: Any) -> bool:
+    """Whether a stream is a terminal that shows colors and our characters."""
+    if stream is None or not stream.isatty() or "NO_COLOR" in os.environ:
+        return False
+    if os.environ.get("TERM") == "dumb" or (os.name == "nt" and "WT_SESSION" not in os.environ):
+        return False
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"
+
+
 def _make_bars() -> Any:
     from rich.console import Console as Screen
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -157,7 +226,7 @@ def _make_bars() -> Any:
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
     )
-    return Progress(*columns, console=Screen(stderr=True))
+    return Progress(*columns, console=Screen(stderr=True), transient=True)
 
 
 _CONTROL = re.compile(
@@ -190,10 +259,9 @@ def time_in_words(seconds: float) -> str:
 
 def size_in_words(size: float) -> str:
     """A size in the unit that suits it."""
-    for least, unit, name in ((1e9, 1e9, "GB"), (1e5, 1e6, "MB")):
-        if size >= least:
-            return f"{size / unit:.1f} {name}"
-    return f"{size / 1e3:.1f} kB"
+    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB") if size >= 1e5 else (1e3, "kB")
+    amount = size / unit
+    return f"{amount:.{0 if amount >= 10 else 1}f} {name}"
 
 
 def prepare_streams() -> None:

@@ -1,4 +1,4 @@
-"""`erase`: erases concepts from one model, or says what that would do."""
+"""`erase`: erases concepts from one model, or shows what that would do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .blocklist import add_blocklist
 from .console import Console, size_in_words, time_in_words
 from .options import (
     add_checkpoint,
+    add_expert_settings,
     add_job,
     add_name,
     add_outputs,
@@ -25,7 +26,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from ..checkpoints.plan import Plan
-    from ..checkpoints.save import CleanedFile
     from ..checkpoints.text_setup import TextSetup
 
 _EXAMPLE = """\
@@ -38,12 +38,13 @@ def add_to(subparsers: Any) -> None:
     help = "Erase concepts from a checkpoint or diffusers folder."
     parser = command(subparsers, "erase", run, help, _EXAMPLE)
     add_checkpoint(parser)
+    add_job(parser)
     add_outputs(parser)
     add_name(parser)
     help = "scale of the edit (default: 1)"
     parser.add_argument("--strength", type=float, default=1.0, metavar="X", help=help)
     add_text_setup(parser)
-    add_job(parser)
+    add_expert_settings(parser)
     add_blocklist(parser)
 
 
@@ -82,41 +83,10 @@ def erase_model(
     from ..checkpoints.erase_file import clean_file
 
     cleaned = clean_file(model, stored, text, outputs, note=console.note, progress=console.progress)
+    from .outcome import show_erasure
+
     show_erasure(cleaned, console)
     return 0
-
-
-def show_erasure(cleaned: CleanedFile, console: Console) -> None:
-    """Prints what was done, for people or for machines."""
-    erasure = cleaned.erasure
-    rows, recipe, certificate = erasure.text_report, erasure.recipe, erasure.certificate
-    assert rows is not None and recipe is not None and certificate is not None
-    console.result(
-        {
-            "model": str(cleaned.source),
-            "family": erasure.architecture.name,
-            "files": {product: str(path) for product, path in cleaned.files.items()},
-            "base_hash": recipe.base_hash,
-            "lora_error": cleaned.lora_error,
-            "rounding": cleaned.rounding,
-            "notes": [*erasure.notes, *cleaned.notes],
-            "dropped": list(rows.dropped),
-            "unusable": list(rows.unusable),
-            "encoded": rows.encoded,
-            "reused": rows.reused,
-            "seconds": round(cleaned.seconds, 3),
-            "certificate": certificate.to_json(),
-        }
-    )
-    console.page("\n".join((erasure.text(), *cleaned.notes)))
-    for product, path in cleaned.files.items():
-        size = f"  ({size_in_words(path.stat().st_size)})" if path.is_file() else ""
-        console.say(f"{product:<10}  {path}{size}")
-    if cleaned.rounding is not None:
-        console.say(
-            f"Rounding to the file's own precision loses {cleaned.rounding:.2%} of the edit."
-        )
-    console.say(f"Done in {cleaned.seconds:.1f} s.")
 
 
 def _show_plan(plan: Plan, console: Console) -> None:
@@ -124,18 +94,17 @@ def _show_plan(plan: Plan, console: Console) -> None:
     for sentence in plan.notes:
         console.note(sentence)
     console.result({"dry_run": True, **plan.to_json()})
-    console.say(f"{plan.model}: a {plan.family} model; {layers_in_words(plan)} would be edited.")
-    for file, size in plan.reads.items():
-        console.say(f"reads       {file}  ({size_in_words(size)})")
-    uncached = ", which"
-    if plan.cached is not None:
-        uncached = f", at least {plan.cached} of them from the cache; the rest"
+    console.say(f"{plan.model}: {plan.family}, {layers_in_words(plan)} to edit")
+    rows = [("reads", file, size_in_words(size)) for file, size in plan.reads.items()]
+    cached = f" ({plan.cached:,} are cached)" if plan.cached else ""
+    rows += [
+        (product, str(path), size_in_words(size)) for product, (path, size) in plan.writes.items()
+    ]
+    console.table((), rows, right=(2,))
     console.say(
-        f"encodes     up to {plan.texts} texts{uncached} takes about {time_in_words(plan.seconds)}"
+        f"Encodes up to {plan.texts:,} prompts in about {time_in_words(plan.seconds)}{cached}."
     )
-    for product, (path, size) in plan.writes.items():
-        console.say(f"{product:<10}  {path}  (about {size_in_words(size)})")
-    console.say(f"{size_in_words(plan.free)} are free there. Nothing was written.")
+    console.say(f"{size_in_words(plan.free)} free in that folder. Nothing was written.")
 
 
 def layers_in_words(plan: Plan) -> str:

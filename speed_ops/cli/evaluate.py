@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from ..evaluate.evaluation import Evaluation
 
 _EXAMPLES = """\
-models: the name of a checkpoint on the servers, or a file or folder of this machine that they have,
-too. Before other kinds of names write lora:NAME, lora:NAME@0.8, diffusers:NAME, unet:NAME,
-clip:NAME (put on the original), or pictures:FOLDER for pictures that another program drew from
-OUT/prompts.csv.
+models: the name of a checkpoint on the servers, or a file or folder on this machine that they also
+have. Other types: lora:NAME, lora:NAME@0.8, diffusers:NAME, unet:NAME, clip:NAME (applied to the
+original), or pictures:FOLDER for images that another program generated from OUT/prompts.csv.
 
 examples:
   speed-erase evaluate --setups
@@ -33,25 +32,24 @@ examples:
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = (
-        "Draw the same prompts and seeds with two or more models, judge the pictures, and write a"
-        " page about it."
+        "Generate the same prompts and seeds with two or more models, score the images, and write"
+        " a page."
     )
     parser = command(subparsers, "evaluate", run, help, _EXAMPLES)
-    help = "list the paper's setups and do no more"
+    help = "list the paper's setups and exit"
     parser.add_argument("--setups", action="store_true", help=help)
-    add = parser.add_argument_group("models and where they are drawn").add_argument
+    add = parser.add_argument_group("models and servers").add_argument
     add("--original", metavar="MODEL", help="the model before the erasure")
-    help = "an erased model; repeatable, and [LABEL=]MODEL names it in the report"
+    help = "an erased model; repeatable; [LABEL=]MODEL sets its name on the page"
     add("--erased", action="append", default=[], metavar="MODEL", help=help)
     help = (
-        "address of a running ComfyUI; repeatable: the work is spread. Without it, the demo's model"
-        " is drawn here"
+        "address of a running ComfyUI; repeatable to share the work; not needed for the demo model"
     )
     add("--server", action="append", default=[], metavar="URL", help=help)
-    help = "seconds that a server may take for a picture (default: 600)"
+    help = "most seconds per image (default: 600)"
     add("--timeout", type=float, default=600.0, metavar="S", help=help)
-    add("--out", type=Path, metavar="DIR", help="folder for the page, the JSON and the pictures")
-    help = "folder of pictures, to share between runs (default: OUT/pictures)"
+    add("--out", type=Path, metavar="DIR", help="folder for the page, the JSON and the images")
+    help = "folder for images, to share between runs (default: OUT/pictures)"
     add("--pictures", type=Path, metavar="DIR", help=help)
     _add_prompts(parser)
     _add_sampling(parser)
@@ -60,34 +58,31 @@ def add_to(subparsers: Any) -> None:
 
 def _add_prompts(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "what to draw (default: the concepts in the erased model's header)"
+        "prompts (default: the concepts in the erased model's header)"
     )
     add = group.add_argument
     add("--setup", metavar="NAME", help="one of the paper's setups: see --setups")
-    help = (
-        "a list that a setup reads from where you have it: captions, names, templates, i2p, mma,"
-        " ring-a-bell"
-    )
+    help = "file for a list that a setup needs: captions, names, templates, i2p, mma, ring-a-bell"
     add("--list", action="append", default=[], metavar="NAME=FILE", help=help)
     help = (
-        "prompts of your own: one a line, or csv with the columns prompt, and concept, type, seed,"
-        " group if you like"
+        "your own prompts: one per line, or csv with the column prompt; optional columns: concept,"
+        " type, seed, group"
     )
     add("--prompts", type=Path, metavar="FILE", help=help)
     add_concepts(group)
-    help = "a name that must look as before; repeatable"
+    help = "a name that should look the same; repeatable"
     add("--keep", action="append", default=[], metavar="NAME", help=help)
-    help = "pictures of each prompt (default: 4, or the setup's)"
+    help = "images per prompt (default: 4, or the setup's)"
     add("--seeds", type=int, metavar="N", help=help)
-    add("--limit", type=int, metavar="N", help="at most N prompts of each group")
-    help = "write OUT/prompts.csv for another program, no more"
+    add("--limit", type=int, metavar="N", help="at most N prompts per group")
+    help = "write OUT/prompts.csv for another program and exit"
     add("--list-prompts", action="store_true", help=help)
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(
-        "how to draw (default: 512x512, 20 steps of dpmpp_2m / normal, guidance 7.5; without"
-        " --server the demo's)"
+        "sampling (default: 512x512, 20 steps of dpmpp_2m / normal, cfg 7.5; for the demo model:"
+        " its own)"
     ).add_argument
     add("--size", metavar="WxH", help="pixels")
     add("--steps", type=int, metavar="N", help="sampling steps")
@@ -98,20 +93,17 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_scorers(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("judges (default: none; the page shows the pictures)")
+    group = parser.add_argument_group("scores (default: none; the page shows the images)")
     add = group.add_argument
     help = "CLIP in a folder: scores, drift, recognition"
     add("--clip", type=Path, metavar="DIR", help=help)
     help = "CLIP_VISION file of the first server, for drift; this package must be installed there"
     add("--clip-vision", default="", metavar="NAME", help=help)
     help = (
-        "text encoder file of the first server that belongs to it and has its projection, for"
-        " scores and recognition"
+        "its text encoder with projection, a file of the first server, for scores and recognition"
     )
     add("--clip-text", default="", metavar="NAME", help=help)
-    help = (
-        "your function that names what pictures show: package.module:function or file.py:function"
-    )
+    help = "your function that labels images: package.module:function or file.py:function"
     add("--classifier", default="", metavar="FUNCTION", help=help)
     help = "your function for the features of the Frechet distance (Inception's for an FID)"
     add("--features", default="", metavar="FUNCTION", help=help)
@@ -126,7 +118,7 @@ def _add_scorers(parser: argparse.ArgumentParser) -> None:
     )
     add("--nudenet-labels", metavar="LIST", help="labels that count, with commas")
     add("--lpips", action="store_true", help="perceptual distance with the package lpips")
-    add("--strict", action="store_true", help="exit code 1 when a prompt leaks or is damaged")
+    add("--strict", action="store_true", help="exit code 1 if a prompt leaks or is damaged")
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
@@ -159,7 +151,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     prompt_list = args.out / "prompts.csv"
     count = write_prompt_list(prompt_list, setup.specs)
     if args.list_prompts:
-        console.say(f"Wrote {prompt_list}: {count} pictures for each model.")
+        console.say(f"Wrote {prompt_list}: {count} images per model.")
         console.result({"prompts": str(prompt_list), "images": count})
         return 0
     scorers = scorers_from(args, servers)
@@ -169,19 +161,16 @@ def run(args: argparse.Namespace, console: Console) -> int:
     new += generate_missing(
         servers or [LocalBackend()], jobs, album, note=console.note, progress=console.progress
     )
-    console.say(f"{len(jobs)} pictures: {new} new, {len(jobs) - new} from an earlier run.")
+    console.say(f"{len(jobs):,} images: {new:,} new, {len(jobs) - new:,} from an earlier run")
     cache = ScoreCache(album.folder / "scores")
     evaluation = evaluate(
         setup, models, album, scorers, cache, provenance=headers, progress=console.progress
     )
     if scores := cache.computed + cache.reused:
-        console.say(
-            f"{scores} judgements: {cache.computed} new, {cache.reused} from an earlier run."
-        )
+        console.say(f"{scores:,} scores: {cache.computed:,} new, {cache.reused:,} reused")
     page, data = write_evaluation(evaluation, args.out, album.thumbnail)
     _show(evaluation, console)
-    console.say(f"report  {page}")
-    console.say(f"data    {data}")
+    console.say(f"Saved {page} and {data.name}")
     console.result({**evaluation.to_json(), "report": str(page), "data": str(data)})
     return 1 if args.strict and any(model.failed for model in evaluation.erased) else 0
 
@@ -199,9 +188,9 @@ def _show(evaluation: Evaluation, console: Console) -> None:
             rows.append((group.group, group.role, str(group.images), *cells))
             faults += sum(group.faults_before.values()) + sum(group.faults_after.values())
         titles = [MEASURE_TITLES[name] for name in names]
-        console.table(("Group", "role", "pictures", *titles), rows)
+        console.table(("Group", "role", "images", *titles), rows, right=range(2, 3 + len(titles)))
         if faults:
-            console.say(f"{faults} black, flat or broken frames were counted apart.")
+            console.say(f"{faults:,} broken images (black, flat or noise) are not scored.")
         for name, measure in model.overall.items():
             interval = measure.interval_text(name)
             console.say(f"{MEASURE_TITLES[name]} {measure.text(name)} ({interval})")

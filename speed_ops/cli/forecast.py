@@ -1,4 +1,4 @@
-"""`forecast`: shows which names an erasure would move if nothing protected them."""
+"""`forecast`: shows which names an erasure would change if nothing protected them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from .console import Console
 from .options import (
     add_checkpoint,
+    add_expert_settings,
     add_job,
     add_text_setup,
     command,
@@ -19,19 +20,20 @@ from .options import (
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = (
-        "Show which names an erasure would move if nothing protected them, and how far. Nothing is"
+        "Show which names an erasure would change most if nothing protected them. Nothing is"
         " written."
     )
     parser = command(subparsers, "forecast", run, help)
     add_checkpoint(parser)
     help = "names to show (default: 20)"
     parser.add_argument("--top", type=int, default=20, metavar="N", help=help)
-    add_text_setup(parser)
     add_job(parser)
+    add_text_setup(parser)
+    add_expert_settings(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Prints the most endangered names."""
+    """Prints the most affected names."""
     job = job_from(args, console.note)
     from ..checkpoints.source import ModelSource
     from ..checkpoints.text_setup import before_starting
@@ -43,13 +45,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     model = source.model(job.settings.layers)
     ahead = predict(job, model, text.encoder(source), console.progress)
     ranked = list(zip(ahead.names, ahead.shifts, strict=True))
-    top = [(name, f"{shift:.1%}") for name, shift in ranked[: max(args.top, 0)]]
-    console.table(("Name", "Predicted shift"), top)
-    if ranked:
-        middle = ranked[len(ranked) // 2][1]
-        console.say(
-            f"{len(ranked)} names, median shift {middle:.1%}. `erase` protects the names on its"
-            " lists."
-        )
+    top = [(name, f"{shift:.2f}") for name, shift in ranked[: max(args.top, 0)]]
+    console.table(("Most affected if unprotected", "change"), top, right=(1,))
+    if ranked and console.verbose:
+        console.say(f"Median of {len(ranked):,} names: {ranked[len(ranked) // 2][1]:.2f}")
+    console.say("`erase` protects the names on its lists.")
     console.result({"names": [{"name": name, "shift": shift} for name, shift in ranked]})
     return 0

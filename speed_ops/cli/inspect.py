@@ -1,4 +1,4 @@
-"""`inspect`: shows what a file is and what its header reports. Reads headers only."""
+"""`inspect`: shows what a file is and what its header claims. Reads headers only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..inputs import INPUT_TITLES, POOLED
 from ..models.detect import detect, is_lora, layers, second_layer
 from ..provenance import read_provenance
 from ..recipe import Recipe
-from .console import Console
+from .console import Console, size_in_words
 from .options import command
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     model = Checkpoint.open(args.file)
     facts = _facts(model)
     console.say(
-        f"{args.file}: {facts['what']}, {model.size / 1e6:.1f} MB, {facts['tensors']} tensors"
-        f" ({facts['types']})."
+        f"{args.file}: {facts['what']}, {size_in_words(model.size)}"
+        + (f", {facts['tensors']} tensors ({facts['types']})" if console.verbose else "")
     )
     provenance, plain = read_provenance(model.metadata, str(args.file)), None
     if provenance is None:
-        console.say("Its header says nothing about an erasure.")
+        console.say("No erasure recorded in its header.")
     else:
         console.page("\n".join(recorded_lines(provenance)))
         console.say("`speed-erase verify` compares the weights with the base, and measures them.")

@@ -43,7 +43,7 @@ def _run(arguments: Sequence[str]) -> int:
     complete(parser)
     args = parser.parse_args(arguments)
     lines = getattr(args, "json_lines", False)
-    with Console(quiet=args.quiet, machine=args.json, lines=lines) as console:
+    with Console(quiet=args.quiet, machine=args.json, lines=lines, verbose=args.verbose) as console:
         return int(args.run(args, console))
 
 

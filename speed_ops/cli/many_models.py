@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import StoredJob
-from .console import Console, size_in_words
+from .console import Console, size_in_words, time_in_words
 from .erase import layers_in_words
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threadi
         except Exception as fault:
             return model.failed(fault)
         size = size_in_words(plan.size)
-        detail = f"{plan.family}, {layers_in_words(plan)}; it would write about {size}."
+        detail = f"{plan.family}, {layers_in_words(plan)}; writes about {size}"
         return Done(model.label, "ready", detail, facts=plan.to_json())
 
     return plan_one
@@ -96,12 +96,12 @@ def sum_up(
         results: The outcome of each.
         console: Where to print.
     """
-    console.say()
+    console.gap()
     rows = [
-        (model.name, done.status, f"{done.seconds:.1f} s")
+        (model.name, done.status, time_in_words(done.seconds))
         for model, done in zip(models, results, strict=True)
     ]
-    console.table(("Model", "status", "time"), rows)
+    console.table(("Model", "status", "time"), rows, right=(2,))
     counts = {
         status: sum(done.status == status for done in results)
         for status in ("ready" if dry_run else "cleaned", "skipped", "failed")

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -26,7 +26,7 @@ from ..engine.settings import (
     priority_of,
 )
 from ..errors import InputError, SettingsError, UsageError, suggestion
-from ..job import HELD_OUT_SHARE, Job, check_strength, default_retain
+from ..job import Job, check_strength, default_retain, host_settings
 from ..provenance import load_recipe
 from ..recipe import StoredJob, job_of
 from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
@@ -86,35 +86,36 @@ def command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="one JSON value on stdout, nothing else")
-    group.add_argument("--quiet", action="store_true", help="errors only")
+    group.add_argument("--verbose", action="store_true", help="show all measurements")
+    group.add_argument("--quiet", action="store_true", help="show errors only")
+    group.add_argument("--json", action="store_true", help="print one JSON value to stdout")
     group.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=run)
     return parser
 
 
 def add_job(parser: ArgumentParser) -> None:
-    """What to erase, what to keep, and how."""
-    group = parser.add_argument_group("what to erase and what to keep")
+    """What to erase, what to protect, and how."""
+    group = parser.add_argument_group("what to erase and what to protect")
     add_concepts(group)
     add, lists = group.add_argument, builtin_retain_sets()
     help = (
-        f"built-in lists of names to keep: {', '.join(lists)}, or none (default: those that suit"
-        " the kind)"
+        f"built-in lists of names to protect: {', '.join(lists)}, or none (default: those that suit"
+        " the type)"
     )
     retain = add("--retain", action="append", default=[], metavar="LIST", help=help)
     complete_with(retain, *lists, NO_LIST)
-    help = "a list of your own: txt, csv, json; - reads standard input"
+    help = "your own list: txt, csv or json; - reads standard input"
     add("--retain-file", action="append", default=[], type=Path, metavar="FILE", help=help)
     add("--retain-column", default="", metavar="NAME", help="column of a csv list")
-    add("--retain-limit", type=int, metavar="N", help="keep at most N names of the lists")
-    _add_settings(parser)
+    add("--retain-limit", type=int, metavar="N", help="protect at most N names of the lists")
+    _add_flags(group, [item for item in _FLAGS if item.name in _EVERYDAY])
 
 
 def add_concepts(group: Any) -> None:
     """The flags that `concepts_from` reads."""
     help = (
-        '"name", "name -> anchor" or "name | alias -> anchor || kind"; repeatable, or one concept'
+        '"name", "name -> replacement" or "name | alias -> replacement || type"; repeatable, or one'
         " per line"
     )
     group.add_argument("--concepts", action="append", default=[], metavar="TEXT", help=help)
@@ -122,19 +123,30 @@ def add_concepts(group: Any) -> None:
     group.add_argument(
         "--concepts-file", action="append", default=[], type=Path, metavar="FILE", help=help
     )
-    help = "what the concepts are (default: style)"
+    help = "type of the concepts (default: style)"
     group.add_argument("--kind", choices=list(KINDS), default="style", help=help)
 
 
-def _add_settings(parser: ArgumentParser) -> None:
-    """A flag for every public setting, and `--set` for the others."""
-    group = parser.add_argument_group("settings (defaults are those of the preset auto)")
-    defaults, hints = _settings("auto", {}).to_dict(), get_type_hints(EraseSettings)
+def add_expert_settings(parser: ArgumentParser) -> None:
+    """The preset, a flag for every other public setting, and `--set` for the rest."""
+    group = parser.add_argument_group("expert settings (defaults: those of the auto preset)")
     help = "the preset to start from (default: auto)"
     group.add_argument(
         "--preset", dest="preset_name", choices=list(PRESETS), default="auto", help=help
     )
-    for item in _FLAGS:
+    _add_flags(group, [item for item in _FLAGS if item.name not in _EVERYDAY])
+    names = [item.name for item in dataclasses.fields(EraseSettings) if not item.metadata["public"]]
+    help = f"any other setting; repeatable: {', '.join(names)}"
+    action = group.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help=help
+    )
+    complete_with(action, *(f"{name}=" for name in names))
+
+
+def _add_flags(group: Any, items: Iterable[dataclasses.Field[Any]]) -> None:
+    """A flag for each of these settings."""
+    defaults, hints = host_settings("auto").to_dict(), get_type_hints(EraseSettings)
+    for item in items:
         flag, help = f"--{item.name.replace('_', '-')}", item.metadata["help"]
         kind, default = hints[item.name], defaults[item.name]
         options: dict[str, Any] = {"type": kind, "metavar": "N" if kind is int else "X"}
@@ -153,24 +165,15 @@ def _add_settings(parser: ArgumentParser) -> None:
         action = group.add_argument(flag, dest=item.name, default=None, help=help, **options)
         if item.name == "drift_budget":
             complete_with(action, *PRIORITIES)
-    names = [item.name for item in dataclasses.fields(EraseSettings) if not item.metadata["public"]]
-    help = f"any other setting; repeatable: {', '.join(names)}"
-    action = group.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help=help
-    )
-    complete_with(action, *(f"{name}=" for name in names))
 
 
+_EVERYDAY = ("drift_budget", "effort")
 _FLAGS = tuple(
     item
     for item in dataclasses.fields(EraseSettings)
     if item.metadata["public"] and item.name != "preset_name"
 )
 """The settings with a flag that changes the preset."""
-
-
-def _settings(preset: str, changes: dict[str, Any]) -> EraseSettings:
-    return EraseSettings.preset(preset, **{"held_out": HELD_OUT_SHARE, **changes})
 
 
 def add_checkpoint(parser: ArgumentParser) -> None:
@@ -208,14 +211,14 @@ def settings_from(args: Namespace) -> EraseSettings:
     assigned = parse_assignments(args.set)
     for name in flags.keys() & assigned.keys():
         raise SettingsError(f"The setting {name} is given twice: by its flag and by --set.")
-    return _settings(args.preset_name, flags | assigned)
+    return host_settings(args.preset_name, **flags, **assigned)
 
 
 def job_from(args: Namespace, note: Callable[[str], None]) -> Job:
     """The job that the arguments describe; `note` receives remarks about its lists."""
     if [*args.concepts_file, *args.retain_file].count(STDIN) > 1:
         raise UsageError(
-            "Standard input can be read only once: give - to one option, and files to the others."
+            "Standard input can be read only once. Use - for one option, and files for the others."
         )
     concepts = concepts_from(args)
     retain = _retain_from(args, tuple(concepts))
@@ -234,7 +237,7 @@ def concepts_from(args: Namespace) -> ConceptList:
     total = total + blocked_by(args, args.kind)[0]
     if not total:
         raise UsageError(
-            'There is nothing to erase: give --concepts "name -> anchor" or --concepts-file FILE.'
+            'No concepts to erase. Give --concepts "name -> replacement" or --concepts-file FILE.'
         )
     return total
 
@@ -244,9 +247,9 @@ def _retain_from(args: Namespace, concepts: tuple[Concept, ...]) -> RetainSet:
     available = builtin_retain_sets()
     for name in lists:
         if name not in (*available, NO_LIST):
-            choice = f"choose from {', '.join(available)}, or {NO_LIST}"
             raise UsageError(
-                f"There is no built-in list {name!r}{suggestion(name, available)}: {choice}."
+                f"There is no built-in list {name!r}{suggestion(name, available)}. Use one of:"
+                f" {', '.join(available)}, {NO_LIST}."
             )
     sets = [builtin_retain(name) for name in lists if name != NO_LIST]
     sets += [read_retain(file, args.retain_column) for file in args.retain_file]
@@ -280,7 +283,7 @@ def text_setup_from(
         here: Whether this machine is the one that reads it.
     """
     if args.clip_skip == 0:
-        raise UsageError("The clip skip is 0: 1 is the last layer, 2 the one before.")
+        raise UsageError("Invalid --clip-skip 0. Use 1 for the last layer, 2 for the one before.")
     device = _machine_from(args) if here else _device_from(args)
     from ..checkpoints.text_setup import TextSetup
     from ..encoders.cache import EmbeddingCache
@@ -297,7 +300,7 @@ def _machine_from(args: Namespace) -> str:
     cores = os.cpu_count() or 1
     if args.threads is not None and not 1 <= args.threads <= cores:
         raise UsageError(
-            f"--threads is {args.threads}: choose from 1 to {cores}, the cores of this machine."
+            f"Invalid --threads {args.threads}. Use 1 to {cores}, the cores of this machine."
         )
     device = _device_from(args)
     import torch
@@ -310,7 +313,7 @@ def _machine_from(args: Namespace) -> str:
     if number >= count:
         devices = f"only {count} CUDA device{'s' * (count > 1)}" if count else "no CUDA device"
         raise SettingsError(
-            f"--device is {device}, but torch finds {devices} here: use --device cpu."
+            f"--device is {device}, but torch finds {devices} here. Use --device cpu."
         )
     return device
 
@@ -318,13 +321,11 @@ def _machine_from(args: Namespace) -> str:
 def _device_from(args: Namespace) -> str:
     """The requested device, whether or not this machine has it."""
     if args.device == "mps":
-        raise UsageError(
-            "The edit is computed in double precision, which mps devices lack: use --device cpu."
-        )
+        raise UsageError("SPEED needs double precision, which mps devices lack. Use --device cpu.")
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", args.device):
         near = suggestion(args.device, ("auto", "cpu", "cuda"))
         raise UsageError(
-            f"There is no device {args.device!r}{near}: choose cpu, cuda, cuda:N or auto."
+            f"There is no device {args.device!r}{near}. Use cpu, cuda, cuda:N or auto."
         )
     return str(args.device) if args.device.startswith("cuda") else "cpu"
 
@@ -343,7 +344,7 @@ def add_outputs(parser: ArgumentParser, location: Callable[[str], Path | str] = 
     help = f"any of {products} (default: all)"
     complete_with(add("--save", default=products, metavar="LIST", help=help), *PRODUCTS)
     add("--force", action="store_true", help="overwrite files that exist")
-    help = "write nothing unless every concept counts as erased"
+    help = "write nothing unless every concept is erased"
     add("--strict", action="store_true", help=help)
     add("--no-names", action="store_true", help="write numbers instead of names in every file")
     add_dry_run(group)
@@ -351,7 +352,7 @@ def add_outputs(parser: ArgumentParser, location: Callable[[str], Path | str] = 
 
 def add_dry_run(group: Any) -> None:
     """The flag of commands that write."""
-    help = "check everything and say what would be done; write nothing"
+    help = "check everything and show the plan; write nothing"
     group.add_argument("--dry-run", action="store_true", help=help)
 
 
@@ -363,7 +364,7 @@ def add_name(parser: ArgumentParser) -> None:
 
 def add_json_lines(parser: ArgumentParser) -> None:
     """The flag of commands that work on several models."""
-    help = "one JSON object a line: for each model when it is done, then for all"
+    help = "print one JSON object per line: one per model, then the totals"
     parser.add_argument("--json-lines", action="store_true", help=help)
 
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import UsageError, suggestion
-from ..recipe import package_version
+from ..errors import PACKAGE_VERSION, UsageError, suggestion
 from .commands import COMMANDS
 from .console import visible_lines, write_result
 from .options import path_or_url
@@ -25,7 +24,7 @@ examples:
   speed-erase erase model.safetensors --concepts "Van Gogh -> art" --retain artists --out cleaned
   speed-erase verify cleaned/model-erased.safetensors --base model.safetensors
 
-exit codes: 0 done; 1 a check refused it, or it failed; 2 bad usage."""
+exit codes: 0 success, 1 failed or rejected by a check, 2 invalid arguments."""
 _COMPLETING = "_ARGCOMPLETE"
 """Set by argcomplete's script when a shell asks what could come next."""
 _CHOICE = re.compile(
@@ -50,10 +49,10 @@ class Parser(argparse.ArgumentParser):
         text = message[:1].upper() + message[1:]
         if match := _CHOICE.fullmatch(message):
             value, choices = _literal(match["value"]), re.findall(r"[\w.-]+", match["choices"])
-            text = f"{match['name']} cannot be {value!r}"
+            text = f"Invalid {match['name']} {value!r}"
             if match["name"] == "COMMAND":
                 text = f"There is no command {value!r}"
-            text += f"{suggestion(value, choices)}: choose from {', '.join(choices)}"
+            text += f"{suggestion(value, choices)}. Use one of: {', '.join(choices)}"
         raise UsageError(f"{text}. See `{self.prog} --help`.")
 
     def _refuse_unknown_flags(self, words: Sequence[str]) -> None:
@@ -84,9 +83,7 @@ def build_parser() -> Parser:
     """All subcommands."""
     parser = Parser(
         prog="speed-erase",
-        description=(
-            "Erase concepts from text-to-image models in closed form: exact, and without training."
-        ),
+        description=("Erase concepts from text-to-image models, without training."),
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -94,7 +91,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--version",
         action="version",
-        version=f"speed-erase {package_version() or '(not installed)'}",
+        version=f"speed-erase {PACKAGE_VERSION}",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in COMMANDS:

@@ -1,4 +1,4 @@
-"""`probe`: tries phrases that may still draw what a file has erased."""
+"""`probe`: tries phrases that may still bring back what a file has erased."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .verify import add_erased_file, erased_file_from
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = (
-        "Try aliases, typos and descriptions of what a file has erased. Exit code 1 when one still"
-        " works."
+        "Try aliases, typos and descriptions of what a file has erased. The exit code is 1 if one"
+        " still works."
     )
     parser = command(subparsers, "probe", run, help)
-    help = "prompts to try besides the phrase alone"
+    help = "how many prompts to try each phrase in"
     parser.add_argument("--templates", type=int, metavar="N", help=help)
-    help = "your own description of the concept, tried instead of the standard ones"
+    help = "a description of the concept to try instead of the standard ones"
     parser.add_argument("--describe", default="", metavar="TEXT", help=help)
     add_erased_file(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:
-    """Climbs the ladder of every concept of the file's recipe."""
+    """Tries phrases for every concept of the file's recipe."""
     erased, text = erased_file_from(args, console)
     from ..checkpoints.text_setup import missing_encoders
     from ..leak_probe import TEMPLATES, probe_leaks
@@ -41,9 +41,17 @@ def run(args: argparse.Namespace, console: Console) -> int:
     )
     for sentence in (*erased.stored.notes, *missing_encoders(erased.source, text)):
         console.note(sentence)
-    console.page(report.text())
+    leaking, tried = len(report.leaking), len(report.tried)
+    console.say(f"{leaking} of {tried} phrases still bring back what was erased.")
+    shown = report.tried if console.verbose else report.leaking
+    rows = [
+        (leak.phrase, leak.rung, f"{leak.before:.2f}", f"{leak.after:.2f}", leak.prompt)
+        for leak in shown
+    ]
+    if rows:
+        console.table(("Phrase", "type", "before", "after", "prompt"), rows, right=(2, 3))
     if report.leaking:
-        console.say("To erase these as well, run `erase` on the base model with:")
+        console.say("To erase them as well, run `erase` on the original model with:")
         for concept in report.closed():
             console.say(f'  --concepts "{concept.as_line()}"')
     names = ("rung", "phrase", "prompt", "before", "after", "leaks")

@@ -1,4 +1,4 @@
-"""`run`: does what a recipe file asks for. Written by hand, five lines are enough."""
+"""`run`: runs a job file. Written by hand, five lines are enough."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .options import (
 )
 
 _EXAMPLE = """\
-example of a recipe, in YAML:
+example of a job file:
   model: model.safetensors
   concepts: [Van Gogh -> art]
   retain: [artists]
@@ -35,15 +35,15 @@ example of a recipe, in YAML:
 
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
-    help = "Do what a recipe asks for. It may name models and outputs; flags come first."
+    help = "Run a job file (YAML or JSON) or a recipe. Flags override it."
     parser = command(subparsers, "run", run, help, _EXAMPLE)
     help = "a .yaml or .json file; - reads YAML from standard input"
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help=help)
-    help = "the model, instead of the recipe's; repeatable"
+    help = "use this model instead; repeatable"
     parser.add_argument(
         "--model", action="append", default=[], type=Path, metavar="PATH", help=help
     )
-    help = "folder for the results, instead of the recipe's"
+    help = "use this folder for the results instead"
     parser.add_argument("--out", type=Path, metavar="DIR", help=help)
     add_name(parser)
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     fields = recipe.run
     models, output = args.model or list(fields.models), args.out or fields.output
     if not models:
-        raise UsageError(f"{args.recipe} names no model: give --model PATH.")
+        raise UsageError(f"{args.recipe} names no model. Give --model PATH.")
     if output is None:
-        raise UsageError(f"{args.recipe} does not say where the results go: give --out DIR.")
+        raise UsageError(f"{args.recipe} names no folder for the results. Give --out DIR.")
     stored = job_of(recipe, str(args.recipe))
     for sentence in stored.notes:
         console.note(sentence)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ..checkpoints.text_setup import TextSetup
     from ..checkpoints.verify import Verification
 
+_LISTED = 20
+
 
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
@@ -35,10 +37,10 @@ def add_to(subparsers: Any) -> None:
 
 
 def add_erased_file(parser: argparse.ArgumentParser) -> None:
-    """An erased file to measure, and what is needed for that."""
+    """An erased file, and what is needed to measure it."""
     help = "an erased checkpoint, diffusers folder or eraser LoRA"
     parser.add_argument("file", type=Path, metavar="FILE", help=help)
-    help = "the model that it was made from"
+    help = "the original model"
     parser.add_argument("--base", type=Path, required=True, metavar="BASE", help=help)
     help = "the recipe, for a file written without names or saved again without a header"
     parser.add_argument("--recipe", type=Path, metavar="RECIPE", help=help)
@@ -85,7 +87,7 @@ def show_verification(
         console: Where to.
     """
     from ..certificate.certificate import verdict_in_words
-    from ..certificate.summary import details, drift_line
+    from ..certificate.summary import details
 
     console.result(
         {
@@ -99,16 +101,17 @@ def show_verification(
     claims, _ = provenance.claims()
     rows = []
     for index, concept in enumerate(verification.measured.concepts):
-        claim = claims[index] if index < len(claims) else None
-        verdicts = [verdict_in_words(claim.verdict if claim else "?")]
-        verdicts.append(verdict_in_words(concept.verdict))
-        shares = [_share(claim.left if claim else None), _share(concept.probe_median)]
-        rows.append((concept.name, *verdicts, *shares))
-    console.table(("Concept", "claimed", "measured", "left (claimed)", "left (measured)"), rows)
-    for drift in verification.measured.drift:
-        console.say(drift_line(drift))
-    for measured in verification.measured.other_inputs.values():
-        for line in details(measured):
+        claim = claims[index].verdict if index < len(claims) else "?"
+        verdicts = verdict_in_words(claim), verdict_in_words(concept.verdict)
+        rows.append((concept.name, *verdicts))
+    if len(rows) > _LISTED and not console.verbose:
+        differing = [row for row in rows if row[1] != row[2]]
+        console.say(f"{len(rows) - len(differing):,} of {len(rows):,} concepts as claimed")
+        rows = differing[:_LISTED]
+    if rows:
+        console.table(("Concept", "claimed", "measured"), rows)
+    if console.verbose:
+        for line in details(verification.measured):
             console.say(line)
     for text in verification.faults:
         console.say(f"Fault ({text.code}): {advised(text)}")
@@ -116,7 +119,3 @@ def show_verification(
         console.say(f"FAILED: {file} is not what its recipe makes of the base.")
     else:
         console.say(f"Verified: {file} is what its recipe makes of the base, and nothing else.")
-
-
-def _share(value: float | None) -> str:
-    return "?" if value is None else f"{value:.1%}"

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from ..engine.settings import EraseSettings
-from ..job import HELD_OUT_SHARE, Job
+from ..job import Job, host_settings
 from ..progress import Progress
+from ..report.font import font_for
 from ..report.html import Drawn
 from ..text.concept_list import parse_concepts
 from ..text.retain_set import builtin_retain, parse_retain, union
@@ -37,10 +37,10 @@ COLUMNS = (
     Column(f"erased: {PAINTER}", f"a boat by {ALIAS}", 5, True),
     Column(f"erased: {SUBJECT}", f"a {SUBJECT} by Hedda Stroud", 1, True),
     Column(f"erased: {SUBJECT}", f"a {SUBJECT} by Soren Vale", 2, True),
-    Column("kept", "a house by Dario Fenwick", 3, False),
-    Column("kept", "a boat by Kaya Brandt", 5, False),
-    Column("kept", "a fish by Soren Vale", 2, False),
-    Column("kept", "a tree", 1, False),
+    Column("unchanged", "a house by Dario Fenwick", 3, False),
+    Column("unchanged", "a boat by Kaya Brandt", 5, False),
+    Column("unchanged", "a fish by Soren Vale", 2, False),
+    Column("unchanged", "a tree", 1, False),
 )
 """The erased painter by name and by alias, the erased subject; then neighbors in palette and
 texture, and unrelated ones.
@@ -56,7 +56,7 @@ def demo_job() -> Job:
     names = [name for group in known_names().values() for name in group]
     retained = parse_retain("\n".join(names), "the demo's other names")
     unknown = builtin_retain("artists").limit(_UNKNOWN_PAINTERS)
-    settings = EraseSettings.preset("auto", held_out=HELD_OUT_SHARE, effort="fast")
+    settings = host_settings("auto", effort="fast")
     return Job.of(concepts, union([retained, unknown]), settings)
 
 
@@ -104,7 +104,7 @@ def sheet(images: Sequence[Drawn]) -> bytes:
     ]
     image = Image.new("RGB", (lefts[-1] + step, _HEAD + 2 * step), _PAPER)
     pen = ImageDraw.Draw(image)
-    large, small = ImageFont.load_default(22), ImageFont.load_default(17)
+    large, small = font_for("", 20), font_for("", 15)
     for group in groups:
         members = [(x, pair) for x, pair in zip(lefts, images, strict=True) if pair.group == group]
         color = _ERASED if members[0][1].erased else _KEPT

@@ -31,8 +31,7 @@ from ..files.tensors import kinds_of, write_tensors
 from ..inputs import POOLED, TOKENS
 from ..progress import Progress, Stage, part_of
 from ..text.requests import RowRequest
-from .encoder import TextEncoder, input_fingerprint, input_width, read_prompts
-from .push import Push
+from .encoder import RowFunction, TextEncoder, input_fingerprint, input_width, read_prompts
 
 StoredRow = tuple[str, int]
 """Text and row index."""
@@ -59,7 +58,7 @@ class CacheInfo:
 
 def default_folder() -> Path:
     """`SPEED_ERASE_CACHE`, else the user's cache folder on this system."""
-    override = os.environ.get(ENVIRONMENT)
+    override = os.getenv(ENVIRONMENT)
     if override:
         return Path(override)
     from platformdirs import user_cache_dir
@@ -271,7 +270,7 @@ class CachedEncoder:
         self,
         encoder: TextEncoder,
         cache: EmbeddingCache | None = None,
-        push: Push | None = None,
+        push: RowFunction | None = None,
         stored_as: Callable[[str], str] = str,
     ) -> None:
         """Rows are cached as the encoder gives them, so that models with other weights share them.
@@ -279,7 +278,7 @@ class CachedEncoder:
         Args:
             encoder: Encodes what the cache lacks.
             cache: None: every text is encoded.
-            push: What the model does to each row before the edited layers.
+            push: What the model does to each row by itself before the edited layers.
             stored_as: The name of a text in the cache: another one whenever a file that the text
                 names has changed.
         """

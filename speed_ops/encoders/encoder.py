@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +23,19 @@ from ..text.requests import RowRequest
 from ..text.tokens import Stream, long_name
 from .tokenizers import LiteralTokenizer
 from .tower import Tower
+
+
+class RowFunction(Protocol):
+    """What a model does to text before the edited layers, with its weights in effect."""
+
+    width: int
+    """Width of the rows that come out."""
+    fingerprint: str
+    """Changes with the weights."""
+
+    def __call__(self, rows: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Rows as the encoder gives them (`n x d`) to those that the layers read."""
+
 
 Encoded = tuple[list[Tensor], list[Tensor]]
 """Rows of each prompt, and the pooled embedding of each if asked for."""

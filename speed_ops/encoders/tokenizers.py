@@ -238,7 +238,7 @@ def _t5_folders(path: Path | None, holders: Sequence[Checkpoint]) -> Iterator[Pa
         for folder in (model, model.parent):
             yield from (folder / name for name in _T5_FOLDERS)
     checkouts = [parent for holder in holders for parent in holder.path.resolve().parents]
-    if comfyui := os.environ.get("COMFYUI_PATH"):
+    if comfyui := os.getenv("COMFYUI_PATH"):
         checkouts.append(Path(comfyui))
     checkouts += [*Path(__file__).resolve().parents, Path.home() / "comfy" / "ComfyUI"]
     yield from (checkout / T5_IN_COMFYUI for checkout in checkouts)

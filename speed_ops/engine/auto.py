@@ -25,21 +25,22 @@ from .settings import EraseSettings
 WORTH_ITS_DRIFT = 0.01
 """An edit this close to the best within the budget that drifts less is better."""
 MAX_EXTRA_RESIDUAL = 0.05
-"""What is left may be this much above the least, for a shorter way to go. Pictures stop showing a
-concept once its way is gone, whatever moved sideways meanwhile (docs/proof); what is drawn instead
-should still be near the anchor, and where a text encoder hardly knows a name, a stronger edit moves
-sideways faster than it arrives."""
+"""What remains may be this much above the least, for a shorter way to the replacement. Images stop
+showing a concept once it has arrived there, whatever moved sideways meanwhile
+(docs/research/image-tests). Where a text encoder hardly knows a name, a stronger edit moves
+sideways faster than it arrives.
+"""
 MIN_KNEE_SLOPE = 0.3
 """One percent more drift must shorten the way to go by this many percent, or the curve has passed
 its knee. With 0.3 none of the ten erasures that pictures judge are cut (`benchmarks.crowd
-choices`), and those are cut that gain next to nothing (docs/frontier.md, random and untrained
-CLIP-L); 0.4 would stop one painter in mpnet at a fifth of his drift."""
+choices`), and those are cut that gain almost nothing (docs/research/limits.md, random and
+untrained CLIP-L); 0.4 would stop one painter in mpnet at a fifth of his drift."""
 FREE_DRIFT = 0.05
-"""Drift that need not pay: pictures of kept names do not show it (docs/proof)."""
+"""Drift that need not pay: pictures of kept names do not show it (docs/research/image-tests)."""
 SECOND_SOFTNESS_RATIO = 1 / 30
 """The second softness that is tried. A tidy text encoder leaves directions that no name uses, and
 there a prior next to a null space erases more; an untidy one leaves none, and there the softer
-prior does (docs/frontier.md)."""
+prior does (docs/research/limits.md)."""
 RANK_BUDGET = 400
 """Rows of all concepts together, beyond which the LoRA would be larger than it is worth."""
 _HALVINGS = 6  # of a step of the curve, to meet the budget within 1 %

@@ -27,3 +27,9 @@ def uniform(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Te
 def permutation(count: int, source: torch.Generator) -> list[int]:
     """A shuffled `range(count)`."""
     return torch.randperm(count, generator=source, device="cpu").tolist()
+
+
+def shuffle(count: int, seed: int, like: Tensor) -> Tensor:
+    """Each kept row's position in a shuffled list, on `like`'s device."""
+    source = generator(seed, "shuffle of kept rows")
+    return torch.tensor(permutation(count, source), dtype=torch.long, device=like.device)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..progress import Stopwatch
 from .closed_form import FreeRows, Span, erasing_rows, uce_rows
-from .draws import generator, normal
+from .draws import generator, normal, shuffle
 from .edits import LayerEdit
 from .null_space import KeptSpan, empty_span, lower_gram, span_of_gram, span_of_moment
 from .pairs import ErasePairs
@@ -22,6 +22,7 @@ from .prior import (
     augment_directed,
     augment_random,
     erase_gain,
+    filter_batches,
     influence_filter,
     keep_only,
     smallest_directions,
@@ -113,6 +114,7 @@ class LayerSolver:
             with watch.part("prior filter"):
                 self.gain = self._fold_change(erase_gain(self.targets)[self.erased])
                 self.response = self.gain @ self.retain.T  # n x N
+                self.shuffle = shuffle(len(self.retain), settings.seed, self.retain)
                 # Worth its N x N only where a layer may keep fewer rows than the embedding is wide.
                 small = len(self.retain) <= 2 * self.retain.shape[1] and not settings.rpa
                 self.retain_gram = self.retain @ self.retain.T if small else None
@@ -191,6 +193,7 @@ class LayerSolver:
                     self.response[:, indices],
                     directions,
                     normal(shape, source, self.retain)[indices],
+                    filter_batches(indices, self.shuffle),
                     scale=settings.filter_scale,
                 )
         return self._span(prior), prior.added

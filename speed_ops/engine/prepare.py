@@ -54,6 +54,11 @@ def checked(rows: RowSet) -> RowSet:
         return wide if len(wide) else wide.new_zeros((0, width))
 
     rows = rows.map(widen_rows)
+    pairs = torch.cat([rows.targets.values, rows.anchors.values])
+    if len(pairs) and bool((pairs == pairs[0]).all()):
+        raise InputError(
+            "Every prompt has the same embedding: the text encoder is damaged. Use an intact copy."
+        )
     check_pairs(rows.targets, rows.anchors)
     for label, pair in (("probe", rows.probes), ("trial", rows.trial)):
         if pair is None or _is_empty(pair):

@@ -26,6 +26,8 @@ from .null_space import lower_gram, quadratic_form
 from .rows import per_concept
 
 _COLUMNS = 4096  # retain rows handled at a time: bounds the memory of intermediates
+FILTER_BATCH = 128
+"""Kept rows whose draws share one mean in DPA's filter, as in the released code."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,11 +150,13 @@ def augment_directed(
     response: Tensor,
     directions: Tensor,
     draws: Tensor,
+    batches: Tensor,
     *,
     scale: float,
 ) -> RefinedPrior:
-    """DPA (eqs. 7-9): draws along a layer's least-changing directions, filtered by IPF with one
-    mean over all of them.
+    """DPA (eqs. 7-9): draws along a layer's least-changing directions, filtered by IPF.
+
+    As in the released code, each batch of rows is filtered by the mean of its own draws.
 
     Args:
         shift: The bare erasure of this layer.
@@ -161,6 +165,7 @@ def augment_directed(
         response: `n x p`, `gain @ c` of those rows.
         directions: `r x d`, V_min'.
         draws: `p x N_A x r`, random numbers.
+        batches: `p`, the batch of each row (see `filter_batches`).
         scale: IPF's multiple of the mean.
     """
     moved_along = shift.outputs @ (shift.gain @ directions.T)  # o x r: delta_erase V
@@ -171,8 +176,10 @@ def augment_directed(
         + torch.einsum("par,rs,pas->pa", draws, moved_along.T @ moved_along, draws)
     )
     moved = squares.clamp(min=0).sqrt()
-    mean = (moved.mean(dim=1) * weights).sum() / weights.sum()
-    passed = (moved > scale * mean).to(weights)
+    count = (len(kept) - 1) // FILTER_BATCH + 1
+    sums = per_concept(moved.mean(dim=1) * weights, batches, count)
+    mean = (sums / per_concept(weights, batches, count))[batches]
+    passed = (moved > scale * mean[:, None]).to(weights)
     omega = (weights * (1 + passed.sum(dim=1))).sqrt()
     tilt = weights[:, None] * (passed[:, :, None] * draws).sum(dim=1) / omega[:, None]
     scatter = torch.einsum("p,pa,par,pas->rs", weights, passed, draws, draws)
@@ -186,6 +193,16 @@ def augment_directed(
         count=omega.square().sum(),
         added=passed.sum(),
     )
+
+
+def filter_batches(kept: Tensor, shuffle: Tensor) -> Tensor:
+    """`p`: the batch of each kept row, when the shuffled kept rows are cut into batches.
+
+    Args:
+        kept: `p`, indices of the kept rows.
+        shuffle: `N`, each row's position in the shuffled list.
+    """
+    return shuffle[kept].argsort().argsort() // FILTER_BATCH
 
 
 def augment_random(

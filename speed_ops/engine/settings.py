@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import SettingsError, suggestion
-from ..inputs import POOLED
+from ..inputs import POOLED, Prompting
 
 Method = Literal["speed", "uce", "rece", "null_space"]
 Layers = Literal["V", "K", "KV"]
@@ -143,6 +143,12 @@ class EraseSettings:
         "normal",
         "How many prompts to encode. More prompts erase more cleanly, protect other names better"
         " and take longer.",
+        public=True,
+    )
+    prompting: Prompting = _setting(
+        "auto",
+        "How people prompt the model: sentences, tags, at-tags (artists as @name) or mixed. auto:"
+        " as is usual for the model's family.",
         public=True,
     )
     pooled: bool = _setting(
@@ -289,7 +295,7 @@ def _check(name: str, value: Any, low: float | None, high: float | None) -> None
 
 
 # Without IPF and DPA: in images of the demo model the filter let kept prompts drift by a quarter
-# more, and the draws changed nothing (docs/proof).
+# more, and the draws changed nothing (docs/research/image-tests).
 _FIXED: dict[str, Any] = {
     "rows": "context",
     "threshold": 1e-2,
@@ -299,9 +305,9 @@ _FIXED: dict[str, Any] = {
     "invariants": "span",
 }
 # A slope between what the kept names use and what is free, where `context` has a step: on real text
-# encoders it erases more at every drift (docs/frontier.md). `lam` is only where the search for it
+# encoders it erases more at every drift (docs/research/limits.md). `lam` is only where the search
 # starts. It is the default of every family: where all text enters at one layer (SD3, Flux) it keeps
-# its budget and, at the default one, also leaves less than the others (docs/architectures.md).
+# its budget and, at the default one, also leaves less than the others (docs/research/models.md).
 # Families differ in layers, not in settings.
 _AUTO = _FIXED | {"prior": "soft", "lam": 0.1, "overshoot": 1.1, "rows_per_concept": 16}
 

@@ -22,6 +22,9 @@ from .setup import ImageSpec, Sampling
 
 _THUMBNAIL = 256
 """Pixels of the longer side on the page: twice the displayed size, for sharp screens."""
+FORMATS = ("PNG", "JPEG", "WEBP")
+"""All others are refused: Pillow reads some of them with other programs."""
+MAX_PIXELS = 8192 * 8192
 _FACTS = "speed.evaluate"
 
 
@@ -73,7 +76,7 @@ class Album:
         """An image that has been generated."""
         path = self.path(key)
         try:
-            with Image.open(path) as image:
+            with Image.open(path, formats=FORMATS) as image:
                 facts = json.loads(getattr(image, "text", {}).get(_FACTS, "{}"))
                 pixels = np.asarray(image.convert("RGB"))
         except (OSError, ValueError, Image.DecompressionBombError) as error:
@@ -93,13 +96,25 @@ class Album:
         return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def decode_image(content: bytes, source: str) -> Pixels:
-    """The pixels of an image file; `source` names it in errors."""
+def decode_image(content: bytes, source: str, size: tuple[int, int] | None = None) -> Pixels:
+    """The pixels of a PNG, JPEG or WebP file. Its size is checked before it is decoded.
+
+    Args:
+        content: The file.
+        source: What errors call it.
+        size: Its width and height; None: any up to `MAX_PIXELS`.
+    """
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            shown = "x".join(map(str, image.size))
+            if size is not None and image.size != size:
+                raise ValueError(f"its size is {shown}, not {'x'.join(map(str, size))}")
+            if size is None and image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"its size is {shown}, larger than any model makes")
             return np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise FileError(f"{source} is not a picture that can be read ({error}).") from error
+    except Exception as error:  # Pillow raises many types
+        reason = " ".join(str(error).split())[:200]
+        raise FileError(f"{source} is not an image that can be read ({reason}).") from error
 
 
 def encode_png(pixels: Pixels, texts: Mapping[str, str] | None = None) -> bytes:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import numpy as np
-import requests
 
 from ..errors import FileError, InputError, SpeedError, UsageError, suggestion
+from ..files.schema import finite, load_json
 from .album import decode_image, encode_png
 from .backend import GeneratedImage, ModelKind, ModelRef, ServerRejected, ServerUnavailable
+from .http import Request, printable, send
 from .measures import Features, Pixels
 from .scorers import Scorer
 from .setup import ImageSpec, Sampling
 
-IMAGE_SECONDS = 600.0
-_RESPONSE_SECONDS = 30.0
+IMAGE_SECONDS, MAX_SECONDS = 600.0, 86_400.0
+MAX_ANSWER = 20_000_000
+"""Most bytes of an answer, but for an image."""
+_RESPONSE_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _OUTPUT_NODE = "9"
 _FEATURE_NODE = "SpeedEvaluate"
@@ -59,7 +63,7 @@ class ComfyClient:
 
     url: str
     image_seconds: float = IMAGE_SECONDS
-    """Seconds until an unfinished image counts as lost."""
+    """Seconds until an unfinished image counts as lost: from the request to its last byte."""
     name: str = field(init=False)
     local: bool = False
     _client_id: str = field(init=False, default_factory=lambda: uuid.uuid4().hex)
@@ -67,10 +71,18 @@ class ComfyClient:
     """(kind, name) of a model -> its name in the server's spelling."""
 
     def __post_init__(self) -> None:
-        url = urlsplit(self.url if "://" in self.url else f"http://{self.url}")
-        if url.scheme not in ("http", "https") or not url.hostname:
+        try:
+            url = urlsplit(self.url if "://" in self.url else f"http://{self.url}")
+            usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
             raise UsageError(
                 f"{self.url!r} is not a server's address: write http://127.0.0.1:8188."
+            )
+        if not 0 < self.image_seconds <= MAX_SECONDS:
+            raise UsageError(
+                f"The time for an image is {self.image_seconds:g} s: use up to {MAX_SECONDS:g} s."
             )
         self.url = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
         self.name = url.netloc.rpartition("@")[2]
@@ -100,10 +112,11 @@ class ComfyClient:
     def choices(self, node: str, widget: str) -> list[str]:
         """The options of a widget on the server; empty if it has no such node."""
         schema = self.get_json(f"/object_info/{node}").get(node, {})
-        options, *details = schema.get("input", {}).get("required", {}).get(widget) or [[]]
+        inputs = _mapped(_mapped(_mapped(schema).get("input")).get("required"))
+        options, *details = _listed(inputs.get(widget)) or [[]]
         if not isinstance(options, list):  # newer servers: ["COMBO", {"options": [...]}]
-            options = details[0].get("options", []) if details else []
-        return [name for name in options if isinstance(name, str)]
+            options = _mapped(details[0]).get("options") if details else []
+        return [name for name in _listed(options) if isinstance(name, str)]
 
     def metadata(self, model: ModelRef) -> dict[str, str]:
         """The strings in the header of a model's file; empty if the server cannot read them."""
@@ -116,72 +129,105 @@ class ComfyClient:
         return {key: value for key, value in header.items() if isinstance(value, str)}
 
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
-        entry = self.run(_text_to_image(model, self._names, spec, sampling))
+        end = time.monotonic() + self.image_seconds
+        entry = self.run(_text_to_image(model, self._names, spec, sampling), end)
+        images = _listed(_mapped(_output(entry, _OUTPUT_NODE)).get("images"))
+        image = _mapped(images[0]) if len(images) == 1 else {}
+        query = {key: image.get(key, "") for key in ("filename", "subfolder", "type")}
+        if not query["filename"] or not all(isinstance(text, str) for text in query.values()):
+            raise ServerRejected(f"{self.name} finished without an image.")
+        size = sampling.width, sampling.height
+        limit = MAX_ANSWER + 8 * sampling.width * sampling.height  # a PNG of 16 bits and alpha
+        content = self._send(Request("GET", f"/view?{urlencode(query)}"), limit=limit, end=end)
         try:
-            (image,) = entry["outputs"][_OUTPUT_NODE]["images"]
-        except (KeyError, ValueError, TypeError):
-            raise ServerRejected(f"{self.name} finished without a picture.") from None
-        query = {key: image[key] for key in ("filename", "subfolder", "type") if key in image}
-        content = self._send("GET", "/view", params=query).content
-        try:
-            return GeneratedImage(decode_image(content, "What it sent"), seconds=_seconds(entry))
+            return GeneratedImage(
+                decode_image(content, "Its answer", size), seconds=_seconds(entry)
+            )
         except FileError as error:
             raise ServerRejected(f"{self.name}: {error}") from error
 
-    def run(self, graph: Graph) -> dict[str, Any]:
-        """Queues a graph and waits for it; returns the entry of the server's history."""
-        body = {"prompt": graph, "client_id": self._client_id}
-        prompt_id = str(self._json(self._send("POST", "/prompt", json=body)).get("prompt_id"))
-        end = time.monotonic() + self.image_seconds
+    def run(self, graph: Graph, end: float | None = None) -> dict[str, Any]:
+        """Queues a graph and waits for it; returns the entry of the server's history.
+
+        Args:
+            graph: The nodes.
+            end: When to give up, by `time.monotonic`; None: after the time for an image.
+        """
+        end = time.monotonic() + self.image_seconds if end is None else end
+        body = json.dumps({"prompt": graph, "client_id": self._client_id}).encode()
+        prompt_id = self._json(self._send(Request("POST", "/prompt", body), end=end)).get(
+            "prompt_id"
+        )
+        if not isinstance(prompt_id, str) or not prompt_id:
+            raise ServerUnavailable(f"{self.name} did not accept the prompt like a ComfyUI server.")
         pause = _POLL_SECONDS
         while time.monotonic() < end:
-            entry = self.get_json(f"/history/{prompt_id}").get(prompt_id)
+            request = Request("GET", f"/history/{quote(prompt_id[:100], safe='')}")
+            entry = self._json(self._send(request, end=end)).get(prompt_id)
             if entry is not None:
-                if entry.get("status", {}).get("status_str") != "success":
-                    raise ServerRejected(f"{self.name} failed: {_failure(entry)}")
+                if _mapped(_mapped(entry).get("status")).get("status_str") != "success":
+                    raise ServerRejected(f"{self.name} failed: {_failure(_mapped(entry))}")
                 return dict(entry)
-            time.sleep(pause)
+            time.sleep(max(0.0, min(pause, end - time.monotonic())))
             pause = min(1.0, pause * 1.2)
         raise ServerUnavailable(
-            f"{self.name} has not finished a picture in {self.image_seconds:.0f} s."
+            f"{self.name} has not finished an image in {self.image_seconds:g} s."
         )
 
     def upload(self, pixels: Pixels) -> str:
         """Puts an image into the server's temporary folder; returns the name for LoadImage."""
         png = encode_png(pixels)
-        name = f"{hashlib.sha256(png).hexdigest()[:32]}.png"
+        name, mark = f"{hashlib.sha256(png).hexdigest()[:32]}.png", uuid.uuid4().hex
         fields = {"type": "temp", "overwrite": "true", "subfolder": "speed-evaluate"}
-        files = {"image": (name, png, "image/png")}
-        self._send("POST", "/upload/image", data=fields, files=files)
+        head = "".join(
+            f'--{mark}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
+            for key, value in fields.items()
+        )
+        head += f'--{mark}\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n'
+        head += "Content-Type: image/png\r\n\r\n"
+        body = head.encode() + png + f"\r\n--{mark}--\r\n".encode()
+        form = f"multipart/form-data; boundary={mark}"
+        self._send(Request("POST", "/upload/image", body, form))
         return f"speed-evaluate/{name} [temp]"
 
     def get_json(self, path: str, **query: str) -> dict[str, Any]:
         """A JSON object from the server; empty for any other JSON value."""
-        return self._json(self._send("GET", path, params=query))
+        return self._json(self._send(Request("GET", f"{path}?{urlencode(query)}".rstrip("?"))))
 
-    def _json(self, response: requests.Response) -> dict[str, Any]:
+    def _json(self, content: bytes) -> dict[str, Any]:
         try:
-            value = response.json() if response.content else {}
-        except ValueError:
-            raise ServerUnavailable(f"{self.name} does not answer like a ComfyUI server.") from None
-        return value if isinstance(value, dict) else {}
-
-    def _send(self, method: str, path: str, **options: Any) -> requests.Response:
-        options["timeout"] = _RESPONSE_SECONDS
-        try:
-            response = requests.request(method, self.url + path, **options)
-        except requests.RequestException as error:
-            reason: BaseException = error  # what the system reported is below several layers
-            while (cause := reason.__cause__ or reason.__context__) is not None:
-                reason = cause
-            raise ServerUnavailable(f"{self.name} does not answer ({reason}).") from error
-        if response.status_code == 400:
-            raise ServerRejected(f"{self.name} refused: {_refusal(response)}")
-        if not response.ok:
+            value = load_json(content, "The answer", MAX_ANSWER) if content else {}
+        except FileError as error:
             raise ServerUnavailable(
-                f"{self.name} answered with {response.status_code} {response.reason}."
+                f"{self.name} does not answer like a ComfyUI server."
+            ) from error
+        return _mapped(value)
+
+    def _send(self, request: Request, *, limit: int = MAX_ANSWER, end: float = math.inf) -> bytes:
+        """The answer to a request that the server accepted; redirects are not followed."""
+        end = min(end, time.monotonic() + _RESPONSE_SECONDS)
+        answer = send(urlsplit(self.url), self.name, request, limit=limit, end=end)
+        if answer.status == 400:
+            raise ServerRejected(f"{self.name} refused: {_refusal(answer.content)}")
+        if answer.status != 200:
+            raise ServerUnavailable(
+                f"{self.name} answered with {answer.status} {answer.reason}".rstrip() + "."
             )
-        return response
+        return answer.content
+
+
+def _mapped(value: object) -> dict[str, Any]:
+    """An object of an answer; empty for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(value: object) -> list[Any]:
+    """A list of an answer; empty for any other value."""
+    return value if isinstance(value, list) else []
+
+
+def _output(entry: Mapping[str, Any], node: str) -> object:
+    return _mapped(entry.get("outputs")).get(node)
 
 
 def _node(class_type: str, **inputs: Any) -> dict[str, Any]:
@@ -238,38 +284,45 @@ def _literal(text: str) -> str:
     return text.replace("(", "\\(").replace(")", "\\)").replace("embedding:", "embedding :")
 
 
+def _messages(entry: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What happened, by the server's own record: event -> details."""
+    pairs = _listed(_mapped(entry.get("status")).get("messages"))
+    return {
+        pair[0]: _mapped(pair[1])
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+    }
+
+
 def _seconds(entry: Mapping[str, Any]) -> float:
     """Run time by the server's own clock; 0 if it does not report one."""
-    times = {
-        name: details.get("timestamp")
-        for name, details in entry.get("status", {}).get("messages", [])
-        if isinstance(details, dict)
-    }
-    start, end = times.get("execution_start"), times.get("execution_success")
-    if not isinstance(start, int) or not isinstance(end, int):
-        return 0.0
-    return max(0.0, (end - start) / 1000)
+    messages = _messages(entry)
+    start, end = (
+        messages.get(name, {}).get("timestamp") for name in ("execution_start", "execution_success")
+    )
+    return max(0.0, (finite(end) - finite(start)) / 1000) if start and end else 0.0
 
 
 def _failure(entry: Mapping[str, Any]) -> str:
-    for name, details in entry.get("status", {}).get("messages", []):
-        if name == "execution_error":
-            return f"{details.get('node_type')}: {str(details.get('exception_message')).strip()}"
-        if name == "execution_interrupted":
-            return "somebody interrupted it."
+    messages = _messages(entry)
+    if "execution_error" in messages:
+        details = messages["execution_error"]
+        return printable(f"{details.get('node_type')}: {details.get('exception_message')}")
+    if "execution_interrupted" in messages:
+        return "somebody interrupted it."
     return "it does not say why."
 
 
-def _refusal(response: requests.Response) -> str:
+def _refusal(content: bytes) -> str:
     try:
-        content = response.json()
-        nodes = content.get("node_errors", {}).values()
-        errors = [error for node in nodes for error in node.get("errors", [])]
-        texts = [f"{error.get('message')} ({error.get('details')})" for error in errors]
-        texts = texts or [content["error"]["message"]]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return response.content[:300].decode("utf-8", "replace") or "no reason given."
-    return "; ".join(dict.fromkeys(texts))[:600]
+        answer = _mapped(load_json(content, "The answer", MAX_ANSWER))
+    except FileError:
+        return printable(content[:600].decode("utf-8", "replace"), 300) or "no reason given."
+    nodes = _mapped(answer.get("node_errors")).values()
+    errors = [_mapped(error) for node in nodes for error in _listed(_mapped(node).get("errors"))]
+    texts = [f"{error.get('message')} ({error.get('details')})" for error in errors]
+    texts = texts or [str(_mapped(answer.get("error")).get("message") or "no reason given.")]
+    return printable("; ".join(dict.fromkeys(texts)))
 
 
 def server_clip(server: ComfyClient, vision: str, text: str = "") -> Scorer:
@@ -295,9 +348,16 @@ def server_clip(server: ComfyClient, vision: str, text: str = "") -> Scorer:
                 f"{server.name} has no {name!r} in models/{folder}.", server=server.name, model=name
             )
 
-    def features(graph: Graph, name: str) -> Features:
-        (content,) = server.run(graph)["outputs"]["features"]["json"]
-        return np.asarray(json.loads(content)["features"][name], np.float64)
+    def features(graph: Graph, name: str, count: int) -> Features:
+        content = _listed(_mapped(_output(server.run(graph), "features")).get("json"))
+        try:
+            answer = load_json(content[0], "The answer", MAX_ANSWER)
+            rows = np.asarray(answer["features"][name], np.float64)
+            if rows.shape[0] == count and rows.ndim == 2 and rows.size:
+                return rows
+        except (FileError, LookupError, TypeError, ValueError):
+            pass
+        raise ServerRejected(f"{server.name} did not send the features of {count} {name}.")
 
     def encode_images(images: Sequence[Pixels]) -> Features:
         graph: Graph = {"clip": _node("CLIPVisionLoader", clip_name=vision)}
@@ -311,7 +371,7 @@ def server_clip(server: ComfyClient, vision: str, text: str = "") -> Scorer:
             batch = image
         inputs = {"clip_vision": ["clip", 0], "prompts": "", "labels": ""}
         graph["features"] = _node(_FEATURE_NODE, before=batch, after=batch, **inputs)
-        return features(graph, "before")
+        return features(graph, "before", len(images))
 
     def encode_texts(texts: Sequence[str]) -> Features:
         image = ["image", 0]  # the node requires images: the smallest that it takes
@@ -322,7 +382,7 @@ def server_clip(server: ComfyClient, vision: str, text: str = "") -> Scorer:
             "image": _node("EmptyImage", width=8, height=8, batch_size=1, color=0),
             "features": _node(_FEATURE_NODE, before=image, after=image, **inputs),
         }
-        return features(graph, "labels")
+        return features(graph, "labels", len(texts))
 
     about = f"CLIP_VISION {vision}" + (f" with the texts of {text}" if text else "")
     identity = f"{about} on {server.url}"

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import PACKAGE_VERSION
 from ..progress import Progress
 from ..provenance import Provenance
-from ..recipe import package_version
 from ..text.names import same_name_key
 from .album import Album, image_key
 from .backend import ModelRef
@@ -138,7 +138,7 @@ class ModelResult:
         clauses = [f"erased in {counts['erased']} of {erase} prompts"] if erase else []
         if keep:
             clauses.append(f"{counts['preserved']} of {keep} other prompts preserved")
-        text = ", ".join(clauses) or "pictures to look at: no judge says what they show"
+        text = ", ".join(clauses) or "before/after images (no automatic check was run)"
         return text[:1].upper() + text[1:]
 
 
@@ -156,7 +156,7 @@ class Evaluation:
     """The original first."""
     table: PaperTable | None
     version: str = "2.0"
-    package_version: str = field(default_factory=package_version)
+    package_version: str = PACKAGE_VERSION
 
     @property
     def original(self) -> ModelResult:

@@ -17,12 +17,12 @@ PROMPTS_SHOWN = 6
 """Prompts with images per group; those that went wrong come first."""
 SEEDS_SHOWN = 4
 _WORDS = {
-    "erased": "the concept is gone from these pictures",
+    "erased": "the concept is gone from these images",
     "leaking": "the concept is still there",
-    "preserved": "still what was asked for",
-    "damaged": "no longer what was asked for",
-    "unclear": "the original did not show it either, or there is no frame to judge",
-    "unjudged": "no judge says what they show: look for yourself",
+    "preserved": "the image still shows the prompt",
+    "damaged": "the image no longer shows the prompt",
+    "unclear": "the original did not show it either, or all images are broken",
+    "unjudged": "no automatic check was run",
 }
 _WORST_FIRST = ("leaking", "damaged", "unclear", "unjudged", "erased", "preserved")
 
@@ -50,7 +50,7 @@ def _page(evaluation: Evaluation, thumbnail: Callable[[str], str]) -> str:
     facts = [
         ("Setup", evaluation.setup),
         (
-            "Pictures",
+            "Images",
             f"{sampling.width} x {sampling.height}, {sampling.steps} steps of"
             f" {sampling.sampler} / {sampling.scheduler}, guidance {sampling.cfg:g}",
         ),
@@ -100,24 +100,21 @@ def _hint(pair: ImagePair, after: bool) -> str:
     frame = pair.frame_after if after else pair.frame_before
     recognized = pair.recognized_after if after else pair.recognized_before
     if frame != "fine":
-        hints.append(f"{frame} frame")
+        hints.append(f"{frame} image")
     if recognized is not None:
-        hints.append("recognised" if recognized else "not recognised")
+        hints.append("recognized" if recognized else "not recognized")
     if after and pair.drift is not None:
         hints.append(f"drift {pair.drift:.3f}")
     return ", ".join(hints)
 
 
-def _certificate(model: ModelResult) -> tuple[list[tuple[str, str, float | None]], Any]:
-    """What the file claims of each concept, and its trade-off: untrusted."""
+def _certificate(model: ModelResult) -> tuple[list[tuple[str, str]], Any]:
+    """What the file claims about each concept, and its trade-off: untrusted."""
     claims = model.certificate.get("concepts")
     concepts = []
     for claim in claims if isinstance(claims, list) else []:
         if isinstance(claim, dict):
-            residual = claim.get("probe_median")
-            verdict = verdict_in_words(claim.get("verdict"))
-            residual = residual if isinstance(residual, float) else None
-            concepts.append((str(claim.get("name")), verdict, residual))
+            concepts.append((str(claim.get("name")), verdict_in_words(claim.get("verdict"))))
     try:
         return concepts, curve_facts(model.certificate.get("curve"))
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -14,7 +14,8 @@ from .album import Album, ImageJob
 from .backend import Backend, ModelRef, ServerRejected, ServerUnavailable
 
 ATTEMPTS = 3
-"""Rejections after which an image counts as impossible."""
+"""Rejections after which an image counts as impossible, and failures in a row after which a server
+is retired."""
 PATIENCE = 60.0
 """Seconds that a server may be away, for a restart, before it is retired."""
 _POLL_SECONDS = 0.2
@@ -141,10 +142,10 @@ class _Run:
             self.changed.notify_all()
 
     def work(self, backend: Backend) -> None:
-        """Worker loop: generates until nothing is left, and retires with a server that stays away
-        or rejects everything.
+        """Worker loop: generates until nothing is left, and retires with a server that stays away,
+        fails again and again, or rejects everything.
         """
-        rejected_in_a_row = 0
+        rejected_in_a_row = lost_in_a_row = 0
         while (job := self._take(backend.name)) is not None:
             try:
                 image = backend.generate(job.model, job.spec, job.sampling)
@@ -152,7 +153,8 @@ class _Run:
             except ServerUnavailable as error:
                 self._release(job)
                 self.messages.append(f"{error} What it was drawing goes to others.")
-                if not self._returns(backend, job.model):
+                lost_in_a_row += 1
+                if lost_in_a_row >= ATTEMPTS or not self._returns(backend, job.model):
                     return self._retire(error)
                 self.messages.append(f"{backend.name} is back.")
             except ServerRejected as error:
@@ -169,7 +171,7 @@ class _Run:
                 self.stop(SpeedError(f"Drawing with {backend.name} failed: {reason}"))
                 self._release()
             else:
-                rejected_in_a_row = 0
+                rejected_in_a_row = lost_in_a_row = 0
                 self._release()
 
     def _take(self, backend: str) -> ImageJob | None:

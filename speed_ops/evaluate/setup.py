@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import FileError, InputError, UsageError, suggestion
+from ..files.schema import load_json, read_bounded
 from ..text.concept_list import Concept
 from ..text.kinds import KINDS, PLACEHOLDER, kind_of
 from ..text.names import (
@@ -38,7 +39,7 @@ _PROMPT_COLUMNS = (
 )
 _SEED_COLUMNS = ("seed", "sd_seed", "evaluation_seed", "case_seed")
 _ROLES: dict[str, Role] = {"erase": "erase", "keep": "keep", "retain": "keep"}
-_MAX_CAPTION_BYTES = 200 << 20
+_MAX_CAPTION_BYTES, _MAX_CAPTIONS = 200 << 20, 5_000_000
 MAX_IMAGES = 1_000_000
 
 
@@ -304,20 +305,18 @@ def setup_of_file(path: Path, concepts: Sequence[Concept], seeds: int) -> Setup:
 
 def _texts(path: Path) -> tuple[str, ...]:
     """Texts of a file: one per line, a column of a table, or the captions of COCO's annotations."""
-    if path.suffix.lower() != ".json":
-        return tuple(spec.prompt for spec in _table_specs(path))
-    try:
-        if path.stat().st_size > _MAX_CAPTION_BYTES:
-            raise FileError(
-                f"{path} is larger than {_MAX_CAPTION_BYTES >> 20} MB: it was not read."
-            )
-        content = json.loads(path.read_bytes())
-        rows = content["annotations"] if isinstance(content, dict) else content
-        return tuple(str(row["caption"] if isinstance(row, dict) else row).strip() for row in rows)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FileError(
-            f"Cannot read captions from {path} ({error}): give COCO's annotations, or text."
-        ) from error
+    if path.suffix.lower() == ".json":
+        limit = _MAX_CAPTION_BYTES
+        content = load_json(read_bounded(path, limit), str(path), limit, containers=_MAX_CAPTIONS)
+        rows = content.get("annotations") if isinstance(content, dict) else content
+        rows = rows if isinstance(rows, list) else []
+        texts = [row.get("caption") if isinstance(row, dict) else row for row in rows]
+    else:
+        texts = [spec.prompt for spec in _table_specs(path)]
+    stripped = tuple(text.strip() for text in texts if isinstance(text, str))
+    if not texts or len(stripped) < len(texts):
+        raise FileError(f"There are no texts in {path}: give COCO's annotations, or lines of text.")
+    return stripped
 
 
 def _table_specs(path: Path, group: str = "") -> Iterator[ImageSpec]:

@@ -218,7 +218,7 @@ def temporary_folder(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name[:20]}.{secrets.token_hex(6)}{_SUFFIX}")
     lock = FileLock(temporary / _LOCK)
     try:
-        temporary.mkdir()
+        temporary.mkdir(0o700)
         lock.acquire(timeout=_SETTLING_SECONDS)
         yield temporary
     except OSError as error:

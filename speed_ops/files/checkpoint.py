@@ -16,6 +16,7 @@ from torch import Tensor
 from ..errors import FileError, suggestion
 from ..progress import Progress
 from .header import PICKLE_SUFFIXES, Header, TensorEntry, pickle_refusal, read_header, stamp_of
+from .inside import path_inside
 from .schema import chunks, load_json, read_bounded, reading
 from .tensors import from_bytes
 
@@ -30,7 +31,6 @@ _CHOICES = (
 )
 """Whole files before sharded ones, plain names before variants such as `.fp16`."""
 _INDEX_LIMIT = 20_000_000
-_PLAIN_NAME = re.compile(r"[\w.-]{1,200}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,13 @@ def _sharded(index: Path, prefix: str, label: str) -> list[WeightFile]:
         )
     parts = []
     for name in sorted(set(weight_map.values())):
-        if not _PLAIN_NAME.fullmatch(name):
+        # The hub cache has links here, to a folder of its own.
+        file = path_inside(index.parent, name, follow_links=True)
+        if file.parent != index.parent or file.suffix != ".safetensors":
             raise FileError(
                 f"{label} names the file {name[:100]!r}, which is not a safetensors file beside it."
             )
-        file, file_label = index.parent / name, f"{label.rpartition('/')[0]}/{name}"
+        file_label = f"{label.rpartition('/')[0]}/{name}"
         header = read_header(file, file_label)
         if header.entries.keys() != {key for key in weight_map if weight_map[key] == name}:
             raise FileError(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FileError, suggestion
+from ..text.names import open_at_once
 
 MAX_TEXT = 2_000
 MAX_YAML_BYTES = 500_000
@@ -72,7 +73,7 @@ def read_bounded(path: Path, limit: int, label: str = "") -> bytes:
         limit: Most bytes that are parsed.
         label: What it is called in messages, if not by its path.
     """
-    with reading(label or path), path.open("rb") as handle:
+    with reading(label or path), open(path, "rb", opener=open_at_once) as handle:
         return handle.read(limit + 1)
 
 

@@ -15,7 +15,8 @@ from ..checkpoints.batch import SUFFIXES, Candidate, find_models, selected
 from ..checkpoints.output_files import OutputFiles
 from ..errors import SpeedError
 from ..files.checkpoint import Checkpoint
-from .store import FOLDER_MARK, Store, change_stamp, is_url, local_path
+from ..files.inside import path_inside
+from .store import FOLDER_MARK, Store, change_stamp, is_url
 
 PARALLEL_READS = 16
 """Headers read at the same time: they wait for the network, not for the processor."""
@@ -89,7 +90,7 @@ class HeaderMirror:
             ):
                 continue
             if selected(model, include, exclude):
-                path = owners[inner] = local_path(self.folder, model)
+                path = owners[inner] = path_inside(self.folder, model)
                 stamps = [self._stamps[path]] if path in self._stamps else []
                 self._stamps[path] = ", ".join([*stamps, change_stamp(info)])
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +102,7 @@ class HeaderMirror:
 
     def _copy_head(self, inner: str, size: int) -> SpeedError | None:
         assert self.store is not None
-        target = local_path(self.folder, inner)
+        target = path_inside(self.folder, inner)
         try:
             self.store.get_head(inner, size, target)
         except SpeedError as fault:

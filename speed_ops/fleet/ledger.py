@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import FileError
 from ..files.atomic import output_folder, output_lock, write_bytes, write_error
+from ..files.schema import load_json, read_bounded
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class LedgerEntry:
         return json.dumps(asdict(self), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
-_FIELDS = {item.name for item in fields(LedgerEntry)}
+_TYPES = {"seconds": (int, float), "attempts": int, "files": dict}
+_FIELDS: dict[str, Any] = {item.name: _TYPES.get(item.name, str) for item in fields(LedgerEntry)}
+MAX_BYTES = 500_000_000
 
 
 class Ledger:
@@ -92,24 +95,23 @@ def read_ledger(path: Path) -> Ledger:
 
 def _read(path: Path) -> tuple[dict[str, LedgerEntry], bool]:
     """{model: its latest entry}, and whether the file has exactly these lines."""
-    try:
-        content = path.read_bytes() if path.exists() else b""
-    except OSError as error:
-        raise FileError(f"Cannot read the ledger {path}: {error.strerror or error}.") from error
+    content = read_bounded(path, MAX_BYTES) if path.exists() else b""
+    if len(content) > MAX_BYTES:
+        raise FileError(f"The ledger {path} is longer than any run needs: move it away.")
     *lines, unfinished = content.split(b"\n")
     entries: dict[str, LedgerEntry] = {}
     for number, line in enumerate(lines, 1):
         try:
-            values: dict[str, Any] = json.loads(line)
-            entry = LedgerEntry(**{name: values[name] for name in _FIELDS & values.keys()})
-            texts = isinstance(entry.model, str) and isinstance(entry.status, str)
-            valid = texts and isinstance(entry.files, dict)
-        except (ValueError, TypeError, AttributeError):
-            valid = False
-        if not valid:
+            values = load_json(line, "The line", MAX_BYTES)
+            entry = LedgerEntry(**{name: values[name] for name in _FIELDS.keys() & values.keys()})
+            if not all(isinstance(getattr(entry, name), kind) for name, kind in _FIELDS.items()):
+                raise TypeError
+            if not all(isinstance(location, str) for location in entry.files.values()):
+                raise TypeError
+        except (FileError, TypeError, AttributeError) as error:
             raise FileError(
-                f"Line {number} of the ledger {path} cannot be read: take it out, or move the file"
-                " away; then every model is looked at anew."
-            )
+                f"Line {number} of the ledger {path} cannot be read: remove the line, or move the"
+                " file away to check every model again."
+            ) from error
         entries[entry.model] = entry
     return entries, not unfinished and len(lines) == len(entries)

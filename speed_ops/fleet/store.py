@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import FileError, MissingPackageError, NotFoundError
+from ..errors import FileError, MissingPackageError, NotFoundError, UsageError
 from ..files.atomic import temporary_folder, write_error
 from ..files.header import MAX_HEADER_BYTES, PICKLE_SUFFIXES
 
@@ -26,6 +27,14 @@ SMALL_BYTES = 20_000_000
 """JSON files up to this size are read completely: recipes, indices, model_index.json."""
 ATOMIC_UPLOADS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"})
 """Stores where an object appears when its upload is complete, and where renaming copies it."""
+REFUSED = {
+    **dict.fromkeys(
+        ("http", "ftp"),
+        "anyone on the way can exchange what it sends; use s3://, https:// or sftp://",
+    ),
+    "reference": "it can name any file of this machine; use the store itself",
+}
+"""Stores that are not opened, also inside others (`zip://::http://...`), and why."""
 FOLDER_MARK = "model_index.json"
 _HASHES = ("ETag", "etag", "md5Hash")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -36,31 +45,32 @@ def is_url(location: object) -> bool:
     return "://" in str(location)
 
 
-def local_path(root: Path, inner: str) -> Path:
-    """The path of a store's file below a local folder. Names in a store come from others: one that
-    would leave the folder, on any operating system, is refused.
-    """
-    parts = inner.replace("\\", "/").split("/")
-    if not inner or "\0" in inner or any(part in ("", ".", "..") or ":" in part for part in parts):
-        raise FileError(
-            f"The store contains a file whose name leads out of its folder: {inner[:80]!r}. Remove"
-            " it from the store.",
-            name=inner,
-        )
-    return root.joinpath(*parts)
-
-
 @contextmanager
 def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
     """A new folder in `parent`, or in the machine's temporary folder, removed at the end."""
-    user = getattr(os, "getuid", lambda: "")()
-    parent = parent or Path(tempfile.gettempdir()) / f"speed-erase-fleet{user}"
     try:
+        if parent is None:
+            parent = _own_folder()
         parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(parent, error) from error
+        raise write_error(parent or Path(tempfile.gettempdir()), error) from error
     with temporary_folder(parent / "model") as folder:
         yield folder
+
+
+def _own_folder() -> Path:
+    """A folder of this user in the machine's temporary folder, the same for all runs, so that each
+    removes what killed ones left. Should another user have taken its name, a new one.
+    """
+    user = getattr(os, "getuid", lambda: 0)()
+    folder = Path(tempfile.gettempdir()) / f"speed-erase-fleet{user}"
+    with suppress(FileExistsError):
+        folder.mkdir(0o700)
+    status = folder.lstat()
+    private = os.name == "nt" or (status.st_uid == user and not status.st_mode & 0o077)
+    if stat.S_ISDIR(status.st_mode) and private:
+        return folder
+    return Path(tempfile.mkdtemp(prefix=folder.name))
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,10 @@ class Store:
 
     @classmethod
     def open(cls, url: str) -> Store:
-        """Refuses a URL that no installed package understands."""
+        """Refuses a URL that no installed package understands, and `REFUSED` stores."""
+        for link in url.split("::"):
+            if reason := REFUSED.get(link.partition("://")[0].casefold()):
+                raise UsageError(f"{link} is not opened: {reason}.")
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
@@ -115,6 +128,8 @@ class Store:
         with _reading(self.url):
             self.fs.invalidate_cache()
             listing = self.fs.find(self.root, maxdepth=depth, detail=True)
+        if not all(type(info.get("size")) is int for info in listing.values()):
+            raise FileError(f"{self.url} does not tell how large its files are: use another store.")
         return {path[len(self.root) :].lstrip("/"): info for path, info in sorted(listing.items())}
 
     def read(self, inner: str, start: int, stop: int) -> bytes:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,11 @@ from ..checkpoints.batch import Candidate, Done, clean_one
 from ..checkpoints.output_files import PRODUCTS, OutputFiles
 from ..checkpoints.text_setup import TextSetup
 from ..encoders.cache import DEFAULT_LIMIT, EmbeddingCache, StoredRow
-from ..errors import NotFoundError, SettingsError
+from ..errors import PACKAGE_VERSION, NotFoundError, SettingsError
 from ..files.header import PICKLE_SUFFIXES
-from ..recipe import StoredJob, package_version, recipe_of
-from .store import FOLDER_MARK, Store, local_path, scratch_folder
+from ..files.inside import path_inside
+from ..recipe import StoredJob, recipe_of
+from .store import FOLDER_MARK, Store, scratch_folder
 
 _NO_CACHE = Path(os.devnull)
 _NEVER = threading.Event()
@@ -103,7 +104,7 @@ class Worker:
     """Where to download models; None: the machine's temporary folder."""
     caching: bool = True
     """Whether to use the machine's embedding cache."""
-    version: str = field(default_factory=package_version)
+    version: str = PACKAGE_VERSION
     """Of this package, on the machine that started the run."""
 
     def job_hash(self, outputs: OutputFiles) -> str:
@@ -130,7 +131,7 @@ class Worker:
         started, notes = time.perf_counter(), list[str]()
         cache = FleetCache(shared) if self.caching else FleetCache(shared, _NO_CACHE, 0)
         try:
-            if (version := package_version()) != self.version:
+            if (version := PACKAGE_VERSION) != self.version:
                 raise SettingsError(
                     f"{platform.node()} has speed-erase {version}, but the batch was started with"
                     f" {self.version}: install the same version on all machines."
@@ -159,7 +160,7 @@ def staged(model: Candidate, scratch: Path | None = None) -> Iterator[Candidate]
     with scratch_folder(scratch) as folder:
         if model.url:
             parent, _, name = model.url.rpartition("/")
-            model = replace(model, path=local_path(folder / "in", name))
+            model = replace(model, path=path_inside(folder / "in", name))
             if not _download(Store.open(parent), name, model.path):
                 raise NotFoundError(f"There is no {model.url}.")
         if model.outputs.url:
@@ -196,7 +197,7 @@ def _download(store: Store, name: str, target: Path, heads: bool = False) -> boo
     if info["type"] != "file":
         folder = store.subfolder(name)
         files = {
-            local_path(target, inner): (folder, inner, facts)
+            path_inside(target, inner): (folder, inner, facts)
             for inner, facts in folder.files().items()
         }
     for path, (folder, inner, facts) in files.items():

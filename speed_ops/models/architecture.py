@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..inputs import POOLED, TOKENS
+from ..inputs import POOLED, TOKENS, Prompting
 
 _TITLES = {
     "clip_l": "CLIP-L",
@@ -15,6 +15,7 @@ _TITLES = {
     "umt5xxl": "UMT5-XXL",
     "pile_t5xl": "Pile-T5-XL",
     "gemma2_2b": "Gemma 2 2B",
+    "qwen3_06b": "Qwen3 0.6B",
     "qwen3_4b": "Qwen3 4B",
     "qwen25_7b": "Qwen2.5-VL 7B",
 }
@@ -118,14 +119,21 @@ class EntryLayer:
 
 
 @dataclass(frozen=True)
-class PushRule:
-    """A fixed function that each row of text goes through before the layers that are edited."""
+class TextPart:
+    """The part of a model that only text goes through before the layers that are edited.
 
-    kind: Literal["rms_norm", "mlp"]
-    """mlp: linear, GELU (tanh), linear."""
-    paths: tuple[str, ...]
-    """Modules that it computes with, in order."""
-    eps: float = 0.0
+    It does not depend on the timestep, so what it makes of a prompt is what those layers read. The
+    host runs its own modules.
+    """
+
+    modules: tuple[str, ...]
+    """Their paths, in the order in which a prompt goes through them."""
+    reads: str = ""
+    """Path of the layer inside that reads the encoder's output; empty: it leaves the width as is."""
+    mixes: bool = False
+    """Whether the rows of a prompt depend on each other there."""
+    ids: str = ""
+    """Name of a tokenizer whose ids the first module takes too, and makes its rows from."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +155,10 @@ class Architecture:
     """Input widths of the label embedding in this family of U-Nets; None: without one."""
     entry: EntryLayer | None = None
     """Where text enters; None: at every cross attention of a U-Net."""
-    push: PushRule | None = None
-    """What happens to each row before that; None: nothing, the layers read the encoders' output."""
+    text_part: TextPart | None = None
+    """What text goes through before that; None: nothing, the layers read the encoders' output."""
+    prompting: Prompting = "sentences"
+    """How people usually prompt such models."""
     on_command_line: bool = True
     """Whether its text encoders can be read from files without ComfyUI."""
     note: str = ""

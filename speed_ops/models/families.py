@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import SettingsError, suggestion
-from .architecture import Architecture, EntryLayer, FamilyEncoder, PushRule, SecondInput
+from .architecture import Architecture, EntryLayer, FamilyEncoder, SecondInput, TextPart
 
 _LONGEST = 512
 """Rows of a prompt where ComfyUI has no limit; names in prompts are far shorter."""
@@ -128,8 +128,10 @@ def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architectur
     )
 
 
-def _lumina(name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYER) -> Architecture:
-    """Lumina 2 and what was made from it."""
+def _lumina(
+    name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYER, *needs: str
+) -> Architecture:
+    """Lumina 2 and what was made from it; `needs`: keys that its relatives do not have."""
     return Architecture(
         name=name,
         title=title,
@@ -137,15 +139,42 @@ def _lumina(name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYE
         encoders=(encoder,),
         entry=EntryLayer(
             "cap_embedder.1",
-            ldm_needs=("cap_embedder.0.weight", "context_refiner.0.attention.qkv.weight"),
+            ldm_needs=("cap_embedder.0.weight", "context_refiner.0.attention.qkv.weight", *needs),
             look_alike="a Lumina or Z-Image model",
-            forbidden=("clip_text_pooled_proj.",),  # NewBie reads a second encoder there
+            # NewBie reads a second encoder there; the others are Z-Image in pixels and Ming-Image.
+            forbidden=("clip_text_pooled_proj.", "dec_net.", "__ming_image__"),
         ),
-        push=PushRule("rms_norm", ("cap_embedder.0",), eps=1e-5),
+        text_part=TextPart(("cap_embedder.0",)),
         modelspec=name,
         kohya_version=name,
         on_command_line=False,
         note=note,
+    )
+
+
+def _cosmos(
+    name: str,
+    title: str,
+    look_alike: str,
+    encoder: FamilyEncoder,
+    forbidden: tuple[str, ...] = (),
+) -> Architecture:
+    """Cosmos Predict2 and what was made from it."""
+    return Architecture(
+        name=name,
+        title=title,
+        context_width=1024,
+        encoders=(encoder,),
+        entry=EntryLayer(
+            "blocks.*.cross_attn.v_proj",
+            ldm_needs=("blocks.0.mlp.layer1.weight",),
+            look_alike=look_alike,
+            forbidden=forbidden,
+            key_name="k_proj",
+        ),
+        modelspec=name,
+        kohya_version=name,
+        on_command_line=False,
     )
 
 
@@ -202,6 +231,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         second_input=SecondInput(*_LABEL, width=2816, encoders=(_SDXL_G,)),
         modelspec="stable-diffusion-xl-v1-base",
         kohya_version="sdxl_base_v1-0",
+        prompting="mixed",  # Illustrious, NoobAI and Pony are prompted with tags
     ),
     Architecture(
         name="sdxl-refiner",
@@ -246,7 +276,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             "txt_in",
             ldm_needs=(
                 "double_blocks.0.img_attn.qkv.weight",
-                "distilled_guidance_layer.norms.0.scale",
+                "distilled_guidance_layer.in_proj.weight",
             ),
             look_alike="a Chroma model",
         ),
@@ -270,7 +300,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         on_command_line=False,
         note=_ONE_LAYER,
     ),
-    _lumina("z-image", "Z-Image", _chat_model("qwen3_4b", 2560, 36, -2)),
+    _lumina(
+        *("z-image", "Z-Image", _chat_model("qwen3_4b", 2560, 36, -2), _ONE_LAYER),
+        "cap_pad_token",
+    ),
     _lumina(
         "lumina-2",
         "Lumina 2",
@@ -291,7 +324,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             ),
             look_alike="a Qwen-Image model",
         ),
-        push=PushRule("rms_norm", ("txt_norm",), eps=1e-6),
+        text_part=TextPart(("txt_norm",)),
         modelspec="qwen-image",
         kohya_version="qwen-image",
         on_command_line=False,
@@ -309,10 +342,28 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             key_name="k",
             extra_paths=("vace_blocks.*.cross_attn.v",),
         ),
-        push=PushRule("mlp", ("text_embedding.0", "text_embedding.2")),
+        text_part=TextPart(("text_embedding",), reads="text_embedding.0"),
         modelspec="wan-2_1-text2video",
         kohya_version="wan",
         on_command_line=False,
+    ),
+    _cosmos(
+        *("cosmos-predict2", "Cosmos Predict2", "a Cosmos Predict2 model"),
+        _t5_masked("t5xxl", 1024, 512),
+        forbidden=("llm_adapter.",),
+    ),
+    replace(
+        _cosmos(
+            *("anima", "Anima", "an Anima model"),
+            _chat_model("qwen3_06b", 1024, 28, -1, batchable=False),
+        ),
+        text_part=TextPart(
+            ("llm_adapter",),
+            reads="llm_adapter.blocks.0.cross_attn.v_proj",
+            mixes=True,
+            ids="t5xxl",
+        ),
+        prompting="at-tags",
     ),
     Architecture(
         name="ltxv",
@@ -326,7 +377,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             forbidden=("audio_", "pos_embed."),
             key_name="to_k",
         ),
-        push=PushRule("mlp", ("caption_projection.linear_1", "caption_projection.linear_2")),
+        text_part=TextPart(("caption_projection",), reads="caption_projection.linear_1"),
         modelspec="lightricks-ltx-video",
         kohya_version="ltxv",
         on_command_line=False,

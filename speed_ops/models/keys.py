@@ -154,7 +154,7 @@ class EntryLayout(NamedTuple):
 
 def entry_layouts(family: Architecture) -> Iterator[EntryLayout]:
     """Every layout that files of the family may have."""
-    entry, second, push = family.entry, family.second_input, family.push
+    entry, second, part = family.entry, family.second_input, family.text_part
     if entry is None:
         return
     ldm_second, diffusers_second = (second.ldm_key, second.diffusers_key) if second else ("", "")
@@ -165,7 +165,7 @@ def entry_layouts(family: Architecture) -> Iterator[EntryLayout]:
         if not path:
             continue
         needs: list[tuple[str, int | None]] = [(key, None) for key in keys]
-        text_reader = push.paths[0] if push is not None and push.kind == "mlp" else path
+        text_reader = ((part.reads if part is not None else "") or path).replace("*", "0")
         needs.append((f"{text_reader}.weight", family.context_width))
         if second is not None:
             needs.append((second_key, second.width))

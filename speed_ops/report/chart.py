@@ -1,4 +1,4 @@
-"""A certificate, a forecast or a comparison as one picture, drawn with Pillow alone."""
+"""A report, a forecast or a comparison as one image, made with Pillow alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ..certificate.certificate import Certificate, verdict_in_words
 from ..certificate.forecast import Forecast
-from ..certificate.summary import GROUPS, PLACES
+from ..certificate.summary import GROUPS, LEVEL_WORDS, PLACES, level_of
 from ..inputs import INPUT_TITLES
+from .font import font_for
 from .trade_off import TradeOff, trade_off
 
 Pixels = NDArray[np.uint8]
@@ -25,6 +26,8 @@ _MARGIN = 24
 _GAP = 4
 _PLOT_HEIGHT = 260
 _SHOWN = 20
+_SCORE_REACH = 2.0
+"""Scores up to here have bars of different length; the mark, 1, is in the middle."""
 _INK, _PALE, _GRID = (32, 36, 44), (120, 128, 140), (226, 230, 236)
 _NEUTRAL, _FAINT, _CHOSEN = (66, 114, 196), (150, 180, 226), (197, 48, 48)
 _COLORS: dict[str, Color] = {
@@ -43,8 +46,6 @@ class Bar:
     value: float
     color: Color
     note: str
-    strong: float | None = None
-    """Up to here in full color, pale from there on; all of it if None."""
 
 
 @dataclass(frozen=True)
@@ -54,56 +55,51 @@ class Panel:
     title: str
     bars: tuple[Bar, ...]
     full: float
+    mark: float | None = None
+    """A line across the bars."""
 
 
 def certificate_chart(certificate: Certificate) -> Pixels:
-    """What is left of each concept in unseen prompts, how far the kept names moved, and the
-    trade-off.
-    """
-    panels = [
-        _concepts(
-            certificate,
-            "Concepts: how much is left in unseen prompts (strong: straight way to the anchor;"
-            " pale: went astray)",
-        ),
-        _drift(certificate, "Drift: how far the kept names moved"),
-    ]
+    """The score of each concept, what else changed, and the trade-off."""
+    panels = [_concepts(certificate, "Concepts"), _drift(certificate, "Other names")]
     for name, part in certificate.other_inputs.items():
         title = INPUT_TITLES[name]
-        panels.append(_concepts(part, f"{title}: how much of each concept is left there"))
-        panels.append(_drift(part, f"{title}: how far the kept names moved there"))
-    return draw(panels, None if certificate.curve is None else trade_off(certificate.curve))
+        panels += [_concepts(part, f"{title}: concepts"), _drift(part, f"{title}: other names")]
+    shown = [panel for panel in panels if panel.bars]
+    return draw(shown, None if certificate.curve is None else trade_off(certificate.curve))
 
 
 def forecast_chart(forecast: Forecast) -> Pixels:
     """The names that the bare edit would move most."""
     shifts = list(zip(forecast.names, forecast.shifts, strict=True))[:_SHOWN]
     full = max([shift for _, shift in shifts], default=0.0) or 1.0
-    bars = tuple(Bar(name, shift, _NEUTRAL, f"{shift:.1%}") for name, shift in shifts)
-    return draw([Panel("Predicted shift of the names if nothing protected them", bars, full)])
+    bars = tuple(Bar(name, shift, _NEUTRAL, f"{shift:.2f}") for name, shift in shifts)
+    return draw([Panel("Most affected if nothing protected them", bars, full)])
 
 
 def _concepts(certificate: Certificate, title: str) -> Panel:
-    bars = []
-    for concept in certificate.concepts:
-        left = concept.left
-        note = f"{left:.0%} left, {verdict_in_words(concept.verdict)}"
-        bars.append(Bar(concept.name, left, _COLORS[concept.verdict], note, concept.probe_to_go))
-    bars.sort(key=lambda bar: -bar.value)
-    return Panel(title, tuple(bars[:_SHOWN]), 1.0)
+    ranked = sorted(
+        certificate.concepts, key=lambda item: -(np.inf if item.score is None else item.score)
+    )
+    bars = tuple(
+        Bar(item.name, item.score or 0.0, _COLORS[item.verdict], verdict_in_words(item.verdict))
+        for item in ranked[:_SHOWN]
+    )
+    title = f"{title} (bars that end left of the line: erased)"
+    return Panel(title, bars, _SCORE_REACH, 1.0)
 
 
 def _drift(certificate: Certificate, title: str) -> Panel:
     bars = []
     for group in certificate.drift:
-        label = f"{GROUPS[group.group]}, {PLACES[group.where]} ({group.names})"
-        note = f"median {group.median:.1%}, maximum {group.maximum:.1%}"
-        bars.append(Bar(label, group.median, _NEUTRAL, note))
+        label = f"{GROUPS[group.group]}, {PLACES[group.where]}"
+        words = LEVEL_WORDS[level_of(group.mean)].partition(";")[0].partition(",")[0]
+        bars.append(Bar(label, group.mean, _NEUTRAL, words))
         bars += [
-            Bar(f"    {name}", drift, _PALE, f"{drift:.1%}") for name, drift in group.worst[:3]
+            Bar(f"    {name}", drift, _PALE, f"{drift:.2f}") for name, drift in group.worst[:3]
         ]
-    full = max([0.05, *(bar.value for bar in bars)])
-    return Panel(title, tuple(bars[:_SHOWN]), full)
+    full = max([0.1, *(bar.value for bar in bars)])
+    return Panel(f"{title}: side effects (mean, and most affected)", tuple(bars[:_SHOWN]), full)
 
 
 def draw(panels: Sequence[Panel], plot: TradeOff | None = None) -> Pixels:
@@ -112,22 +108,18 @@ def draw(panels: Sequence[Panel], plot: TradeOff | None = None) -> Pixels:
 
     height = _MARGIN + sum((len(panel.bars) + 2) * _ROW for panel in panels)
     height += 0 if plot is None else _PLOT_HEIGHT + 3 * _ROW
-    picture = Image.new("RGB", (_WIDTH, height), "white")
-    pen = ImageDraw.Draw(picture)
+    image = Image.new("RGB", (_WIDTH, height), "white")
+    pen = ImageDraw.Draw(image)
     top = _MARGIN
     for panel in panels:
         top = _draw_panel(pen, panel, top)
     if plot is not None:
         _draw_trade_off(pen, plot, top)
-    return np.array(picture)
+    return np.array(image)
 
 
 def _draw_trade_off(pen: Any, plot: TradeOff, top: int) -> None:
-    title = (
-        "Trade-off: what is left of the concepts (upwards) against the drift of other names (to the"
-        " right)"
-    )
-    pen.text((_MARGIN, top), title, fill=_INK, font=_font(16))
+    _write(pen, (_MARGIN, top), "Erasure and side effects", _INK, 16)
     left, right = _MARGIN + 50, _WIDTH - _MARGIN
     high, low = top + _ROW + 8, top + _ROW + _PLOT_HEIGHT
 
@@ -136,82 +128,106 @@ def _draw_trade_off(pen: Any, plot: TradeOff, top: int) -> None:
         x = left + (right - left) * drift / plot.reach
         return x, low - (low - high) * min(1.0, share)
 
-    for share, label in plot.ticks:
-        x, y = position((share * plot.reach, share))
+    for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
+        _, y = position((0.0, share))
         pen.line((left, y, right, y), fill=_GRID)
-        pen.text((_MARGIN, y - 8), f"{share:.0%}", fill=_PALE, font=_font(13))
-        pen.text((min(x, right - 40), low + 6), label, fill=_PALE, font=_font(13))
-    if plot.budget is not None:
-        x, _ = position((plot.budget, 0.0))
+        _write(pen, (left - 10, y - 8), f"{share:g}", _PALE, right=True)
+    for share, label in plot.ticks:
+        x, _ = position((share * plot.reach, 0.0))
+        pen.line((x, low, x, low + 4), fill=_PALE)
+        _write(pen, (x, low + 8), label, _PALE, center=0 < share < 1, right=share == 1)
+    if plot.shown_budget is not None:
+        x, _ = position((plot.shown_budget, 0.0))
         pen.line((x, high, x, low), fill=_PALE, width=1)
-        pen.text((x + 6, high), "budget", fill=_PALE, font=_font(13))
+        _write(pen, (x - 6, high + 4), "limit", _PALE, right=True)
     for line, color, width in ((plot.to_go, _FAINT, 2), (plot.left, _NEUTRAL, 3)):
         points = [position(point) for point in plot.visible(line)]
         pen.line(points, fill=color, width=width, joint="curve")
-    legend = "pale line: the part of it that is straight way to the anchor"
-    pen.text((left, low + 6 + _ROW), legend, fill=_PALE, font=_font(13))
     x, y = position(plot.chosen)
+    _write(pen, (x + 12, y - 24), "this edit", _INK, ground="white")
     pen.ellipse((x - 6, y - 6, x + 6, y + 6), fill=_CHOSEN)
-    pen.text((x + 12, y - 20), plot.caption, fill=_INK, font=_font(13))
+    legend = (
+        "Left to right: side effects. Upward: remaining (bold: as measured; pale: as images show)"
+    )
+    beyond = plot.budget is not None and plot.shown_budget is None
+    legend += f". Limit: {plot.budget:g}" if beyond else ""
+    _write(pen, (left, low + 8 + _ROW), legend, _PALE)
 
 
 def picture_grid(rows: Sequence[tuple[str, Sequence[Pixels]]]) -> Pixels:
-    """Rows of pictures of one size, each row under its title."""
+    """Rows of images of one size, each row under its title."""
     from PIL import Image, ImageDraw
 
     height, width = rows[0][1][0].shape[:2]
-    columns = max(len(pictures) for _, pictures in rows)
+    columns = max(len(images) for _, images in rows)
     size = (columns * (width + _GAP) + _GAP, len(rows) * (height + _ROW + _GAP))
     grid = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(grid)
-    for row, (title, pictures) in enumerate(rows):
+    for row, (title, images) in enumerate(rows):
         top = row * (height + _ROW + _GAP)
-        pen.text((_GAP, top + 5), _shortened(title, size[0] // 7), fill=_INK, font=_font(13))
-        for column, pixels in enumerate(pictures):
+        _write(pen, (_GAP, top + 5), title, _INK, width=size[0] - 2 * _GAP)
+        for column, pixels in enumerate(images):
             grid.paste(Image.fromarray(pixels), (_GAP + column * (width + _GAP), top + _ROW))
     return np.asarray(grid)
 
 
 def _draw_panel(pen: Any, panel: Panel, top: int) -> int:
-    pen.text((_MARGIN, top), panel.title, fill=_INK, font=_font(16))
+    _write(pen, (_MARGIN, top), panel.title, _INK, 16)
     top += _ROW
-    length = _WIDTH - _LABEL - _MARGIN - 220
+    length = _WIDTH - _LABEL - _MARGIN - 240
 
     def fill(share: float, color: Color) -> None:
         end = _LABEL + round(length * min(1.0, max(0.0, share)))
         if end > _LABEL:
             pen.rectangle((_LABEL, top + 4, end, top + _ROW - 5), fill=color)
 
+    start = top
     for bar in panel.bars:
-        pen.text((_MARGIN, top + 5), _shortened(bar.label, 34), fill=_INK, font=_font(13))
+        _write(pen, (_MARGIN, top + 5), bar.label, _INK, width=_LABEL - _MARGIN - 10)
         fill(1.0, _GRID)
-        if bar.strong is None:
-            fill(bar.value / panel.full, bar.color)
-        else:
-            fill(bar.value / panel.full, _pale(bar.color))
-            fill(bar.strong / panel.full, bar.color)
-        note = _shortened(bar.note, 32)
-        pen.text((_LABEL + length + 10, top + 5), note, fill=_PALE, font=_font(13))
+        fill(bar.value / panel.full, bar.color)
+        _write(pen, (_LABEL + length + 10, top + 5), bar.note, _PALE, width=220)
         top += _ROW
+    if panel.mark is not None:
+        x = _LABEL + round(length * panel.mark / panel.full)
+        pen.line((x, start, x, top - 1), fill=_INK, width=2)
     return top + _ROW
 
 
-def _pale(color: Color) -> Color:
-    red, green, blue = (
-        round(0.35 * channel + 0.65 * ground) for channel, ground in zip(color, _GRID, strict=True)
-    )
-    return red, green, blue
+def _write(
+    pen: Any,
+    at: tuple[float, float],
+    text: str,
+    color: Color,
+    size: int = 13,
+    *,
+    width: float = _WIDTH,
+    right: bool = False,
+    center: bool = False,
+    ground: str = "",
+) -> None:
+    """One line of text.
 
-
-def _shortened(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _font(size: int) -> Any:
-    """Pillow's own font; before version 10.1 it comes in one size."""
-    from PIL import ImageFont
-
-    try:
-        return ImageFont.load_default(size)
-    except TypeError:
-        return ImageFont.load_default()
+    Args:
+        pen: What writes.
+        at: Its upper left corner.
+        text: The line.
+        color: Its color.
+        size: Height of the font.
+        width: Longer text is shortened to this.
+        right: `at` is the upper right corner.
+        center: `at` is the middle of the upper edge.
+        ground: Color behind it, where it may cross lines.
+    """
+    text = " ".join(text.split()) if not text.startswith(" ") else "    " + " ".join(text.split())
+    font = font_for(text, size)
+    if pen.textlength(text, font) > width:
+        while text and pen.textlength(text + "…", font) > width:
+            text = text[:-1]
+        text += "…"
+    length = pen.textlength(text, font)
+    x, y = at[0] - length * (1 if right else 0.5 if center else 0), at[1]
+    x = min(x, _WIDTH - _MARGIN - length) if ground else x
+    if ground:
+        pen.rectangle((x - 3, y, x + length + 3, y + size + 4), fill=ground)
+    pen.text((x, y), text, fill=color, font=font)

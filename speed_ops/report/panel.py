@@ -94,7 +94,7 @@ def _curve(certificate: Certificate) -> dict[str, Any] | None:
         "to_go": [_pair(point) for point in plot.to_go],
         "chosen": _pair(plot.chosen),
         "budget": plot.budget,
-        "reach": plot.reach,
+        "reach": max(plot.reach, plot.budget or 0.0),
         "offers": offers,
     }
 

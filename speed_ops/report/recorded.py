@@ -23,7 +23,7 @@ def recorded_lines(provenance: Provenance) -> Iterator[str]:
     if problem:
         yield f"  Its measurements cannot be read: {problem}"
     for claim in claims[:_LISTED]:
-        left = "" if claim.left is None else f", {claim.left:.0%} left in new prompts"
+        left = "" if claim.left is None else f", {claim.left:.0%} remaining in new prompts"
         yield f"  Claim about {claim.name!r}: {verdict_in_words(claim.verdict)}{left}"
     if len(claims) > _LISTED:
         yield f"  ... and claims about {len(claims) - _LISTED} more"
@@ -34,7 +34,7 @@ def recipe_lines(recipe: Recipe) -> Iterator[str]:
     """A recipe in short."""
     hidden = "" if recipe.has_names else " (written without names)"
     count = len(recipe.concepts)
-    yield f"Recipe for {count} concept{'s' if count != 1 else ''}{hidden}:"
+    yield f"Concepts to erase ({count:,}){hidden}:"
     for concept in recipe.concepts[:_LISTED]:
         names = " | ".join((concept.target, *concept.aliases))
         yield f"  {names} -> {concept.anchor or '(nothing)'}  [{concept.kind}]"
@@ -52,7 +52,7 @@ def recipe_lines(recipe: Recipe) -> Iterator[str]:
     )
     if recipe.blocklists:
         yield f"Block lists: {', '.join(recipe.blocklists)}"
-    yield f"Protected names: {lists or 'none'}"
+    yield f"Protected: {lists or 'no names'}"
     yield f"Settings: {settings or 'none stated'}; strength {recipe.strength:g}"
     for number, earlier in enumerate(recipe.history[:_LISTED], 1):
         names = ", ".join(concept.target for concept in earlier.concepts[:_LISTED])

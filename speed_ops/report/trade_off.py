@@ -1,7 +1,8 @@
-"""The numbers of a trade-off's plot: the picture, the page and the screen draw the same ones."""
+"""The numbers of a trade-off's plot: the chart, the page and the UI show the same ones."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ from ..engine.curve import Curve
 
 Point = tuple[float, float]
 """(drift, share)."""
-_MIN_REACH = 0.05
+_MIN_REACH = 0.02
+_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -18,31 +20,53 @@ class TradeOff:
     """Lines from no edit at all, at drift 0, to the freest one."""
 
     left: tuple[Point, ...]
-    """What is left of the concepts; the chosen edit is one of the points."""
+    """What remains of the concepts; the chosen edit is one of the points."""
     to_go: tuple[Point, ...]
-    """How much of that is the straight way to the anchor."""
+    """Their distance to the replacement, which is what images show."""
     chosen: Point
     budget: float | None
 
     @property
     def reach(self) -> float:
-        """The drift at the end of the axis: the curve goes on to edits that are far too free."""
-        return max(_MIN_REACH, 3 * max(self.chosen[0], self.budget or 0.0))
+        """The end of the axis, a round value: the curve goes on to edits that are far too free."""
+        return round_ticks(self._content)[-1]
+
+    @property
+    def _content(self) -> float:
+        """How far the axis must go: beyond the edit, and to the limit where that is near."""
+        content = max(_MIN_REACH, 1.5 * self.chosen[0])
+        near = self.budget is not None and self.budget < 2 * content
+        return max(content, self.budget or 0.0) if near else content
+
+    @property
+    def shown_budget(self) -> float | None:
+        """The limit, unless it is beyond the axis."""
+        return self.budget if self.budget is not None and self.budget <= self.reach else None
 
     def visible(self, line: Iterable[Point]) -> list[Point]:
         """The points of a line up to the end of the axis."""
-        return [point for point in line if point[0] <= self.reach]
+        points: list[Point] = []
+        for drift, share in line:
+            if drift > self.reach:
+                before, start = points[-1]
+                part = (self.reach - before) / (drift - before)
+                return [*points, (self.reach, start + part * (share - start))]
+            points.append((drift, share))
+        return points
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
         """Labels of the axis by their share of its length."""
-        return [(share, f"{share * self.reach:.1%}") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        return [(tick / self.reach, f"{tick:g}") for tick in round_ticks(self._content)]
 
-    @property
-    def caption(self) -> str:
-        """Labels the chosen point."""
-        drift, left = self.chosen
-        return f"this edit: {left:.0%} left, drift {drift:.1%}"
+
+def round_ticks(reach: float) -> list[float]:
+    """At most six values from 0, in steps of 1, 2 or 5 times a power of ten; the last is the first
+    one that is not below `reach`.
+    """
+    power = 10.0 ** math.floor(math.log10(reach / _STEPS))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * _STEPS >= reach)
+    return [round(step * index, 10) for index in range(math.ceil(reach / step - 1e-9) + 1)]
 
 
 def trade_off(curve: Curve) -> TradeOff:

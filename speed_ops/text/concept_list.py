@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,21 +96,43 @@ class Concept:
 class ConceptList(tuple[Concept, ...]):
     """Concepts that do not contradict each other; made by parsing or by adding lists."""
 
+    merged: tuple[str, ...]
+    """A sentence for each concept that was already in the list."""
+
     def __new__(cls, concepts: Iterable[Concept] = ()) -> ConceptList:
-        """Refuses too many concepts, repeats and contradictions."""
-        self = super().__new__(cls, concepts)
-        if len(self) > MAX_CONCEPTS:
+        """Refuses too many concepts and contradictions. A repeat counts once; its other names
+        become aliases of the first.
+        """
+        given = list(concepts)
+        if len(given) > MAX_CONCEPTS:
             raise InputError(
-                f"There are {len(self):,} concepts: erase at most {MAX_CONCEPTS:,} in one list."
+                f"There are {len(given):,} concepts: erase at most {MAX_CONCEPTS:,} in one list."
             )
         owners: dict[str, Concept] = {}
-        for concept in self:
-            _claim_names(concept, owners)
+        phrases: dict[int, tuple[Concept, list[str]]] = {}
+        merged: list[str] = []
+        for concept in given:
+            owner, fresh = _claim_names(concept, owners)
+            if owner is not None:
+                merged.append(_repeat_note(concept, owner))
+            phrases.setdefault(id(owner or concept), (concept, []))[1].extend(fresh)
+        self = super().__new__(
+            cls,
+            (
+                concept
+                if len(names) == len(concept.phrases)
+                else replace(concept, aliases=tuple(names[1:]))
+                for concept, names in phrases.values()
+            ),
+        )
+        self.merged = (*getattr(concepts, "merged", ()), *merged)
         return self
 
     def __add__(self, other: tuple[Concept, ...]) -> ConceptList:  # type: ignore[override]
         """Both lists, checked against each other."""
-        return ConceptList([*self, *other])
+        both = ConceptList([*self, *other])
+        both.merged = (*self.merged, *getattr(other, "merged", ()), *both.merged)
+        return both
 
     def as_text(self) -> str:
         """The list as a user would type it, with kinds where there are several."""
@@ -120,7 +142,7 @@ class ConceptList(tuple[Concept, ...]):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is allowed but worth knowing, one sentence each."""
-        notes: list[str] = []
+        notes = list(self.merged)
         if cleaned := [name for concept in self for name in concept.cleaned]:
             notes.append(invisible_note(cleaned))
         erased = {same_name_key(phrase): concept for concept in self for phrase in concept.phrases}
@@ -167,6 +189,8 @@ class ReadLine(NamedTuple):
     concept: Concept | None
     problem: str
     """Why a run would refuse it; empty where it would not."""
+    note: str = ""
+    """What a run would do with it that its writer may not expect."""
 
 
 def read_lines(text: str, kind: str) -> list[ReadLine]:
@@ -175,13 +199,14 @@ def read_lines(text: str, kind: str) -> list[ReadLine]:
     owners: dict[str, Concept] = {}
     for number, line in content_lines(text):
         concept = None
-        problem = ""
+        problem = note = ""
         try:
             concept = _parse_line(line, kind, number, "")
-            _claim_names(concept, owners)
+            owner, _ = _claim_names(concept, owners)
+            note = "" if owner is None else _repeat_note(concept, owner)
         except SpeedError as error:
             problem = str(error)
-        lines.append(ReadLine(number, concept, problem))
+        lines.append(ReadLine(number, concept, problem, note))
     return lines
 
 
@@ -292,16 +317,24 @@ def _where(source: str, line: int) -> str:
     return f"{source}, line {line}" if source else f"Line {line}"
 
 
-def _claim_names(concept: Concept, owners: dict[str, Concept]) -> None:
-    """Adds names to `owners`; refuses repeats, contradictions, a name that would become itself."""
+def _claim_names(
+    concept: Concept, owners: dict[str, Concept]
+) -> tuple[Concept | None, tuple[str, ...]]:
+    """Adds names to `owners`; refuses contradictions and a name that would become itself. Returns
+    the earlier concept that has one of the names, and the names that are new.
+    """
     where, anchor_key = concept.where, same_name_key(concept.anchor)
     if len(concept.aliases) > MAX_ALIASES:
         raise InputError(
             f"{where}: {quoted(concept.target)} has {len(concept.aliases)} aliases; the limit is"
             f" {MAX_ALIASES}."
         )
+    keys: dict[str, str] = {}
     for phrase in concept.phrases:
-        key = same_name_key(phrase)
+        keys.setdefault(same_name_key(phrase), phrase)
+    earlier = next((owners[key] for key in keys if key in owners), None)
+    fresh = tuple(phrase for key, phrase in keys.items() if key not in owners)
+    for key, phrase in keys.items():
         if owner := owners.get(key):
             owner_where = _lower(owner.where)
             if anchor_key != same_name_key(owner.anchor):
@@ -309,14 +342,19 @@ def _claim_names(concept: Concept, owners: dict[str, Concept]) -> None:
                     f"{where}: {quoted(phrase)} should become {quoted(concept.anchor)}, but"
                     f" {owner_where} says {quoted(owner.anchor)}; keep one of the two lines."
                 )
-            raise InputError(
-                f"{where}: {quoted(phrase)} is already in {owner_where}; remove one of the two."
-            )
         if key == anchor_key:
             raise InputError(
                 f"{where}: {quoted(phrase)} would become itself; choose another anchor."
             )
-        owners[key] = concept
+        owners.setdefault(key, earlier or concept)
+    return earlier, fresh
+
+
+def _repeat_note(concept: Concept, owner: Concept) -> str:
+    return (
+        f"{concept.where}: {quoted(concept.target)} is already in {_lower(owner.where)}; it counts"
+        " once."
+    )
 
 
 def _lower(where: str) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from ..errors import SettingsError, suggestion
+from ..inputs import Prompting
 
 PLACEHOLDER = "{name}"
+TAG_PLACEHOLDER = "{tag}"
+"""A name in lower case with underscores."""
 TRIAL_TEMPLATES = 3
 """The last templates of each kind, which no edit is made from."""
 
@@ -33,13 +37,17 @@ class Template:
     """A prompt with a placeholder for a name, and the same prompt without a name."""
 
     text: str
-    """Contains `{name}` once."""
+    """Contains `{name}` or `{tag}` once."""
     plain: str
     """The prompt with the name left out. `{}` marks the end of the words that replace it."""
 
     def fill(self, name: str) -> Prompt:
         """The prompt with a name in it; an empty name is left out."""
-        head, tail = self.text.split(PLACEHOLDER) if name else self.plain.split("{}")
+        if name and TAG_PLACEHOLDER in self.text:
+            head, tail = self.text.split(TAG_PLACEHOLDER)
+            name = "_".join(name.lower().split())
+        else:
+            head, tail = self.text.split(PLACEHOLDER) if name else self.plain.split("{}")
         return Prompt(head + name + tail, len(head + name), len(head) if name else None)
 
 
@@ -66,6 +74,46 @@ class Kind:
     """Ways to ask for the concept with more than its name; each contains `{name}`."""
     whole_prompt: bool = False
     """Whether the paper represents it by every row of the bare name's prompt."""
+    tags: tuple[Template, ...] = ()
+    """As `templates`, for models that are prompted with tags."""
+    probe_tags: tuple[Template, ...] = ()
+    neighbors: tuple[str, ...] = ()
+    """Everyday words that go with such concepts. They are protected, so that erasing an idea does
+    not take its neighborhood.
+    """
+
+    def prompted(self, prompting: Prompting) -> Kind:
+        """The same kind with the templates of a way of prompting."""
+        if prompting in ("auto", "sentences") or not self.tags:
+            return self
+        tags, probes = self.tags, self.probe_tags
+        if prompting == "at-tags" and self.name == "style":
+            tags, probes = _called_by_at(tags), _called_by_at(probes)
+        if prompting == "mixed":
+            edit = _in_turn(self.templates[:-TRIAL_TEMPLATES], tags[:-TRIAL_TEMPLATES])
+            trial = _in_turn(self.templates[-TRIAL_TEMPLATES:], tags[-TRIAL_TEMPLATES:])
+            tags = (*edit, *trial[:TRIAL_TEMPLATES])
+            probes = _in_turn(self.probe_templates, probes)
+        return replace(self, templates=tags, probe_templates=probes)
+
+
+def _called_by_at(templates: tuple[Template, ...]) -> tuple[Template, ...]:
+    """Tags that call a name by an @ before it, with no other word for "artist"."""
+    return tuple(
+        Template(
+            template.text.replace("artist:", "")
+            .replace("by {name}", PLACEHOLDER)
+            .replace(TAG_PLACEHOLDER, PLACEHOLDER)
+            .replace(PLACEHOLDER, f"@{PLACEHOLDER}"),
+            template.plain,
+        )
+        for template in templates
+    )
+
+
+def _in_turn(first: tuple[Template, ...], second: tuple[Template, ...]) -> tuple[Template, ...]:
+    pairs = zip_longest(first, second)
+    return tuple(template for template in chain.from_iterable(pairs) if template is not None)
 
 
 def _read_templates() -> dict[str, tuple[Template, ...]]:
@@ -83,12 +131,32 @@ def _read_templates() -> dict[str, tuple[Template, ...]]:
 
 
 _TEMPLATES = _read_templates()
-
+_NEIGHBORS = {
+    "style": ("painting", "drawing", "portrait", "landscape", "canvas", "brush", "museum"),
+    "person": ("person", "man", "woman", "face", "portrait", "actor", "smile"),
+    "character": ("cartoon", "comic", "toy", "costume", "animal", "child"),
+    "object": ("room", "table", "street", "animal", "food", "tool"),
+    "theme": (
+        "person",
+        "woman",
+        "man",
+        "skin",
+        "beach",
+        "statue",
+        "body",
+        "dress",
+        "couple",
+        "bed",
+    ),
+}
 
 KINDS: dict[str, Kind] = {
     name: Kind(
         *(name, anchor, retain_sets, _TEMPLATES[name], _TEMPLATES[f"{name} unseen"], descriptions),
         whole_prompt=name == "theme",
+        tags=_TEMPLATES[f"{name} tags"],
+        probe_tags=_TEMPLATES[f"{name} tags unseen"],
+        neighbors=_NEIGHBORS[name],
     )
     for name, anchor, retain_sets, descriptions in (
         (

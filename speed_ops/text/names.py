@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import os
 import re
 import stat
 import sys
@@ -216,7 +217,7 @@ def read_text_file(path: Path) -> str:
             content = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             _refuse_unreadable(path)
-            with path.open("rb") as handle:
+            with open(path, "rb", opener=open_at_once) as handle:
                 content = handle.read(MAX_BYTES + 1)  # the size of a pipe shows only at its end
         if len(content) > MAX_BYTES:
             raise FileError(
@@ -232,6 +233,14 @@ def read_text_file(path: Path) -> str:
         raise FileError(
             f"{label} cannot be read: {getattr(error, 'strerror', None) or error}."
         ) from error
+
+
+def open_at_once(path: str, flags: int) -> int:
+    """For `open`: a named pipe that no program writes to is empty, not a wait without end."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if os.name != "nt":
+        os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _refuse_unreadable(path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..errors import SettingsError
+from ..inputs import Prompting
 from .kinds import BARE, CAPTION, TRIAL_TEMPLATES, Kind, Template, context_kind
 from .tokens import EXTRA_KEPT_POSITIONS, IN_CONTEXT, Position
 
@@ -29,9 +30,9 @@ class EffortLimits:
     """Kept names that are considered at all, drawn by the seed."""
 
 
-# Where encoding time goes best, by measurement (docs/frontier.md, "Where the time goes"): many kept
+# Where encoding time helps most (docs/research/limits.md, "Where the time goes"): many protected
 # names in two prompts each rather than few in many, and both sides in the same templates. On two
-# cores a prompt takes CLIP-L 0.1 s and SDXL's pair 0.7 s: `quick` is made for SDXL there, `normal`
+# cores a prompt takes CLIP-L 0.1 s and SDXL's pair 0.7 s: `fast` is made for SDXL there, `normal`
 # for SD1.x, `thorough` for a GPU.
 EFFORTS: dict[str, EffortLimits] = {
     "fast": EffortLimits(
@@ -90,6 +91,8 @@ class RowPlan:
     """Templates in which `auto` chooses."""
     considered: int = 10**6
     """Kept names that are considered at all."""
+    prompting: Prompting = "auto"
+    """How people prompt the model."""
 
     @classmethod
     def bare(cls) -> RowPlan:
@@ -97,8 +100,16 @@ class RowPlan:
         return cls(rows="bare", hold_anchors=False, empty_anchor="start")
 
     @classmethod
-    def context(cls, effort: str = "normal", concepts: int = 1) -> RowPlan:
-        """Rows of the whole prompt on both sides; fewer templates where there are many concepts."""
+    def context(
+        cls, effort: str = "normal", concepts: int = 1, prompting: Prompting = "auto"
+    ) -> RowPlan:
+        """Rows of the whole prompt on both sides; fewer templates where there are many concepts.
+
+        Args:
+            effort: How many prompts to encode.
+            concepts: How many concepts are erased.
+            prompting: How people prompt the model.
+        """
         limits = EFFORTS[effort]
         share = limits.target_prompts // max(1, concepts)
         return cls(
@@ -113,7 +124,12 @@ class RowPlan:
             judges=limits.judges,
             trial_templates=max(1, min(TRIAL_TEMPLATES, share // 3)),
             considered=limits.considered,
+            prompting=prompting,
         )
+
+    def prompted(self, usual: Prompting) -> RowPlan:
+        """The plan for a model that is usually prompted in this way."""
+        return replace(self, prompting=usual) if self.prompting == "auto" else self
 
     def prompts(self, names: int, limit: int) -> int:
         """Upper bound of the prompts to encode for this many kept names, in addition to the bare
@@ -128,6 +144,7 @@ class RowPlan:
         """Prompts that the edit is made from: the name alone and, in context, in templates."""
         if self.rows == "bare":
             return (BARE,)
+        kind = kind.prompted(self.prompting)
         available = kind.templates[:-TRIAL_TEMPLATES] if self.trial_templates else kind.templates
         return (BARE, *available[: self.templates])
 
@@ -137,7 +154,7 @@ class RowPlan:
         if kind is CAPTION:
             return (BARE,)
         if not self.rotate:
-            return (BARE, *kind.templates[: self.retain_templates])
+            return (BARE, *kind.prompted(self.prompting).templates[: self.retain_templates])
         return _rotate(self.solve_templates(kind), self.retain_templates, rank)
 
     @staticmethod
@@ -160,11 +177,15 @@ class RowPlan:
 
     def witness_prompts(self, kind: Kind) -> tuple[Template, ...]:
         """Prompts around the names that `auto` judges by."""
-        return kind.templates[-TRIAL_TEMPLATES:]
+        return kind.prompted(self.prompting).templates[-TRIAL_TEMPLATES:]
 
     def unseen_templates(self, kind: Kind) -> tuple[Template, ...]:
         """Prompts that only the check sees."""
-        return kind.probe_templates[: self.probe_templates]
+        return self.new_prompts(kind)[: self.probe_templates]
+
+    def new_prompts(self, kind: Kind) -> tuple[Template, ...]:
+        """Prompts that no edit is made from."""
+        return kind.prompted(self.prompting).probe_templates
 
     def __post_init__(self) -> None:
         if self.rows not in ("bare", "context"):

@@ -220,7 +220,8 @@ def kept_by_plan(
     listed: Sequence[str],
     plan: RowPlan,
 ) -> Iterator[KeptName]:
-    """What the plan keeps in addition to the retained names: anchors, and prompts without a name.
+    """What the plan keeps in addition to the retained names: anchors, everyday words that go with
+    the concepts, and prompts without a name.
 
     Args:
         streams: The encoder's streams.
@@ -239,15 +240,19 @@ def kept_by_plan(
         return
     erased = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
     keys = {same_name_key(name) for name in retained} | {""}
-    for concept in concepts:
-        key = same_name_key(concept.anchor)
-        if key in keys or erased.match(concept.anchor):
+    held = [(concept.anchor, kind_of(concept.kind)) for concept in concepts]
+    held += [(word, kind) for _, kind in list(held) for word in kind.neighbors]
+    for turn, (name, kind) in enumerate(held):
+        key = same_name_key(name)
+        if key in keys or erased.match(name):
             continue
         keys.add(key)
-        bare = _request(streams, Prompt.bare(concept.anchor), Position.LAST_SUBJECT)
-        templates = plan.solve_templates(kind_of(concept.kind))
-        anchor = KeptName(concept.anchor, (bare,))
-        yield with_contexts(streams, anchor, templates, plan.retain_positions)
+        bare = _request(streams, Prompt.bare(name), Position.LAST_SUBJECT)
+        is_neighbor = turn >= len(concepts)
+        templates = (
+            plan.retain_prompts(kind.name, turn) if is_neighbor else plan.solve_templates(kind)
+        )
+        yield with_contexts(streams, KeptName(name, (bare,)), templates, plan.retain_positions)
     keys |= {same_name_key(name) for name in listed}
     kinds = [kind_of(kind) for kind in dict.fromkeys(concept.kind for concept in concepts)]
     prompts = [template.fill("") for kind in kinds for template in plan.solve_templates(kind)]

@@ -62,7 +62,7 @@ _TEXT_ROWS = EXTRA_KEPT_POSITIONS | _CLOSING_ROWS & ~Position.EOS
 
 
 def informative_positions(causal: bool, padded: bool) -> Position:
-    """Rows that carry a name, by the type of encoder (measured: docs/frontier.md, "Positions").
+    """Rows that carry a name, by the type of encoder (docs/research/limits.md, "Positions").
 
     A causal encoder (CLIP) carries it from its last token to the last padding, in a direction that
     changes on the way; earlier rows belong to other names as well ("Claude" to every Claude). In a

@@ -1,6 +1,17 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { forecast, headline, percent, plot, roundUp, scale, strip, worst } from "../../web/figures.js";
+import {
+  MARK,
+  forecast,
+  headline,
+  percent,
+  plot,
+  remainder,
+  roundUp,
+  scale,
+  scoreLength,
+  worst,
+} from "../../web/figures.js";
 
 const CURVE = {
   left: [
@@ -10,7 +21,7 @@ const CURVE = {
     [0.1, 0.2],
     [2.0, 0.3],
   ],
-  to_go: [
+  toGo: [
     [0, 1],
     [0.05, 0.4],
     [0.1, 0.1],
@@ -19,7 +30,10 @@ const CURVE = {
   chosen: [0.1, 0.2],
   budget: 0.1,
   reach: 0.2,
-  offers: { some: [0.1, 0.1, 0.2], little: [0.05, 0.05, 0.5], hardly: [0.001, 0.01, 0.9] },
+  offers: new Map([
+    ["some", [0.1, 0.1, 0.2]],
+    ["little", [0.05, 0.05, 0.5]],
+  ]),
 };
 const BOX = { left: 10, top: 5, width: 100, height: 50 };
 
@@ -30,8 +44,22 @@ test("numbers are shown as people read them", () => {
   assert.equal(percent(0.5), "50 %");
   assert.equal(headline({ erased: 1 }), "Erased");
   assert.equal(headline({ stands: 1 }), "Still there");
-  assert.equal(headline({ erased: 2, weakened: 1, unproven: 1 }), "2 of 4 erased, 1 weakened, 1 unproven");
+  assert.equal(headline({ erased: 3, stands: 0 }), "All 3 erased");
+  assert.equal(headline({ erased: 2, weakened: 1, unproven: 1 }), "Weakened: 1 of 4");
   assert.equal(worst({ erased: 9, stands: 1 }), "stands");
+});
+
+test("a bar agrees with its verdict", () => {
+  assert.ok(scoreLength(1) <= MARK && scoreLength(0.2) < MARK && scoreLength(1.01) > MARK);
+  assert.equal(scoreLength(50), 100);
+});
+
+test("concepts without a row are counted", () => {
+  const counts = { erased: 100, weakened: 0, stands: 0, unproven: 0 };
+  const shown = Array(5).fill({ verdict: "erased" });
+  assert.equal(remainder(counts, shown), "and 95 more, all erased");
+  assert.equal(remainder({ ...counts, weakened: 2 }, shown), "and 97 more: 95 erased, 2 weakened");
+  assert.equal(remainder({ ...counts, erased: 5 }, shown), "");
 });
 
 test("scales end at their limits", () => {
@@ -61,26 +89,6 @@ test("the plot stays in its box and ends where the server says", () => {
   assert.deepEqual(positions.chosen, [60, 45]);
   assert.equal(positions.budget, 60);
   assert.equal(positions.full, 0.2);
-  assert.equal(plot(CURVE, { drift: 0.4, left: 0.1 }, BOX).full, 0.4, "a forecast beyond it is shown");
+  assert.equal(plot(CURVE, { drift: 0.4, left: 0.1 }, BOX).full, 0.5, "a forecast beyond it is shown");
   assert.equal(plot({ ...CURVE, budget: null }, null, BOX).next, null);
-});
-
-test("names are on their strip in order", () => {
-  const group = {
-    median: 0.05,
-    p95: 0.1,
-    maximum: 0.2,
-    worst: [
-      ["a", 0.2],
-      ["b", 0.1],
-    ],
-  };
-  assert.deepEqual(strip(group, 0.2, 100), {
-    median: 25,
-    p95: 50,
-    names: [
-      { name: "a", value: 0.2, x: 100 },
-      { name: "b", value: 0.1, x: 50 },
-    ],
-  });
 });

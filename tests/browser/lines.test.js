@@ -5,12 +5,15 @@ import {
   add,
   addAliases,
   commandLine,
+  firstNames,
   guess,
   join,
   lineType,
   linesFrom,
   move,
+  namesFrom,
   remove,
+  rename,
   replace,
   rows,
   split,
@@ -82,17 +85,58 @@ test("a graph becomes a command line that a shell can read", () => {
     kind: "style",
     retainSets: ["artists"],
     hasRetainText: true,
-    defaults: { preset: "auto", strength: 1, seed: 0, budget: "more", effort: "normal" },
+    defaults: { preset: "auto", strength: 1, seed: 0, priority: "erase-fully", effort: "normal" },
   };
-  const settings = { preset: "auto", strength: 1.2, seed: 0, budget: "some", effort: "quick" };
+  const settings = { preset: "auto", strength: 1.2, seed: 0, priority: "balanced", effort: "fast" };
   assert.equal(
     commandLine({ ...graph, settings }),
     "speed-erase erase 'models/checkpoints/a model.safetensors' --concepts 'Mary O'\\''Neil -> art' " +
-      "--kind style --retain artists --retain-file kept.txt --strength 1.2 --budget some --effort quick " +
+      "--kind style --retain artists --retain-file protected.txt --strength 1.2 --priority balanced --effort fast " +
       "--out cleaned/",
   );
   const plain = commandLine({ ...graph, retainSets: [], settings: graph.defaults });
-  assert.doesNotMatch(plain, /--(retain|budget|effort|preset|strength|seed)\b(?!-)/);
+  assert.doesNotMatch(plain, /--(retain|priority|effort|preset|strength|seed)\b(?!-)/);
   const other = commandLine({ ...graph, settings, defaults: settings });
-  assert.doesNotMatch(other, /--(budget|effort|strength)/, "the defaults are the server's");
+  assert.doesNotMatch(other, /--(priority|effort|strength)/, "the defaults are the server's");
+});
+
+test("no value of a workflow reaches a shell unquoted", () => {
+  const evil = "'; rm -rf ~ #";
+  const settings = { preset: evil, strength: evil, seed: "$(id)", priority: "`id`", effort: "--force" };
+  const command = commandLine({
+    checkpoint: `models/checkpoints/${evil}`,
+    text: `${evil.replace(" #", "")} -> art\n-x`,
+    kind: evil,
+    retainSets: [evil],
+    hasRetainText: false,
+    settings,
+    defaults: {},
+  });
+  const quoted = command.match(/'[^']*'|\\'|[^\s']+/g).filter((part) => !part.startsWith("'"));
+  for (const part of quoted) assert.match(part, /^(\\'|[\w./:=,@%+-]+)$/, part);
+  assert.ok(command.includes("--effort=--force") && command.includes("--concepts=-x"));
+  assert.ok(command.includes("--seed '$(id)'") && command.includes("--priority '`id`'"));
+});
+
+test("commas separate typed names, and a comma can be part of a name", () => {
+  assert.deepEqual(namesFrom("Claude Monet, Edvard Munch"), ["Claude Monet", "Edvard Munch"]);
+  assert.deepEqual(namesFrom("Monet, Munch -> art || style"), ["Monet -> art || style", "Munch -> art || style"]);
+  assert.deepEqual(namesFrom('"Doe, Jane", Roe'), ["Doe, Jane", "Roe"]);
+  assert.deepEqual(namesFrom("Doe\\, Jane"), ["Doe, Jane"]);
+  assert.deepEqual(namesFrom('the "Little" one'), ['the "Little" one']);
+  assert.deepEqual(namesFrom("莫奈，蒙克"), ["莫奈", "蒙克"]);
+});
+
+test("a heading is no concept", () => {
+  assert.deepEqual(linesFrom("Name\nGoya\nMunch"), ["Goya", "Munch"]);
+  assert.deepEqual(linesFrom("artist\tbecomes\nGoya\tart"), ["Goya -> art"]);
+  assert.deepEqual(linesFrom("Name"), ["Name"], "alone it is one");
+});
+
+test("prompts follow the first name of a list", () => {
+  assert.deepEqual(firstNames("# note\nOrla Venn | the Copper Hand -> art\nx"), ["Orla Venn", "the Copper Hand"]);
+  const old = ["Orla Venn", "the Copper Hand"];
+  assert.equal(rename("a cat by Orla Venn", old, ["Dario"]), "a cat by Dario");
+  assert.equal(rename("a boat by the Copper Hand", old, ["Dario", "the Fox"]), "a boat by the Fox");
+  assert.equal(rename("a house", old, ["Dario"]), "a house");
 });

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -10,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from speed_erase.speed_ops.engine.settings import BUDGETS, PRESETS, Effort
+from speed_erase.speed_ops.engine.settings import PRESETS, PRIORITIES, Effort
 from speed_erase.speed_ops.text.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +29,7 @@ def test_lines_and_figures(path: Path) -> None:
 
 def test_the_scripts_are_small_and_keep_to_themselves() -> None:
     assert len(SCRIPTS) >= 5
-    assert sum(path.stat().st_size for path in SCRIPTS) < 60_000
+    assert sum(path.stat().st_size for path in SCRIPTS) < 100_000
     for path in SCRIPTS:
         text = path.read_text(encoding="utf-8")
         sources = set(re.findall(r'from "([^"]+)"', text))
@@ -41,9 +43,9 @@ def test_the_scripts_are_small_and_keep_to_themselves() -> None:
 
 
 def test_the_scripts_repeat_no_choice_or_default_of_the_server() -> None:
-    """Kinds, budgets, efforts and presets come from the node definitions."""
-    choices = {*KINDS, *BUDGETS, *PRESETS, *get_args(Effort)}
-    assert {"style", "more", "normal", "auto"} <= choices
+    """Kinds, priorities, efforts and presets come from the node definitions."""
+    choices = {*KINDS, *PRIORITIES, *PRESETS, *get_args(Effort)}
+    assert {"style", "balanced", "normal", "auto"} <= choices
     for path in SCRIPTS:
         literals = set(re.findall(r"""["'`](\w+)["'`]""", path.read_text(encoding="utf-8")))
         assert not literals & choices, path.name
@@ -54,3 +56,20 @@ def test_the_scripts_fit_the_line() -> None:
     for path in SCRIPTS:
         for line in path.read_text(encoding="utf-8").splitlines():
             assert len(line) <= 110 or line.strip().startswith('"'), f"{path.name}: {line}"
+
+
+def test_the_code_of_a_run_depends_on_what_is_asked_and_not_on_ids() -> None:
+    """`run.test.js` has the scripts compute the same codes from the same file."""
+    path = ROOT / "nodes" / "host" / "run_identity.py"  # importing the package needs a ComfyUI
+    spec = importlib.util.spec_from_file_location("run_identity", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    code_of = module.code_of
+    cases = json.loads((Path(__file__).parent / "run_codes.json").read_text(encoding="utf-8"))
+    assert [code_of(case["prompt"], case["id"]) for case in cases] == [
+        case["code"] for case in cases
+    ]
+    renamed, original = cases[1], cases[0]
+    assert renamed["code"] == original["code"] and renamed["prompt"] != original["prompt"]
+    assert len({case["code"] for case in cases}) == len(cases) - 1

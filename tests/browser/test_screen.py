@@ -8,110 +8,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-import mini_checkpoints as mini
 import numpy as np
 import pytest
-from browser import NO_FRONT_END, RENDERERS, Screen, browser, find_browser, newest_front_end
+from browser import Screen, open_page
 from comfy_server import ComfyServer
 from graph import RETAINED
 from PIL import Image
-from templates import DEMO, FLUX, OTHER, RECIPE, SD15, SDXL, Graph
+from small_graph import RETAINED_NAMES, TEXT, small
+from templates import DEMO, Graph
 from workflows import erasing
 
 pytestmark = [pytest.mark.comfy, pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "example_workflows").glob("*.json"))
-FIRST = "Start here - make a small model forget a painter"
-TEXT = "Van Gogh -> art\n# a note stays\nSnoopy | the beagle -> dog || character"
-RETAINED_NAMES = RETAINED + "\nVan Gogh Museum"
-
-
-@pytest.fixture(scope="module", params=["installed", "newest"])
-def server(request, comfyui, tmp_path_factory):
-    front_end = newest_front_end() if request.param == "newest" else None
-    if request.param == "newest" and front_end is None:
-        pytest.skip(NO_FRONT_END)
-    running = ComfyServer(comfyui, tmp_path_factory.mktemp(request.param), front_end)
-    for name in ("tiny.safetensors", DEMO, SD15, SDXL, FLUX, OTHER):
-        running.add_checkpoint(mini.shared("sd15"), name)
-    recipe = running.folder / RECIPE
-    recipe.parent.mkdir(parents=True)
-    recipe.write_text("{}")
-    try:
-        yield running.start()
-    finally:
-        running.stop()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser(find_browser()[0]) as running:
-        yield running
-
-
-@pytest.fixture(scope="module", params=list(RENDERERS))
-def nodes2(request) -> bool:
-    return RENDERERS[request.param]
-
-
-def page(
-    chromium: Any, server: ComfyServer, width: int = 1280, height: int = 900, scale: int = 1
-) -> Screen:
-    context = chromium.new_context(
-        viewport={"width": width, "height": height}, device_scale_factor=scale
-    )
-    return Screen(context.new_page(), f"http://127.0.0.1:{server.port}")
-
-
-@pytest.fixture(scope="module")
-def shared_page(chromium, server, nodes2):
-    """One page for all tests of a front end and a way of drawing: loading it takes longer than most
-    of them.
-    """
-    screen = page(chromium, server).open(nodes2)
-    yield screen
-    screen.close()
-
-
-@pytest.fixture
-def screen(shared_page):
-    shared_page.faults.clear()
-    yield shared_page
-    assert not shared_page.faults
-
-
-@pytest.fixture
-def shots(request, tmp_path) -> Path:
-    """Where pictures of the screen go."""
-    folder = Path(request.config.getoption("--screenshots") or tmp_path)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def small(
-    server: ComfyServer, preset: str = "auto", text: str = TEXT, seed: int = 0
-) -> dict[str, Any]:
-    """A graph that runs in seconds: loader, list, kept names, SPEED Erase, and its measurements as
-    JSON.
-    """
-    graph = Graph(server.get("/object_info"), "small")
-    loader = graph.add("TinyCheckpoint", (0, 0), (300, 100), name="tiny.safetensors")
-    listed = graph.add("ConceptList", (0, 160), (400, 300), text=text)
-    retain = graph.add("RetainSetLoader", (0, 760), (400, 300), text=RETAINED_NAMES, kind="style")
-    wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP"), "concepts": (listed, "concepts")}
-    eraser = graph.add(
-        "SpeedErase",
-        (460, 0),
-        (460, 300),
-        **wires,
-        retain=(retain, "retain"),
-        preset=preset,
-        seed=seed,
-    )
-    report = graph.add("SpeedReport", (980, 0), (400, 300), erasure=(eraser, "erasure"))
-    graph.add("PreviewAny", (980, 400), (400, 300), source=(report, "json"))
-    return graph.to_json()
+FIRST = "1 - Start here"
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +40,17 @@ _TEXT = "app.graph._nodes.find((n) => n.type === 'ConceptList').widgets[0].value
 
 
 def figures(screen: Screen) -> dict[str, float]:
-    """Concept -> what is left, as the panel shows it."""
+    """Concept -> its score, as the panel shows it."""
     rows = screen.at("[data-concept]")
     return {
-        row.get_attribute("data-concept"): float(row.get_attribute("data-left"))
+        row.get_attribute("data-concept"): float(row.get_attribute("data-score"))
         for row in rows.all()
     }
+
+
+def open_details(screen: Screen) -> None:
+    screen.at(".buttons button").get_by_text("Details", exact=True).first.click()
+    screen.page.wait_for_selector(".speed-dialog")
 
 
 def certificate(server: ComfyServer) -> dict[str, Any]:
@@ -220,7 +136,7 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     assert screen.value("ConceptList", "text").startswith(
         "# off: Snoopy | the beagle -> dog || character\n"
     )
-    assert "drop out" in screen.at("[data-speed=names] + .dim").inner_text()
+    assert "can’t be protected" in screen.at("[data-speed=names] + .dim").inner_text()
     screen.run(
         "() => { window.progressTexts = []; app.api.addEventListener('progress_text', (e) =>"
         " progressTexts.push(e.detail?.text ?? '')) }"
@@ -228,18 +144,20 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     screen.queue()
     screen.page.wait_for_selector("[data-speed=verdict]", timeout=180_000)
     proof = wait_for_certificate(server)
-    measured = {concept["name"]: concept["probe_median"] for concept in proof["concepts"]}
+    measured = {concept["name"]: concept["score"] for concept in proof["concepts"]}
     assert set(measured) == {"Van Gogh"}, "what is switched off is not erased"
     assert figures(screen) == pytest.approx(measured, abs=1e-4)
     messages = screen.run("() => progressTexts")
     assert any("Editing layers: " in text and " of " in text for text in messages)
+    open_details(screen)
     strips = screen.at("[data-group]").all()
     assert [float(strip.get_attribute("data-median")) for strip in strips] == pytest.approx(
         [group["median"] for group in proof["drift"]], abs=1e-4
     )
     worst = proof["drift"][0]["worst"][0][0]
     assert screen.at(".strip a").first.get_attribute("title").startswith(worst)
-    assert screen.at(".warning").first.inner_text() == proof["warnings"][0]
+    screen.page.keyboard.press("Escape")
+    screen.wait_for_count(".body", 0)
     with screen.page.expect_popup() as opened:
         screen.execute("SPEED.OpenReport")
     assert "of 1 concept" in opened.value.locator(
@@ -249,7 +167,7 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     before = screen.saved()
     widgets = {node["type"]: node.get("widgets_values") for node in before["nodes"]}
     assert widgets["ConceptList"][:3] == [screen.value("ConceptList", "text"), "style", "none"]
-    assert widgets["SpeedErase"][:5] == ["auto", 1, 1 + nodes2, "more (45 %)", "normal"]
+    assert widgets["SpeedErase"][:5] == ["auto", 1, 1 + nodes2, "erase fully", "normal"]
     screen.reload()
     screen.page.wait_for_selector("[data-speed=verdict]")
     assert figures(screen) == pytest.approx(measured, abs=1e-4), "a reload keeps the panel"
@@ -257,11 +175,8 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     screen.page.wait_for_selector("[data-speed=verdict]")
     assert figures(screen) == pytest.approx(measured, abs=1e-4), "saving and loading keep it"
     screen.set("SpeedErase", "strength", 0.5)
-    shown = screen.at("[data-speed=forecast]")
-    drift = proof["curve"]["chosen"]["drift"]
-    assert float(shown.get_attribute("data-drift")) == pytest.approx(0.5 * drift, rel=1e-3)
+    screen.at("[data-speed=state]").get_by_text("Out of date").first.wait_for()
     screen.set("SpeedErase", "strength", 1.0)
-    assert shown.count() == 0
     screen.at(".chip .label").first.press("Space")
     screen.run(
         "async () => { await app.extensionManager.workflow.activeWorkflow.changeTracker.undo() }"
@@ -277,22 +192,23 @@ def wait_for_certificate(server: ComfyServer) -> dict[str, Any]:
     return certificate(server)
 
 
-def test_a_long_list_redraws_what_changed_alone(server, screen):
-    screen.load(small(server, text="\n".join(f"Painter Number {i} -> art" for i in range(500))))
-    screen.wait_for_count(".chip", 500)
-    screen.wait_for_check()
-    shown = (
-        "const shown = [...document.querySelectorAll('.speed .chip')]; if (shown.length !== 500)"
-        " return null;"
+def test_five_thousand_names_stay_smooth(server, screen):
+    screen.load(small(server, text="\n".join(f"Painter Number {i} -> art" for i in range(5_000))))
+    screen.page.wait_for_selector(".speed .chip")
+    assert screen.at(".chip").count() < 60, "only what is in view is drawn"
+    assert "5000 concepts" in screen.at(".tools").inner_text()
+    seconds = screen.run(
+        "() => { const adding = document.querySelector('.speed .add input'); const start ="
+        " performance.now(); adding.value = 'One More'; adding.dispatchEvent(new"
+        " KeyboardEvent('keydown', { key: 'Enter', bubbles: true })); return (performance.now() -"
+        " start) / 1000 }"
     )
-    screen.page.wait_for_function("() => { " + shown + " return (window.seen = new Set(shown)) }")
-    text = screen.value("ConceptList", "text")
-    screen.set("ConceptList", "text", text.replace("Number 7 ", "Number Seven "))
-    screen.wait_for_check()
-    made = screen.page.wait_for_function(
-        "() => { " + shown + " return shown.filter((chip) => !seen.has(chip)).length }"
+    assert screen.value("ConceptList", "text").endswith("\nOne More")
+    assert seconds < 1, seconds
+    screen.page.wait_for_function(
+        "() => [...document.querySelectorAll('.speed .chip')].some((chip) =>"
+        " chip.innerText.includes('One More'))"
     )
-    assert 1 <= made.json_value() <= 3
 
 
 def test_a_pasted_column_and_a_dropped_file_become_lines(server, screen):
@@ -333,10 +249,10 @@ def test_choices_and_defaults_are_those_of_the_node_definitions(server, screen):
     screen.page.wait_for_function("() => copied")
     command = screen.run("() => copied")
     assert "--concepts 'Goya -> art' --kind style" in command
-    assert not any(flag in command for flag in ("--budget", "--effort", "--preset", "--strength"))
-    screen.set("SpeedErase", "budget", "some (30 %)")
+    assert not any(flag in command for flag in ("--priority", "--effort", "--preset", "--strength"))
+    screen.set("SpeedErase", "priority", "balanced")
     screen.execute("SPEED.CopyCommand")
-    screen.page.wait_for_function("() => copied.includes('--budget some')")
+    screen.page.wait_for_function("() => copied.includes('--priority balanced')")
 
 
 def test_the_view_of_a_graph_that_was_left_does_not_come_back(server, screen):
@@ -399,7 +315,7 @@ def test_pictures_before_and_after_stand_under_a_slider(server, screen):
 
 
 def test_without_our_script_a_workflow_still_runs(server, chromium, nodes2):
-    screen = page(chromium, server)
+    screen = open_page(chromium, server)
     screen.page.route("**/extensions/ComfyUI-SPEED/**/*.js", lambda route: route.abort())
     screen.page.route("**/extensions/ComfyUI-SPEED/*.js", lambda route: route.abort())
     screen.open(nodes2)
@@ -447,21 +363,21 @@ _CONTRAST = """(element) => {
 def test_the_panel_can_be_read_in_every_light_and_from_afar(
     server, chromium, shots, nodes2, finished, palette, scale
 ):
-    screen = page(chromium, server, 1500, 1300, scale).open(nodes2, palette)
+    screen = open_page(chromium, server, 1500, 1300, scale).open(nodes2, palette)
     screen.load(finished)
     head = screen.at("[data-speed=verdict]")
     head.wait_for()
     screen.look(0.5, (60, 120))
-    assert head.is_visible() and head.bounding_box()["height"] >= 11, (
-        "a headline is 22 px high, half of that at 50 %"
+    assert head.is_visible() and head.bounding_box()["height"] >= 9, (
+        "a headline is 18 px high, half of that at 50 %"
     )
     assert (
         screen.run(
             "() => parseFloat(getComputedStyle(document.querySelector('.speed .row')).fontSize)"
         )
-        >= 14
+        >= 13
     )
-    for selector in ("[data-speed=verdict]", ".row span", ".chip .label", ".warning"):
+    for selector in ("[data-speed=verdict]", ".row span", ".chip .label", ".effects"):
         contrast = screen.page.eval_on_selector(f".speed {selector}", _CONTRAST)
         assert contrast >= 4.5, (selector, contrast)
     screen.fit()
@@ -471,17 +387,16 @@ def test_the_panel_can_be_read_in_every_light_and_from_afar(
 
 
 def test_the_screen_speaks_the_front_ends_language(server, chromium, shots, finished):
-    screen = page(chromium, server, 1500, 1300).open(False, language="zh")
+    screen = open_page(chromium, server, 1500, 1300).open(False, language="zh")
     screen.load(finished)
     screen.at("[data-speed=verdict]").wait_for()
     words = json.loads((ROOT / "locales" / "zh" / "main.json").read_text(encoding="utf-8"))["SPEED"]
     assert (
         screen.at("input").first.get_attribute("placeholder")
-        == words["Add a name, or paste a column"]
+        == words["Add names, separated by commas, or paste a column"]
     )
-    headings = [heading.inner_text() for heading in screen.at("h4").all()]
-    assert headings[0] == words["What is left, in prompts not used to make the edit"]
-    assert words["Kept names, alone"] in screen.at("[data-group]").first.inner_text()
+    buttons = screen.at(".buttons button").all_inner_texts()
+    assert {words["Compare"], words["Find leaks"], words["Details"]} <= set(buttons)
     screen.fit()
     screen.page.screenshot(path=shots / f"{server.folder.name}-zh.png")
     screen.close()
@@ -494,10 +409,10 @@ def test_a_newcomer_runs_the_first_template_and_sees_what_it_did(server, chromiu
     front_end = server.folder.name.rstrip("0123456789")
     # what stood in for it in other tests
     (server.folder / "models" / "checkpoints" / DEMO).unlink()
-    screen = page(chromium, server, 1600, 1150).open(front_end == "newest")
+    screen = open_page(chromium, server, 1600, 1150).open(front_end == "newest")
     screen.open_template(FIRST)
     screen.page.get_by_role("button", name="Confirm").first.click()  # the model may be put there
-    screen.page.get_by_text("The model is there").first.wait_for(timeout=120_000)
+    screen.page.get_by_text("Demo model ready").first.wait_for(timeout=120_000)
     screen.wait_for_count(".chip", 1)
     assert screen.run("() => app.canvas.ds.scale") >= 0.6, "the words on the nodes can be read"
     screen.press_run()

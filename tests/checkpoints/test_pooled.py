@@ -66,7 +66,7 @@ def test_only_the_text_s_columns_change(pair: tuple[Path, Path]) -> None:
     with safe_open(folder / "m-eraser-lora.safetensors", "pt") as file:
         assert "lora_unet_label_emb_0_0.lora_up.weight" in file.keys()  # noqa: SIM118
     page = (folder / "m-report.html").read_text()
-    assert "Pooled path" in page
+    assert "Pooled text input" in page
 
 
 def put_back(
@@ -107,10 +107,10 @@ def recipe_without(
 
 
 FAULTS: dict[Change, str] = {
-    put_back: "Pooled path: ",
+    put_back: "Pooled text input: ",
     touch_sizes: "columns that read no text",
     say_nothing: "the certificate says nothing about it",
-    boast: "Pooled path: ",
+    boast: "Pooled text input: ",
     recipe_without: "label_emb.0.0.weight is edited, but the recipe leaves it alone",
 }
 
@@ -118,7 +118,7 @@ FAULTS: dict[Change, str] = {
 def test_ours_passes(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("erased", "eraser-lora"):
         assert main(["verify", str(pair[1] / f"m-{name}.safetensors"), "--base", str(pair[0])]) == 0
-        assert "Pooled path: " in capsys.readouterr().out
+        assert "Pooled text input: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("change", FAULTS, ids=lambda change: change.__name__)

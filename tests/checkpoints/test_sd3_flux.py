@@ -174,7 +174,8 @@ def test_an_encoder_for_pooled_text_may_be_missing(
         str(tmp_path),
     ]
     assert main([*arguments, *given(home, "t5")]) == 0
-    assert "Pooled path stays unedited, because no CLIP-L was found" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "Pooled text input stays unedited, because no CLIP-L was found" in shown
     assert main([*arguments, *given(home, "t5", "clip_l"), "--no-pooled", "--force"]) == 0
     assert "pooled path" not in capsys.readouterr().err
     assert torch.equal(
@@ -196,7 +197,7 @@ def test_verify_measures_the_pooled_path(
     assert erase(home, family, tmp_path) == 0
     file = tmp_path / f"{family}-erased.safetensors"
     assert main(["verify", str(file), "--base", str(base), *given(home, "clip_l", "t5")]) == 0
-    assert "Pooled path: " in capsys.readouterr().out
+    assert "Pooled text input: " in capsys.readouterr().out
     assert main(["verify", str(file), "--base", str(base), *given(home, "t5")]) == 1
     assert "not all of its text encoders are here" in capsys.readouterr().out
 
@@ -236,7 +237,7 @@ def test_all_commands_work(
     base, text = str(home / f"{family}.safetensors"), given(home, *ENCODERS[family])
     out = tmp_path / "out"
     rows = (
-        ["--set", "rows=context", "--set", "context_names=1", "--effort", "quick"]
+        ["--set", "rows=context", "--set", "context_names=1", "--effort", "fast"]
         if family == "sd3"
         else []
     )
@@ -445,7 +446,7 @@ def test_what_is_missing_and_what_takes_long_is_said(
     assert main([*base, *given(home, "t5"), "--out", str(tmp_path / "b")]) == 0
     said = capsys.readouterr().err
     assert "T5-XXL encodes up to" in said and "texts at full length" in said
-    assert "--effort quick" in said and "given" not in said
+    assert "--effort fast" in said and "given" not in said
 
 
 def test_no_tokenizer_is_a_sentence_that_says_where_to_get_one(

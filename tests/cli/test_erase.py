@@ -238,7 +238,7 @@ def test_contexts_are_used_by_default(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["erase", str(models / "sd1.safetensors"), "--concepts", mini.CONCEPTS]
-    command += ["--retain", "artists", "--retain-limit", "12", "--effort", "quick"]
+    command += ["--retain", "artists", "--retain-limit", "12", "--effort", "fast"]
     assert main([*command, "--out", str(tmp_path), "--save", "recipe", "--json"]) == 0
     certificate = machine(capsys)["certificate"]
     assert certificate["settings"]["preset_name"] == "auto"

@@ -43,12 +43,12 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[attack.Worksh
 
 @pytest.fixture(scope="module")
 def nursery(workshop: attack.Workshop) -> Iterator[mini.Nursery]:
-    with_cache = mini.Nursery(SPEED_ERASE_CACHE=str(workshop.cache))
+    with_cache = mini.Nursery(SPEED_ERASE_CACHE=str(workshop.cache), PYTHONPATH=attack.RAY_DOUBLE)
     yield with_cache
     with_cache.close()
 
 
-@pytest.mark.parametrize("kind", ["erase", "folder", "batch"])
+@pytest.mark.parametrize("kind", attack.KINDS)
 def test_killed_a_few_times(
     workshop: attack.Workshop, tmp_path: Path, nursery: mini.Nursery, kind: str
 ) -> None:

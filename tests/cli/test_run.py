@@ -33,7 +33,7 @@ concepts:
   - Van Gogh | Vincent van Gogh -> art
   - target: Claude Monet
     aliases: [Monet]
-  - {target: nudity, anchor: "", kind: implicit}
+  - {target: nudity, anchor: "", kind: theme}
   - file: more.txt
 kind: style
 retain:
@@ -41,7 +41,7 @@ retain:
   - {file: mine.csv, column: who}
   - {names: [Aunt Mathilda, "C# major"]}
 retain_limit: 4000
-settings: {preset: few, budget: 8%, threshold: 0.5, ipf: false, seed: 7, effort: quick}
+settings: {preset: few, priority: 8%, threshold: 0.5, ipf: false, seed: 7, effort: fast}
 strength: 0.8
 clip_skip: 2
 text_encoders: clip.safetensors
@@ -55,10 +55,10 @@ strict: true
 no_names: true
 """
 FLAGS = ["--concepts", "Van Gogh | Vincent van Gogh -> art", "--concepts", "Claude Monet | Monet"]
-FLAGS += ["--concepts", "nudity -> || implicit", "--concepts-file", "more.txt"]
+FLAGS += ["--concepts", "nudity -> || theme", "--concepts-file", "more.txt"]
 FLAGS += ["--retain", "artists", "--retain-file", "mine.csv", "--retain-column", "who"]
-FLAGS += ["--preset", "few", "--budget", "8%", "--set", "threshold=0.5", "--set", "ipf=false"]
-FLAGS += ["--set", "seed=7", "--effort", "quick", "--strength", "0.8", "--out", "out"]
+FLAGS += ["--preset", "few", "--priority", "8%", "--set", "threshold=0.5", "--set", "ipf=false"]
+FLAGS += ["--set", "seed=7", "--effort", "fast", "--strength", "0.8", "--out", "out"]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.cli.commands import COMMANDS
 from speed_erase.speed_ops.cli.options import job_from, settings_from, text_setup_from
 from speed_erase.speed_ops.cli.parser import build_parser
-from speed_erase.speed_ops.engine.settings import PRESETS, EraseSettings
+from speed_erase.speed_ops.engine.settings import PRESETS, EraseSettings, priority_name
 from speed_erase.speed_ops.errors import (
     ERROR_CODES,
     ExistsError,
@@ -35,7 +35,7 @@ from speed_erase.speed_ops.errors import (
     error_code,
     user_message,
 )
-from speed_erase.speed_ops.job import HELD_OUT_SHARE
+from speed_erase.speed_ops.job import host_settings
 
 ERASE = ["erase", "m.safetensors", "--concepts", "a -> b", "--out", "out"]
 NAMES = [module.__name__.rpartition(".")[2] for module in COMMANDS]
@@ -75,6 +75,7 @@ def test_public_settings_have_a_flag_that_shows_the_real_default(name: str) -> N
         if item.metadata["public"]:
             default = defaults[item.name]
             shown = ("no", "yes")[default] if isinstance(default, bool) else default
+            shown = priority_name(default) if item.name == "drift_budget" else shown
             assert by_setting[item.name].help.endswith(f"(default: {shown})"), item.name
 
 
@@ -86,7 +87,7 @@ def test_at_most_twelve_settings_are_flags() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_alone_gives_the_preset(preset: str) -> None:
     args = build_parser().parse_args([*ERASE, "--preset", preset])
-    assert settings_from(args) == EraseSettings.preset(preset, held_out=HELD_OUT_SHARE)
+    assert settings_from(args) == host_settings(preset)
 
 
 def test_flags_and_assignments_change_the_preset() -> None:
@@ -107,7 +108,7 @@ def test_flags_and_assignments_change_the_preset() -> None:
         "--set preset_name=few",
         "--seed 1 --set seed=2",
         "--held-out 0.9",
-        "--budget lots",
+        "--priority lots",
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_as_one(
@@ -290,23 +291,25 @@ def test_the_cache_can_be_cleared(
 @pytest.mark.parametrize(
     ("text", "share"),
     [
-        ("some", 0.3),
-        ("hardly", 0.05),
+        ("balanced", 0.3),
+        ("Erase fully", 0.45),
         ("8%", 0.08),
         ("0.08", 0.08),
         (" 12.5 % ", 0.125),
         ("1", 1.0),
     ],
 )
-def test_a_budget_is_a_word_or_a_number(text: str, share: float) -> None:
-    args = build_parser().parse_args([*ERASE, "--budget", text])
+def test_a_priority_is_a_word_or_a_number(text: str, share: float) -> None:
+    args = build_parser().parse_args([*ERASE, "--priority", text])
     assert settings_from(args).drift_budget == pytest.approx(share)
 
 
-@pytest.mark.parametrize(("text", "offered"), [("8", "8%"), ("sme", "some"), ("", "hardly")])
-def test_another_budget_is_refused_with_the_right_spelling(text: str, offered: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "offered"), [("8", "8%"), ("balance", "balanced"), ("", "protect-others")]
+)
+def test_another_priority_is_refused_with_the_right_spelling(text: str, offered: str) -> None:
     with pytest.raises(SettingsError, match=offered):
-        settings_from(build_parser().parse_args([*ERASE, "--budget", text]))
+        settings_from(build_parser().parse_args([*ERASE, "--priority", text]))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from graph import erased, left, run
+from graph import erased, left, notices, run
 
 pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("own_output")]
 
@@ -57,11 +57,11 @@ def off(patched, clip, model) -> float:
 def test_a_second_erasure_holds_the_first(sd15):
     model, clip, _ = sd15
     first = erased(model, clip, f"{FIRST} -> art")[0]
-    second, _, _, report, _ = erased(first, clip, f"{SECOND} -> art")
-    assert f"Still erased, from an earlier erasure: {FIRST}." in report
+    second, _, erasure, _, _ = erased(first, clip, f"{SECOND} -> art")
+    assert notices(erasure)["still_erased"]["names"] == [FIRST]
     for name in (FIRST, SECOND):
         assert left(model, second, clip, name) < 0.1
-    assert "Still erased" not in erased(model, clip, f"{SECOND} -> art")[3]
+    assert "still_erased" not in notices(erased(model, clip, f"{SECOND} -> art")[2])
 
 
 def test_an_erasure_from_a_file_is_held_by_the_names_in_its_header(sd15):
@@ -69,14 +69,12 @@ def test_an_erasure_from_a_file_is_held_by_the_names_in_its_header(sd15):
     _, _, erasure, _, _ = erased(model, clip, f"{FIRST} -> art")
     first, read = from_file(model, erasure)
     assert [concept.target for concept in read.concepts] == [FIRST]
-    second, _, _, report, _ = erased(first, clip, f"{SECOND} -> art")
-    assert (
-        f"Still erased, from an earlier erasure: {FIRST}." in report
-        and "may come back" not in report
-    )
+    second, _, later, _, _ = erased(first, clip, f"{SECOND} -> art")
+    assert notices(later)["still_erased"]["names"] == [FIRST]
+    assert not notices(later).keys() & {"names_unknown", "lora_without_names"}
     assert off(second, clip, model) < 0.1
-    third = erased(second, clip, "Salvador Dali -> art")[3]
-    assert f"Still erased, from an earlier erasure: {FIRST}, {SECOND}." in third
+    third = erased(second, clip, "Salvador Dali -> art")[2]
+    assert notices(third)["still_erased"]["names"] == [FIRST, SECOND]
 
 
 def test_what_cannot_be_held_is_said(sd15):
@@ -89,12 +87,12 @@ def test_what_cannot_be_held_is_said(sd15):
     secret = replace(erasure, recipe=erasure.recipe.without_names())
     first, read = from_file(model, secret)
     assert read.concepts == ()
-    second, _, _, report, _ = erased(first, clip, f"{SECOND} -> art")
-    assert f"{read.source} does not say which names it erased, so they may come back." in report
+    second, _, later, _, _ = erased(first, clip, f"{SECOND} -> art")
+    assert notices(later)["names_unknown"]["source"] == read.source
     stored = comfy.utils.load_torch_file(folder_paths.get_full_path("loras", saved_lora(erasure)))
     stock = comfy.sd.load_lora_for_models(model, None, stored, 1.0, 0)[0]
-    loosely, _, _, report, _ = erased(stock, clip, f"{SECOND} -> art")
-    assert "load it with SPEED Apply Erasure" in report and "Still erased" not in report
+    loosely, _, later, _, _ = erased(stock, clip, f"{SECOND} -> art")
+    assert "lora_without_names" in notices(later) and "still_erased" not in notices(later)
     distance = off(erased(from_file(model, erasure)[0], clip, f"{SECOND} -> art")[0], clip, model)
     assert all(off(candidate, clip, model) > 2 * distance for candidate in (second, loosely)), (
         "and holding is worth it"
@@ -113,12 +111,12 @@ def test_a_style_lora_is_not_taken_for_an_erasure(sd15):
     ]
     shapes = {key: model.model.state_dict()[key].shape for key in keys}
     styled.add_patches({key: (torch.full(shape, 1e-3),) for key, shape in shapes.items()})
-    assert "Apply Erasure" not in erased(styled, clip)[3]
+    assert "lora_without_names" not in notices(erased(styled, clip)[2])
 
 
 def test_a_name_that_is_erased_anew_goes_where_the_new_erasure_sends_it(sd15):
     model, clip, _ = sd15
     first = erased(model, clip, f"{FIRST} -> art")[0]
-    second, _, _, report, _ = erased(first, clip, f"{FIRST} -> photograph")
-    assert "Still erased" not in report
+    second, _, later, _, _ = erased(first, clip, f"{FIRST} -> photograph")
+    assert "still_erased" not in notices(later)
     assert left(model, second, clip, FIRST, "photograph") < 0.1

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from graph import erased, run
+from graph import erased, notices, run
 
 pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("own_output")]
 
@@ -61,8 +61,8 @@ def test_every_stage_of_an_erasure_stops_within_a_second(sd15, press, stage):
         erased(model, clip, name, preset="auto", seed=3)
     assert time.monotonic() - pressed[0] < 1.0
     assert not model.patches and not host.processing_interrupted()
-    report = erased(model, clip, name, preset="auto", seed=3)[3]
-    assert name in report and "not computed again" not in report
+    _, _, erasure, report, _ = erased(model, clip, name, preset="auto", seed=3)
+    assert name in report and "edit_reused" not in notices(erasure)
 
 
 def test_a_call_of_many_seconds_is_not_waited_for(sd15, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_call_of_many_seconds_is_not_waited_for(sd15, monkeypatch):
     assert workers() == [] and host.processing_interrupted() and not model.patches
     host.interrupt_current_processing(False)
     monkeypatch.setattr(torch.linalg, "eigh", real)
-    assert "not computed again" not in erased(model, clip, "Somebody Slow")[3]
+    assert "edit_reused" not in notices(erased(model, clip, "Somebody Slow")[2])
 
 
 @pytest.mark.parametrize("node", ["forecast", "leak probe"])
@@ -141,7 +141,7 @@ def test_saving_a_checkpoint_stops_and_leaves_no_file(sd15, press, own_output, a
     }
     inputs = {
         "filename_prefix": "x",
-        "dtype": "as the source",
+        "dtype": "same as source",
         "model": patched,
         "clip": clip,
         "vae": vae,

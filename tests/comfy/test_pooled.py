@@ -55,7 +55,7 @@ def test_the_target_s_output_becomes_the_anchor_s_and_kept_names_stay(case):
     assert (after["Van Gogh"] - before["art"]).norm() < 0.05 * way
     assert (after["Claude Monet"] - before["Claude Monet"]).norm() < 0.02 * way
     assert (after[""] - before[""]).norm() < 1e-4 * way
-    assert KEY in case.erasure.edits and "Pooled path: " in case.report
+    assert KEY in case.erasure.edits and "Pooled text input: " in case.report
 
 
 def test_only_the_text_s_columns_change(case):
@@ -88,7 +88,7 @@ def test_stored_as_lora_and_checkpoint_it_is_the_same(case, tmp_path, monkeypatc
         "diffusion_model": False,
         "recipe": True,
     }
-    kinds = {"dtype": "as the source", "overwrite": False}
+    kinds = {"dtype": "same as source", "overwrite": False}
     wired = {"model": case.patched, "clip": case.clip, "vae": case.vae}
     text = run(SaveErasedModel, erasure=case.erasure, **choice, **kinds, **wired)[0]
     files = {line.split(": ")[0]: line.split(": ")[1].split(" (")[0] for line in text.splitlines()}
@@ -109,9 +109,8 @@ def test_off_in_the_settings(case):
 
     settings = run(SpeedSettings, pooled="off")[0]
     patched, _, erasure, report, _ = erased(case.model, case.clip, settings=settings)
-    assert (
-        settings == {"pooled": False} and KEY not in erasure.edits and "Pooled path" not in report
-    )
+    assert settings == {"pooled": False} and KEY not in erasure.edits
+    assert "Pooled text input" not in report
     assert torch.equal(effective(patched), effective(case.model))
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from workflows import erasing, node, sampling, saving
 
-from speed_erase.speed_ops import EraseSettings
+from speed_erase.speed_ops import EraseSettings, priority_of
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
@@ -81,14 +81,15 @@ def test_every_node_is_listed_with_its_sockets_and_help(server):
     assert set(optional) == {
         "retain",
         "settings",
-        "budget",
+        "priority",
         "effort",
     }, "expert settings stay out of the way"
     assert list(optional)[-2:] == [
-        "budget",
+        "priority",
         "effort",
     ], "what came later stands last, for saved workflows"
-    assert optional["budget"][1]["default"] == f"more ({EraseSettings().drift_budget * 100:g} %)"
+    default = optional["priority"][1]["default"]
+    assert priority_of(default) == EraseSettings().drift_budget == 0.45 and default == "erase fully"
     assert info["SpeedSettings"]["input"]["required"]["held_out"][1]["default"] == -1.0
     assert "speed_erase" not in server.log.lower() or "could not load" not in server.log
 
@@ -97,8 +98,11 @@ def test_end_to_end_sample_save_and_load_with_stock_nodes(server):
     flow = erasing() | sampling(["4", 0], start=10) | sampling(["1", 0], start=20)
     flow |= saving(checkpoint=True) | {"6": saving(checkpoint=True)["6"]}
     flow["6"]["inputs"] |= {"model": ["4", 0], "clip": ["1", 1], "vae": ["1", 2]}
+    loader = node("LoraModelLoader", model=["1", 0], lora=["4", 1], strength_model=1.0)
+    if "bypass" in server.get("/object_info")["LoraModelLoader"]["input"]["required"]:
+        loader["inputs"]["bypass"] = False
     flow |= {
-        "30": node("LoraModelLoader", model=["1", 0], lora=["4", 1], strength_model=1.0),
+        "30": loader,
         "31": node("SaveLoRA", lora=["4", 1], prefix="loras/stock"),
     } | sampling(["30", 0], start=40)
     out = server.run(flow)
@@ -176,7 +180,7 @@ def test_strength_does_not_solve_again_and_a_changed_file_does(server):
     flow["2"]["inputs"]["file"] = "names.txt"
     server.run(flow)
     text = server.run(_with(flow, "4", strength=0.7))["5"]["text"][0]
-    assert "not computed again" in text
+    assert "SPEED reused the edit" in text
     assert server.ran(server.queue(_with(flow, "4", strength=0.7))) & {"1", "2", "3", "4"} == set()
     (server.folder / "input" / "names.txt").write_text("Fernand Khnopff\n")
     prompt = server.queue(_with(flow, "4", strength=0.7))
@@ -255,7 +259,7 @@ def test_forecast_and_leak_probe_run_in_a_graph(server):
     }
     out = server.run(flow)
     assert (
-        "Predicted shift of" in out["6"]["text"][0] and "phrases still draw" in out["7"]["text"][0]
+        "Predicted drift of" in out["6"]["text"][0] and "phrases still draw" in out["7"]["text"][0]
     )
     assert "Van Gogh" in out["9"]["text"][0]
 

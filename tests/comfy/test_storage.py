@@ -10,7 +10,7 @@ import mini_checkpoints as mini
 import mini_families as minis
 import pytest
 import torch
-from graph import erased, left, moved, run, sample, value_outputs
+from graph import erased, left, moved, notices, run, sample, value_outputs
 from safetensors.torch import load_file, save_file
 from watching import at_layers, name_rows
 
@@ -70,15 +70,15 @@ def differs_from_the_edit(model, patched, clip, erasure) -> float:
 
 def test_half_precision_agrees_with_float32(sd15):
     wide, clip, _ = sd15
-    assert "Rounding" not in erased(wide, clip)[3]
+    assert "rounding" not in notices(erased(wide, clip)[2])
     for dtype in (torch.float16, torch.bfloat16):
         narrow = mini.load(
             mini.shared("sd15"), model_options={"dtype": dtype}, output_clip=False, output_vae=False
         )[0]
         assert narrow.model_dtype() == dtype
-        patched, _, _, report, _ = erased(narrow, clip)
+        patched, _, erasure, _, _ = erased(narrow, clip)
         assert left(narrow, patched, clip) < 0.07
-        assert f"Rounding to the model's own type, {str(dtype).removeprefix('torch.')}" in report
+        assert f"torch.{notices(erasure)['rounding']['dtype']}" == str(dtype)
 
 
 def test_fp8_gets_the_exact_edit_where_a_plain_patch_would_lose_it(in_fp8):
@@ -86,9 +86,9 @@ def test_fp8_gets_the_exact_edit_where_a_plain_patch_would_lose_it(in_fp8):
 
     model, clip, _ = in_fp8
     assert model.model_dtype() == torch.float8_e4m3fn
-    patched, lora, erasure, report, _ = erased(model, clip)
-    assert "7 layers are stored in 8 bits or less" in report and "Save it as a LoRA" in report
-    assert "too coarse to store the edit" in report and left(model, patched, clip) < 0.07
+    patched, lora, erasure, _, _ = erased(model, clip)
+    assert notices(erasure)["stored_too_coarse"]["layers"] == 7
+    assert left(model, patched, clip) < 0.07
     assert differs_from_the_edit(model, patched, clip, erasure) < 1e-3
     stock = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0)[0]
     assert differs_from_the_edit(model, stock, clip, erasure) > 0.05, (
@@ -135,7 +135,7 @@ def test_a_checkpoint_in_8_bits_is_refused_before_anything_is_written(
     }
     inputs = {"filename_prefix": "x", "model": patched, "clip": clip, "vae": vae, **choice}
     with pytest.raises(FileError):
-        run(SaveErasedModel, erasure=erasure, dtype="as the source", **inputs)
+        run(SaveErasedModel, erasure=erasure, dtype="same as source", **inputs)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     run(SaveErasedModel, erasure=erasure, dtype="float16", **inputs)
     saved = tmp_path / "checkpoints" / "x.safetensors"
@@ -231,7 +231,7 @@ def test_a_gguf_model_is_saved_unpacked_or_not_at_all(in_gguf, own_output):
     }
     inputs = {"filename_prefix": "x", "model": patched, "erasure": erasure, **choice}
     with pytest.raises(FileError):
-        run(SaveErasedModel, dtype="as the source", **inputs)
+        run(SaveErasedModel, dtype="same as source", **inputs)
     run(SaveErasedModel, dtype="float16", **inputs)
     saved = minis.load_model("wan", file=own_output / "diffusion_models" / "x.safetensors")
     expected = open_model(patched).weights
@@ -253,9 +253,12 @@ def test_a_gguf_text_encoder_has_a_fingerprint_of_its_bytes(comfyui):
     assert torch.allclose(first.encode(["Van Gogh"], [5])[0], host[:5], atol=1e-4)
 
 
-def test_int8_with_scales_is_read_and_edited_exactly(comfyui, monkeypatch):
-    """As ComfyUI's quantiser holds it where it has that layout; this version knows fp8 alone."""
+def int8_layout(monkeypatch) -> str:
+    """The host's layout of int8 with a scale; one of that kind where the host knows fp8 alone."""
     import comfy.quant_ops as host
+
+    if not hasattr(host, "LAYOUTS"):
+        return "TensorWiseINT8Layout"
 
     class Int8Layout(host.QuantizedLayout):
         @classmethod
@@ -275,10 +278,17 @@ def test_int8_with_scales_is_read_and_edited_exactly(comfyui, monkeypatch):
             return qtensor._qdata, qtensor._layout_params["scale"]
 
     monkeypatch.setitem(host.LAYOUTS, "Int8Layout", Int8Layout)
+    return "Int8Layout"
+
+
+def test_int8_with_scales_is_read_and_edited_exactly(comfyui, monkeypatch):
+    import comfy.quant_ops as host
+
+    layout = int8_layout(monkeypatch)
     model, clip, _ = mini.load(mini.shared("sd15-tiny"))
     (layer,) = (m for n, m in model.model.named_modules() if n.endswith("attn2.to_v"))
     plain = layer.weight.detach().float().clone()
-    packed = host.QuantizedTensor.from_float(plain, "Int8Layout")
+    packed = host.QuantizedTensor.from_float(plain, layout)
     layer.weight = torch.nn.Parameter(packed, requires_grad=False)
     layer.convert_weight = lambda weight, inplace=False, **rest: (
         weight.dequantize() if isinstance(weight, host.QuantizedTensor) else weight

@@ -9,7 +9,7 @@ import gc
 import mini_checkpoints as mini
 import pytest
 import torch
-from graph import erased, left, sample, value_outputs
+from graph import erased, left, notices, sample, value_outputs
 from safetensors.torch import save_file
 
 pytestmark = [pytest.mark.comfy, pytest.mark.usefixtures("shared_embeddings")]
@@ -90,11 +90,9 @@ def test_a_textual_inversion_is_erased_as_comfyui_reads_it(sd15, tmp_path, monke
     assert max(shares) < 0.05, shares
 
     inversion(tmp_path, "my-style", 2)
-    again = erased(model, clip, f"{text} -> art")[3]
-    assert "not computed again" not in again and " texts encoded" in again, (
-        "another file is another concept"
-    )
-    assert "not computed again" in erased(model, clip, f"{text} -> art")[3], "the control"
+    again = erased(model, clip, f"{text} -> art")[2]
+    assert "edit_reused" not in notices(again), "another file is another concept"
+    assert "edit_reused" in notices(erased(model, clip, f"{text} -> art")[2]), "the control"
     with pytest.raises(InputError, match="nowhere"):
         erased(model, clip, "embedding:nowhere -> art")
     inversion(tmp_path, "other", 3, width=1024)
@@ -178,18 +176,15 @@ NAMES = [f"Painter {i}" for i in range(20)]
 
 @pytest.mark.parametrize("plain", [True, False], ids=["trimmed", "padded"])
 @pytest.mark.parametrize(
-    ("bears", "note"),
+    ("bears", "fallback"),
     [
-        (
-            lambda count, on_cpu: count <= 4,
-            "The GPU ran out of memory: texts were encoded 4 at a time.",
-        ),
-        (lambda count, on_cpu: on_cpu, "The GPU ran out of memory: texts were encoded on the CPU."),
+        (lambda count, on_cpu: count <= 4, {"at_once": 4}),
+        (lambda count, on_cpu: on_cpu, {"device": "cpu"}),
     ],
     ids=["smaller chunks", "the CPU"],
 )
 def test_running_out_of_gpu_memory_falls_back_and_is_said(
-    sd15, short_of_memory, plain, bears, note
+    sd15, short_of_memory, plain, bears, fallback
 ):
     from speed_erase.nodes.host.wiring import open_text
     from speed_erase.speed_ops.models.families import by_name
@@ -200,7 +195,7 @@ def test_running_out_of_gpu_memory_falls_back_and_is_said(
     short_of_memory(bears)
     got = encoder.encode(NAMES, [4] * 20)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(expected, got, strict=True))
-    assert encoder.notes == [note]
+    assert [note.data for note in encoder.notes] == [{"code": "out_of_gpu_memory", **fallback}]
 
 
 def test_a_whole_erasure_without_gpu_memory_runs_on_the_cpu_and_its_report_says_so(
@@ -209,8 +204,9 @@ def test_a_whole_erasure_without_gpu_memory_runs_on_the_cpu_and_its_report_says_
     # one whose CLIP nobody has looked at: that takes memory, too
     model, clip, _ = mini.load(mini.shared("sd15"))
     short_of_memory(lambda count, on_cpu: on_cpu)
-    report = erased(model, clip, "Nobody at all")[3]
-    assert "The GPU ran out of memory: texts were encoded on the CPU." in report
+    _, _, erasure, report, _ = erased(model, clip, "Nobody at all")
+    (note,) = [note for note in erasure.notes if note.data.get("code") == "out_of_gpu_memory"]
+    assert note.data["device"] == "cpu" and note in report
 
 
 def test_too_little_memory_anywhere_is_a_sentence(sd15, short_of_memory):

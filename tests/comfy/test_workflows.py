@@ -8,7 +8,7 @@ from pathlib import Path
 import mini_checkpoints as mini
 import pytest
 from comfy_server import ComfyServer
-from templates import DEMO, FLUX, OTHER, RECIPE, SD15, SDXL, build, written
+from templates import DEMO, FLUX, RECIPE, SD15, SDXL, build, written
 from ui_graph import NOTES, is_widget, specs, to_api, widget_values
 from workflows import node
 
@@ -20,7 +20,7 @@ from speed_erase.speed_ops.text.concept_list import parse_concepts
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 GRAPHS = sorted((Path(__file__).resolve().parents[2] / "example_workflows").glob("*.json"))
-MODELS = {SDXL: "sdxl", SD15: "sd15", DEMO: "sd15", OTHER: "sd15", FLUX: "sd15"}
+MODELS = {SDXL: "sdxl", SD15: "sd15", DEMO: "sd15", FLUX: "sd15"}
 NOT_RUN = ("Erase from Flux",)
 """A shrunken Flux has no text encoders that a loader would take: its nodes and inputs are looked
 at, and any file will do for the name in its loader."""
@@ -90,11 +90,11 @@ def test_it_runs(server, path):
     shrunken encoders and a short retain set."""
     flow = to_api(json.loads(path.read_text()), server.get("/object_info"))
     retain = {
-        "builtin": "for kind: style",
+        "builtin": "for type: style",
         "text": "",
         "file": "none",
         "column": "",
-        "kind": "as the concepts",
+        "kind": "same as concepts",
     }
     flow["99"] = node("RetainSetLoader", **retain, limit=20)
     for number, step in flow.items():
@@ -116,7 +116,8 @@ def test_it_runs(server, path):
         for number, step in flow.items()
         if step["class_type"] in ("SpeedErase", "SpeedApplyRecipe")
     ]
-    assert erasers and all(out[number]["speed"][0]["concepts"] for number in erasers)
+    assert erasers or "SpeedInspect" in kinds
+    assert all(out[number]["speed"][0]["concepts"] for number in erasers)
     if "SpeedCompare" in kinds:
         rows = out[kinds["SpeedCompare"]]["speed"][0]["rows"]
         assert len(rows) >= 3 and all(row["pairs"][0]["before"]["filename"] for row in rows)

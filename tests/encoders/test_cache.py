@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from text_pico import read_rows, tiny_encoder
 
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache, default_folder
+from speed_erase.speed_ops.encoders.encoder import TextEncoder
 from speed_erase.speed_ops.errors import SettingsError
 from speed_erase.speed_ops.text.requests import RowRequest
 
@@ -90,6 +91,28 @@ def test_a_text_that_names_another_file_is_another_text(tmp_path: Path) -> None:
         )
         reader.rows([RowRequest("by embedding:x", (1,))])
         assert reader.encoded == encoded, content
+
+
+class Scaled:
+    """Stands for what a model does to each row."""
+
+    def __init__(self, encoder: TextEncoder, factor: float) -> None:
+        self.width, self.factor, self.fingerprint = encoder.width, factor, str(factor)
+
+    def __call__(self, rows: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
+        return rows * self.factor
+
+
+def test_models_that_treat_rows_differently_share_what_was_encoded(tmp_path: Path) -> None:
+    encoder, requests = tiny_encoder(), [RowRequest("a dog", (1, 2)), RowRequest("", (0,))]
+    plain = CachedEncoder(encoder).rows(requests)
+    for factor, counts in ((2.0, (2, 0)), (3.0, (0, 2))):
+        scaled = Scaled(encoder, factor)
+        reader = CachedEncoder(encoder, EmbeddingCache(tmp_path), scaled)
+        rows = reader.rows(requests)
+        assert all(torch.equal(a, factor * b) for a, b in zip(rows, plain, strict=True))
+        assert (reader.encoded, reader.reused) == counts
+        assert torch.equal(reader.without_cache().rows(requests)[0], rows[0])
 
 
 def test_an_interrupted_run_keeps_what_it_finished(tmp_path: Path) -> None:

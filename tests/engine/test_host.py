@@ -152,7 +152,7 @@ import torch
 from speed_erase.speed_ops import RowSet, solve
 rows = RowSet.of(torch.randn(1, 8), torch.randn(1, 8), torch.randn(3, 8))
 erasure = solve({"layer": torch.randn(6, 8)}, rows)
-print(erasure.certificate.text())
+print(erasure.text())
 """
 FOREIGN = (
     "comfy",

@@ -41,6 +41,14 @@ def test_embeddings_that_are_not_finite(part, value):
         run(problem, **{part: spoiled(getattr(problem, part), value)})
 
 
+@pytest.mark.parametrize("value", [0.0, 1.5])
+def test_embeddings_that_are_all_the_same(value):
+    problem = make()
+    same = {name: torch.full_like(getattr(problem, name), value) for name in ("targets", "anchors")}
+    with pytest.raises(InputError, match="text encoder is damaged"):
+        run(problem, **same)
+
+
 def test_weights_that_are_not_finite():
     problem = make()
     weights = {**problem.weights, "layer1": spoiled(problem.weights["layer1"], float("nan"))}

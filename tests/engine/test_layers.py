@@ -60,7 +60,7 @@ def test_layers_share_the_threads_and_come_back_in_order(threads, workers):
 
 
 def test_where_all_layers_share_the_null_space_they_take_turns(threads, workers):
-    solve(*make(48, 2, 60).args(), EraseSettings.preset("context"))
+    solve(*make(48, 2, 60).args(), EraseSettings.preset("fixed"))
     assert {thread for thread, _ in workers} == {threading.get_ident()}
 
 

@@ -12,7 +12,7 @@ from problems import make, solve
 
 from speed_erase.speed_ops import EraseSettings, Rows
 from speed_erase.speed_ops.engine.closed_form import constraint_rows
-from speed_erase.speed_ops.engine.draws import generator, normal
+from speed_erase.speed_ops.engine.draws import generator, normal, shuffle
 from speed_erase.speed_ops.engine.rows import canonical
 
 TOLERANCE = 1e-7
@@ -64,6 +64,7 @@ def dense(problem, settings: EraseSettings, key: str) -> np.ndarray:
         target_share=np.full(n, 1 / n),
         retain_share=np.ones(count),
         draws=draws.numpy(),
+        shuffle=shuffle(count, settings.seed, retain).numpy(),
         noise=noise,
     )
 

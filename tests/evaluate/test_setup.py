@@ -5,6 +5,8 @@ them.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections import Counter
 
 import pytest
@@ -96,9 +98,27 @@ def test_captions_and_attacks_are_read_from_files(tmp_path):
     with pytest.raises(UsageError) as refused:
         setup_of_paper("implicit/nudity", {"names": i2p})
     assert refused.value.data["list"] == "names" and "i2p" in refused.value.data["lists"]
-    coco.write_text("[1, 2")
+
+
+@pytest.mark.parametrize(
+    "content", ["[1, 2", "[]", "7", "[[[]]]", '{"annotations": 7}', "[" * 100_000, "[{}, null]"]
+)
+def test_captions_that_are_none_are_refused(tmp_path, content):
+    (tmp_path / "captions.json").write_text(content)
     with pytest.raises(FileError):
-        setup_of_paper("instances/snoopy", {"captions": coco})
+        setup_of_paper("instances/snoopy", {"captions": tmp_path / "captions.json"})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="devices and named pipes of POSIX")
+@pytest.mark.parametrize("name", ["captions.json", "captions.txt"])
+def test_a_list_that_never_ends_is_not_read_forever(tmp_path, name):
+    for target in ("/dev/zero", "pipe"):
+        if target == "pipe":
+            os.mkfifo(tmp_path / target)
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises((FileError, InputError)):
+            setup_of_paper("instances/snoopy", {"captions": tmp_path / name})
 
 
 def test_an_unknown_setup_is_answered_with_the_nearest():

@@ -97,7 +97,11 @@ def test_a_component_folder_is_a_model_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "reason"),
     [
-        ({"weight_map": {"a": "../../etc/passwd.safetensors"}}, "not a safetensors file beside it"),
+        (
+            {"weight_map": {"a": "../../etc/passwd.safetensors"}},
+            "the name of a file inside",
+        ),
+        ({"weight_map": {"a": "notes.txt"}}, "not a safetensors file beside it"),
         ({"weight_map": {"a": 5}}, "no `weight_map`"),
         ([], "no `weight_map`"),
         ({"weight_map": {"a": "missing.safetensors"}}, "There is no file"),

@@ -479,3 +479,10 @@ def test_a_long_history_is_refused_before_the_work() -> None:
     recipe_of(_job(), history=[long.as_earlier()] * 2).check_size()
     with pytest.raises(FileError):
         recipe_of(_job(), history=[long.as_earlier()] * 5).check_size()
+
+
+@pytest.mark.parametrize("field", ["model", "output", "tokenizer", "text_encoders"])
+def test_the_home_of_nobody_is_one_sentence(field: str, tmp_path: Path) -> None:
+    content = f"concepts: [Klee -> art]\n{field}: ~no such user/x\n"
+    with pytest.raises(FileError, match="home folder"):
+        Recipe.from_yaml(content, "The recipe", tmp_path)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import zipfile
+import stat
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +27,17 @@ from speed_erase.speed_ops.checkpoints.text_setup import TextSetup, survey
 from speed_erase.speed_ops.cli import main as main
 from speed_erase.speed_ops.encoders.cache import EmbeddingCache
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.errors import FileError, MissingPackageError, NotFoundError, error_code
+from speed_erase.speed_ops.errors import (
+    FileError,
+    MissingPackageError,
+    NotFoundError,
+    UsageError,
+    error_code,
+)
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
 from speed_erase.speed_ops.files.header import read_header
 from speed_erase.speed_ops.fleet.catalogue import HeaderMirror
-from speed_erase.speed_ops.fleet.store import HEAD_BYTES, Store, local_path
+from speed_erase.speed_ops.fleet.store import HEAD_BYTES, Store, scratch_folder
 from speed_erase.speed_ops.fleet.worker import FleetCache, SharedRows, Worker
 from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.provenance import load_recipe
@@ -372,33 +379,45 @@ def test_rows_from_elsewhere_come_first_and_are_not_shared_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "name",
+    "url",
     [
-        "../out.safetensors",
-        "a/../../out.safetensors",
-        "a/./b",
-        "/etc/x",
-        "C:/x",
-        "..\\x",
-        "a\0b",
-        "",
+        *("http://shop.example/models", "HTTP://shop.example/models", "ftp://shop.example/models"),
+        *("zip://::http://shop.example/a.zip", "simplecache::http://shop.example/models"),
+        *("reference://::file:///tmp/a.json", "tar://::ftp://shop.example/a.tar"),
     ],
 )
-def test_a_name_in_a_store_never_leads_out_of_its_folder(name: str, tmp_path: Path) -> None:
-    with pytest.raises(FileError) as refusal:
-        local_path(tmp_path, name)
-    assert refusal.value.data["name"] == name
+def test_a_store_that_others_can_exchange_is_refused(url: str) -> None:
+    with pytest.raises(UsageError):
+        Store.open(url)
 
 
-@pytest.mark.parametrize("member", ["../../escaped.safetensors", "a/../../../escaped.safetensors"])
-def test_an_archive_cannot_write_outside_the_mirror(member: str, tmp_path: Path) -> None:
-    """Also with `--dry-run`, which reads the headers of all models."""
-    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with zipfile.ZipFile(tmp_path / "shop.zip", "w") as archive:
-        archive.write(tmp_path / "model.safetensors", member)
-    mirror = HeaderMirror(
-        tmp_path / "a/b/c", f"zip://::file://{tmp_path}/shop.zip", tmp_path / "out"
-    )
+def test_a_store_without_sizes_is_one_sentence(memory: Store, monkeypatch) -> None:
+    listing = {"/shop/m.safetensors": {"size": None, "type": "file"}}
+    monkeypatch.setattr(memory.fs, "find", lambda *args, **options: listing)
     with pytest.raises(FileError):
-        mirror.find_models(OutputFiles(tmp_path / "out", PRODUCTS), recursive=True)
-    assert not list(tmp_path.rglob("escaped*"))
+        memory.files()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="owners and modes of POSIX")
+@pytest.mark.parametrize("trick", ["", "link", "file", "open", "foreign"])
+def test_nobody_can_take_the_scratch_folder_first(
+    trick: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    name, trap = tmp_path / f"speed-erase-fleet{os.getuid()}", tmp_path / "trap"
+    trap.mkdir()
+    if trick == "link":
+        name.symlink_to(trap)
+    elif trick == "file":
+        name.touch()
+    elif trick:
+        name.mkdir(0o777)
+        name.chmod(0o777 if trick == "open" else 0o700)
+        if trick == "foreign":
+            os.chown(name, 12345, -1) if os.getuid() == 0 else pytest.skip("needs root")
+    with scratch_folder() as folder:
+        assert (folder.parent == name) == (trick == "")
+        for made in (folder, folder.parent):
+            status = made.lstat()
+            assert status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
+    assert not folder.exists() and not list(trap.iterdir())

@@ -66,7 +66,15 @@ def test_half_a_line_at_the_end_was_not_written(tmp_path: Path, cut: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "line", ["nonsense", "[]", '{"model": 1, "status": "cleaned"}', '{"model": "a"}']
+    "line",
+    [
+        *("nonsense", "[]", "7", '{"model": 1, "status": "cleaned"}', '{"model": "a"}'),
+        *("[" * 100_000, '{"model":' * 100_000, '{"model": "a", "status": "b", "detail": NaN}'),
+        *(
+            f'{{"model": "a", "status": "b", {field}}}'
+            for field in ('"files": {"lora": 7}', '"files": []', '"seconds": "1"', '"stamp": {}')
+        ),
+    ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "ledger.jsonl"

@@ -186,8 +186,20 @@ TEXT_LAYERS = {
     "lumina-2": ("lumina-2", ["cap_embedder.1"]),
     "qwen-image": ("qwen-image", ["txt_in"]),
     "wan": ("wan", ["blocks.0.cross_attn.v", "blocks.1.cross_attn.v"]),
+    "cosmos-predict2": (
+        "cosmos-predict2",
+        ["blocks.0.cross_attn.v_proj", "blocks.1.cross_attn.v_proj"],
+    ),
+    "anima": ("anima", ["blocks.0.cross_attn.v_proj", "blocks.1.cross_attn.v_proj"]),
     "ltxv": ("ltxv", ["transformer_blocks.0.attn2.to_v", "transformer_blocks.1.attn2.to_v"]),
 }
+
+
+@pytest.mark.parametrize("model", RECORDED)
+def test_the_norms_of_newer_versions_of_comfyui_are_known(model: str) -> None:
+    """They call `weight` what files call `scale`."""
+    keys = {key.replace(".scale", ".weight"): shape for key, shape in RECORDED[model].items()}
+    assert detect(keys) is by_name(TEXT_LAYERS[model][0])
 
 
 @pytest.mark.parametrize("model", RECORDED)
@@ -204,7 +216,13 @@ def test_what_comfyui_detects_is_detected(model: str, prefix: str) -> None:
         )
         assert layer.lora_base == "lora_unet_" + layer.ldm_path.replace(".", "_")
         assert layer.shape == keys[layer.file_key]
-    image_layers = ("qkv.weight", "attn1.to_v.weight", "self_attn.v.weight", "norm.weight")
+    image_layers = (
+        "qkv.weight",
+        "attn1.to_v.weight",
+        "self_attn.v.weight",
+        "self_attn.v_proj.weight",
+        "norm.weight",
+    )
     canonical = [f"diffusion_model.{key.removeprefix(prefix)}" for key in keys]
     assert not any(reads_text(key) for key in canonical if key.endswith(image_layers))
 
@@ -235,6 +253,13 @@ def test_keys_and_values_of_every_block_of_a_transformer() -> None:
             "Z-Image model, but it has clip_text_pooled_proj",
         ),
         (
+            "z-image",
+            {"dec_net.cond_embed.weight": (3840, 3840)},
+            "a Z-Image model in pixel space",
+        ),
+        ("z-image", {"__ming_image__": (0,)}, "a Ming-Image model"),
+        ("qwen-image", {"txt_in.weight": (3072, 2560)}, "a Qwen-Image model, but txt_in.weight"),
+        (
             "auraflow",
             {"cond_seq_linear.weight": (3072, 1024)},
             "an AuraFlow model, but cond_seq_linear",
@@ -247,6 +272,33 @@ def test_a_variant_that_reads_other_text_is_refused(
     assert reason in refused_for(RECORDED[model] | change)
 
 
+def without(model: str, *starts: str) -> dict[str, object]:
+    """The recorded model without the keys that begin so."""
+    return {key: shape for key, shape in RECORDED[model].items() if not key.startswith(starts)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        # LongCat-Image: Flux's blocks, read by Qwen2.5-VL.
+        (without("flux-dev", "vector_in.") | {"txt_in.weight": (3072, 3584)}, "a Flux model"),
+        # Ming-Image is Z-Image without learned padding.
+        (without("z-image", "cap_pad_token", "x_pad_token"), "it has no cap_pad_token"),
+        # Qwen-Image 2.1: two layers where Qwen-Image has one.
+        (
+            without("qwen-image", "txt_in.", "txt_norm.")
+            | {"txt_in.norm.weight": (3584,), "txt_in.in_layer.weight": (3072, 3584)}
+            | {"txt_in.out_layer.weight": (3072, 3072)},
+            "",
+        ),
+    ],
+    ids=["LongCat-Image", "Ming-Image", "Qwen-Image 2.1"],
+)
+def test_newer_relatives_of_a_family_are_refused(keys: dict[str, object], reason: str) -> None:
+    for prefix in ("", "diffusion_model."):
+        assert reason in refused_for({prefix + key: shape for key, shape in keys.items()})
+
+
 FLUX, SD3 = mini_dit.model_shapes("flux-dev"), mini_dit.model_shapes("sd3")
 LOOK_ALIKES = {
     "a Flux.2 model": (
@@ -254,7 +306,7 @@ LOOK_ALIKES = {
     ),
     "a Chroma model, but txt_in.weight is 48 x 2048": (
         {key: size for key, size in FLUX.items() if "vector" not in key}
-        | {"distilled_guidance_layer.norms.0.scale": (4,), "txt_in.weight": (48, 2048)}
+        | {"distilled_guidance_layer.in_proj.weight": (4, 3), "txt_in.weight": (48, 2048)}
     ),
     "an Ovis-Image model": FLUX | {"txt_norm.scale": (2048,)},
     "a ControlNet": FLUX | {"controlnet_blocks.0.weight": (4, 4)},

@@ -8,7 +8,7 @@ import pytest
 
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.errors import SettingsError
-from speed_erase.speed_ops.job import HELD_OUT_SHARE
+from speed_erase.speed_ops.job import host_settings
 
 pytestmark = pytest.mark.comfy
 FIELDS = {item.name: item for item in dataclasses.fields(EraseSettings)}
@@ -51,7 +51,7 @@ def test_untouched_widgets_change_nothing(settings_node):
     untouched = {name: spec["default"] for name, spec in widgets_of(settings_node).items()}
     assert settings_node.changed_settings(untouched) == {}
     for preset in ("auto", "few", "multi", "implicit"):
-        expected = EraseSettings.preset(preset, seed=5, held_out=HELD_OUT_SHARE)
+        expected = host_settings(preset, seed=5)
         assert settings_node.preset_settings(preset, 5) == expected
 
 

@@ -38,12 +38,12 @@ def test_a_text_reaches_its_node_and_names_are_neither_html_nor_markdown(sent):
 def test_progress_is_told_in_words_and_numbers(comfyui):
     from speed_erase.nodes.host.progress import in_words
 
-    assert in_words("retain names", 0, 750, 0.1) == "Encoding kept names: 0 of 750"
+    assert in_words("retain names", 0, 750, 0.1) == "Encoding protected names: 0 of 750"
     assert (
         in_words("retain names", 250, 750, 20.0)
-        == "Encoding kept names: 250 of 750, about 40 s to go"
+        == "Encoding protected names: 250 of 750, about 40 s left"
     )
-    assert in_words("layers", 10, 70, 60.0) == "Editing layers: 10 of 70, about 6 min to go"
+    assert in_words("layers", 10, 70, 60.0) == "Editing layers: 10 of 70, about 6 min left"
     assert in_words("prepare", 0, 1, 9.0) == "Preparing"
 
 

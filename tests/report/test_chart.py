@@ -1,97 +1,90 @@
-"""Charts: bounded in size, different for different results, safe with any name."""
+"""Charts: bounded in size, different for different results, and able to show any built-in name."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 
+import measured
 import numpy as np
 import pytest
 
-from speed_erase.speed_ops.certificate.certificate import (
-    Certificate,
-    ConceptResult,
-    Drift,
-    LayerFacts,
-    verdict,
-)
+from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.certificate.forecast import Forecast
-from speed_erase.speed_ops.engine.curve import Curve, CurvePoint
 from speed_erase.speed_ops.report.chart import certificate_chart, forecast_chart
+from speed_erase.speed_ops.report.font import font_for, missing
 from speed_erase.speed_ops.report.html import curve_facts
-from speed_erase.speed_ops.report.trade_off import trade_off, trade_off_from_json
+from speed_erase.speed_ops.report.trade_off import round_ticks, trade_off, trade_off_from_json
+from speed_erase.speed_ops.text.retain_set import builtin_retain, builtin_retain_sets
+
+RED, INK = (197, 48, 48), (32, 36, 44)
+BARS_START = 250
 
 
 def certificate(left: float, count: int = 1, name: str = "Van Gogh") -> Certificate:
-    results = tuple(
-        ConceptResult(f"{name} {i}", verdict(left, left), left, left, left, left, 0.0)
-        for i in range(count)
-    )
-    drift = (Drift("kept", "bare", 10, 0.01, 0.02, 0.03, (("Monet", 0.03),)),)
-    return Certificate(
-        results, drift, 0.0, (0.0,), (LayerFacts("k", 1, 0, 5, 1, 0.1),), (), {"solve": 0.1}, ()
-    )
+    return measured.certificate([measured.concept(f"{name} {i}", left) for i in range(count)])
 
 
-def test_a_picture_of_bytes() -> None:
-    picture = certificate_chart(certificate(0.1))
-    assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
-    assert picture.min() < 100 and picture.max() == 255
+def pixels(image: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
+    """Where an image has exactly this color: rows of (y, x)."""
+    return np.argwhere((image == color).all(axis=2))
 
 
-def curve(left: float, budget: float | None = 0.1) -> Curve:
-    points = tuple(
-        CurvePoint(1.0 / n, 1.0 - 0.04 * n, 0.02 * n, 0.0, 1.0 - 0.05 * n) for n in range(1, 20)
-    )
-    return Curve(
-        points, CurvePoint(0.5, left, 0.08, 0.001, left), budget, 32, True, (("Monet", 0.3),)
-    )
+def test_the_chart_is_an_image_of_bytes() -> None:
+    image = certificate_chart(certificate(0.1))
+    assert image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+    assert image.min() < 100 and image.max() == 255
 
 
-def test_the_trade_off_is_drawn_below_with_the_chosen_point() -> None:
+@pytest.mark.parametrize("name", builtin_retain_sets())
+def test_every_built_in_name_can_be_shown(name: str) -> None:
+    text = "".join(sorted(set("".join(builtin_retain(name).names))))
+    assert not missing(text, font_for(text, 13))
+
+
+def test_a_missing_character_would_be_found() -> None:
+    assert missing("a葛é", font_for("a", 13)) == {"葛"}
+
+
+def test_greek_and_cyrillic_names_can_be_shown() -> None:
+    for name in ("Ελ Γκρέκο", "Илья Репин", "Trần Văn Cẩn", "Ștefan Luchian", "→ … – “x”"):
+        assert not missing(name, font_for(name, 16))
+
+
+@pytest.mark.parametrize("left", [0.1, 0.47, 0.49, 0.9])
+def test_a_bar_ends_left_of_the_mark_where_the_concept_is_erased(left: float) -> None:
+    proof = certificate(left)
+    (concept,) = proof.concepts
+    image = certificate_chart(replace(proof, drift=()))
+    colors = {"erased": (38, 139, 96), "weakened": (214, 158, 46), "stands": RED}
+    end = pixels(image, colors[concept.verdict])[:, 1].max()
+    mark = min(x for y, x in pixels(image, INK) if y == 60 and x > BARS_START)
+    assert (end < mark) == (concept.verdict == "erased")
+
+
+def test_the_trade_off_is_below_with_the_chosen_point() -> None:
     plain = certificate_chart(certificate(0.1))
-    low, high = (
-        certificate_chart(replace(certificate(0.1), curve=curve(left))) for left in (0.2, 0.9)
+    high, low = (
+        certificate_chart(replace(certificate(0.1), curve=measured.curve(n))) for n in (2, 30)
     )
     assert low.shape == high.shape and low.shape[0] > plain.shape[0] + 200
-    red = [np.argwhere((image[..., 0] > 180) & (image[..., 1] < 80)) for image in (low, high)]
-    assert all(len(dot) > 60 for dot in red), "the dot"
-    assert red[0][:, 0].mean() > red[1][:, 0].mean() + 100, "the less is left, the lower it is"
-    assert certificate_chart(replace(certificate(0.1), curve=curve(0.2, None))).shape == low.shape
+    dots = [pixels(image, RED) for image in (high, low)]
+    assert all(len(dot) > 60 for dot in dots)
+    assert dots[1][:, 0].mean() > dots[0][:, 0].mean() + 40
+    unlimited = certificate_chart(replace(certificate(0.1), curve=measured.curve(2, None)))
+    assert unlimited.shape == low.shape
 
 
-def test_more_left_means_a_longer_and_redder_bar() -> None:
-    good, bad = certificate_chart(certificate(0.1)), certificate_chart(certificate(0.9))
-    assert good.shape == bad.shape and not np.array_equal(good, bad)
-    red = [int(((image[..., 0] > 180) & (image[..., 1] < 80)).sum()) for image in (good, bad)]
-    assert red[1] > red[0] + 1000
+def test_the_least_erased_concept_comes_first_and_a_perfect_one_last() -> None:
+    weak, gone = measured.concept("weak", 0.3), measured.concept("gone", 0.0)
+    proofs = (measured.certificate(pair) for pair in ((weak, gone), (gone, weak)))
+    assert np.array_equal(*map(certificate_chart, proofs))
 
 
-def test_the_way_to_go_is_the_strong_part_of_a_bar() -> None:
-    plain = certificate(0.9)
-    half = tuple(replace(concept, probe_to_go=0.45) for concept in plain.concepts)
-    strong = [
-        int((certificate_chart(proof)[..., :] == (197, 48, 48)).all(axis=2).sum())
-        for proof in (plain, replace(plain, concepts=half))
-    ]
-    assert strong[1] == pytest.approx(strong[0] / 2, rel=0.02)
-
-
-def test_a_concept_of_which_nothing_is_left_comes_last() -> None:
-    """Its 0.0 is a measurement, and not a missing one."""
-    (weak,) = certificate(0.3, name="weak").concepts
-    gone = replace(weak, name="gone", probe_median=0.0, solved_median=0.9)
-    orders = [
-        certificate_chart(replace(certificate(0.3), concepts=concepts))
-        for concepts in ((weak, gone), (weak, replace(gone, solved_median=0.0)))
-    ]
-    assert np.array_equal(*orders)
-
-
-def test_a_thousand_concepts_stay_one_screen() -> None:
+def test_a_thousand_concepts_stay_small() -> None:
     assert certificate_chart(certificate(0.2, 1000)).shape[0] < 1200
 
 
-def test_any_name_can_be_drawn() -> None:
+def test_any_name_can_be_given() -> None:
     for name in ("葛飾北斎", "🤖" * 40, "a" * 300, "", "x\ny"):
         assert certificate_chart(certificate(0.5, name=name)).size > 0
 
@@ -104,13 +97,26 @@ def test_a_forecast_shows_its_first_names_and_none_at_all() -> None:
     assert forecast_chart(Forecast((), (), ())).size > 0
 
 
-def test_every_plot_of_a_trade_off_has_the_same_numbers() -> None:
-    from_curve = trade_off(curve(0.2))
-    assert trade_off_from_json(asdict(curve(0.2))) == from_curve
-    assert from_curve.reach == pytest.approx(0.3) and from_curve.chosen in from_curve.left
-    assert from_curve.left[0] == from_curve.to_go[0] == (0.0, 1.0)
-    assert max(drift for drift, _ in from_curve.left) > from_curve.reach
-    assert max(drift for drift, _ in from_curve.visible(from_curve.left)) <= from_curve.reach
-    page = curve_facts(asdict(curve(0.2)))
-    assert page is not None and page["chosen"] == pytest.approx((0.08 / 0.3, 0.2))
-    assert page["ticks"][-1] == (1.0, "30.0%")
+@pytest.mark.parametrize("reach", [0.02, 0.0999, 0.135, 0.3, 0.45, 1.0, 7.3])
+def test_axes_end_at_the_first_round_value(reach: float) -> None:
+    ticks = round_ticks(reach)
+    step = ticks[1]
+    assert 3 <= len(ticks) <= 6 and ticks[0] == 0 and ticks[-2] < reach <= ticks[-1] + 1e-9
+    assert f"{step:e}"[0] in "125" and float(f"{step:.0e}") == pytest.approx(step)
+
+
+@pytest.mark.parametrize(("chosen", "budget"), [(5, 0.45), (10, 0.45), (20, 0.45), (10, None)])
+def test_every_plot_has_the_same_numbers_and_ends_near_its_content(
+    chosen: int, budget: float | None
+) -> None:
+    curve = measured.curve(chosen, budget)
+    plot = trade_off(curve)
+    assert trade_off_from_json(asdict(curve)) == plot
+    content = max(plot.chosen[0], plot.shown_budget or 0.0)
+    assert content < plot.reach <= max(3 * content, 0.02)
+    assert plot.left[0] == plot.to_go[0] == (0.0, 1.0)
+    shown = plot.visible(plot.left)
+    assert shown[-1][0] == pytest.approx(plot.reach) and plot.chosen in shown
+    page = curve_facts(asdict(curve))
+    assert page is not None and page["chosen"] == (plot.chosen[0] / plot.reach, plot.chosen[1])
+    assert page["ticks"][-1][0] == 1.0 and float(page["ticks"][-1][1]) == plot.reach

@@ -16,10 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import mini
+from fake_comfy import FakeComfy
 
 from speed_erase.speed_ops.cli import main
+from speed_erase.speed_ops.fleet.ledger import read_ledger
 
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has but one way
+KINDS = ("erase", "folder", "batch", "fleet", "demo", "evaluate")
+"""What is killed. The fleet runs on a double of Ray, in the process that is killed."""
+REPLACING = ("erase", "folder")
+"""Those that begin with results of an earlier job, which they replace."""
+RAY_DOUBLE = str(Path(__file__).parent / "ray_double")
 HIDDEN = (".speed-tmp", ".speed-lock")
 """Endings of what a killed run may leave for the next one to sweep."""
 
@@ -29,6 +36,7 @@ class Workshop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.server: FakeComfy | None = None
         self.cache = folder / "cache"
         (folder / "models").mkdir(parents=True)
         mini.write_model(folder / "models" / "m.safetensors")
@@ -71,16 +79,30 @@ class Workshop:
             "--quiet",
         ]
 
+    def evaluate(self, out: Path) -> list[str]:
+        """`evaluate` with a server that draws at once."""
+        self.server = self.server or FakeComfy()
+        prompts = self.folder / "prompts.txt"
+        prompts.write_text("".join(f"a boat number {number} by Klee\n" for number in range(40)))
+        models = ["--original", "model.safetensors", "--erased", "lora:eraser.safetensors"]
+        settings = ["--size", "16x16", "--seeds", "2", "--prompts", str(prompts)]
+        server = ["--server", self.server.url, "--out", str(out), "--quiet"]
+        return ["evaluate", *models, *settings, *server]
+
 
 def digests(folder: Path) -> dict[str, str]:
     """Every file below a folder and what it holds, but for what a run hides while it works.
 
-    A report says how long the run took, so of reports it counts only whether they are whole.
+    A report and a ledger have times in them, so of those it counts only whether they are whole.
     """
     found = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder)
         if path.is_file() and not any(part.endswith(HIDDEN) for part in relative.parts):
+            if path.suffix == ".jsonl":
+                read_ledger(path)
+                found[relative.as_posix()] = "a ledger"
+                continue
             content = path.read_bytes()
             whole_page = path.suffix == ".html" and content.rstrip().endswith(b"</html>")
             found[relative.as_posix()] = (
@@ -112,10 +134,13 @@ class Killer:
             "erase": workshop.erase(model, out, "0.5"),
             "folder": workshop.erase(model, out, "0.5"),
             "batch": workshop.batch(out),
+            "fleet": [*workshop.batch(out), "--on", "ray", "--jobs", "1"],
+            "demo": ["demo", "--out", str(out), "--quiet"],
+            "evaluate": workshop.evaluate(out) if kind == "evaluate" else [],
         }
         self.kind, self.arguments = kind, arguments[kind]
         self.old: dict[str, str] = {}
-        if kind != "batch":
+        if kind in REPLACING:
             workshop.run(workshop.erase(model, out))
             self.old = digests(out)
         started = time.monotonic()
@@ -127,7 +152,7 @@ class Killer:
 
     def _reset(self, workshop: Workshop, model: str) -> None:
         shutil.rmtree(self.out)
-        if self.kind != "batch":
+        if self.kind in REPLACING:
             workshop.run(workshop.erase(model, self.out))
 
     def _whole(self) -> None:
@@ -154,7 +179,7 @@ class Killer:
         assert not lost, f"{lost} are gone"
         if how != KILL:
             assert set(leftovers(self.out)) <= before, "a run that could clean up did not"
-        if self.kind == "batch" and not self.dice.randrange(3):
+        if self.kind not in REPLACING and not self.dice.randrange(3):
             # begin anew now and then: else all is done and skipped
             shutil.rmtree(self.out, ignore_errors=True)
         return caught

@@ -192,6 +192,16 @@ class Screen:
         return self.page.locator(f".speed {selector}")
 
 
+def open_page(
+    chromium: Any, server: Any, width: int = 1280, height: int = 900, scale: int = 1
+) -> Screen:
+    """A page of a running server, without cookies."""
+    context = chromium.new_context(
+        viewport={"width": width, "height": height}, device_scale_factor=scale
+    )
+    return Screen(context.new_page(), f"http://127.0.0.1:{server.port}")
+
+
 @contextmanager
 def browser(executable: str) -> Iterator[Any]:
     """Chromium without a window."""

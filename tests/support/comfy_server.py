@@ -111,8 +111,20 @@ class ServerError(AssertionError):
 class ComfyServer:
     """Started by `start`, stopped by `stop`; `folder` is its base directory."""
 
-    def __init__(self, checkout: Path, folder: Path, front_end: Path | None = None) -> None:
-        """`front_end`: the files of another front end than the installed one."""
+    def __init__(
+        self,
+        checkout: Path,
+        folder: Path,
+        front_end: Path | None = None,
+        package: Path = ROOT,
+    ) -> None:
+        """
+        Args:
+            checkout: The ComfyUI.
+            folder: Its base directory.
+            front_end: The files of another front end than the installed one.
+            package: This package, or what the registry makes of it.
+        """
         self.checkout, self.folder, self._front_end = checkout, folder, front_end
         self.port = _free_port()
         self.client = uuid.uuid4().hex
@@ -128,7 +140,7 @@ class ComfyServer:
             (folder / name).mkdir(parents=True, exist_ok=True)
         link = folder / "custom_nodes" / "ComfyUI-SPEED"
         if not link.exists():
-            link.symlink_to(ROOT, target_is_directory=True)
+            link.symlink_to(package, target_is_directory=True)
         (folder / "custom_nodes" / "tiny_loader.py").write_text(_TINY_LOADER)
         (folder / "custom_nodes" / "memory.py").write_text(_MEMORY)
 

@@ -529,6 +529,19 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     "recipe of another base": ("erased", recipe_says(base_hash=lambda s: "0" * 64), "origin"),
     "only a header": ("erased", also(restore(V), claim(concepts=each(probe_median=0.1))), "edit"),
     "header gone, unedited": ("erased", also(restore(V), lambda d: d.header.clear()), "edit"),
+    "another name": ("eraser-lora", claim(concepts=each(name="Picasso")), "certificate"),
+    "another type": ("eraser-lora", claim(concepts=each(kind="theme")), "certificate"),
+    "more concepts": ("eraser-lora", claim(concepts=lambda items: items * 2), "certificate"),
+    "more layers": ("eraser-lora", claim(layers=lambda count: 1000), "certificate"),
+    "more names": ("eraser-lora", claim(drift=each(names=10**6)), "certificate"),
+    "names that moved less": (
+        "eraser-lora",
+        claim(drift=each(worst=[["Monet", 0.0]])),
+        "certificate",
+    ),
+    "the same names twice": ("eraser-lora", claim(drift=lambda items: items * 2), "certificate"),
+    "another limit": ("eraser-lora", claim(curve=lambda curve: {"budget": 0.001}), "certificate"),
+    "no base": ("eraser-lora", lambda d: d.header.update({"speed.base_hash": ""}), "origin"),
     # combinations
     "unedited with an EMA copy, in fp32": (
         "erased",

@@ -43,6 +43,11 @@ def erased(model: Any, clip: Any, text: str = "Van Gogh -> art", **inputs: Any) 
     return run(SpeedErase, model=model, clip=clip, concepts=concepts(text), **{**widgets, **inputs})
 
 
+def notices(erasure: Any) -> dict[str, dict[str, Any]]:
+    """{code: data} of the notes of an erasure."""
+    return {note.code: note.data for note in erasure.notes if hasattr(note, "code")}
+
+
 def sample(
     model: Any, clip: Any, prompt: str, seed: int = 1, steps: int = 1, size: int = 8
 ) -> Tensor:

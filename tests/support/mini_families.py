@@ -13,13 +13,16 @@ from __future__ import annotations
 import io
 import math
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from mini_checkpoints import te_options
@@ -95,9 +98,20 @@ class Mini:
     """What to change of the configuration that ComfyUI detects; empty: its loader makes the model
     from tensors.
     """
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """{class in the same module: what it is made with instead} of parts that no configuration
+    describes.
+    """
 
 
 _sd3 = {"tokenizer": "sd3_clip:SD3Tokenizer", "encoder": "sd3_clip:sd3_clip"}
+_COSMOS = {
+    "max_img_h": 240, "max_img_w": 240, "max_frames": 128, "in_channels": 16,
+    "out_channels": 16, "patch_spatial": 2, "patch_temporal": 1, "model_channels": 2048,
+    "crossattn_emb_channels": 1024, "pos_emb_cls": "rope3d", "num_blocks": 2,
+    "use_adaln_lora": True, "adaln_lora_dim": 256,
+}
+_FEW_IN_COSMOS = {"model_channels": 64, "num_heads": 2, "adaln_lora_dim": 8}
 _flux = {"tokenizer": "flux:FluxTokenizer", "encoder": "flux:flux_clip"}
 _mmdit = "modules.diffusionmodules.mmdit:OpenAISignatureMMDITWrapper"
 MINIS: dict[str, Mini] = {
@@ -202,7 +216,25 @@ MINIS: dict[str, Mini] = {
         *("lt:LTXVT5Tokenizer", "lt:ltxv_te"),
         size=(1, 4, 4),
     ),
+    "cosmos-predict2": Mini(
+        *("cosmos-predict2", "cosmos.predict2:MiniTrainDIT", _COSMOS),
+        *("cosmos:CosmosT5Tokenizer", "cosmos:te"),
+        size=(1, 8, 8),
+        shrunk=_FEW_IN_COSMOS,
+    ),
+    "anima": Mini(
+        *("anima", "anima.model:Anima", _COSMOS),
+        *("anima:AnimaTokenizer", "anima:te"),
+        size=(1, 8, 8),
+        shrunk=_FEW_IN_COSMOS,
+        parts={"LLMAdapter": {"model_dim": 64, "num_layers": 2, "num_heads": 2}},
+    ),
 }
+
+
+def in_this_host(name: str) -> bool:
+    """Whether this version of ComfyUI has the family."""
+    return find_spec(f"comfy.ldm.{MINIS[name].module.partition(':')[0]}") is not None
 
 
 def smallest(name: str) -> dict[str, Tensor]:
@@ -211,10 +243,21 @@ def smallest(name: str) -> dict[str, Tensor]:
 
     mini = MINIS[name]
     extra = {} if name == "auraflow" or name.startswith("sd3") else {"image_model": None}
-    made = _named("comfy.ldm", mini.module)(
-        **mini.config, **extra, dtype=torch.float32, device="meta", operations=disable_weight_init
-    )
+    options = {"dtype": torch.float32, "device": "meta", "operations": disable_weight_init}
+    with _small_parts(mini):
+        made = _named("comfy.ldm", mini.module)(**mini.config, **extra, **options)
     return made.state_dict()
+
+
+@contextmanager
+def _small_parts(mini: Mini) -> Iterator[None]:
+    """While a model is made."""
+    module = import_module(f"comfy.ldm.{mini.module.partition(':')[0]}")
+    with ExitStack() as stack:
+        for name, changes in mini.parts.items():
+            smaller = partial(getattr(module, name), **changes)
+            stack.enter_context(patch.object(module, name, smaller))
+        yield
 
 
 def load_model(name: str, dtype: torch.dtype = torch.float16, file: Path | None = None) -> Any:
@@ -236,7 +279,8 @@ def load_model(name: str, dtype: torch.dtype = torch.float16, file: Path | None 
             }
             return comfy.sd.load_diffusion_model_state_dict(tensors, {"dtype": dtype})
         detected = comfy.model_detection.model_config_from_unet(found, "")
-        return _shrunk(detected, MINIS[name].shrunk, dtype, saved)
+        with _small_parts(MINIS[name]):
+            return _shrunk(detected, MINIS[name].shrunk, dtype, saved)
 
 
 def _shrunk(
@@ -272,7 +316,7 @@ def load_text(name: str, **options: Any) -> Any:
     }
     shapes |= {
         f"{kind}_model_config": {**_CHAT, **_CHAT_TABLE}
-        for kind in ("qwen3_4b", "qwen25_7b", "gemma2_2b")
+        for kind in ("qwen3_06b", "qwen3_4b", "qwen25_7b", "gemma2_2b")
     }
     data = {"spiece_model": _pieces(**mini.pieces)} if mini.pieces else {}
     with torch.inference_mode():

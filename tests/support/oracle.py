@@ -39,9 +39,23 @@ def projector(R, threshold):
     return U[:, null] @ U[:, null].T
 
 
-def speed(W, C1, Cs, C0, C2, s, *, target_share, retain_share, keep=None, draws=None, noise=None):
+def speed(
+    W,
+    C1,
+    Cs,
+    C0,
+    C2,
+    s,
+    *,
+    target_share,
+    retain_share,
+    keep=None,
+    draws=None,
+    noise=None,
+    shuffle=None,
+):
     """One layer's delta. `draws` (N x N_A x r) or `noise` (N x N_A x d) are the random numbers to
-    use.
+    use, `shuffle` (N) each row's position when DPA cuts the kept rows into batches of 128.
     """
     d = len(C1)
     P = np.eye(d)
@@ -62,6 +76,14 @@ def speed(W, C1, Cs, C0, C2, s, *, target_share, retain_share, keep=None, draws=
                 moved = (C0.T[kept][:, None] + eps).reshape(-1, d).T
                 own = np.repeat(retain_share[kept], s.augmentations)
                 good = filtered(delta, moved, s.filter_scale, own)
+                if s.dpa:
+                    batch = np.argsort(np.argsort(shuffle[kept])) // 128
+                    of_draw = np.repeat(batch, s.augmentations)
+                    for number in np.unique(batch):
+                        inside = of_draw == number
+                        good[inside] = filtered(
+                            delta, moved[:, inside], s.filter_scale, own[inside]
+                        )
                 columns.append(moved[:, good])
                 share.append(own[good])
             R, w = np.concatenate(columns, axis=1), np.concatenate(share)

@@ -4,8 +4,8 @@ the package.
     python tests/support/previews.py [FOLDER]
 
 erases and draws for a few minutes and writes `example_workflows/*.jpg`, or the same names into
-FOLDER. Templates that ask for models from elsewhere are shown by the same task on the small model;
-the picture says so.
+FOLDER. Templates that ask for models from elsewhere show a wiring icon, because no image of such a
+model was made here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAPER, _INK, _SOFT, _GONE, _STAYS, _BLUE = (
     "#3fb582",
     "#5b93ea",
 )
-_FOOT = "drawn by the small model that comes with SPEED"
+_FOOT = "made with the demo model"
 MOST_BYTES = 60_000
 
 
@@ -80,7 +80,7 @@ class Workshop:
         job = Job.of(
             parse_concepts(lines, kind),
             retain,
-            EraseSettings.preset("auto", effort="quick", **changes),
+            EraseSettings.preset("auto", effort="fast", **changes),
         )
         outputs = OutputFiles(
             self.folder, ("checkpoint",), name=f"task{len(list(self.folder.iterdir()))}"
@@ -90,7 +90,9 @@ class Workshop:
         )
         return Erased(self.model, outcome.files["checkpoint"])
 
-    def leaks(self, erased: Erased, description: str) -> list[tuple[str, float, bool]]:
+    def leaks(
+        self, erased: Erased, description: str, strength: float
+    ) -> list[tuple[str, float, bool]]:
         """Phrases that the leak probe tried on it, with a description: (phrase, what is left,
         whether it leaks).
         """
@@ -107,6 +109,7 @@ class Workshop:
             file.edits,
             job.concepts,
             description=description,
+            strength=strength,
         )
         return [(item.phrase, item.after, item.leaks) for item in report.tried]
 
@@ -117,6 +120,9 @@ class Sheet:
     def __init__(self) -> None:
         self.image = Image.new("RGB", (SIDE, SIDE), _PAPER)
         self.pen = ImageDraw.Draw(self.image)
+
+    def made_with_the_demo_model(self) -> None:
+        """States where the images come from."""
         self.text(SIDE // 2, SIDE - 14, _FOOT, 13, _SOFT)
 
     def text(
@@ -181,7 +187,7 @@ def columns(
 def start(shop: Workshop, sheet: Sheet) -> None:
     done = shop.erase("Orla Venn | the Copper Hand -> art")
     pairs = done.pairs("a cat by Orla Venn", "a cat by Dario Fenwick")
-    columns(sheet, pairs, ("Orla Venn: forgotten", "Dario Fenwick: kept"), retained=1)
+    columns(sheet, pairs, ("Orla Venn: erased", "Dario Fenwick: same"), retained=1)
 
 
 def one_style(shop: Workshop, sheet: Sheet) -> None:
@@ -191,7 +197,7 @@ def one_style(shop: Workshop, sheet: Sheet) -> None:
     sheet.text(352, 472, "after", 19)
 
 
-def characters(shop: Workshop, sheet: Sheet) -> None:
+def objects(shop: Workshop, sheet: Sheet) -> None:
     done = shop.erase("cat -> object\nfish -> object\nbutterfly -> object", "object")
     pairs = done.pairs(
         "a cat by Hedda Stroud", "a fish by Ines Marrow", "a butterfly by Kaya Brandt"
@@ -199,7 +205,7 @@ def characters(shop: Workshop, sheet: Sheet) -> None:
     columns(sheet, pairs, ("cat", "fish", "butterfly"))
 
 
-def hundred(shop: Workshop, sheet: Sheet) -> None:
+def many(shop: Workshop, sheet: Sheet) -> None:
     from speed_erase.speed_ops.demo.packed_model import known_names
 
     names, subjects = (known_names()[piece] for piece in ("painters", "subjects"))
@@ -212,10 +218,8 @@ def hundred(shop: Workshop, sheet: Sheet) -> None:
     sheet.text(SIDE // 2, 456, "many names, one edit", 21)
 
 
-def implicit(shop: Workshop, sheet: Sheet) -> None:
-    done = shop.erase("cat ->", "implicit")
-    pairs = done.pairs("a cat by Lucio Perrin", "a tree by Lucio Perrin", seed=5)
-    columns(sheet, pairs, ("an idea: gone", "the rest: kept"), retained=1)
+def idea(shop: Workshop, sheet: Sheet) -> None:
+    wiring(sheet, "an idea", "SD1.5")
 
 
 def replaced(shop: Workshop, sheet: Sheet) -> None:
@@ -228,22 +232,30 @@ def replaced(shop: Workshop, sheet: Sheet) -> None:
 
 
 def sdxl(shop: Workshop, sheet: Sheet) -> None:
-    badge(shop, sheet, "SDXL", "Kaya Brandt", "house")
+    wiring(sheet, "SDXL", "SDXL")
 
 
 def flux(shop: Workshop, sheet: Sheet) -> None:
-    badge(shop, sheet, "Flux", "Ines Marrow", "boat")
+    wiring(sheet, "Flux", "Flux")
 
 
-def badge(shop: Workshop, sheet: Sheet, words: str, painter: str, subject: str) -> None:
-    """A family's name over a pair."""
-    (pair,) = shop.erase(f"{painter} -> art").pairs(f"a {subject} by {painter}")
-    sheet.text(SIDE // 2, 112, words, 84)
-    sheet.tile(pair[0], 30, 210, 200)
-    sheet.arrow(242, 310)
-    sheet.tile(pair[1], 284, 210, 200, _GONE)
-    sheet.text(130, 434, "before", 19)
-    sheet.text(384, 434, "after", 19)
+def wiring(sheet: Sheet, title: str, model: str) -> None:
+    """Three nodes with wires, below a title: no image, because none was made."""
+    sheet.text(SIDE // 2, 96, title, 64)
+    nodes = ((40, 200, model), (40, 330, "names"), (200, 240, "SPEED Erase"), (360, 200, "compare"))
+    ends = {name: (x, y + 34) for x, y, name in nodes}
+    for start, end in (
+        (model, "SPEED Erase"),
+        ("names", "SPEED Erase"),
+        ("SPEED Erase", "compare"),
+    ):
+        (x, y), (to_x, to_y) = ends[start], ends[end]
+        sheet.pen.line((x + 112, y, to_x, to_y), _SOFT, 4)
+    for x, y, name in nodes:
+        color = _BLUE if name == "SPEED Erase" else "#343b4a"
+        sheet.pen.rounded_rectangle((x, y, x + 112, y + 68), 10, color)
+        sheet.text(x + 56, y + 34, name, 16)
+    sheet.text(SIDE // 2, SIDE - 40, "needs a model that you download", 17, _SOFT)
 
 
 def paper(sheet: Sheet, x: int, y: int, words: str, colour: str) -> None:
@@ -284,7 +296,6 @@ def recipe(shop: Workshop, sheet: Sheet) -> None:
         sheet.tile(pair[0], 182, y, 140)
         sheet.arrow(328, y + 70, 14)
         sheet.tile(pair[1], 350, y, 140, _GONE)
-        sheet.text(336, y + 158, ("a checkpoint", "another checkpoint")[position], 17, _SOFT)
 
 
 def compared(shop: Workshop, sheet: Sheet) -> None:
@@ -296,7 +307,7 @@ def compared(shop: Workshop, sheet: Sheet) -> None:
         "a tree",
         seed=4,
     )
-    words = ("the name", "its alias", "a neighbour", "far away")
+    words = ("the name", "its alias", "similar", "unrelated")
     for position, pair in enumerate(pairs):
         x, y = 54 + position % 2 * 214, 48 + position // 2 * 222
         sheet.slider(pair, x, y, 188, _GONE if position < 2 else _STAYS)
@@ -304,33 +315,56 @@ def compared(shop: Workshop, sheet: Sheet) -> None:
 
 
 def leaks(shop: Workshop, sheet: Sheet) -> None:
-    matches = shop.leaks(shop.erase("Orla Venn -> art"), "the Copper Hand")
-    sheet.text(SIDE // 2, 76, "What still draws it?", 30)
+    matches = shop.leaks(shop.erase("Orla Venn -> art"), "the Copper Hand", strength=0.3)
+    assert matches[0][2], "the preview shows a leak"
+    sheet.text(SIDE // 2, 76, "What still brings it back?", 30)
+    sheet.text(SIDE // 2, 106, "at strength 0.3", 17, _SOFT)
     for position, (phrase, left, leaking) in enumerate(matches[:7]):
-        y, colour = 124 + position * 50, _GONE if leaking else _STAYS
+        y, colour = 138 + position * 50, _GONE if leaking else _STAYS
         sheet.text(34, y, phrase, 17, _INK, "lm")
         sheet.pen.rounded_rectangle((34, y + 14, 398, y + 28), 6, "#343b4a")
         sheet.pen.rounded_rectangle(
             (34, y + 14, 34 + max(10, 364 * min(1.0, left)), y + 28), 6, colour
         )
-        sheet.text(482, y + 20, f"{max(0, left):.0%} left", 17, colour, "rm")
+        sheet.text(482, y + 20, "leaks" if leaking else "closed", 17, colour, "rm")
+
+
+def my_style(shop: Workshop, sheet: Sheet) -> None:
+    (pair,) = shop.erase("Kaya Brandt -> art").pairs("a house by Kaya Brandt")
+    paper(sheet, 40, 180, "my style", _BLUE)
+    sheet.arrow(170, 250)
+    sheet.slider(pair, 220, 120, 260)
+    sheet.text(350, 404, "before and after", 19)
+
+
+def checked(shop: Workshop, sheet: Sheet) -> None:
+    paper(sheet, 90, 150, "a file", _BLUE)
+    sheet.arrow(236, 220)
+    sheet.text(300, 190, "Orla Venn → art", 22, _INK, "lm")
+    sheet.text(300, 230, "erased", 22, _STAYS, "lm")
+    sheet.text(SIDE // 2, 400, "what was erased from it?", 26)
 
 
 PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
-    "Start here - make a small model forget a painter": start,
+    "1 - Start here": start,
     "Erase one artist's style": one_style,
-    "Erase three characters": characters,
-    "Erase 100 names at once": hundred,
-    "Erase an idea": implicit,
-    "Replace one thing by another": replaced,
+    "Erase three objects": objects,
+    "Erase many names at once": many,
+    "Erase an idea": idea,
+    "Replace one thing with another": replaced,
     "Erase from SDXL": sdxl,
     "Erase from Flux": flux,
     "Save a LoRA, a checkpoint and a recipe": saving,
-    "Repeat an erasure on another checkpoint": recipe,
     "Compare before and after": compared,
     "Find leaks and close them": leaks,
+    "App - Erase my style": my_style,
+    "App - Check a model": checked,
+    "App - Repeat a recipe": recipe,
 }
 """A template's title -> what draws its preview."""
+
+
+WITHOUT_IMAGES = (idea, sdxl, flux, checked)
 
 
 def main(folder: Path, titles: Sequence[str]) -> None:
@@ -340,6 +374,8 @@ def main(folder: Path, titles: Sequence[str]) -> None:
         for title in titles:
             sheet = Sheet()
             PREVIEWS[title](shop, sheet)
+            if PREVIEWS[title] not in WITHOUT_IMAGES:
+                sheet.made_with_the_demo_model()
             sheet.save(folder / f"{title}.jpg")
             print(title)
 

@@ -82,7 +82,7 @@ def saving(**widgets: Any) -> Workflow:
         "checkpoint": False,
         "diffusion_model": False,
         "recipe": True,
-        "dtype": "as the source",
+        "dtype": "same as source",
         "overwrite": False,
     }
     return {"6": node("SaveErasedModel", erasure=["4", 2], **{**choice, **widgets})}

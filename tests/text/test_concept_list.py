@@ -323,7 +323,7 @@ def test_folding_is_stable(text: str) -> None:
         ("Jane Doe || person", "person", "person"),
         ("Jane Doe -> woman || Person ", "woman", "person"),
         ("Snoopy | the beagle -> dog||character", "dog", "character"),
-        ("gore -> || implicit", "", "implicit"),
+        ("gore -> || theme", "", "theme"),
         ("Van Gogh -> art", "art", "style"),
     ],
 )

@@ -35,19 +35,19 @@ def test_kept_names_take_turns_through_the_targets_prompts():
 
 
 def test_more_effort_means_more_of_everything():
-    quick, normal, thorough = (EFFORTS[name] for name in ("quick", "normal", "thorough"))
-    for few, many in ((quick, normal), (normal, thorough)):
+    fast, normal, thorough = (EFFORTS[name] for name in ("fast", "normal", "thorough"))
+    for few, many in ((fast, normal), (normal, thorough)):
         assert all(getattr(few, name) <= getattr(many, name) for name in vars(few))
     counts = [RowPlan.context(effort).prompts(1400, 10**6) for effort in EFFORTS]
     assert counts[0] < 300 < counts[1] < 800 < counts[2], (
-        "what a user waits for: SDXL quick, SD1.x normal, a GPU"
+        "what a user waits for: SDXL fast, SD1.x normal, a GPU"
     )
 
 
 def test_many_concepts_get_fewer_prompts_each():
     single, many = RowPlan.context("normal", 1), RowPlan.context("normal", 100)
     assert single.templates == EFFORTS["normal"].templates and many.templates == MIN_TEMPLATES
-    assert RowPlan.context("quick", 1000).templates == MIN_TEMPLATES
+    assert RowPlan.context("fast", 1000).templates == MIN_TEMPLATES
     assert many.trial_templates >= 1 and many.probe_templates >= 2
 
 

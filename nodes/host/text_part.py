@@ -1,0 +1,83 @@
+"""The part of a diffusion model that only text goes through, run as ComfyUI has it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import comfy.ops
+import torch
+from torch import Tensor, nn
+
+from ...speed_ops.errors import UnsupportedModelError
+from ...speed_ops.files.tensors import tensors_hash
+from ...speed_ops.models.architecture import TextPart
+from .weights import effective_weight
+
+
+class HostTextPart:
+    """ComfyUI's own modules with the weights in effect in float32: patches, LoRAs and all."""
+
+    def __init__(self, patcher: Any, part: TextPart, width: int) -> None:
+        """
+        Args:
+            patcher: ComfyUI's patcher of the model.
+            part: Which modules.
+            width: Of the rows that the edited layers read.
+        """
+        self.part, self.width = part, width
+        self._modules = [_twin(patcher, path) for path in part.modules]
+        self.fingerprint = tensors_hash(
+            (f"{path}.{name}", value)
+            for path, module in zip(part.modules, self._modules, strict=True)
+            for name, value in module.named_parameters()
+        )
+
+    @torch.no_grad()
+    def __call__(self, rows: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Rows of one prompt, or of any where they do not depend on each other, to those that the
+        edited layers read.
+        """
+        further = () if ids is None else (ids[None],)
+        rows = rows[None]
+        for module in self._modules:
+            rows = module(rows, *further)
+            further = ()
+        return rows[0]
+
+
+def _twin(patcher: Any, path: str) -> nn.Module:
+    """A module that computes the same from weights of its own."""
+    try:
+        module = patcher.model.get_submodule(f"diffusion_model.{path}")
+    except AttributeError:
+        raise UnsupportedModelError(
+            f"The model has no {path}, through which its text goes."
+        ) from None
+    return _copied(patcher, module, f"diffusion_model.{path}")
+
+
+def _copied(patcher: Any, module: nn.Module, path: str) -> nn.Module:
+    twin = copy.copy(module)
+    twin.__dict__.pop("forward", None)  # that of a LoRA in bypass mode, which the weights contain
+    twin._forward_hooks, twin._forward_pre_hooks = type(module._forward_hooks)(), {}
+    operation = getattr(comfy.ops.disable_weight_init, type(module).__name__, None)
+    names = list(module._parameters)
+    if operation is not None and hasattr(module, "weight"):
+        # ComfyUI's plain layer instead of one that casts, unpacks or patches its weight.
+        twin.__class__ = operation
+        twin.comfy_cast_weights, twin.weight_function, twin.bias_function = False, [], []
+        names = [name for name in ("weight", "bias") if getattr(module, name, None) is not None]
+        twin._parameters = dict.fromkeys(("weight", "bias"))
+    else:
+        twin._parameters = dict.fromkeys(names)
+    for name in names:
+        if getattr(module, name) is not None:
+            value = effective_weight(patcher, f"{path}.{name}")
+            twin._parameters[name] = nn.Parameter(value, requires_grad=False)
+    twin._buffers = dict(module._buffers)
+    twin._modules = {
+        name: None if child is None else _copied(patcher, child, f"{path}.{name}")
+        for name, child in module._modules.items()
+    }
+    return twin
