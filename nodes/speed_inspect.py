@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from comfy_api.latest import io
 
 from .host.paths import model_file, model_names, state_of
 from .sockets import CATEGORY, search_aliases, ui_text
-
-if TYPE_CHECKING:
-    from ..speed_ops.provenance import Provenance
 
 
 class SpeedInspect(io.ComfyNode):
@@ -22,7 +17,8 @@ class SpeedInspect(io.ComfyNode):
             category=CATEGORY,
             **search_aliases("model info", "metadata"),
             description=(
-                "Shows what was erased from a checkpoint, diffusion model or LoRA, from its header."
+                "Shows what the header of a checkpoint or LoRA records about an erasure. Anyone can"
+                " write a header: `speed-erase verify` checks the weights."
             ),
             is_output_node=True,
             inputs=[
@@ -32,7 +28,7 @@ class SpeedInspect(io.ComfyNode):
             ],
             outputs=[
                 io.String.Output(
-                    display_name="text", tooltip="What the file records about its erasure."
+                    display_name="text", tooltip="What the header records, not verified."
                 )
             ],
             hidden=[io.Hidden.unique_id],
@@ -46,29 +42,9 @@ class SpeedInspect(io.ComfyNode):
     def execute(cls, file: str) -> io.NodeOutput:
         from ..speed_ops.files.checkpoint import Checkpoint
         from ..speed_ops.provenance import read_provenance
+        from ..speed_ops.report.recorded import recorded_lines
 
-        text = describe(read_provenance(Checkpoint.open(model_file(file)).metadata, file), file)
+        provenance = read_provenance(Checkpoint.open(model_file(file)).metadata, file)
+        lines = recorded_lines(provenance) if provenance else ["No erasure is recorded in it."]
+        text = "\n".join([file, *lines])
         return io.NodeOutput(text, ui=ui_text(cls, text))
-
-
-def describe(provenance: Provenance | None, name: str) -> str:
-    """The provenance in plain words."""
-    from ..speed_ops.certificate.certificate import verdict_in_words
-    from ..speed_ops.certificate.summary import concept_title
-
-    if provenance is None:
-        return f"{name} has no record of an erasure. SPEED did not write this file."
-    lines = [f"{name}, written by SPEED (format {provenance.version})"]
-    recipe = provenance.recipe
-    if recipe is not None:
-        note = "" if recipe.has_names else " (without names)"
-        lines.append(f"{len(recipe.concepts)} concepts erased{note}:")
-        for concept in recipe.concepts:
-            lines.append(f"  {concept_title(concept.target, concept.anchor)}")
-        sets = ", ".join(source.label for source in recipe.retain) or "none"
-        preset = recipe.settings.get("preset_name", "unknown")
-        lines.append(f"Protected names: {sets}. Preset: {preset}.")
-    for result in provenance.certificate.get("concepts", []):
-        if isinstance(result, dict):
-            lines.append(f"  {result.get('name')}: {verdict_in_words(result.get('verdict'))}")
-    return "\n".join(lines)

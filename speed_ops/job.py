@@ -43,6 +43,8 @@ class Job:
     retain: RetainSet
     settings: EraseSettings
     plan: RowPlan
+    blocklists: tuple[str, ...] = ()
+    """Lists that concepts came from in a fixed version: `name@sha256:digest`."""
 
     @classmethod
     def of(

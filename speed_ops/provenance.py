@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .certificate.certificate import VERDICT_WORDS
 from .errors import FileError, SpeedError
 from .files.header import read_header
 from .files.schema import Fields, check_version, dump_json, load_json
 from .models.architecture import Architecture
 from .recipe import MAX_HISTORY, Recipe
+from .text.names import MAX_CONCEPTS
 
 VERSION = "1.0"
 MAX_CERTIFICATE_BYTES = 8_000_000
@@ -19,8 +21,19 @@ MAX_CERTIFICATE_BYTES = 8_000_000
 
 
 @dataclass(frozen=True)
+class Claim:
+    """What a header says about one concept; not measured."""
+
+    name: str
+    verdict: str
+    """One of `VERDICT_WORDS`."""
+    left: float | None
+    """Share that is left in new prompts."""
+
+
+@dataclass(frozen=True)
 class Provenance:
-    """What a header of ours records."""
+    """What a header records. Anyone can write one: nothing in it is true until it is verified."""
 
     version: str
     recipe: Recipe | None
@@ -29,6 +42,23 @@ class Provenance:
     base_hash: str
     """sha256 of the file the edit was made for."""
     encoder_hash: str
+
+    def claims(self) -> tuple[tuple[Claim, ...], str]:
+        """The certificate's concepts, checked; and a sentence if they cannot be read."""
+        claims = []
+        try:
+            for concept in Fields(self.certificate, "The certificate").objects(
+                "concepts", MAX_CONCEPTS
+            ):
+                verdict = concept.text("verdict")
+                if verdict not in VERDICT_WORDS:
+                    raise FileError(f"{concept.title}: there is no verdict {verdict[:40]!r}.")
+                stated = concept.values.get("probe_median") is not None
+                left = concept.number("probe_median", 0.0) if stated else None
+                claims.append(Claim(concept.text("name"), verdict, left))
+        except FileError as fault:
+            return (), str(fault)
+        return tuple(claims), ""
 
 
 def build_metadata(

@@ -58,7 +58,7 @@ _POSITIONS = ("positions", "retain_positions")
 _TEXTS = ("family", "package_version", "base_hash", "encoder_hash")
 _STORED = (
     *("schema", "version", "concepts", "retain", "settings", "contexts", "rows", "strength"),
-    *("clip_skip", "names", "history", *_TEXTS),
+    *("clip_skip", "names", "history", "blocklists", *_TEXTS),
 )
 _WRITTEN_BY_HAND = ("kind", "retain_limit")
 _RUN = (
@@ -131,6 +131,8 @@ class Recipe:
     """False for a recipe made by `without_names`: it documents an erasure and cannot repeat it."""
     history: tuple[Recipe, ...] = ()
     """What had been erased from the model before, the oldest first: see `as_earlier`."""
+    blocklists: tuple[str, ...] = ()
+    """Lists that concepts came from in a fixed version: `name@sha256:digest`."""
     retain_limit: int | None = None
     """Most names to keep; only in recipes written by hand."""
     run: RunFields = RunFields()
@@ -157,6 +159,8 @@ class Recipe:
             {name: value for name, value in vars(entry).items() if value is not None}
             for entry in self.retain
         ]
+        if self.blocklists:
+            content["blocklists"] = self.blocklists
         if not self.has_names:
             content["names"] = False
         if self.history:
@@ -244,6 +248,7 @@ class Recipe:
             strength=fields.number("strength", 1.0),
             clip_skip=fields.whole("clip_skip", -100, 100),
             has_names=fields.flag("names", True),
+            blocklists=fields.texts("blocklists", MAX_LISTS),
             retain_limit=fields.whole("retain_limit", 0, MAX_NAMES),
             family=fields.text("family", ""),
             package_version=fields.text("package_version", ""),
@@ -313,6 +318,7 @@ class Recipe:
             retain=tuple(retain),
             history=history,
             has_names=False,
+            blocklists=(),
         )
 
 
@@ -437,6 +443,7 @@ def recipe_of(
         family=family,
         package_version=PACKAGE_VERSION,
         history=tuple(history),
+        blocklists=job.blocklists,
     )
 
 
@@ -459,7 +466,8 @@ def job_of(recipe: Recipe, title: str = "The recipe") -> StoredJob:
     cleaned = [name for concept in concepts for name in concept.cleaned]
     notes += [*([invisible_note(cleaned)] if cleaned else ()), *retain.notes]
     job = Job.of(tuple(concepts), retain, settings)
-    job = replace(job, plan=_plan(recipe.rows, job.plan, title))
+    plan = _plan(recipe.rows, job.plan, title)
+    job = replace(job, plan=plan, blocklists=recipe.blocklists)
     if recipe.contexts and recipe.contexts != _contexts(job):
         notes.append(
             f"{title} was written with other prompt templates: the result will differ a little."

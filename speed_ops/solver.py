@@ -6,11 +6,13 @@ If you have names and a model instead of embeddings, call `erase.erase`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
 from .certificate.measure import certify
 from .engine.auto import settle, settle_rows
+from .engine.edits import LayerEdit
 from .engine.pairs import pair_up
 from .engine.prepare import check_weights, prepare
 from .engine.rows import RowSet
@@ -26,6 +28,8 @@ def solve(
     rows: RowSet,
     settings: EraseSettings | None = None,
     *,
+    stored: Mapping[str, LayerEdit] | None = None,
+    choice: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> Erasure:
     """Erases targets from the layers and measures what that did.
@@ -35,6 +39,8 @@ def solve(
         rows: What to erase, what it becomes, and what must stay; `RowSet.of` makes one from plain
             matrices.
         settings: Every choice; the paper's few-concept values if none are given.
+        stored: Edits that a file holds: the certificate is theirs, not that of the computed ones.
+        choice: What `auto` chose when they were made; nothing is chosen again then.
         progress: Called with (stage, done, total). It may raise to interrupt: nothing is half done.
     """
     settings = settle_rows(settings or EraseSettings(), len(rows.targets.names))
@@ -44,12 +50,19 @@ def solve(
         rows = prepare(rows, settings)
         check_weights(weights, rows.width)
         pairs = pair_up(rows, settings)
-    settings, curve, span = settle(rows, pairs, settings, weights, watch)
+    if choice:
+        settings, curve, span = settings.replace(**choice), None, None
+    else:
+        settings, curve, span = settle(rows, pairs, settings, weights, watch)
     report("prepare", 1, 1)
     solver = Solver(rows, pairs, settings, weights, watch, report, span)
     layers = solver.solve()
+    measured = {
+        key: layer if stored is None else replace(layer, edit=_like(stored[key], layer.edit))
+        for key, layer in layers.items()
+    }
     certificate = certify(
-        layers,
+        measured,
         rows,
         settings,
         weights,
@@ -65,3 +78,8 @@ def solve(
         settings=settings,
         rows={TOKENS: rows},
     )
+
+
+def _like(edit: LayerEdit, other: LayerEdit) -> LayerEdit:
+    """An edit in the precision and on the device of another."""
+    return LayerEdit(edit.up.to(other.up), edit.down.to(other.down))

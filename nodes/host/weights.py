@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...speed_ops.errors import UnsupportedModelError
 from ...speed_ops.model import EditableModel
-from ...speed_ops.models.architecture import Architecture, LayerKey
+from ...speed_ops.models.architecture import LayerKey
 from ...speed_ops.models.detect import detect, layers, reads_text, second_layer
 from .beside import bypass_loras, bypass_patches, runtime_factors
 from .progress import check_stop

@@ -1,219 +1,155 @@
-"""Where a header claims more than was measured, one sentence each."""
+"""Where a header claims other numbers than were measured, one sentence each."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..certificate.certificate import (
-    Certificate,
-    ConceptResult,
-    Drift,
-    score_of,
-    verdict_in_words,
-    verdict_of,
-)
-from ..certificate.summary import GROUPS, PLACES
-from ..errors import Notice
-from ..files.schema import finite
-from ..inputs import INPUT_TITLES, TOKENS
+from ..certificate.certificate import Certificate, ConceptResult
+from ..errors import FileError, Notice
+from ..files.schema import Fields, finite
 from ..recipe import Recipe
-from ..text.names import quoted, same_name_key
+from ..text.names import MAX_CONCEPTS, same_name_key
 
 LEFT_TOLERANCE = 0.05
-"""How much more of a concept may be left than was certified: what half precision costs an edit."""
+"""How far the share that is left of a concept may be from the claim: what half precision costs."""
 DRIFT_TOLERANCE = 0.02
-"""How much further kept names may move than was certified."""
-_SETTLED = ("rows_per_concept", "threshold", "lam", "softness")
-"""Settings that `auto` chooses: the certificate has its choice, the recipe what was asked for."""
-_VERDICTS = ("erased", "weakened", "stands", "unproven")
-"""The best first. Unproven is not better than any."""
-
-
-def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[str]:
-    """Where the measurement is worse than the claim, or claim and recipe disagree.
-
-    Args:
-        claimed: The header's certificate.
-        recipe: The header's recipe. Concepts are compared by their order, as it may have no names.
-        measured: The certificate as measured here.
-    """
-    faults = list(_section_faults(claimed, recipe, measured))
-    for name, certificate in measured.other_inputs.items():
-        title = INPUT_TITLES[name]
-        if section := claimed_section(claimed, name):
-            faults += [f"{title}: {text}" for text in _section_faults(section, recipe, certificate)]
-        else:
-            faults.append(f"{title} is edited, and the certificate says nothing about it.")
-    return [*faults, *_setting_faults(claimed, recipe)]
-
-
-def unmeasured_inputs(
-    claimed: dict[str, Any], measured: Certificate, is_edited: Callable[[str], bool]
-) -> list[str]:
-    """A sentence for each text input that is edited, or claimed to be, and was not measured.
-
-    Args:
-        claimed: The header's certificate.
-        measured: The certificate as measured here.
-        is_edited: Whether the file edits a text input.
-    """
-    return [
-        Notice(
-            f"The {name} path is edited, but not all of its text encoders are here to measure it.",
-            advice="give-text-encoder",
-        )
-        for name in INPUT_TITLES
-        if name not in (TOKENS, *measured.other_inputs)
-        and (is_edited(name) or claimed_section(claimed, name))
-    ]
-
-
-def not_measured(claimed: dict[str, Any]) -> list[str]:
-    """What a header may contain that no measurement of the finished file can check."""
-    titles = {"curve": "the trade-off", "rounds": "leaks"}
-    topics = " and ".join(title for name, title in titles.items() if claimed.get(name))
-    return [f"What the header says about {topics} was not measured again."] if topics else []
-
-
-def claimed_section(claimed: dict[str, Any], name: str) -> dict[str, Any]:
-    """What the header's certificate claims about another text input; empty if nothing."""
-    sections = claimed.get("other_inputs")
-    section = sections.get(name) if isinstance(sections, dict) else None
-    return section if isinstance(section, dict) else {}
-
-
-def _section_faults(
-    claimed: dict[str, Any], recipe: Recipe, measured: Certificate
-) -> Iterator[str]:
-    yield from _concept_faults(_list(claimed, "concepts"), recipe, measured)
-    yield from _drift_faults(_list(claimed, "drift"), measured.drift)
-    empty = {
-        "sot_drift": measured.sot_drift or 0.0,
-        "null_text_drift": max(measured.null_text_drift, default=0.0),
-    }
-    for name, drift in empty.items():
-        if drift > (bound := finite(claimed.get(name))) + DRIFT_TOLERANCE:
-            yield f"The empty prompt moves by {drift:.1%}; the certificate says {bound:.1%}."
-    count = len(measured.layers)
-    if "layers" in claimed and claimed["layers"] != count:
-        layers = str(claimed["layers"])[:40]
-        yield f"The certificate is about {layers} layers, the recipe about {count}."
-
-
-def _concept_faults(
-    claims: list[dict[str, Any]], recipe: Recipe, measured: Certificate
-) -> Iterator[str]:
-    if len(claims) != len(measured.concepts):
-        count = len(measured.concepts)
-        yield f"The certificate covers {len(claims)} concepts, the recipe {count}."
-        return
-    for claim, stored, result in zip(claims, recipe.concepts, measured.concepts, strict=True):
-        name = quoted(result.name)
-        if same_name_key(str(claim.get("name"))) != same_name_key(stored.target):
-            yield f"The certificate speaks of another concept in the place of {name}."
-        if claim.get("kind", result.kind) != result.kind:
-            yield f"The certificate judges {name} as another kind of concept than the recipe."
-        for field, text in _SHARES.items():
-            share, bound = getattr(result, field), finite(claim.get(field), -math.inf)
-            if share is not None and share > bound + LEFT_TOLERANCE:
-                wording = "does not say" if bound == -math.inf else f"says {bound:.0%}"
-                yield f"{name}: {share:.0%} {text}; the certificate {wording}."
-        best, label = _best_verdict(claim, result), claim.get("verdict")
-        if label not in _VERDICTS or _VERDICTS.index(label) < _VERDICTS.index(best):
-            words = verdict_in_words(label)[:40]
-            yield f"The certificate calls {name} {words}, but it is {verdict_in_words(best)}."
-
-
-_SHARES = {
-    "probe_median": "is left in unseen prompts",
-    "probe_to_go": "of the way is still to go in unseen prompts",
-    "solved_median": "is left in the prompts we optimised",
-    "probe_worst": "is left in unseen prompts, in the worst layer",
-    "solved_worst": "is left in the prompts we optimised, in the worst layer",
-    "energy_lost": "of the edit was lost by compressing rows",
+"""The same for side effects."""
+RELATIVE_TOLERANCE = 0.05
+"""What is allowed of large numbers instead."""
+_NOT_MEASURED = {"curve": "the trade-off", "rounds": "leaks"}
+_MAX_GROUPS = 20
+_NUMBERS = {
+    "concepts": (
+        *("solved_median", "solved_worst", "probe_median", "probe_worst"),
+        *("energy_lost", "probe_to_go"),
+    ),
+    "drift": ("median", "p95", "maximum", "mean"),
+    "": ("sot_drift", "null_text_drift"),
 }
 
 
-def _best_verdict(claim: dict[str, Any], result: ConceptResult) -> str:
-    """The best verdict that the claim's own numbers allow, and the measurement with the tolerance
-    in its favour.
+def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate) -> list[Notice]:
+    """Where a header's certificate is not the one that was measured.
 
-    Bars are those of the kind that the recipe gives.
+    Args:
+        claimed: The header's certificate; empty for a file without one.
+        recipe: The header's recipe. Its names stand for the concepts, as it may have none.
+        measured: The certificate of the file's own weights.
     """
-    solved, probed = (
-        finite(claim.get(name), math.inf) for name in ("solved_median", "probe_median")
-    )
-    to_go = finite(claim.get("probe_to_go"), math.inf)
-    median = None if claim.get("probe_median") is None else probed
-    allowed = verdict_of(score_of(solved, median, result.kind, to_go), result.kind)
-    measured = [
-        None if share is None else share - LEFT_TOLERANCE
-        for share in (result.probe_median, result.probe_to_go)
+    if not claimed:
+        return []
+    expected = measured.short()
+    faults = list(_section(claimed, expected, recipe, "The certificate"))
+    sections = claimed.get("other_inputs")
+    sections = sections if isinstance(sections, dict) else {}
+    for name in {**sections, **expected["other_inputs"]}:
+        title = f"The certificate of the {str(name)[:40]} path"
+        claim, fact = sections.get(name), expected["other_inputs"].get(name)
+        if not isinstance(claim, dict) or fact is None:
+            faults.append(f"{title} is missing, or about an input that the recipe leaves alone.")
+        else:
+            faults += _section(claim, fact, recipe, title)
+    faults += _settings(claimed, recipe, expected["settings"])
+    return [Notice(text, code="certificate") for text in faults]
+
+
+def not_measured(claimed: Mapping[str, Any]) -> list[str]:
+    """What a header may contain that no measurement of the finished file can check."""
+    topics = " and ".join(title for name, title in _NOT_MEASURED.items() if claimed.get(name))
+    return [f"What the header says about {topics} was not measured again."] if topics else []
+
+
+def _section(
+    claimed: Mapping[str, Any], expected: Mapping[str, Any], recipe: Recipe, title: str
+) -> Iterator[str]:
+    """Differences of one text input."""
+    try:
+        fields = Fields.of(claimed, title)
+        claims = fields.objects("concepts", MAX_CONCEPTS)
+        groups = fields.objects("drift", _MAX_GROUPS)
+    except FileError as fault:
+        yield str(fault)
+        return
+    yield from _numbers(claimed, expected, "", title, DRIFT_TOLERANCE)
+    if claimed.get("layers") != expected["layers"]:
+        yield f"{title} is about other layers than the recipe."
+    if len(claims) != len(expected["concepts"]):
+        yield f"{title} covers {len(claims)} concepts, the recipe {len(expected['concepts'])}."
+        return
+    for claim, stored, fact in zip(claims, recipe.concepts, expected["concepts"], strict=True):
+        yield from _concept(claim.values, stored.target, fact, claim.title)
+    places = [(str(group.values.get("group")), str(group.values.get("where"))) for group in groups]
+    if sorted(places) != sorted((fact["group"], fact["where"]) for fact in expected["drift"]):
+        yield f"{title} is about other groups of names than the recipe."
+        return
+    for fact in expected["drift"]:
+        group = groups[places.index((fact["group"], fact["where"]))]
+        yield from _numbers(group.values, fact, "drift", group.title, DRIFT_TOLERANCE)
+        names = group.values.get("names")
+        if abs(finite(names, math.inf) - fact["names"]) > max(
+            1, RELATIVE_TOLERANCE * fact["names"]
+        ):
+            yield f"{group.title}: there are {fact['names']} names."
+        listed, worst = _sizes(group.values), _sizes(fact)
+        near = (_near(*sizes, DRIFT_TOLERANCE) for sizes in zip(listed, worst, strict=False))
+        if not all(near) or abs(len(listed) - len(worst)) > 1:
+            yield f"{group.title}: other names moved most, or by another amount."
+
+
+def _concept(
+    claim: Mapping[str, Any], target: str, fact: Mapping[str, Any], title: str
+) -> Iterator[str]:
+    if same_name_key(str(claim.get("name"))) != same_name_key(target):
+        yield f"{title} is about another concept than the recipe."
+    if claim.get("kind") != fact["kind"]:
+        yield f"{title} is judged as another type of concept than in the recipe."
+    yield from _numbers(claim, fact, "concepts", title, LEFT_TOLERANCE)
+    values = {
+        name: None if claim.get(name) is None else finite(claim.get(name), math.inf)
+        for name in _NUMBERS["concepts"]
+    }
+    required = {name: math.inf if values[name] is None else values[name] for name in _REQUIRED}
+    result = ConceptResult(**{**values, **required, "name": "", "kind": fact["kind"]})  # type: ignore[arg-type]
+    score = claim.get("score")
+    same = score is None if result.score is None else finite(score, math.inf) == result.score
+    if claim.get("verdict") != result.verdict or not same:
+        yield f"{title} has another verdict or score than its own numbers give."
+
+
+_REQUIRED = ("solved_median", "solved_worst", "energy_lost")
+
+
+def _numbers(
+    claim: Mapping[str, Any], fact: Mapping[str, Any], part: str, title: str, tolerance: float
+) -> Iterator[str]:
+    for name in _NUMBERS[part]:
+        value, size = claim.get(name), fact[name]
+        missing = size is None or value is None
+        if (missing and size is not value) or not (missing or _near(value, size, tolerance)):
+            shown = "nothing" if size is None else f"{size:.1%}"
+            yield f"{title}: {name} is {str(value)[:20]}, but {shown} was measured."
+
+
+def _near(claim: Any, fact: float, tolerance: float) -> bool:
+    return abs(finite(claim, math.inf) - fact) <= max(tolerance, RELATIVE_TOLERANCE * abs(fact))
+
+
+def _sizes(group: Mapping[str, Any]) -> list[Any]:
+    """How far the most affected names moved, the first of them."""
+    worst = group.get("worst")
+    pairs = worst if isinstance(worst, (list, tuple)) else []
+    return [
+        pair[1] if isinstance(pair, (list, tuple)) and len(pair) == 2 else None for pair in pairs
     ]
-    score = score_of(result.solved_median - LEFT_TOLERANCE, measured[0], result.kind, measured[1])
-    lenient = verdict_of(score, result.kind)
-    return max(allowed, lenient, key=_VERDICTS.index)
 
 
-_GROUPS = {"kept": ("kept", "filtered"), "held_out": ("held_out",)}
-"""Kept and filtered names are one group here: which was which is not stored."""
-_SIZES = {"median": "median", "p95": "95th percentile", "maximum": "maximum", "mean": "mean"}
-
-
-def _drift_faults(claims: list[dict[str, Any]], measured: tuple[Drift, ...]) -> Iterator[str]:
-    claimed = [str((claim.get("group"), claim.get("where"))) for claim in claims]
-    expected = {str((group, drift.where)) for drift in measured for group in _GROUPS[drift.group]}
-    if len(set(claimed)) != len(claimed) or not expected.issuperset(claimed):
-        yield "The certificate speaks of names that the recipe does not give, or twice of the same."
-    for drift in measured:
-        names = f"the {GROUPS[drift.group].lower()} ({PLACES[drift.where]})"
-        matches = [
-            claim
-            for claim in claims
-            if claim.get("group") in _GROUPS[drift.group] and claim.get("where") == drift.where
-        ]
-        if not matches:
-            yield f"The certificate says nothing about {names}."
-            continue
-        if any(finite(claim.get("names"), math.inf) > drift.names for claim in matches):
-            yield f"The certificate speaks of more names than there are among {names}."
-        for field, text in _SIZES.items():
-            bound, size = max(finite(claim.get(field)) for claim in matches), getattr(drift, field)
-            if size > bound + DRIFT_TOLERANCE:
-                yield (
-                    f"The {text} drift of {names} is {size:.1%}; the certificate says {bound:.1%}."
-                )
-        listed = max((size for claim in matches for size in _listed(claim)), default=0.0)
-        if drift.worst and drift.worst[0][1] > listed + DRIFT_TOLERANCE:
-            yield (
-                f"One of {names} moves by {drift.worst[0][1]:.1%}; the certificate lists none that"
-                " far."
-            )
-
-
-def _setting_faults(claimed: dict[str, Any], recipe: Recipe) -> Iterator[str]:
-    settings, stored = claimed.get("settings"), recipe.settings
-    settled = _SETTLED if stored.get("preset_name") == "auto" else ()
-    for name, value in settings.items() if isinstance(settings, dict) else ():
-        if name in stored and name not in settled and value != stored[name]:
-            ours, theirs = str(stored[name])[:40], str(value)[:40]
-            yield f"The certificate was made with {name} {theirs}, the recipe says {ours}."
+def _settings(
+    claimed: Mapping[str, Any], recipe: Recipe, expected: Mapping[str, Any]
+) -> Iterator[str]:
+    if claimed.get("settings") != expected:
+        yield "The certificate was made with other settings than the recipe's."
     curve = claimed.get("curve")
-    budget = curve.get("budget") if isinstance(curve, dict) else None
-    if budget is not None and budget != stored.get("drift_budget", budget):
-        ours, theirs = str(stored["drift_budget"])[:40], str(budget)[:40]
-        yield f"The certificate names a budget of {theirs}, the recipe {ours}."
-
-
-def _listed(claim: dict[str, Any]) -> list[float]:
-    """The drift of each name that a claim lists."""
-    worst = claim.get("worst")
-    pairs = worst if isinstance(worst, list) else []
-    return [finite(pair[1]) for pair in pairs if isinstance(pair, list) and len(pair) == 2]
-
-
-def _list(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    items = values.get(name)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    if isinstance(curve, dict) and curve.get("budget") not in (None, expected["drift_budget"]):
+        yield "The certificate has another side-effect limit than the recipe."

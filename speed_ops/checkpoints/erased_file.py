@@ -1,27 +1,29 @@
-"""An erased file, read together with the model that it was made from: what was added to each layer,
-exactly, and every other difference.
+"""An erased file, read together with the model that it was made from: what ComfyUI and diffusers
+would add to each layer, exactly, and every other difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from ..engine.edits import LayerEdit
-from ..errors import FileError
+from ..errors import FileError, Notice
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
 from ..files.rewrite import unexpected_files
 from ..files.tensors import read_scaled
 from ..models.detect import is_lora
 from ..progress import Progress
-from ..provenance import Provenance, history_of, read_provenance
+from ..provenance import VERSION, Provenance, history_of, read_provenance
 from ..recipe import Recipe, StoredJob, job_of, same_form
+from .differences import compare, converted
 from .source import ModelSource
 
+LAYERS_HASH = "layers:"
+"""What the hash of a base begins with that ComfyUI had loaded: it is not that of a file."""
 _LISTED = 5
 """Most names in one sentence."""
 
@@ -32,12 +34,14 @@ class ErasedFile:
 
     provenance: Provenance
     recipe: Recipe
-    """The header's."""
+    """The header's; the one that was given, for a file without a header of ours."""
     stored: StoredJob
     source: ModelSource
     edits: dict[str, LayerEdit]
-    """By canonical key; only layers that differ."""
-    faults: tuple[str, ...]
+    """By canonical key, each layer that the recipe edits; only layers that differ."""
+    strength: float
+    """What the recipe's edit is multiplied by in this file."""
+    faults: tuple[Notice, ...]
     """Differences that are not an edit of ours."""
 
     def edits_input(self, name: str) -> bool:
@@ -60,74 +64,105 @@ def open_erased(
     """Reads what was added to the base.
 
     Args:
-        file: An edited checkpoint, folder or LoRA.
+        file: An edited checkpoint, diffusion model, folder or LoRA.
         base: The model it was made from.
-        recipe: The recipe with names, for a file that was written without them.
+        recipe: The recipe with names, for a file that was written without them or that another
+            program saved again without our header.
         progress: Called while files are read.
     """
-    published = Checkpoint.open(file)
-    provenance = read_provenance(published.metadata, str(published.path))
+    copy = Checkpoint.open(file)
+    provenance = read_provenance(copy.metadata, str(file))
+    if provenance is None and recipe is not None:
+        provenance = Provenance(VERSION, recipe, {}, recipe.base_hash, recipe.encoder_hash)
     if provenance is None:
         raise FileError(
-            f"{published.path} says nothing about an erasure in its header: there is nothing to"
-            " verify."
+            f"{file} says nothing about an erasure in its header: there is nothing to verify.",
+            advice="give-named-recipe",
         )
     header = provenance.recipe
     if header is None:
-        raise FileError(
-            f"{published.path} has no recipe in its header: what it erases is not known."
-        )
-    stored = _stored_job(header, recipe, file)
-    source = ModelSource.open(base)
-    if provenance.base_hash and source.checkpoint.sha256(progress) != provenance.base_hash:
+        raise FileError(f"{file} has no recipe in its header: what it erases is not known.")
+    stored, source = _stored_job(header, recipe, file), ModelSource.open(base)
+    of_file = not provenance.base_hash.startswith(LAYERS_HASH)
+    base_hash = provenance.base_hash if of_file else ""
+    if base_hash and source.checkpoint.sha256(progress) != base_hash:
         raise FileError(f"{base} is not the file that {file} was made from: their hashes differ.")
-    if is_lora(published.shapes):
-        lora = read_lora(published.path, source.every_layer("KV"))
-        edits, others = lora.edits, lora.unmatched[:_LISTED]
-        faults = [f"The LoRA also edits {name}, which our erasures never do." for name in others]
-    else:
-        edits, faults = _copy_edits(published, source, progress)
-    faults += _origin_faults(provenance, header, source)
-    faults += _foreign_columns(source, edits)
-    ours = {layer.canonical for layer in source.edited_layers(stored.job.settings)}
-    foreign = [key for key in edits if key not in ours]
-    faults += [
-        f"The layer {key} is edited, but the recipe leaves it alone." for key in foreign[:_LISTED]
-    ]
-    ours_edited = {key: edit for key, edit in edits.items() if key in ours}
-    return ErasedFile(provenance, header, stored, source, ours_edited, tuple(faults))
+    lora = is_lora(copy.shapes)
+    edits, faults = (_lora_edits if lora else _model_edits)(copy, source, stored, progress)
+    return ErasedFile(
+        provenance,
+        header,
+        stored,
+        source,
+        edits,
+        # ComfyUI's savers put the strength into models, and leave it to the loader of a LoRA.
+        1.0 if lora and not of_file else stored.strength,
+        (*faults, *_origin_faults(provenance, header, source)),
+    )
 
 
 def _stored_job(header: Recipe, recipe: Recipe | None, file: Path) -> StoredJob:
-    if header.has_names:
-        return job_of(header, f"The recipe of {file.name}")
-    if recipe is None:
+    if recipe is None and not header.has_names:
         raise FileError(
             f"{file} was written without names, so it cannot be verified by itself.",
             advice="give-named-recipe",
         )
-    if not same_form(recipe.without_names(), header):
+    if recipe is None:
+        return job_of(header, f"The recipe of {file.name}")
+    given = recipe if header.has_names else recipe.without_names()
+    if not same_form(given, header):
         raise FileError(f"The recipe given is not the one that {file} was made with.")
     return job_of(recipe, "The recipe given")
 
 
-def _copy_edits(
-    copy: Checkpoint, source: ModelSource, progress: Progress | None
-) -> tuple[dict[str, LayerEdit], list[str]]:
-    """What was added to each layer, exactly; and a sentence for each other kind of difference."""
-    base, layers = source.checkpoint, source.every_layer("KV")
-    faults = _tensor_faults(base, copy, {layer.file_key for layer in layers}, progress)
-    faults += unexpected_files(base, copy.path)
+def _lora_edits(
+    copy: Checkpoint, source: ModelSource, stored: StoredJob, progress: Progress | None
+) -> tuple[dict[str, LayerEdit], list[Notice]]:
+    """What a LoRA adds, and a sentence for everything in it that is not an edit of ours."""
+    try:
+        lora = read_lora(copy.path, source.every_layer("KV"))
+    except FileError as fault:
+        code = str(fault.data.get("fault", "no-edit"))
+        return {}, [Notice(str(fault), code=code, keys=[fault.data.get("key", "")])]
+    ours = {layer.canonical for layer in source.edited_layers(stored.job.settings)}
+    kinds = {
+        "foreign-layer": ((*lora.unmatched, *(key for key in lora.edits if key not in ours))),
+        "disputed-key": lora.disputed,
+    }
+    sentences = {
+        "foreign-layer": "The LoRA edits layers that the recipe leaves alone",
+        "disputed-key": "ComfyUI and diffusers do not read the same from the LoRA's keys",
+    }
+    faults = [
+        Notice(f"{sentences[code]}: {', '.join(keys[:_LISTED])}.", code=code, keys=keys[:_LISTED])
+        for code, keys in kinds.items()
+        if keys
+    ]
+    return {key: edit for key, edit in lora.edits.items() if key in ours}, faults
+
+
+def _model_edits(
+    copy: Checkpoint, source: ModelSource, stored: StoredJob, progress: Progress | None
+) -> tuple[dict[str, LayerEdit], list[Notice]]:
+    """What was added to each layer of a model, and a sentence for each other kind of difference."""
+    base, layers = source.checkpoint, source.edited_layers(stored.job.settings)
+    compared = compare(source, copy, {layer.file_key for layer in layers}, progress)
+    faults = [*compared.faults, *unexpected_files(base, copy)]
+    spoiled = {key for fault in faults for key in fault.data.get("keys", ())}  # type: ignore[attr-defined]
     edits = {}
     for layer in layers:
         key = layer.file_key
-        if base.shapes[key] != copy.shapes.get(key):
-            continue  # the comparison reports it
-        ours, theirs = (read_scaled(model.read, model.shapes, key)[0] for model in (base, copy))
-        delta = theirs.double() - ours.double()
-        if not bool(torch.isfinite(delta).all()):
-            faults.append(f"{key} contains NaN or Inf.")
-        elif bool((delta != 0).any()):
+        other = compared.pairs.get(key)
+        if other is None or other in spoiled:
+            continue
+        before = read_scaled(base.read, base.shapes, key)[0]
+        after = read_scaled(copy.read, copy.shapes, other)[0]
+        count = source.architecture.text_columns(layer.text_input) or before.shape[1]
+        if not converted(before[:, count:], after[:, count:]):
+            text = f"{other} is changed in columns that read no text."
+            faults.append(Notice(text, code="changed-tensor", keys=[other]))
+        delta = after.double() - before.double()
+        if bool((delta != 0).any()):
             # The identity is the other factor, on the shorter side.
             outputs, width = delta.shape
             identity = torch.eye(min(outputs, width), dtype=delta.dtype)
@@ -136,61 +171,7 @@ def _copy_edits(
     return edits, faults
 
 
-def _tensor_faults(
-    base: Checkpoint, copy: Checkpoint, edited: Collection[str], progress: Progress | None
-) -> list[str]:
-    """One sentence for each kind of difference outside `edited`; the base's averaged second copy
-    may be missing.
-    """
-    averaged = set(base.ema_keys())
-    missing = [key for key in base.shapes if key not in copy.shapes and key not in averaged]
-    extra = [key for key in copy.shapes if key not in base.shapes]
-    reshaped, changed, done, total = [], [], 0, base.size
-    for key in base.shapes:
-        if key not in copy.shapes:
-            continue
-        if (base.shapes[key], base.dtypes[key]) != (copy.shapes[key], copy.dtypes[key]):
-            reshaped.append(key)
-        elif key not in edited:
-            if not base.same_bytes(key, copy):
-                changed.append(key)
-            _, start, stop = base.span(key)
-            done += stop - start
-            if progress:
-                progress("compare", min(done, total), total)
-    if progress:
-        progress("compare", total, total)
-    differences = {
-        ("is missing", "are missing"): missing,
-        ("is new", "are new"): extra,
-        ("has a different shape or type", "have a different shape or type"): reshaped,
-        (
-            "differs from the base but is not edited",
-            "differ from the base but are not edited",
-        ): changed,
-    }
-    sentences = []
-    for (single, many), keys in differences.items():
-        if keys:
-            listed = ", ".join(keys[:_LISTED]) + (", ..." if len(keys) > _LISTED else "")
-            subject = f"1 tensor {single}" if len(keys) == 1 else f"{len(keys)} tensors {many}"
-            sentences.append(f"{subject}: {listed}.")
-    return sentences
-
-
-def _foreign_columns(source: ModelSource, edits: dict[str, LayerEdit]) -> list[str]:
-    """Layers that were changed in columns that read no text (SDXL's sizes)."""
-    faults = []
-    for layer in source.every_layer("V"):
-        count = source.architecture.text_columns(layer.text_input)
-        if count is None or layer.canonical not in edits:
-            continue
-        if bool((edits[layer.canonical].delta()[:, count:] != 0).any()):
-            faults.append(f"{layer.file_key} is changed in columns that read no text.")
-    return faults
-
-
-def _origin_faults(provenance: Provenance, header: Recipe, source: ModelSource) -> list[str]:
+def _origin_faults(provenance: Provenance, header: Recipe, source: ModelSource) -> list[Notice]:
     """Where the header contradicts itself, or the base, about what the file was made from."""
     faults = []
     if not provenance.base_hash:
@@ -202,4 +183,4 @@ def _origin_faults(provenance: Provenance, header: Recipe, source: ModelSource) 
         history = tuple(earlier.without_names() for earlier in history)
     if header.history and header.history != history:
         faults.append("The header names earlier erasures that are not those of the base.")
-    return faults
+    return [Notice(text, code="origin") for text in faults]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from .blocklist import add_blocklist, with_blocklists
 from .console import Console
 from .many_models import clean_many, on_done, sum_up
 from .options import (
@@ -32,6 +33,7 @@ def add_to(subparsers: Any) -> None:
     parser = command(subparsers, "batch", run, help)
     help = "recipe, or a file with one in its header"
     parser.add_argument("--recipe", type=Path, required=True, metavar="RECIPE", help=help)
+    add_blocklist(parser)
     help = "folder with the models"
     parser.add_argument(
         "--in", dest="folder", type=path_or_url, required=True, metavar="DIR", help=help
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
             raise UsageError(f"--{flag} works only with --on ray. Add --on ray.")
     if isinstance(args.folder, str) or isinstance(args.out, str):
         raise UsageError("URLs need --on ray. Add it, or give folders.")
-    stored = stored_job_from(args, console.note)
+    stored = with_blocklists(stored_job_from(args, console.note), args)
     outputs = outputs_from(args)
     from ..checkpoints.batch import find_models
 
@@ -102,7 +104,7 @@ def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:
         )
     if args.threads is not None and args.threads < 1:
         raise UsageError(f"Invalid --threads {args.threads}. Use 1 or more.")
-    stored = stored_job_from(args, console.note)
+    stored = with_blocklists(stored_job_from(args, console.note), args)
     outputs = outputs_from(args)
     from ..checkpoints.batch import classify
     from ..fleet.catalogue import HeaderMirror

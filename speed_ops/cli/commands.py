@@ -4,6 +4,7 @@ its name and the function that runs it.
 
 from . import (
     apply,
+    attest,
     batch,
     cache,
     demo,
@@ -24,6 +25,7 @@ COMMANDS = (
     run,
     inspect,
     verify,
+    attest,
     forecast,
     probe,
     evaluate,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.output_files import OutputFiles
 from ..recipe import StoredJob
+from .blocklist import add_blocklist
 from .console import Console, size_in_words, time_in_words
 from .options import (
     add_checkpoint,
@@ -44,6 +45,7 @@ def add_to(subparsers: Any) -> None:
     parser.add_argument("--strength", type=float, default=1.0, metavar="X", help=help)
     add_text_setup(parser)
     add_expert_settings(parser)
+    add_blocklist(parser)
 
 
 def run(args: argparse.Namespace, console: Console) -> int:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..provenance import load_recipe
+from ..provenance import Provenance, load_recipe
 from .advice import advised
 from .console import Console
 from .options import add_text_setup, command, text_setup_from
+
+SIGNATURE = "The signature of a statement is checked by the tool that made it, not here."
 
 if TYPE_CHECKING:
     from ..checkpoints.erased_file import ErasedFile
@@ -22,10 +25,15 @@ _LISTED = 20
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = (
-        "Measure an erased file again and compare it with its header. The exit code is 1 if they"
-        " differ."
+        "Check that a file is its base with the recipe's edit and nothing else, and measure it"
+        " again. Exit code 1 if it is not."
     )
-    add_erased_file(command(subparsers, "verify", run, help))
+    parser = command(subparsers, "verify", run, help)
+    add_erased_file(parser)
+    help = "also fail unless every concept is measured as erased"
+    parser.add_argument("--strict", action="store_true", help=help)
+    help = "a statement about the file, whose digests and numbers are checked as well"
+    parser.add_argument("--attestation", type=Path, metavar="STATEMENT", help=help)
 
 
 def add_erased_file(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +42,7 @@ def add_erased_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help=help)
     help = "the original model"
     parser.add_argument("--base", type=Path, required=True, metavar="BASE", help=help)
-    help = "the recipe with names, for a file written without them"
+    help = "the recipe, for a file written without names or saved again without a header"
     parser.add_argument("--recipe", type=Path, metavar="RECIPE", help=help)
     add_text_setup(parser)
 
@@ -53,14 +61,31 @@ def run(args: argparse.Namespace, console: Console) -> int:
     erased, text_setup = erased_file_from(args, console)
     from ..checkpoints.verify import verify_file
 
-    verification = verify_file(erased, text_setup, console.progress)
+    verification = verify_file(erased, text_setup, console.progress, strict=args.strict)
+    if args.attestation:
+        from ..checkpoints.attestation import Attestation
+
+        attested = Attestation.read(args.attestation)
+        more = attested.faults(args.file, erased, verification)
+        verification = replace(verification, faults=(*verification.faults, *more))
+        console.note(SIGNATURE)
     for text in verification.notes:
         console.note(text)
-    _show_verification(verification, args.file, console)
+    show_verification(verification, erased.provenance, args.file, console)
     return 1 if verification.faults else 0
 
 
-def _show_verification(verification: Verification, file: Path, console: Console) -> None:
+def show_verification(
+    verification: Verification, provenance: Provenance, file: Path, console: Console
+) -> None:
+    """Prints what was claimed, what was measured and every fault.
+
+    Args:
+        verification: The result.
+        provenance: What the file claims.
+        file: The file.
+        console: Where to.
+    """
     from ..certificate.certificate import verdict_in_words
     from ..certificate.summary import details
 
@@ -68,17 +93,17 @@ def _show_verification(verification: Verification, file: Path, console: Console)
         {
             "file": str(file),
             "verified": not verification.faults,
-            "faults": list(verification.faults),
+            "faults": [fault.to_json() for fault in verification.faults],
             "measured": verification.measured.to_json(),
             "claimed": verification.claimed,
         }
     )
-    claims = verification.claimed.get("concepts") or []
+    claims, _ = provenance.claims()
     rows = []
     for index, concept in enumerate(verification.measured.concepts):
-        claim = claims[index] if index < len(claims) and isinstance(claims[index], dict) else {}
-        claimed = verdict_in_words(claim.get("verdict", "?"))
-        rows.append((concept.name, claimed, verdict_in_words(concept.verdict)))
+        claim = claims[index].verdict if index < len(claims) else "?"
+        verdicts = verdict_in_words(claim), verdict_in_words(concept.verdict)
+        rows.append((concept.name, *verdicts))
     if len(rows) > _LISTED and not console.verbose:
         differing = [row for row in rows if row[1] != row[2]]
         console.say(f"{len(rows) - len(differing):,} of {len(rows):,} concepts as claimed")
@@ -89,8 +114,8 @@ def _show_verification(verification: Verification, file: Path, console: Console)
         for line in details(verification.measured):
             console.say(line)
     for text in verification.faults:
-        console.say(f"Fault: {advised(text)}")
+        console.say(f"Fault ({text.code}): {advised(text)}")
     if verification.faults:
-        console.say(f"FAILED: {file} differs from its header.")
+        console.say(f"FAILED: {file} is not what its recipe makes of the base.")
     else:
-        console.say(f"Verified: {file} matches its header.")
+        console.say(f"Verified: {file} is what its recipe makes of the base, and nothing else.")

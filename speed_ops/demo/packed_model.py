@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..errors import FileError
+from ..files.checkpoint import file_hash
+from ..files.header import read_header
 from ..files.tensors import kinds_of, write_tensors
 from ..progress import Progress
 from .autoencoder import widened
@@ -40,6 +42,8 @@ NARROW = 2
 """How often the checkpoint repeats each trained channel of the U-Net."""
 CHECKPOINT_SHA256 = "6ea8592de600784cdc74c10e87c0f995bcdc6f79a953a42bd782fba19ea18123"
 """Hash of the file that `write_checkpoint` writes, on every machine."""
+PACKED_SHA256 = "2f1b4a5a5c544212f633a0de952777000b5a765428bfa2309805fc1bc7653fa3"
+"""Hash of the packed file."""
 _TEXT_LAYERS = 12
 _TOKENS = "embeddings.token_embedding.weight"
 _SEED = 2503
@@ -62,8 +66,7 @@ _METADATA = {
 
 def known_names() -> dict[str, tuple[str, ...]]:
     """What the model can be asked for, by kind: painters, aliases, subjects."""
-    with safe_open(FILE, framework="pt") as file:
-        metadata = file.metadata()
+    metadata = read_header(FILE).metadata
     return {kind: tuple(metadata[kind].split("\n")) for kind in NAMES}
 
 
@@ -158,16 +161,24 @@ def unet_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def write_checkpoint(
-    path: Path, file: Path = FILE, *, force: bool = False, progress: Progress | None = None
+    path: Path,
+    file: Path = FILE,
+    *,
+    digest: str = PACKED_SHA256,
+    force: bool = False,
+    progress: Progress | None = None,
 ) -> Path:
-    """Writes the checkpoint, the same bytes every time.
+    """Writes the checkpoint, the same bytes every time. Refuses a damaged packed file.
 
     Args:
         path: Where to write it.
         file: The packed model.
+        digest: Its sha256; empty for one that was just made.
         force: Whether to overwrite a file.
         progress: Told the bytes written.
     """
+    if digest and file_hash(file) != digest:
+        raise FileError(f"{file} is damaged: install this package again.")
     tensors = dict(iter_tensors(unpacked(load_file(file))))
     write_tensors(
         path,

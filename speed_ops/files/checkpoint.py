@@ -206,11 +206,17 @@ class Checkpoint:
         ]
         return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
-    def same_bytes(self, key: str, other: Checkpoint) -> bool:
-        """Whether a tensor of the same type and shape has the same bytes in another checkpoint."""
+    def same_bytes(self, key: str, other: Checkpoint, name: str) -> bool:
+        """Whether a tensor of the same type and shape has the same bytes in another checkpoint.
+
+        Args:
+            key: The tensor's key here.
+            other: The other checkpoint.
+            name: Its key there.
+        """
         contents = []
-        for checkpoint in (self, other):
-            shard, start, stop = checkpoint.span(key)
+        for checkpoint, own in ((self, key), (other, name)):
+            shard, start, stop = checkpoint.span(own)
             contents.append(chunks(shard.file, shard.label, start, stop))
         return all(ours == theirs for ours, theirs in zip(*contents, strict=True))
 

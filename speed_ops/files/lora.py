@@ -9,7 +9,6 @@ refuses.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor
 from ..engine.edits import LayerEdit
 from ..errors import FileError, SettingsError, suggestion
 from ..models.architecture import Architecture, LayerKey
-from ..models.detect import is_lora
+from ..models.detect import is_adapter_key, is_lora
 from .atomic import check_target
 from .checkpoint import Checkpoint
 from .tensors import kinds_of, narrow, write_tensors
@@ -28,9 +27,7 @@ from .tensors import kinds_of, narrow, write_tensors
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _UP = (".lora_up.weight", ".lora_B.weight")
 _DOWN = (".lora_down.weight", ".lora_A.weight")
-_TENSOR = re.compile(
-    r"(?P<base>.+?)\.(lora_up|lora_down|lora_A|lora_B|lora_mid|alpha|dora_scale|hada_|lokr_|diff)\b.*"
-)
+_ALPHA = ".alpha"
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,8 @@ class LoraFile:
     unmatched: tuple[str, ...]
     """Layers of the file that are not among those asked for (other blocks, a text encoder)."""
     metadata: dict[str, str]
+    disputed: tuple[str, ...] = ()
+    """Layers that ComfyUI and diffusers read differently."""
 
 
 def write_lora(
@@ -128,66 +127,105 @@ def _kohya_metadata(architecture: Architecture, ranks: set[str]) -> dict[str, st
 
 
 def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
-    """Reads a LoRA as edits of these layers, whichever naming it uses."""
+    """Reads a LoRA as edits of these layers, whichever naming it uses.
+
+    Loaders read more than low-rank factors, and the last of two entries for a layer wins. So a file
+    that holds anything else is refused: what it does would not be what is read here.
+    """
     file = Checkpoint.open(path)
     if not is_lora(file.shapes):
         raise FileError(f"{path} is not a LoRA: it contains no low-rank factors.")
     names = {name: layer for layer in layers for name in _names(layer)}
+    by_layer: dict[str, dict[str, str]] = {}
+    for key in file.shapes:
+        end = next((end for end in (*_UP, *_DOWN, _ALPHA) if key.endswith(end)), None)
+        if end is None:
+            code = "adapter-type" if is_adapter_key(key) else "unknown-key"
+            raise _fault(code, key, f"{path} contains {key}, which is no part of a plain LoRA.")
+        by_layer.setdefault(key.removesuffix(end), {})[end] = key
     edits: dict[str, LayerEdit] = {}
-    unmatched: list[str] = []
-    for base in sorted({match["base"] for key in file.shapes if (match := _TENSOR.fullmatch(key))}):
-        if layer := names.get(base):
-            edits[layer.canonical] = _read_edit(file, base, layer)
-        else:
+    unmatched, disputed = [], []
+    for base, keys in sorted(by_layer.items()):
+        layer = names.get(base)
+        if layer is None:
             unmatched.append(base)
+        elif layer.canonical in edits:
+            raise _fault("two-entries", base, f"{path} edits {layer.canonical} twice.")
+        else:
+            edits[layer.canonical], scale = _read_edit(file, base, keys, layer)
+            # ComfyUI ignores this name of a layer, and diffusers an alpha in this spelling.
+            if base == f"unet.{layer.diffusers_path}" or (scale != 1 and _UP[0] not in keys):
+                disputed.append(base)
     if not edits:
         suffix = " and others" if len(unmatched) > 1 else ""
         raise FileError(
             f"{path} edits none of this model's text layers (it edits {unmatched[0]!r}{suffix})."
         )
-    return LoraFile(edits, tuple(unmatched), file.metadata)
+    return LoraFile(edits, tuple(unmatched), file.metadata, tuple(disputed))
+
+
+def _fault(code: str, key: str, sentence: str) -> FileError:
+    return FileError(sentence, fault=code, key=key)
 
 
 def _names(layer: LayerKey) -> tuple[str, ...]:
+    """Every name of a layer that ComfyUI or diffusers reads."""
     paths = (layer.ldm_path, layer.diffusers_path)
     kohya = tuple("lora_unet_" + path.replace(".", "_") for path in paths)
-    diffusers = tuple(start + layer.diffusers_path for start in ("unet.", "transformer.", ""))
+    processor = layer.diffusers_path.replace(".to_", ".processor.to_")
+    diffusers = tuple(
+        start + path
+        for start in ("unet.", "transformer.", "")
+        for path in dict.fromkeys((layer.diffusers_path, processor))
+    )
     return (*kohya, f"diffusion_model.{layer.ldm_path}", *diffusers)
 
 
-def _read_edit(file: Checkpoint, base: str, layer: LayerKey) -> LayerEdit:
-    up_key = next((base + end for end in _UP if base + end in file.shapes), None)
-    down_key = next((base + end for end in _DOWN if base + end in file.shapes), None)
-    extra = [end for end in (".lora_mid.weight", ".dora_scale") if base + end in file.shapes]
-    if up_key is None or down_key is None or extra:
-        raise FileError(
-            f"{file.path} stores {base!r} in a form that is not a plain LoRA: convert it first."
-        )
+def _read_edit(
+    file: Checkpoint, base: str, keys: Mapping[str, str], layer: LayerKey
+) -> tuple[LayerEdit, float]:
+    """The edit of one layer, from its two factors and perhaps an alpha; and what that scales."""
+    if not keys.keys() >= {_UP[0], _DOWN[0]} and not keys.keys() >= {_UP[1], _DOWN[1]}:
+        raise _fault("incomplete", base, f"{file.path} holds {base!r} without both factors.")
+    if len(keys.keys() - {_ALPHA}) > 2:
+        raise _fault("two-entries", base, f"{file.path} holds {base!r} twice.")
+    up_key, down_key = (next(keys[end] for end in ends if end in keys) for ends in (_UP, _DOWN))
     up_shape, down_shape = file.shapes[up_key], file.shapes[down_key]
     rank = up_shape[-1] if up_shape else 0
     if (up_shape, down_shape) != ((layer.shape[0], rank), (rank, layer.shape[1])):
-        raise FileError(
+        raise _fault(
+            "shape",
+            up_key,
             f"{file.path} has factors of shape {up_shape} and {down_shape} for {base!r}, but the"
-            f" layer is {layer.shape}: the LoRA was made for another model."
+            f" layer is {layer.shape}: the LoRA was made for another model.",
         )
-    up = file.read(up_key).double() * _scale(file, base, rank)
-    down = file.read(down_key).double()
     if not all(file.dtypes[key].startswith(("F", "BF")) for key in (up_key, down_key)):
-        raise FileError(
-            f"{file.path} stores {base!r} as packed numbers: use the fp16, bf16 or fp32 LoRA."
+        raise _fault(
+            "dtype",
+            up_key,
+            f"{file.path} stores {base!r} as packed numbers: use the fp16, bf16 or fp32 LoRA.",
         )
+    scale = _scale(file, base, keys, rank)
+    up = file.read(up_key).double() * scale
+    down = file.read(down_key).double()
     if not bool(torch.isfinite(up).all() and torch.isfinite(down).all()):
-        raise FileError(f"{file.path} contains NaN or infinite values for {base!r}: it is damaged.")
-    return LayerEdit(up, down)
-
-
-def _scale(file: Checkpoint, base: str, rank: int) -> float:
-    """`alpha / rank`; a file without `alpha` means 1."""
-    shape = file.shapes.get(f"{base}.alpha")
-    if shape is None:
-        return 1.0
-    if shape not in ((), (1,)) or rank == 0:
-        raise FileError(
-            f"{file.path} has an `alpha` for {base!r} that is not one number: it is damaged."
+        raise _fault(
+            "not-finite",
+            base,
+            f"{file.path} contains NaN or infinite values for {base!r}: it is damaged.",
         )
-    return float(file.read(f"{base}.alpha").double().reshape(())) / rank
+    return LayerEdit(up, down), scale
+
+
+def _scale(file: Checkpoint, base: str, keys: Mapping[str, str], rank: int) -> float:
+    """`alpha / rank`; a file without `alpha` means 1."""
+    if _ALPHA not in keys:
+        return 1.0
+    shape = file.shapes[keys[_ALPHA]]
+    if shape not in ((), (1,)) or rank == 0:
+        raise _fault(
+            "alpha",
+            keys[_ALPHA],
+            f"{file.path} has an `alpha` for {base!r} that is not one number: it is damaged.",
+        )
+    return float(file.read(keys[_ALPHA]).double().reshape(())) / rank

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from torch import Tensor
 
-from ..errors import FileError, NoSpaceError, suggestion
+from ..errors import FileError, NoSpaceError, Notice, suggestion
 from ..progress import Progress
 from .atomic import all_or_none, atomic_write, check_target
 from .checkpoint import COMPONENTS, Checkpoint, WeightFile
@@ -226,8 +226,7 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
     that were read: variants (`.fp16`), pickles, whole checkpoints next to the components and
     further U-Nets would still know what was erased. Hidden files (caches) are not looked at.
     """
-    read = {shard.file.relative_to(source.path) for shard in source.parts}
-    read |= {shard.index.relative_to(source.path) for shard in source.parts if shard.index}
+    read = _weight_files(source)
     selected, left_out = [], []
     for relative in _visible_files(source.path):
         weights = relative.name.lower().endswith(_WEIGHTS) and relative not in read
@@ -242,27 +241,37 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
     return selected, left_out
 
 
-def unexpected_files(source: Checkpoint, copy: Path) -> list[str]:
+def unexpected_files(source: Checkpoint, copy: Checkpoint) -> list[Notice]:
     """One sentence for each kind of file in a copied folder that copying would not have put there
-    as it is.
+    as it is. Weights that loaders read may be divided into other files.
     """
-    if not source.is_folder or not copy.is_dir():
+    if not source.is_folder or not copy.is_folder:
         return []
     selected, _ = folder_files(source)
-    read = {shard.file.relative_to(source.path) for shard in source.parts}
+    ours, theirs = _weight_files(source), _weight_files(copy)
     extra, changed = [], []
-    for file in _visible_files(copy, all_of_it=True):
-        if file not in selected:
+    for file in _visible_files(copy.path, all_of_it=True):
+        if file in theirs:
+            continue
+        if file not in selected or file in ours:
             extra.append(file.as_posix())
-        elif file not in read and not filecmp.cmp(source.path / file, copy / file, shallow=False):
+        elif not filecmp.cmp(source.path / file, copy.path / file, shallow=False):
             changed.append(file.as_posix())
     sentences = []
     if extra:
         listed = ", ".join(extra[:5])
-        sentences.append(f"The file {listed} is no part of the model it was made from.")
+        text = f"The file {listed} is no part of the model it was made from."
+        sentences.append(Notice(text, code="extra-file", files=extra[:5]))
     if changed:
-        sentences.append(f"The file {', '.join(changed[:5])} differs from the base.")
+        text = f"The file {', '.join(changed[:5])} differs from the base."
+        sentences.append(Notice(text, code="changed-file", files=changed[:5]))
     return sentences
+
+
+def _weight_files(folder: Checkpoint) -> set[Path]:
+    """The weights that were read, and their indexes, relative to the folder."""
+    files = {shard.file for shard in folder.parts} | {shard.index for shard in folder.parts}
+    return {file.relative_to(folder.path) for file in files if file is not None}
 
 
 def _refuse_leaving(folder: Path, relative: Path) -> None:

@@ -105,13 +105,29 @@ _PIECES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 _LORA_KEY = re.compile(
-    r"(\.lora_(up|down|A|B|mid)\.|\.lora_[AB]$|\.hada_w|\.lokr_w|\.lora\.(up|down)\.|\.oft_|\.dora_scale$)"
+    r"[._](lora_(up|down|mid|A|B)|lora(_linear_layer)?\.(up|down))(\.|$)"
+    r"|\.((hada|lokr|oft|glora)_\w+|oft_blocks|[ab][12]\.weight|diff(_b)?|[wb]_norm|set_weight"
+    r"|reshape_weight|dora_scale)$"
 )
+"""A tensor that LoRA loaders read: low-rank factors, or another change of a weight."""
 
 
-def is_lora(keys: Iterable[str]) -> bool:
-    """True when the file contains low-rank factors instead of weights."""
-    return any(_LORA_KEY.search(key) for key in keys)
+def is_adapter_key(key: str) -> bool:
+    """Whether LoRA loaders read a tensor as a change of a weight."""
+    return _LORA_KEY.search(key) is not None
+
+
+def is_lora(shapes: Shapes) -> bool:
+    """Whether a file contains changes of weights, and no model. A checkpoint stays one whatever it
+    carries besides: loaders ignore the rest.
+    """
+    return any(map(is_adapter_key, shapes)) and not has_model(shapes)
+
+
+def has_model(shapes: Shapes) -> bool:
+    """Whether a stock loader finds a diffusion model of a supported family."""
+    families = (family for family in ARCHITECTURES if family.entry is not None)
+    return find_unet(shapes) is not None or any(find_entry(shapes, each) for each in families)
 
 
 def model_name(keys: Iterable[str]) -> str | None:

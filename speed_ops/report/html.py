@@ -252,6 +252,7 @@ def _provenance(
     yield "sha256", recipe.base_hash
     yield "Text encoder sha256", recipe.encoder_hash
     yield "Strength", f"{erasure.strength:g}"
+    yield from (("Block list", label) for label in recipe.blocklists)
     yield "CLIP skip", "the model's default" if recipe.clip_skip is None else recipe.clip_skip
     yield "Protected names", lists or "none"
     stages = (f"{stage} {duration:.1f}" for stage, duration in certificate.seconds.items())

@@ -156,7 +156,7 @@ def test_only_what_belongs_to_the_model_is_copied(tmp_path: Path) -> None:
         if path.is_file() and path.read_bytes() == unet
     ]
     assert copies == [] and (tmp_path / "clean/README.md").read_text() == "about"
-    assert unexpected_files(source, tmp_path / "clean") == []
+    assert unexpected_files(source, Checkpoint.open(tmp_path / "clean")) == []
 
 
 @pico.posix
@@ -227,9 +227,9 @@ def test_what_was_added_to_a_copy_is_found(tmp_path: Path, name: str) -> None:
     write_edited(source, tmp_path / "clean", {})
     (tmp_path / "clean" / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "clean" / name).write_bytes(b"knows everything")
-    (fault,) = unexpected_files(source, tmp_path / "clean")
+    (fault,) = unexpected_files(source, Checkpoint.open(tmp_path / "clean"))
     assert name in fault
     (tmp_path / "clean" / name).unlink()
     (tmp_path / "clean/model_index.json").write_text("{}")
-    (fault,) = unexpected_files(source, tmp_path / "clean")
+    (fault,) = unexpected_files(source, Checkpoint.open(tmp_path / "clean"))
     assert "model_index.json differs" in fault

@@ -106,10 +106,10 @@ class Mini:
 
 _sd3 = {"tokenizer": "sd3_clip:SD3Tokenizer", "encoder": "sd3_clip:sd3_clip"}
 _COSMOS = {
-    **{"max_img_h": 240, "max_img_w": 240, "max_frames": 128, "in_channels": 16},
-    **{"out_channels": 16, "patch_spatial": 2, "patch_temporal": 1, "model_channels": 2048},
-    **{"crossattn_emb_channels": 1024, "pos_emb_cls": "rope3d", "num_blocks": 2},
-    **{"use_adaln_lora": True, "adaln_lora_dim": 256},
+    "max_img_h": 240, "max_img_w": 240, "max_frames": 128, "in_channels": 16,
+    "out_channels": 16, "patch_spatial": 2, "patch_temporal": 1, "model_channels": 2048,
+    "crossattn_emb_channels": 1024, "pos_emb_cls": "rope3d", "num_blocks": 2,
+    "use_adaln_lora": True, "adaln_lora_dim": 256,
 }
 _FEW_IN_COSMOS = {"model_channels": 64, "num_heads": 2, "adaln_lora_dim": 8}
 _flux = {"tokenizer": "flux:FluxTokenizer", "encoder": "flux:flux_clip"}

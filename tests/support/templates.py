@@ -221,11 +221,8 @@ def _compare(graph: Graph, loader: int, eraser: int, **given: Any) -> int:
 
 
 _DEMO_LOOK = {"pairs": 2, "steps": 12, "cfg": 3.0, "width": 128, "height": 128}
-_PAINTERS = (
-    "Orla Venn,Dario Fenwick,Petra Lunde,Tibor Quill,Ines Marrow,Soren Vale,Kaya Brandt,Lucio"
-    " Perrin,Hedda Stroud,Anselm Roe,Yuki Tallow,Bruna Castell"
-).split(",")
-_SUBJECTS = "cat,house,tree,boat,flower,fish,castle,mushroom,butterfly".split(",")
+_PAINTERS = ["Orla Venn", "Dario Fenwick", "Petra Lunde", "Tibor Quill", "Ines Marrow", "Soren Vale", "Kaya Brandt", "Lucio Perrin", "Hedda Stroud", "Anselm Roe", "Yuki Tallow", "Bruna Castell"]
+_SUBJECTS = ["cat", "house", "tree", "boat", "flower", "fish", "castle", "mushroom", "butterfly"]
 _DOWNLOADS = {
     SD15: "https://huggingface.co/Comfy-Org/stable-diffusion-v1-5-archive/resolve/main/" + SD15,
     SDXL: "https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0/resolve/main/" + SDXL,

@@ -1,0 +1,137 @@
+"""A statement about a cleaned file that others can sign: what it is, what it was made from, by
+which recipe, and what was measured. Everything in it can be computed again from the base.
+
+The form is an in-toto statement (v1). Signing is left to tools made for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import PACKAGE_VERSION, FileError, Notice
+from ..files.atomic import write_bytes
+from ..files.checkpoint import Checkpoint, file_hash
+from ..files.header import MAX_HEADER_BYTES
+from ..files.schema import Fields, load_json, read_bounded
+from ..recipe import Recipe
+from .claims import broken_claims
+from .erased_file import ErasedFile
+from .verify import Verification
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://github.com/comfyui-speed/ComfyUI-SPEED/erasure/v1"
+_MAX_BYTES = MAX_HEADER_BYTES
+_MAX_FILES = 1000
+
+
+@dataclass(frozen=True)
+class Attestation:
+    """A statement as it was read: every field checked, and nothing in it true yet."""
+
+    files: dict[str, str]
+    """{path of a weight file, relative to its folder: sha256}."""
+    base: str
+    recipe: Recipe
+    recipe_hash: str
+    measured: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Attestation:
+        """Reads a statement that anyone may have written."""
+        title = str(path)
+        content = load_json(read_bounded(path, _MAX_BYTES), title, _MAX_BYTES)
+        fields = Fields.of(content, title)
+        if (fields.values.get("_type"), fields.values.get("predicateType")) != (
+            STATEMENT,
+            PREDICATE,
+        ):
+            raise FileError(f"{path} is not a statement about an erasure: run `attest` again.")
+        predicate = Fields.of(fields.values.get("predicate"), f"{title}: the predicate")
+        recipe = predicate.values.get("recipe")
+        files = {
+            item.text("name"): Fields.of(item.values.get("digest"), item.title).text("sha256")
+            for item in fields.objects("subject", _MAX_FILES)
+        }
+        return cls(
+            files,
+            predicate.text("base"),
+            Recipe.from_json(json.dumps(recipe), f"{title}: the recipe"),
+            predicate.text("recipeDigest"),
+            dict(Fields.of(predicate.values.get("measured"), f"{title}: the measurements").values),
+        )
+
+    def faults(
+        self, file: Path, erased: ErasedFile, verification: Verification
+    ) -> Iterator[Notice]:
+        """Where the statement is about another file, base or recipe, or has other numbers than were
+        measured.
+
+        Args:
+            file: The file it should be about.
+            erased: The same, as it was read.
+            verification: Its verification.
+        """
+        if self.files != _digests(file):
+            yield Notice("The attestation is about another file.", code="attested-file")
+        if self.base != erased.source.checkpoint.sha256():
+            yield Notice("The attestation is about another base.", code="attested-base")
+        same = self.recipe.to_json() == erased.recipe.to_json()
+        if not same or self.recipe_hash != _recipe_hash(self.recipe):
+            yield Notice("The attestation is about another recipe.", code="attested-recipe")
+        if not self.measured:
+            yield Notice("The attestation has no measurements.", code="attested-numbers")
+        for fault in broken_claims(self.measured, self.recipe, verification.measured):
+            yield Notice(f"The attestation: {fault}", code="attested-numbers")
+
+
+def write_attestation(
+    target: Path, file: Path, erased: ErasedFile, verification: Verification, *, force: bool = False
+) -> None:
+    """Writes the statement of a verified file.
+
+    Args:
+        target: Where to.
+        file: The cleaned file.
+        erased: The same, as it was read.
+        verification: Its verification.
+        force: Replace an existing file.
+    """
+    if verification.faults:
+        raise FileError(f"{file} was not verified, so nothing is attested: run `verify` on it.")
+    # A file without names has its numbers under the names of its header, which say nothing.
+    hidden = not erased.recipe.has_names
+    measured = verification.claimed if hidden else verification.measured.short()
+    predicate = {
+        "base": erased.source.checkpoint.sha256(),
+        "recipe": json.loads(erased.recipe.to_json()),
+        "recipeDigest": _recipe_hash(erased.recipe),
+        "measured": {name: value for name, value in measured.items() if name != "seconds"},
+        "tool": {"name": "speed-erase", "version": PACKAGE_VERSION},
+    }
+    content = {
+        "_type": STATEMENT,
+        "subject": [
+            {"name": name, "digest": {"sha256": digest}} for name, digest in _digests(file).items()
+        ],
+        "predicateType": PREDICATE,
+        "predicate": predicate,
+    }
+    text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False)
+    write_bytes(target, text.encode(), force=force)
+
+
+def _digests(file: Path) -> dict[str, str]:
+    """{name: sha256} of the file, or of every weight file of a folder."""
+    model = Checkpoint.open(file)
+    if not model.is_folder:
+        return {file.name: file_hash(file)}
+    return {part.file.relative_to(file).as_posix(): file_hash(part.file) for part in model.parts}
+
+
+def _recipe_hash(recipe: Recipe) -> str:
+    return hashlib.sha256(recipe.to_json().encode()).hexdigest()

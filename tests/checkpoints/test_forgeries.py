@@ -1,0 +1,69 @@
+"""Nothing gets past `verify`: every dishonest file fails by name, every honest variant passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import forge
+import pytest
+
+from speed_erase.speed_ops.cli import main
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture(scope="module")
+def smithy(tmp_path_factory: pytest.TempPathFactory) -> forge.Forge:
+    return forge.Forge(tmp_path_factory.mktemp("forge"))
+
+
+def verified(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """Exit code and codes of the faults."""
+    capsys.readouterr()
+    code = main(["verify", *arguments, "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert "error" not in answer, answer
+    assert answer["verified"] == (not answer["faults"])
+    return code, [fault["code"] for fault in answer["faults"]]
+
+
+@pytest.mark.parametrize("name", forge.FORGERIES)
+def test_a_forgery_fails_by_name(
+    smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, change, expected = forge.FORGERIES[name]
+    arguments = smithy.changed(kind, change, tmp_path / "x.safetensors")
+    code, faults = verified(arguments, capsys)
+    assert code == 1 and expected in faults, faults
+
+
+@pytest.mark.parametrize("name", forge.FOLDER_FORGERIES)
+def test_a_forged_folder_fails_by_name(
+    smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, expected = forge.FOLDER_FORGERIES[name]
+    code, faults = verified(smithy.changed_folder(change, tmp_path / "x"), capsys)
+    assert code == 1 and expected in faults, faults
+
+
+@pytest.mark.parametrize("name", forge.VARIANTS)
+def test_an_honest_variant_passes(
+    smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, change = forge.VARIANTS[name]
+    arguments = smithy.changed(kind, change, tmp_path / "x.safetensors")
+    assert verified(arguments, capsys) == (0, [])
+
+
+@pytest.mark.parametrize("name", forge.FOLDER_VARIANTS)
+def test_an_honest_folder_passes(
+    smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = forge.FOLDER_VARIANTS[name]
+    assert verified(smithy.changed_folder(change, tmp_path / "x"), capsys) == (0, [])
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(forge.FORGERIES) + len(forge.FOLDER_FORGERIES) >= 40
+    assert len(forge.VARIANTS) + len(forge.FOLDER_VARIANTS) >= 20

@@ -1,0 +1,42 @@
+"""A block list counts in one version only, and everything made with it says which."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import mini
+import pytest
+
+from speed_erase.speed_ops.cli import main
+from speed_erase.speed_ops.recipe import Recipe
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def test_a_pinned_list_is_erased_and_recorded(tmp_path: Path) -> None:
+    mini.write_model(tmp_path / "m.safetensors")
+    blocked = tmp_path / "blocked.txt"
+    blocked.write_text("Claude Monet -> art\n")
+    label = f"blocked.txt@sha256:{hashlib.sha256(blocked.read_bytes()).hexdigest()}"
+    pinned = str(tmp_path / label)
+    model = str(tmp_path / "m.safetensors")
+    erase = ["erase", model, *mini.QUICK, "--quiet", "--blocklist", pinned]
+    assert main([*erase, "--save", "recipe,report", "--out", str(tmp_path / "a")]) == 0
+    recipe = Recipe.read(tmp_path / "a" / "m-recipe.json")
+    assert recipe.blocklists == (label,)
+    assert [concept.target for concept in recipe.concepts] == ["Claude Monet"]
+    assert label in (tmp_path / "a" / "m-report.html").read_text()
+    (tmp_path / "r.json").write_text('{"concepts": ["Van Gogh -> art"], "retain": []}')
+    (tmp_path / "in").mkdir()
+    mini.write_model(tmp_path / "in" / "m.safetensors")
+    batch = ["batch", "--recipe", str(tmp_path / "r.json"), "--in", str(tmp_path / "in")]
+    batch += ["--blocklist", pinned, "--save", "recipe", "--quiet", "--out", str(tmp_path / "b")]
+    assert main(batch) == 0
+    both = Recipe.read(tmp_path / "b" / "m-recipe.json")
+    assert [concept.target for concept in both.concepts] == ["Van Gogh", "Claude Monet"]
+    assert both.blocklists == (label,) and not both.without_names().blocklists
+    blocked.write_text("Claude Monet -> art\nnobody\n")
+    assert main([*erase, "--out", str(tmp_path / "c")]) == 1
+    assert not (tmp_path / "c").exists()
+    assert main([*erase[:-1], "blocked.txt", "--out", str(tmp_path / "c")]) == 2
