@@ -113,5 +113,5 @@ function vae(node) {
 
 function wire(from, to, name) {
   const slot = slotOf(to, name);
-  if (from?.node && from.slot >= 0 && slot >= 0) from.node.connect(from.slot, to, slot);
+  if (from?.node && from.slot >= 0 && slot >= 0) from.node.connect?.(from.slot, to, slot);
 }

@@ -72,6 +72,8 @@ def test_a_call_of_many_seconds_is_not_waited_for(sd15, monkeypatch):
     import comfy.model_management as host
 
     model, clip, _ = sd15
+    for thread in workers():
+        thread.join(10)  # what earlier tests left behind
     real, finished, pressed = torch.linalg.eigh, threading.Event(), []
 
     def slow(*args, **kwargs):

@@ -110,8 +110,9 @@ def test_a_look_at_kept_names_counts_searches_and_tells_what_drops_out(folder):
 def test_search_words_are_given_only_where_they_are_known(comfyui, monkeypatch):
     from comfy_api.latest import io
 
-    from speed_erase.nodes.sockets import search_aliases
+    from speed_erase.nodes.sockets import essentials, search_aliases
 
+    assert ("essentials_category" in io.Schema.__dataclass_fields__) == bool(essentials("x"))
     assert ("search_aliases" in io.Schema.__dataclass_fields__) == bool(search_aliases("x"))
     monkeypatch.setattr(io.Schema, "__dataclass_fields__", {"search_aliases": None})
     assert "unlearn" in search_aliases("x")["search_aliases"]
