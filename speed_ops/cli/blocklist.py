@@ -33,7 +33,7 @@ def blocked_by(args: Namespace, kind: str = "style") -> tuple[ConceptList, tuple
         kind: Type of the lines that set none.
     """
     total, labels = ConceptList(()), []
-    for text in getattr(args, "blocklist", []):
+    for text in args.blocklist:
         match = _PINNED.fullmatch(text)
         if match is None:
             raise UsageError(f"--blocklist is {text[:200]!r}: write FILE@sha256:DIGEST.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.output_files import OutputFiles
 from ..recipe import StoredJob
-from .blocklist import add_blocklist
+from .blocklist import add_blocklist, blocked_by
 from .console import Console, size_in_words, time_in_words
 from .options import (
     add_checkpoint,
@@ -50,6 +50,7 @@ def add_to(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Erases and saves."""
+    args.blocked = blocked_by(args, args.kind)
     strength, job = strength_from(args), job_from(args, console.note)
     outputs, text = outputs_from(args, args.name), text_setup_from(args)
     return erase_model(

@@ -32,7 +32,6 @@ from ..recipe import StoredJob, job_of
 from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from ..text.kinds import KINDS
 from ..text.retain_set import RetainSet, builtin_retain, builtin_retain_sets, read_retain, union
-from .blocklist import blocked_by
 
 if TYPE_CHECKING:
     from ..checkpoints.text_setup import TextSetup
@@ -225,7 +224,7 @@ def job_from(args: Namespace, note: Callable[[str], None]) -> Job:
     for sentence in (*concepts.notes, *retain.notes):
         note(sentence)
     job = Job.of(tuple(concepts), retain, settings_from(args))
-    return dataclasses.replace(job, blocklists=blocked_by(args, args.kind)[1])
+    return dataclasses.replace(job, blocklists=args.blocked[1]) if "blocked" in args else job
 
 
 def concepts_from(args: Namespace) -> ConceptList:
@@ -234,7 +233,7 @@ def concepts_from(args: Namespace) -> ConceptList:
         total = parse_concepts("\n".join(args.concepts), args.kind, comments=False)
     for file in args.concepts_file:
         total = total + read_concepts(file, args.kind)
-    total = total + blocked_by(args, args.kind)[0]
+    total = total + args.blocked[0] if "blocked" in args else total
     if not total:
         raise UsageError(
             'No concepts to erase. Give --concepts "name -> replacement" or --concepts-file FILE.'
