@@ -54,7 +54,8 @@ class PublicTextEncoder(InChunks):
         after = 1 if padded else len(empty) - before
         cuts = _cuts.setdefault(clip.cond_stage_model, {})
         if row.name not in cuts:
-            cuts[row.name] = 0 if padded else len(empty) - len(self._rows_of([""])[0])
+            rows = [] if padded else self._or_on_cpu(lambda: self._rows_of([""]))
+            cuts[row.name] = len(empty) - len(rows[0]) if rows else 0
         self._cut = cuts[row.name]
         # Padded to what this tokenizer pads to, which an option of it may change.
         self.context_length = len(empty) if padded else row.length

@@ -20,7 +20,7 @@ from .progress import HostProgress
 from .public_text import PublicTextEncoder
 from .text import HostTextEncoder
 from .text_part import HostTextPart
-from .weights import open_model
+from .weights import Workplace, open_model
 
 
 class Wired(NamedTuple):
@@ -33,7 +33,12 @@ class Wired(NamedTuple):
 
 @contextmanager
 def wire(
-    model: Any, clip: Any, layers: str, concepts: Sequence[Concept], hidden: Any = None
+    model: Any,
+    clip: Any,
+    layers: str,
+    concepts: Sequence[Concept],
+    hidden: Any = None,
+    workplace: Workplace | None = None,
 ) -> Iterator[Wired]:
     """Opens MODEL and CLIP for reading. Refuses a family that is not supported, a CLIP of another
     model, and a concept that names a missing textual inversion.
@@ -44,13 +49,14 @@ def wire(
         layers: Which layers are opened: `V` or `KV`.
         concepts: Texts that will be read.
         hidden: Hidden inputs of the node that shows progress.
+        workplace: Where to compute; None: on the CPU.
     """
-    progress = HostProgress(hidden)
+    progress, workplace = HostProgress(hidden), workplace or Workplace()
     progress("fingerprint", 0, 1)
-    editable = open_model(model, layers)
+    editable = open_model(model, layers, workplace)
     row = editable.architecture.text_part
     width = next(iter(editable.weights.values())).shape[1] if row else 0
-    part = HostTextPart(model, row, width) if row else None
+    part = HostTextPart(model, row, width, workplace) if row else None
     encoder = open_text(clip, editable.architecture, part)
     widths = _widths(clip)
     every_encoder = editable.architecture.every_encoder
@@ -69,6 +75,7 @@ def wire(
         yield Wired(replace(editable, text_part=part), reader, progress)
     finally:
         encoder.close()
+        workplace.tidy_up()
 
 
 def open_text(
