@@ -52,7 +52,7 @@ class InChunks(TextEncoder):
     def __init__(self, clip: Any, rows: Sequence[FamilyEncoder]) -> None:
         """`rows`: the encoders that are run; others in the CLIP are left out."""
         self._clip = clip
-        self._inversions = Inversions(clip, {token_key(row.name): row.width for row in rows})
+        self._inversions = Inversions(clip, {token_key(row.name): row.hidden_width for row in rows})
         self._keys = {token_key(row.name) for row in rows}
         self._notes: list[Notice] = []
         self._chunk, self._on_cpu = _FIRST_CHUNK, False

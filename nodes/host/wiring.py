@@ -63,9 +63,9 @@ def wire(
     inversions = Inversions(
         clip,
         {
-            token_key(row.name): row.width
+            token_key(row.name): row.hidden_width
             for row in every_encoder
-            if widths.get(row.name) == row.width
+            if widths.get(row.name) == row.hidden_width
         },
     )
     inversions.check(name for concept in concepts for name in (*concept.phrases, concept.anchor))
@@ -117,8 +117,8 @@ def open_text(
 
 def _family_encoders(widths: Mapping[str, int], architecture: Architecture) -> list[FamilyEncoder]:
     """The family's encoders that the CLIP object has."""
-    needed = {row.name: row.width for row in architecture.encoders}
-    present = [row for row in architecture.encoders if widths.get(row.name) == row.width]
+    needed = {row.name: row.hidden_width for row in architecture.encoders}
+    present = [row for row in architecture.encoders if widths.get(row.name) == row.hidden_width]
     foreign = set(widths) - {row.name for row in architecture.every_encoder}
     missing = [
         row
