@@ -121,6 +121,8 @@ class Mini:
     """Whether the model gets rows of zeros before those of a prompt."""
     tokenizing: dict[str, int] = field(default_factory=dict)
     """Options of the tokenizer."""
+    needs: str = ""
+    """What the module of the encoder must have: older tokenizers of Mistral do not load any more."""
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """{class in the same module: what it is made with instead} of parts that no configuration
     describes.
@@ -189,6 +191,7 @@ MINIS: dict[str, Mini] = {
         *("flux:Flux2Tokenizer", "flux:flux2_te"),
         shrunk=_FEW_IN_FLUX2,
         pads_left=True,
+        needs="from_tekken_json",
     ),
     "flux2-klein-4b": Mini(
         *("flux2-klein-4b", "flux.model:Flux"),
@@ -302,6 +305,7 @@ MINIS: dict[str, Mini] = {
 def in_this_host(name: str) -> bool:
     """Whether this version of ComfyUI has the family."""
     module, _, encoder = MINIS[name].encoder.partition(":")
+    encoder = MINIS[name].needs or encoder
     model = f"comfy.ldm.{MINIS[name].module.partition(':')[0]}"
     texts = f"comfy.text_encoders.{module}"
     return bool(find_spec(model) and find_spec(texts)) and hasattr(import_module(texts), encoder)
