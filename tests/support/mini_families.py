@@ -122,7 +122,7 @@ class Mini:
     tokenizing: dict[str, int] = field(default_factory=dict)
     """Options of the tokenizer."""
     needs: str = ""
-    """What the module of the encoder must have: older tokenizers of Mistral do not load any more."""
+    """What its module must have too: the older tokenizer of Mistral does not load any more."""
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """{class in the same module: what it is made with instead} of parts that no configuration
     describes.
