@@ -57,7 +57,8 @@ class PublicTextEncoder(InChunks):
             after = max(1, after - repeats)
         cuts = _cuts.setdefault(clip.cond_stage_model, {})
         if row.name not in cuts:
-            rows = [] if padded else self._or_on_cpu(lambda: self._rows_of([""]))
+            is_certain = padded and row.states == 1  # else another family may share the encoder
+            rows = [] if is_certain else self._or_on_cpu(lambda: self._rows_of([""]))
             cuts[row.name] = len(empty) - len(rows[0]) if rows else 0
         self._cut = cuts[row.name]
         # Padded to what this tokenizer pads to, which an option of it may change.

@@ -34,7 +34,7 @@ class FamilyEncoder:
     layers: int
     """Transformer blocks of the complete encoder; a folder may ship only the `blocks_used`."""
     hidden: int
-    """Which hidden state the model receives: -1 the last, -2 the one before."""
+    """Which hidden state the model receives, at most: -1 the last, -2 the one before."""
     final_norm: bool
     """Whether the final layer norm is applied to that hidden state."""
     pad_token: int = 0

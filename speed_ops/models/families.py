@@ -296,9 +296,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     _flux("flux-dev", "Flux.1 dev", "flux-1-dev", guided=True),
     _flux("flux-schnell", "Flux.1 schnell", "flux-1-schnell", guided=False),
-    _flux2("flux2-dev", "Flux.2 dev", _chat_model("mistral3_24b", 5120, 40, 30)),
-    _flux2("flux2-klein-4b", "Flux.2 Klein 4B", _padded(_chat_model("qwen3_4b", 2560, 36, 27))),
-    _flux2("flux2-klein-9b", "Flux.2 Klein 9B", _padded(_chat_model("qwen3_8b", 4096, 36, 27))),
+    _flux2("flux2-dev", "Flux.2 dev", _chat_model("mistral3_24b", 5120, 40, -11)),
+    _flux2("flux2-klein-4b", "Flux.2 Klein 4B", _padded(_chat_model("qwen3_4b", 2560, 36, -10))),
+    _flux2("flux2-klein-9b", "Flux.2 Klein 9B", _padded(_chat_model("qwen3_8b", 4096, 36, -10))),
     Architecture(
         name="chroma",
         title="Chroma",
