@@ -26,12 +26,17 @@ SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "sdxl-refiner": [(16, 768, 1280), (28, 1536, 1280)],
     "sd3": [(1, 1536, 4096)],
     "flux-dev": [(1, 3072, 4096)],
+    "flux2-dev": [(1, 6144, 15360)],
+    "flux2-klein-4b": [(1, 3072, 7680)],
+    "flux2-klein-9b": [(1, 4096, 12288)],
     "chroma": [(1, 3072, 4096)],
     "auraflow": [(1, 3072, 2048)],
     "z-image": [(1, 3840, 2560)],
     "lumina-2": [(1, 2304, 2304)],
     "qwen-image": [(1, 3072, 3584)],
     "wan": [(30, 1536, 1536)],
+    "cosmos-predict2": [(28, 2048, 1024)],
+    "anima": [(28, 2048, 1024)],
     "ltxv": [(28, 2048, 2048)],
 }
 """{family: (how many layers, outputs, width)}, of SD3 medium, Wan 2.1 1.3B and LTX-Video 2B."""

@@ -82,6 +82,8 @@ def _status(name: str) -> float:
 SHAPES = {"sd1": (768, [320] * 5 + [640] * 5 + [1280] * 6)}
 SHAPES["sdxl"] = (2048, [640] * 10 + [1280] * 60)
 """Width of the text embedding, and the outputs of each value layer."""
+ENTRY = {"flux": (4096, [3072])}
+"""The same of a model that all text enters through one layer."""
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor]
 """Targets, anchors, retain names and the rows of the empty prompt."""
@@ -97,7 +99,7 @@ def embeddings(count: int, width: int, seed: int) -> Tensor:
 
 def problem(family: str, concepts: int, names: int) -> tuple[dict[str, Tensor], Problem]:
     """Weights of all layers, and the rows."""
-    width, outs = SHAPES[family]
+    width, outs = (SHAPES | ENTRY)[family]
     source = torch.Generator().manual_seed(1)
     layers = [torch.randn(o, width, generator=source) / width**0.5 for o in outs]
     weights = {f"{i:02}.{len(layer)}": layer for i, layer in enumerate(layers)}

@@ -11,6 +11,7 @@ from ..speed_ops.errors import InputError, SpeedError
 from ..speed_ops.text.concept_list import (
     Concept,
     ConceptList,
+    ReadLine,
     parse_concepts,
     read_concepts,
     read_lines,
@@ -142,12 +143,14 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
     notes: list[str] = []
     try:
         from_file = _read_list("", kind, str(question.get("file") or NONE))
-        notes += (ConceptList(concepts) + from_file).notes
+        listed = ConceptList(concepts)  # its own repeats are in the answers of their lines
+        both = listed + from_file
+        notes += [note for note in both.notes if note not in listed.merged]
     except SpeedError as error:
         notes.append(str(error))
     dropped = _dropped_names(concepts, question.get("retain"))
     return {
-        "lines": [_line_answer(line.line, line.concept, line.problem, dropped) for line in lines],
+        "lines": [_line_answer(line, dropped) for line in lines],
         "notes": notes,
     }
 
@@ -168,14 +171,15 @@ def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]
     return dropped
 
 
-def _line_answer(
-    line: int, concept: Concept | None, problem: str, dropped: dict[str, list[str]]
-) -> dict[str, Any]:
+def _line_answer(line: ReadLine, dropped: dict[str, list[str]]) -> dict[str, Any]:
     from .host.inversions import too_long
 
+    concept = line.concept
     if concept is None:
-        return {"line": line, "problem": problem}
-    notes = [invisible_note(concept.cleaned)] if concept.cleaned else []
+        return {"line": line.line, "problem": line.problem}
+    notes = [line.note] if line.note else []
+    if concept.cleaned:
+        notes.append(invisible_note(concept.cleaned))
     names = [name for phrase in concept.phrases for name in dropped.get(phrase, ())]
     if names:
         listed = ", ".join(map(quoted, names[:MAX_NAMES_IN_SENTENCE]))
@@ -184,12 +188,12 @@ def _line_answer(
     # Only a note, because T5 takes more tokens than CLIP.
     notes += [sentence for phrase in concept.phrases if (sentence := too_long(phrase))]
     return {
-        "line": line,
+        "line": line.line,
         "target": concept.target,
         "anchor": concept.anchor,
         "kind": concept.kind,
         "aliases": list(concept.aliases),
-        "problem": problem,
+        "problem": line.problem,
         "note": " ".join(notes),
     }
 

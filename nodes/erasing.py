@@ -21,7 +21,7 @@ from ..speed_ops.inputs import INPUT_TITLES, TOKENS
 from ..speed_ops.job import Job, check_strength
 from ..speed_ops.recipe import recipe_of
 from .host.patching import rounding_notes, with_edits
-from .host.progress import outside_inference_mode, stoppable
+from .host.progress import Workplace, comfy_workplace, outside_inference_mode, stoppable
 from .host.wiring import Wired, wire
 from .previous_erasures import held_rows, notes_on, remember
 
@@ -56,9 +56,16 @@ def run_erase(
         hidden: Hidden inputs of the node that shows progress.
     """
     strength = check_strength(strength)
-    recipe = recipe_of(job, strength=strength, clip_skip=clip.layer_idx)
-    recipe.check_size()
-    with wire(model, clip, job.settings.layers, job.concepts, hidden) as wired:
+    recipe_of(job, strength=strength, clip_skip=clip.layer_idx).check_size()
+    workplace = comfy_workplace()
+    return workplace.run(lambda _: _erase(model, clip, job, strength, hidden, workplace))
+
+
+def _erase(
+    model: Any, clip: Any, job: Job, strength: float, hidden: Any, workplace: Workplace
+) -> tuple[Any, Erasure]:
+    """`run_erase` at a workplace."""
+    with wire(model, clip, job.settings.layers, job.concepts, hidden, workplace) as wired:
         editable, reader, progress = wired
         held = held_rows(model, job.concepts, wired)
         base = _base_hash(wired, job)
@@ -67,18 +74,24 @@ def run_erase(
         if not is_recent:
             erasure = stoppable(
                 lambda: erase(
-                    job, editable, reader, hold=held, progress=progress, announce=progress.announce
+                    *(job, editable, reader),
+                    hold=held,
+                    workplace=workplace,
+                    progress=progress,
+                    announce=progress.announce,
                 ),
                 lambda: progress.computes,
             )
             rows = {name: row_set.without_kept() for name, row_set in erasure.rows.items()}
             _recent[key] = replace(erasure, rows=rows)
         _recent.move_to_end(key)
-        erasure = at_strength(_recent[key], strength, editable, progress)
+        erasure = workplace.run(
+            lambda device: at_strength(_recent[key], strength, editable, progress, device)
+        )
     while len(_recent) > _RECENT:
         _recent.popitem(last=False)
     recipe = replace(
-        recipe,
+        recipe_of(job, strength=strength, clip_skip=clip.layer_idx),
         family=editable.architecture.name,
         base_hash=f"layers:{base}",
         encoder_hash=reader.encoder.fingerprint,
@@ -88,8 +101,8 @@ def run_erase(
         notes.append(
             Notice("Only the strength changed, so SPEED reused the edit.", code="edit_reused")
         )
-    notes += [*_unread_notes(wired, job), *rounding_notes(model, erasure.edits)]
-    notes += [*reader.encoder.notes, reader.cache.problem if reader.cache else ""]
+    notes += [*_unread_notes(wired, job), *rounding_notes(model, erasure.edits, workplace)]
+    notes += [*workplace.notes, *reader.encoder.notes, reader.cache.problem if reader.cache else ""]
     notes.append(editable.architecture.note)
     erasure = replace(erasure, recipe=recipe, notes=tuple(filter(None, notes)))
     return apply_erasure(model, erasure), erasure

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from comfy_api.latest import io
 
 from ..speed_ops.errors import InputError
 from .host.paths import NONE, lora_names, model_file, state_of
-from .host.progress import HostProgress, outside_inference_mode
+from .host.progress import HostProgress, comfy_workplace, outside_inference_mode
 from .sockets import CATEGORY, ErasureSocket, search_aliases, strength_input, validation
 
 if TYPE_CHECKING:
@@ -83,11 +84,16 @@ class SpeedApplyErasure(io.ComfyNode):
         from .host.weights import open_model
         from .previous_erasures import erasure_from_lora
 
-        editable = open_model(model, "KV")
+        workplace = comfy_workplace()
+        editable = open_model(model, "KV", workplace)
         if lora not in (None, NONE):
             erasure = erasure_from_lora(editable, model_file(f"loras/{lora}"))
         if erasure is None:
             raise InputError("There is no erasure to load. Choose a LoRA, or connect erasure.")
         check_fits(erasure, editable)
-        erasure = at_strength(erasure, check_strength(strength), editable, HostProgress())
+        whole, strength, progress = erasure, check_strength(strength), HostProgress()
+        erasure = workplace.run(
+            lambda device: at_strength(whole, strength, editable, progress, device)
+        )
+        erasure = replace(erasure, notes=(*erasure.notes, *workplace.notes))
         return io.NodeOutput(apply_erasure(model, erasure), erasure)

@@ -8,7 +8,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
-from .host.progress import outside_inference_mode
+from .host.progress import comfy_workplace, outside_inference_mode
 from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, search_aliases, ui_text
 from .speed_settings import preset_settings
 
@@ -70,11 +70,12 @@ class SpeedForecast(io.ComfyNode):
         from .host.wiring import wire
 
         job = Job.of(concepts, retain, preset_settings("auto", 0))
-        with wire(model, clip, job.settings.layers, job.concepts, cls.hidden) as wired:
-            forecast = predict(job, wired.model, wired.reader, wired.progress)
+        workplace = comfy_workplace()
+        with wire(model, clip, job.settings.layers, job.concepts, cls.hidden, workplace) as wired:
+            forecast = predict(job, wired.model, wired.reader, wired.progress, workplace)
         lines = [f"Predicted drift of {len(forecast.names)} names if nothing protected them:"]
         for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True):
             lines.append(f"{shift:.2f}  {name}")
-        text = "\n".join(lines)
+        text = "\n".join([*lines, *workplace.notes])
         chart = image_of(forecast_chart(forecast))
         return io.NodeOutput(text, chart, ui=ui_text(cls, text))

@@ -8,7 +8,7 @@ from comfy_api.latest import io
 
 from ..speed_ops.errors import InputError
 from ..speed_ops.text.concept_list import ConceptList
-from .host.progress import outside_inference_mode
+from .host.progress import comfy_workplace, outside_inference_mode
 from .sockets import CATEGORY, ConceptsSocket, ErasureSocket, search_aliases, ui_text
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ class SpeedLeakProbe(io.ComfyNode):
                 "This erasure came from a file without names. Connect the concepts to test."
             )
         model = before_erasure(model, erasure)  # SPEED Erase's own output is as good
-        with wire(model, clip, "KV", targets, cls.hidden) as (editable, reader, progress):
+        workplace = comfy_workplace()
+        with wire(model, clip, "KV", targets, cls.hidden, workplace) as wired:
+            editable, reader, progress = wired
             check_fits(erasure, editable)
             report = probe_leaks(
                 reader,
@@ -113,8 +115,9 @@ class SpeedLeakProbe(io.ComfyNode):
                 templates=templates,
                 description=description,
                 progress=progress,
+                workplace=workplace,
             )
-        text = report.text()
+        text = "\n".join([report.text(), *workplace.notes])
         ui = ui_text(cls, text, text.splitlines()[0]) | {"speed": (shown_facts(report),)}
         return io.NodeOutput(text, report.phrases(), report.closed(), ui=ui)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from .certificate.forecast import forecast
+from .certificate.forecast import Forecast, forecast
 from .embedder import AnyEncoder, Embedder, concept_rows, ensure_cached, outlook
 from .engine.draws import generator, permutation
 from .engine.prepare import MIN_NAMES, WITNESS_SHARE
@@ -32,6 +32,7 @@ def embed(
     text_inputs: Sequence[str] = (TOKENS,),
     progress: Progress | None = None,
     announce: Announce | None = None,
+    rank: Callable[[RowSet], Forecast] | None = None,
 ) -> tuple[dict[str, RowSet], TextReport]:
     """The rows of a job.
 
@@ -43,6 +44,7 @@ def embed(
         text_inputs: Which inputs of the model the rows are for.
         progress: May raise to interrupt.
         announce: Receives a sentence about how many prompts are still to be encoded.
+        rank: Ranks the kept names; None: `forecast`, where the rows are.
 
     Returns:
         The rows of each text input, and what happened to the lists.
@@ -64,9 +66,8 @@ def embed(
     with watch.part("retain contexts"):
         endangered: Sequence[int] = ()
         if job.plan.rows == "context":
-            ranking = forecast(
-                weights, replace(rows[TOKENS], retain=names.bare_rows()), job.settings
-            )
+            bare = replace(rows[TOKENS], retain=names.bare_rows())
+            ranking = rank(bare) if rank else forecast(weights, bare, job.settings)
             endangered = ranking.endangered(job.settings.filter_scale)
             if job.plan.names:
                 endangered = ranking.order[: job.plan.names]

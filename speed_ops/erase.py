@@ -8,14 +8,18 @@ weights are read from and where the edit goes. If you already have embeddings, c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+import torch
+from torch import Tensor
+
 from .certificate.forecast import Forecast, forecast
+from .devices import Workplace
 from .embed import embed, embed_bare
 from .embedder import AnyEncoder, ensure_cached
-from .engine.rows import Rows
+from .engine.rows import Rows, RowSet
 from .erasure import Erasure, at_strength, joined_certificate
 from .errors import NoRoomError
 from .inputs import TOKENS
@@ -32,7 +36,7 @@ def erase(
     *,
     strength: float = 1.0,
     hold: Mapping[str, Rows] | None = None,
-    device: str | None = None,
+    workplace: Workplace | None = None,
     progress: Progress | None = None,
     announce: Announce | None = None,
 ) -> Erasure:
@@ -44,22 +48,25 @@ def erase(
         encoder: Turns prompts into rows.
         strength: What the edit is to be applied with; the certificate is measured there.
         hold: {text input: targets that were erased from the model before}.
-        device: Where the edit is computed; None: where the rows are. Edits come back on the CPU.
+        workplace: Where the edit is computed; None: on the CPU. It comes back on the CPU.
         progress: May raise to interrupt: nothing is half done.
         announce: Receives a sentence before long work.
     """
     job = job.prompted(model.architecture.prompting)
-    text_inputs = edited_inputs(job, model, encoder)
-    rows, text_report = embed(job, model.weights, encoder, text_inputs, progress, announce)
+    workplace, text_inputs = workplace or Workplace(), edited_inputs(job, model, encoder)
+    rank = _ranking(job, model, workplace)
+    rows, text_report = embed(job, model.weights, encoder, text_inputs, progress, announce, rank)
     encoder.close()  # SDXL's two take a gigabyte, which solving can use
     erasures: dict[str, Erasure] = {}
     notes: list[str] = []
     for name in text_inputs:
-        row_set = rows[name] if device is None else rows[name].to(device)
-        row_set = replace(row_set, hold=(hold or {}).get(name))
+        row_set = replace(rows[name], hold=(hold or {}).get(name))
         report = progress if name == TOKENS or progress is None else partial(_as_last, progress)
+        work = partial(_solved_on, rows=row_set, weights=model.inputs[name], job=job, report=report)
         try:
-            erasures[name] = solve(model.inputs[name], row_set, job.settings, progress=report)
+            erasures[name] = workplace.run(
+                work, row_set.bytes_to_solve + _layer_bytes(model, row_set)
+            )
         except NoRoomError:
             if name == TOKENS:
                 raise
@@ -67,7 +74,7 @@ def erase(
     widths = {layer.canonical: layer.shape[1] for layer in model.layers}
     erasure = Erasure(
         edits={
-            key: padded(edit.to("cpu"), widths[key])
+            key: padded(edit, widths[key])
             for solved in erasures.values()
             for key, edit in solved.edits.items()
         },
@@ -75,16 +82,48 @@ def erase(
             {name: solved.certificate for name, solved in erasures.items()}
         ),
         settings=erasures[TOKENS].settings,
-        rows={name: solved.rows[TOKENS].to("cpu") for name, solved in erasures.items()},
+        rows={name: solved.rows[TOKENS] for name, solved in erasures.items()},
         family=model.architecture,
         layers=model.layers,
         concepts=job.concepts,
         text_report=text_report,
         notes=tuple(notes),
     )
-    return at_strength(
-        replace(erasure, full_certificate=erasure.certificate), strength, model, progress
-    )
+    erasure = replace(erasure, full_certificate=erasure.certificate)
+    return workplace.run(lambda device: at_strength(erasure, strength, model, progress, device))
+
+
+def _ranking(job: Job, model: EditableModel, workplace: Workplace) -> Callable[[RowSet], Forecast]:
+    """`forecast` of a model's layers, computed at a workplace."""
+
+    def rank(rows: RowSet) -> Forecast:
+        return workplace.run(
+            lambda device: forecast(model.weights, rows.to(device), job.settings),
+            rows.bytes_to_solve,
+        )
+
+    return rank
+
+
+def _solved_on(
+    device: torch.device,
+    rows: RowSet,
+    weights: Mapping[str, Tensor],
+    job: Job,
+    report: Progress | None,
+) -> Erasure:
+    """An erasure that is computed on a device, and on the CPU when it is done."""
+    solved = solve(weights, rows.to(device), job.settings, progress=report)
+    edits = {key: edit.to("cpu") for key, edit in solved.edits.items()}
+    return replace(solved, edits=edits, rows={TOKENS: solved.rows[TOKENS].to("cpu")})
+
+
+def _layer_bytes(model: EditableModel, rows: RowSet) -> int:
+    """About how much memory all edits take, and one layer at work."""
+    shapes = [layer.shape for layer in model.layers]
+    rank = min(len(rows.targets.values), rows.width)
+    heights = sum(height for height, _ in shapes)
+    return 8 * (rank * heights + 4 * max(height * width for height, width in shapes))
 
 
 NO_ROOM = (
@@ -98,6 +137,7 @@ def predict(
     model: EditableModel,
     encoder: AnyEncoder,
     progress: Progress | None = None,
+    workplace: Workplace | None = None,
 ) -> Forecast:
     """What a job endangers: its kept names, bare, by how far an unprotected edit would move them.
 
@@ -106,9 +146,11 @@ def predict(
         model: The layers to edit.
         encoder: Turns prompts into rows.
         progress: May raise to interrupt.
+        workplace: Where to rank them; None: on the CPU.
     """
     job = job.prompted(model.architecture.prompting)
-    return forecast(model.weights, embed_bare(job, encoder, progress), job.settings)
+    rows = embed_bare(job, encoder, progress)
+    return _ranking(job, model, workplace or Workplace())(rows)
 
 
 def edited_inputs(job: Job, model: EditableModel, encoder: AnyEncoder) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from .certificate.certificate import Certificate
@@ -150,7 +151,11 @@ class Erasure(Mapping[str, LayerEdit]):
 
 
 def at_strength(
-    erasure: Erasure, strength: float, model: EditableModel, progress: Progress | None = None
+    erasure: Erasure,
+    strength: float,
+    model: EditableModel,
+    progress: Progress | None = None,
+    device: torch.device | str = "cpu",
 ) -> Erasure:
     """The same edits, to be applied with another strength, and measured again at that strength.
 
@@ -159,6 +164,7 @@ def at_strength(
         strength: What the edits are to be multiplied by.
         model: The layers before the edit.
         progress: May raise to interrupt.
+        device: Where to measure.
     """
     full, settings = erasure.full_certificate, erasure.settings
     if full is None or settings is None or not erasure.rows:
@@ -169,14 +175,14 @@ def at_strength(
     for name, rows in erasure.rows.items():
         weights = model.inputs[name]
         edits = {
-            key: LayerEdit(erasure[key].up, erasure[key].down[:, : rows.width])
+            key: LayerEdit(erasure[key].up, erasure[key].down[:, : rows.width]).to(device)
             for key in weights
             if key in erasure
         }
         part = full if name == TOKENS else full.other_inputs.get(name)
         if part is not None:
             certificates[name] = certificate_at(
-                strength, part, weights, edits, rows, settings, progress
+                strength, part, weights, edits, rows.to(device), settings, progress
             )
     return replace(erasure, strength=strength, certificate=joined_certificate(certificates))
 

@@ -97,6 +97,12 @@ class UnsupportedModelError(SpeedError):
     code = "unsupported-model"
 
 
+class NoMemoryError(SpeedError):
+    """A device has too little memory, and there is nowhere else to go."""
+
+    code = "memory"
+
+
 class MissingPackageError(SpeedError):
     """A Python package that only some commands need is not installed."""
 

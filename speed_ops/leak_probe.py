@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .certificate.certificate import bars_of
+from .devices import Workplace
 from .encoders.cache import CachedEncoder
 from .encoders.encoder import TextEncoder
 from .engine.edits import LayerEdit
@@ -170,6 +171,11 @@ class _Case:
     target: Tensor
     anchor: Tensor
 
+    def to(self, device: torch.device) -> _Case:
+        """The same on another device."""
+        rows = {name: getattr(self, name).to(device) for name in ("values", "target", "anchor")}
+        return replace(self, **rows)
+
 
 def probe_leaks(
     encoder: TextEncoder | CachedEncoder,
@@ -181,6 +187,7 @@ def probe_leaks(
     templates: int = TEMPLATES,
     description: str = "",
     progress: Progress | None = None,
+    workplace: Workplace | None = None,
 ) -> LeakReport:
     """Climbs the ladder of every concept.
 
@@ -193,6 +200,7 @@ def probe_leaks(
         templates: Number of probe templates for each phrase.
         description: The user's own words for the thing.
         progress: May raise to interrupt.
+        workplace: Where to measure; None: on the CPU.
     """
     if not concepts:
         raise InputError("There is nothing to probe: name at least one concept.")
@@ -206,19 +214,21 @@ def probe_leaks(
         for concept in concepts
         for case in _cases(reader, concept, templates, description, progress)
     ]
-    before, after = [], []
     # only layers that read a prompt row by row
     edits = {key: edit for key, edit in edits.items() if key in weights}
-    for done, (key, edit) in enumerate(edits.items()):
-        if progress is not None:
-            progress("leaks", done, len(edits))
-        weight = widen(weights[key], key, cases[0].target)
-        edited = weight + strength * edit.delta().to(weight)
-        before.append([_share(weight, weight, case) for case in cases])
-        after.append([_share(weight, edited, case) for case in cases])
-    medians = [
-        torch.tensor(shares, dtype=WORK).median(dim=0).values.tolist() for shares in (before, after)
-    ]
+
+    def measured(device: torch.device) -> list[list[float]]:
+        there, shares = [case.to(device) for case in cases], []
+        for done, (key, edit) in enumerate(edits.items()):
+            if progress is not None:
+                progress("leaks", done, len(edits))
+            weight = widen(weights[key], key, there[0].target)
+            edited = weight + strength * edit.to(device).delta().to(weight)
+            both = [_share(weight, matrix, case) for matrix in (weight, edited) for case in there]
+            shares.append(torch.stack(both))
+        return torch.stack(shares).median(dim=0).values.view(2, -1).tolist()  # type: ignore[no-any-return]
+
+    medians = (workplace or Workplace()).run(measured)
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
         shares = (min(max(share, 0.0), 1.0) for share in (old, new))
@@ -272,9 +282,9 @@ def _aligned(*prompts: Sequence[Tensor]) -> Iterator[Tensor]:
         yield torch.cat([part[:count] for part, count in zip(blocks, counts, strict=True)])
 
 
-def _share(weight: Tensor, edited: Tensor, case: _Case) -> float:
+def _share(weight: Tensor, edited: Tensor, case: _Case) -> Tensor:
     """Share of the target's displacement from its anchor that the phrase still has."""
     goal = case.anchor @ weight.T
     change = case.target @ weight.T - goal
     drawn = case.values @ edited.T - goal
-    return float((drawn * change).sum() / change.square().sum().clamp(min=torch.finfo(WORK).tiny))
+    return (drawn * change).sum() / change.square().sum().clamp(min=torch.finfo(WORK).tiny)

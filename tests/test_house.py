@@ -18,7 +18,7 @@ COMFYUI = {"comfy", "comfy_extras", "folder_paths", "nodes", "server", "executio
 
 # From the ground up: a room or module may use those before it, never those after it.
 ORDER = (
-    *("errors", "progress", "inputs"),
+    *("errors", "progress", "inputs", "devices"),
     *("text", "models", "engine", "files", "encoders", "certificate"),
     *("job", "recipe", "provenance", "model", "erasure", "solver"),
     *("embedder", "embed", "erase", "leak_probe"),

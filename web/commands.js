@@ -38,7 +38,9 @@ export const commands = ACTIONS.map(({ id, label, icon, run }) =>
   }),
 );
 commands.push(command("InstallDemo", () => t("Install the demo model"), "download", installDemoModel));
-commands.push(command("CopyInstallationReport", () => t("Copy installation report"), "heart", copyInstallation));
+commands.push(
+  command("CopyInstallationReport", () => t("Copy installation report"), "heart", copyInstallation),
+);
 
 function command(id, label, icon, run) {
   return { id: `SPEED.${id}`, label: `SPEED: ${label()}`, icon: `pi pi-${icon}`, function: safely(run) };

@@ -9,6 +9,7 @@ import comfy.sd
 import torch
 from torch import Tensor
 
+from ...speed_ops.devices import Workplace
 from ...speed_ops.engine.edits import LayerEdit
 from ...speed_ops.errors import InputError, Notice, UnsupportedModelError
 from ...speed_ops.models.architecture import LayerKey
@@ -83,18 +84,31 @@ def only_text_layers(patcher: Any) -> bool:
     return all(reads_text(key) for key in edits_on(patcher))
 
 
-def rounding_notes(patcher: Any, edits: Mapping[str, LayerEdit]) -> Iterator[Notice]:
-    """How much of the edit is lost to the model's storage type."""
-    losses: dict[str, list[float]] = {}
+def rounding_notes(
+    patcher: Any, edits: Mapping[str, LayerEdit], workplace: Workplace
+) -> Iterator[Notice]:
+    """How much of the edit is lost to the model's storage type.
+
+    Args:
+        patcher: ComfyUI's MODEL.
+        edits: {layer key: edit}.
+        workplace: Where that is computed.
+    """
+    rounded: dict[torch.dtype, list[str]] = {}
     exact = 0
-    for key, edit in edits.items():
+    for key in edits:
         kind = stored_weight(patcher, key).dtype
         if not keeps_edits(patcher, key):
             exact += 1
         elif kind not in (torch.float32, torch.float64):
-            name = str(kind).removeprefix("torch.")
-            losses.setdefault(name, []).append(_loss(patcher, key, edit, kind))
-    for name, values in losses.items():
+            rounded.setdefault(kind, []).append(key)
+    for kind, keys in rounded.items():
+
+        def losses(device: torch.device, kind: torch.dtype = kind, keys: Any = keys) -> list[float]:
+            shares = [_loss(patcher, key, edits[key].to(device), kind) for key in keys]
+            return torch.stack(shares).tolist()  # type: ignore[no-any-return]
+
+        values, name = workplace.run(losses), str(kind).removeprefix("torch.")
         mean, worst = sum(values) / len(values), max(values)
         yield Notice(
             f"Rounding to {name}, the type of the model, loses {mean:.1%} of the edit (worst layer"
@@ -114,13 +128,13 @@ def rounding_notes(patcher: Any, edits: Mapping[str, LayerEdit]) -> Iterator[Not
         )
 
 
-def _loss(patcher: Any, key: str, edit: LayerEdit, kind: torch.dtype) -> float:
-    """|what storage adds - what should be added| / |what should be added|."""
-    before = effective_weight(patcher, key)
-    delta = edit.delta().to(torch.float32).cpu()
+def _loss(patcher: Any, key: str, edit: LayerEdit, kind: torch.dtype) -> Tensor:
+    """|what storage adds - what should be added| / |what should be added|, where the edit is."""
+    before = effective_weight(patcher, key, edit.up.device)
+    delta = edit.delta().to(torch.float32)
     stored = (before + delta).to(kind).float() - before.to(kind).float()
-    norm = float(edit.norm())
-    return float((stored - delta).norm()) / norm if norm else 0.0
+    norm = delta.norm()
+    return (stored - delta).norm() / norm.clamp(min=torch.finfo(norm.dtype).tiny)
 
 
 def _state(edits: Mapping[str, LayerEdit]) -> dict[str, Tensor]:

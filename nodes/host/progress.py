@@ -1,4 +1,4 @@
-"""While a node works: the stop button, the progress bar, and text under the node."""
+"""While a node works: its device, the stop button, the progress bar, and text under the node."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import comfy.model_management
 import comfy.utils
 import torch
 
+from ...speed_ops.devices import Workplace, has_double_precision
 from ...speed_ops.progress import TITLES, Stage
 
 Result = TypeVar("Result")
@@ -213,6 +214,15 @@ def show_text(hidden: Any, text: str) -> None:
         if extra > 0:
             lines[_MAX_LINES:] = [f"... {extra} more lines in the node's output"]
         server.send_progress_text(plain("\n".join(lines)), node_id)
+
+
+def comfy_workplace() -> Workplace:
+    """ComfyUI's device where that has double precision, and its memory as ComfyUI shares it out;
+    else the CPU.
+    """
+    host = comfy.model_management
+    workplace = Workplace(host.get_torch_device(), host.free_memory, host.soft_empty_cache)
+    return workplace if workplace.run(has_double_precision) else Workplace()
 
 
 def outside_inference_mode(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -51,10 +51,15 @@ class PublicTextEncoder(InChunks):
         empty, letter = self._section(""), self._section(_LETTER)
         pairs = enumerate(zip(empty, letter, strict=False))
         before = next((i for i, (a, b) in pairs if a != b), len(empty))
-        after = 1 if padded else len(empty) - before
+        after = len(empty) - before
+        if padded:  # what follows the end of the template repeats
+            repeats = next((n for n, id in enumerate(reversed(empty)) if id != empty[-1]), after)
+            after = max(1, after - repeats)
         cuts = _cuts.setdefault(clip.cond_stage_model, {})
         if row.name not in cuts:
-            cuts[row.name] = 0 if padded else len(empty) - len(self._rows_of([""])[0])
+            is_certain = padded and row.states == 1  # else another family may share the encoder
+            rows = [] if is_certain else self._or_on_cpu(lambda: self._rows_of([""]))
+            cuts[row.name] = len(empty) - len(rows[0]) if rows else 0
         self._cut = cuts[row.name]
         # Padded to what this tokenizer pads to, which an option of it may change.
         self.context_length = len(empty) if padded else row.length
@@ -101,12 +106,17 @@ class PublicTextEncoder(InChunks):
         # An optional encoder may be left out of the call.
         tokens = self._tokens(prompts, fill=not self._row.optional)
         check_stop()
-        if self._mixing is None:
-            rows = self._clip.encode_from_tokens(tokens)[0].float().cpu()
-            return list(rows.reshape(len(prompts), -1, rows.shape[-1]))
         out = self._clip.encode_from_tokens(tokens, return_dict=True)
-        ids = out.get(f"{self._mixing.part.ids}_ids")
-        return [self._mixing(rows.float().cpu(), ids) for rows in out["cond"]]
+        rows = out["cond"][0].float().cpu()
+        if rows.shape[-1] != self._row.width:
+            raise InputError(
+                f"This CLIP does not fit the model. Its rows are {rows.shape[-1]} wide, but the"
+                f" model reads rows of width {self._row.width}. Connect the CLIP of the same model."
+            )
+        if self._mixing is not None:
+            ids = out.get(f"{self._mixing.part.ids}_ids")
+            return [self._mixing(rows, ids)]
+        return list(rows.reshape(len(prompts), -1, rows.shape[-1]))
 
     def _fingerprint(self) -> str:
         """Hash of the weights in effect, clip skip, tokenizer and its options."""

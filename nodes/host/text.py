@@ -10,6 +10,7 @@ call is used.
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,15 +20,17 @@ import comfy.model_management
 import torch
 from torch import Tensor
 
+from ...speed_ops.devices import out_of_memory
 from ...speed_ops.encoders.clip import ClipTextEncoder
 from ...speed_ops.encoders.encoder import Encoded, TextEncoder
 from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, ClipTokenizer
+from ...speed_ops.encoders.tower import RESIDENT_BYTES
 from ...speed_ops.errors import Notice, SpeedError
 from ...speed_ops.models.architecture import FamilyEncoder
 from ...speed_ops.progress import Progress, part_of
 from .beside import bypass_id
 from .inversions import Inversions, ids_in, token_key
-from .progress import check_stop
+from .progress import Result, check_stop
 from .weights import effective_weight, stored_weight
 
 _SHORT_OF_MEMORY = "out_of_gpu_memory"
@@ -49,7 +52,7 @@ class InChunks(TextEncoder):
     def __init__(self, clip: Any, rows: Sequence[FamilyEncoder]) -> None:
         """`rows`: the encoders that are run; others in the CLIP are left out."""
         self._clip = clip
-        self._inversions = Inversions(clip, {token_key(row.name): row.width for row in rows})
+        self._inversions = Inversions(clip, {token_key(row.name): row.hidden_width for row in rows})
         self._keys = {token_key(row.name) for row in rows}
         self._notes: list[Notice] = []
         self._chunk, self._on_cpu = _FIRST_CHUNK, False
@@ -74,12 +77,25 @@ class InChunks(TextEncoder):
             report = part_of(progress, "encode", len(out), len(prompts))
             try:
                 rows, embeddings = self._run(prompts[chunk], lengths[chunk], report, pools=pools)
-            except comfy.model_management.OOM_EXCEPTION:
-                self._after_running_out()
+            except RuntimeError as fault:
+                if not out_of_memory(fault):
+                    raise
+            else:
+                out += rows
+                pooled += embeddings
                 continue
-            out += rows
-            pooled += embeddings
+            self._after_running_out()  # not in the handler, whose traceback holds tensors
         return out, pooled
+
+    def _or_on_cpu(self, work: Callable[[], Result]) -> Result:
+        """What a small piece of work returns, on the CPU if there is no memory for even that."""
+        try:
+            return work()
+        except RuntimeError as fault:
+            if not out_of_memory(fault):
+                raise
+        self._move_to_cpu()
+        return work()
 
     def _after_running_out(self) -> None:
         """Smaller chunks first, then the CPU; what was done is kept."""
@@ -102,8 +118,7 @@ class InChunks(TextEncoder):
                 "There is not enough memory to encode four prompts at a time on the CPU. Close"
                 " other programs, and run again."
             )
-        self._clip = self._clip.clone()
-        self._clip.patcher.load_device = torch.device("cpu")
+        self._clip = on_cpu(self._clip)
         self._on_cpu, self._chunk = True, _FIRST_CHUNK
         comfy.model_management.soft_empty_cache()
         self._note(
@@ -158,7 +173,7 @@ class HostTextEncoder(InChunks):
         super().__init__(clip, rows)
         self._rows, self._pooled = tuple(rows), tuple(pooled)
         self._first_column, self._pooled_column = first_column, pooled_column
-        self._rows_are_read = rows_are_read
+        self._rows_are_read, self._has_room = rows_are_read, False
         self._tokenizer = ClipTokenizer(_tokens_of(clip, rows[0].name, self._inversions))
         self._trimmed = self._engine_encoder()
         self.context_length = self._trimmed.context_length
@@ -169,11 +184,7 @@ class HostTextEncoder(InChunks):
         patches = f"{clip.patcher.patches_uuid} {bypass_id(clip.patcher)}"
         state = (patches, clip.layer_idx, str(clip.tokenizer_options))
         if state not in states:
-            try:
-                states[state] = self._examine()
-            except comfy.model_management.OOM_EXCEPTION:
-                self._move_to_cpu()
-                states[state] = self._examine()
+            states[state] = self._or_on_cpu(self._examine)
         self._agrees, self.fingerprint, self.pooled_fingerprint = states[state]
         if not self._agrees:
             self._note(
@@ -187,12 +198,21 @@ class HostTextEncoder(InChunks):
     def close(self) -> None:
         """Frees the engine's copy of the text encoder until the next call."""
         self._trimmed.close()
+        self._has_room = False
+
+    def _make_room(self) -> None:
+        """Asks ComfyUI for the memory of the engine's copy, if that is not there yet."""
+        device = self._clip.patcher.load_device
+        if not self._has_room and device.type != "cpu":
+            comfy.model_management.free_memory(self._tensors.bytes_to_run, device)
+        self._has_room = True
 
     def _run(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         if not self._agrees or any(INVERSION.search(prompt) for prompt in prompts):
             return self._public(prompts, lengths, progress, pools=pools)
+        self._make_room()
         if pools:
             return self._trimmed.encode_both(prompts, lengths, progress)
         return self._trimmed.encode(prompts, lengths, progress), []
@@ -204,9 +224,11 @@ class HostTextEncoder(InChunks):
 
     def _engine_encoder(self) -> ClipTextEncoder:
         clip = self._clip
-        tensors = _EncoderTensors(clip, self._rows)
+        self._tensors = _EncoderTensors(clip, self._rows)
         skip, device = clip.layer_idx if self._rows_are_read else None, clip.patcher.load_device
-        return ClipTextEncoder(tensors, self._rows, self._tokenizer, skip, device, self._pooled)
+        return ClipTextEncoder(
+            self._tensors, self._rows, self._tokenizer, skip, device, self._pooled
+        )
 
     def _examine(self) -> tuple[bool, str, str]:
         """Whether trimmed rows are the public ones; fingerprints of rows and pooled embeddings."""
@@ -215,6 +237,7 @@ class HostTextEncoder(InChunks):
         padded = [self.context_length if self._rows_are_read else 0]
         public, public_pooled = self._public([_PROBE], padded, None, pools=pools)
         trimmed_pooled: list[Tensor] = []
+        self._make_room()
         if pools:
             trimmed, trimmed_pooled = self._trimmed.encode_both([_PROBE], [length])
         else:
@@ -261,6 +284,22 @@ class HostTextEncoder(InChunks):
         return [prompt[:length].clone() for prompt, length in zip(prompts, lengths, strict=True)]
 
 
+def on_cpu(clip: Any) -> Any:
+    """A clone of a CLIP object that runs on the CPU."""
+    # Under dynamic VRAM a patcher belongs to its device: it has to be an ordinary one, over a
+    # model that is loaded again. Some loaders cannot do that.
+    dynamic = getattr(clip.patcher, "is_dynamic", None)
+    try:
+        clone = clip.clone(disable_dynamic=True) if dynamic and dynamic() else clip.clone()
+    except RuntimeError:
+        clone = clip.clone()
+    patcher, cpu = clone.patcher, torch.device("cpu")
+    clone.cond_stage_model, patcher.load_device = patcher.model, cpu
+    if hasattr(patcher, "register_load_device"):
+        patcher.register_load_device(cpu)
+    return clone
+
+
 def _alike(public: Tensor, trimmed: Tensor) -> bool:
     if public.shape != trimmed.shape:
         return False
@@ -303,8 +342,13 @@ class _EncoderTensors:
             name: tuple(stored_weight(self._patcher, key).shape) for name, key in self._keys.items()
         }
 
+    @property
+    def bytes_to_run(self) -> int:
+        """About how much memory the encoders take in float32, with what they compute."""
+        return min(RESIDENT_BYTES, 4 * sum(map(math.prod, self.shapes.values()))) + RESIDENT_BYTES
+
     def keys(self) -> Iterator[str]:
         return iter(self._keys)
 
     def __getitem__(self, key: str) -> Tensor:
-        return effective_weight(self._patcher, self._keys[key])
+        return effective_weight(self._patcher, self._keys[key], self._patcher.load_device)

@@ -14,6 +14,7 @@ import torch
 from comfy.quant_ops import QuantizedTensor
 from torch import Tensor
 
+from ...speed_ops.devices import Workplace
 from ...speed_ops.errors import UnsupportedModelError
 from ...speed_ops.model import EditableModel
 from ...speed_ops.models.architecture import LayerKey
@@ -21,6 +22,7 @@ from ...speed_ops.models.detect import detect, layers, reads_text, second_layer
 from .beside import bypass_loras, bypass_patches, runtime_factors
 from .progress import check_stop
 
+CPU = torch.device("cpu")
 # Storage that keeps a small edit: 8 bits and less do not.
 KEEPS_EDITS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,21 +37,24 @@ def stored_weight(patcher: Any, key: str) -> Tensor:
     return weight
 
 
-def effective_weight(patcher: Any, key: str) -> Tensor:
+def effective_weight(patcher: Any, key: str, device: torch.device = CPU) -> Tensor:
     """A copy of the stored weight with every patch, wrapper and LoRA of this clone, and all that is
-    added when the layer runs: `o x d` float32 on the CPU.
+    added when the layer runs: `o x d` float32 on a device.
 
     Long work reads weights one by one, so this also checks the stop button.
+
+    Args:
+        patcher: ComfyUI's patcher of the model.
+        key: The layer's key.
+        device: Where the copy is made. What is stored there already does not leave it.
     """
     check_stop()
     convert = comfy.model_patcher.get_key_weight(patcher.model, key)[2]
     stored, unpack = stored_weight(patcher, key), ggml_dequantizer(patcher, key)
     if unpack is not None:
-        weight = unpack(stored)
+        weight = unpack(stored, device)
     else:
-        weight = comfy.model_management.cast_to_device(
-            stored, torch.device("cpu"), torch.float32, copy=True
-        )
+        weight = comfy.model_management.cast_to_device(stored, device, torch.float32, copy=True)
     if convert is not None:
         weight = convert(weight, inplace=True)
     weight = weight.detach().to(torch.float32)
@@ -101,18 +106,20 @@ def raw_weight(patcher: Any, key: str, value: Tensor) -> Tensor:
     return (stored if packed is None else packed).detach().as_subclass(Tensor)
 
 
-def ggml_dequantizer(patcher: Any, key: str) -> Callable[[Tensor], Tensor] | None:
-    """Turns the stored weight of a GGUF layer into numbers, without patches; else None."""
+def ggml_dequantizer(patcher: Any, key: str) -> Callable[[Tensor, torch.device], Tensor] | None:
+    """Turns the stored weight of a GGUF layer into numbers on a device, without patches; else
+    None.
+    """
     layer = comfy.utils.get_attr(patcher.model, key.rpartition(".")[0])
     if not hasattr(layer, "is_ggml_quantized"):
         return None
 
-    def unpack(stored: Tensor) -> Tensor:
+    def unpack(stored: Tensor, device: torch.device) -> Tensor:
         # Another tensor over the same bytes, because the layer would add the patches of the clone
         # that is loaded at the moment.
         plain = stored.as_subclass(type(stored))
         plain.__dict__.update(stored.__dict__, patches=[])
-        return layer.get_weight(plain, torch.float32).to("cpu", torch.float32, copy=True)
+        return layer.get_weight(plain, torch.float32).to(device, torch.float32, copy=True)
 
     return unpack
 
@@ -143,16 +150,18 @@ def keeps_edits(patcher: Any, key: str) -> bool:
 class EffectiveWeights(Mapping[str, Tensor]):
     """The layers of an erasure by key. Each is read on access; one is in memory at a time."""
 
-    def __init__(self, patcher: Any, keys: Sequence[str]) -> None:
-        self._patcher = patcher
+    def __init__(self, patcher: Any, keys: Sequence[str], workplace: Workplace) -> None:
+        self._patcher, self._workplace = patcher, workplace
         self._keys = tuple(keys)
         self._last: tuple[str, Tensor] | None = None
 
     def __getitem__(self, key: str) -> Tensor:
         if key not in self._keys:
             raise KeyError(key)
-        if self._last is None or self._last[0] != key:
-            self._last = (key, effective_weight(self._patcher, key))
+        device = self._workplace.device
+        if self._last is None or self._last[0] != key or self._last[1].device != device:
+            self._last = None  # first, so that there are never two
+            self._last = (key, effective_weight(self._patcher, key, device))
         return self._last[1]
 
     def __iter__(self) -> Iterator[str]:
@@ -162,8 +171,15 @@ class EffectiveWeights(Mapping[str, Tensor]):
         return len(self._keys)
 
 
-def open_model(patcher: Any, which: str = "V") -> EditableModel:
-    """Recognizes the family by the model's keys and shapes. Refuses all others."""
+def open_model(patcher: Any, which: str = "V", workplace: Workplace | None = None) -> EditableModel:
+    """Recognizes the family by the model's keys and shapes. Refuses all others.
+
+    Args:
+        patcher: ComfyUI's patcher of the model.
+        which: Which layers are opened: `V` or `KV`.
+        workplace: Where weights are read to; None: to the CPU.
+    """
+    workplace = workplace or Workplace()
     _refuse_isolation(patcher)
     _refuse_relatives(patcher)
     shapes = _logical_shapes(patcher)
@@ -172,7 +188,7 @@ def open_model(patcher: Any, which: str = "V") -> EditableModel:
     second = second_layer(architecture, shapes)
     editable = [*layers(architecture, shapes, which), *([second] if second else [])]
     _refuse_replaced(patcher, editable)
-    weights = EffectiveWeights(patcher, [layer.canonical for layer in editable])
+    weights = EffectiveWeights(patcher, [layer.canonical for layer in editable], workplace)
     return EditableModel(architecture, tuple(editable), weights)
 
 

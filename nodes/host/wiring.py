@@ -20,7 +20,7 @@ from .progress import HostProgress
 from .public_text import PublicTextEncoder
 from .text import HostTextEncoder
 from .text_part import HostTextPart
-from .weights import open_model
+from .weights import Workplace, open_model
 
 
 class Wired(NamedTuple):
@@ -33,7 +33,12 @@ class Wired(NamedTuple):
 
 @contextmanager
 def wire(
-    model: Any, clip: Any, layers: str, concepts: Sequence[Concept], hidden: Any = None
+    model: Any,
+    clip: Any,
+    layers: str,
+    concepts: Sequence[Concept],
+    hidden: Any = None,
+    workplace: Workplace | None = None,
 ) -> Iterator[Wired]:
     """Opens MODEL and CLIP for reading. Refuses a family that is not supported, a CLIP of another
     model, and a concept that names a missing textual inversion.
@@ -44,22 +49,23 @@ def wire(
         layers: Which layers are opened: `V` or `KV`.
         concepts: Texts that will be read.
         hidden: Hidden inputs of the node that shows progress.
+        workplace: Where to compute; None: on the CPU.
     """
-    progress = HostProgress(hidden)
+    progress, workplace = HostProgress(hidden), workplace or Workplace()
     progress("fingerprint", 0, 1)
-    editable = open_model(model, layers)
+    editable = open_model(model, layers, workplace)
     row = editable.architecture.text_part
     width = next(iter(editable.weights.values())).shape[1] if row else 0
-    part = HostTextPart(model, row, width) if row else None
+    part = HostTextPart(model, row, width, workplace) if row else None
     encoder = open_text(clip, editable.architecture, part)
     widths = _widths(clip)
     every_encoder = editable.architecture.every_encoder
     inversions = Inversions(
         clip,
         {
-            token_key(row.name): row.width
+            token_key(row.name): row.hidden_width
             for row in every_encoder
-            if widths.get(row.name) == row.width
+            if widths.get(row.name) == row.hidden_width
         },
     )
     inversions.check(name for concept in concepts for name in (*concept.phrases, concept.anchor))
@@ -69,6 +75,7 @@ def wire(
         yield Wired(replace(editable, text_part=part), reader, progress)
     finally:
         encoder.close()
+        workplace.tidy_up()
 
 
 def open_text(
@@ -110,8 +117,8 @@ def open_text(
 
 def _family_encoders(widths: Mapping[str, int], architecture: Architecture) -> list[FamilyEncoder]:
     """The family's encoders that the CLIP object has."""
-    needed = {row.name: row.width for row in architecture.encoders}
-    present = [row for row in architecture.encoders if widths.get(row.name) == row.width]
+    needed = {row.name: row.hidden_width for row in architecture.encoders}
+    present = [row for row in architecture.encoders if widths.get(row.name) == row.hidden_width]
     foreign = set(widths) - {row.name for row in architecture.every_encoder}
     missing = [
         row

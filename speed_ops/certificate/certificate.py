@@ -11,10 +11,11 @@ One quantity decides, `ConceptResult.score`, and every output shows that one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..engine.auto import preferred, reachable
+from ..engine.auto import preferred, reachable, spent
 from ..engine.curve import Curve, CurvePoint
 from ..engine.solver import Round
 from ..errors import Notice
@@ -221,18 +222,47 @@ def verdict_of(score: float | None, kind: str = "") -> Verdict:
     return "weakened" if score < bars.stands / bars.erased else "stands"
 
 
-def point_within(curve: Curve, limit: float) -> CurvePoint | None:
-    """The point of the curve that `auto` would choose within a limit; None where there is none."""
-    if limit == curve.budget:
-        return curve.chosen
+def point_within(curve: Curve, limit: float) -> CurvePoint:
+    """The point that `auto` would choose within a limit."""
+    chosen = curve.chosen
+    fits = curve.budget is not None and spent(chosen) <= limit
+    if limit == curve.budget or (fits and limit < (curve.budget or 0.0)):
+        return chosen
     points = reachable(curve.points, limit)
-    return preferred(points) if points else None
+    if points or fits:
+        return preferred([*points, chosen] if fits else points)
+    first = curve.points[0]
+    share = min(1.0, limit / spent(first)) if spent(first) else 1.0
+    return CurvePoint(  # edits that weak are nearly proportional to 1 / lam
+        lam=first.lam / share if share else math.inf,
+        left=1 - share * (1 - first.left),
+        drift=share * first.drift,
+        spread=share * first.spread,
+        to_go=1 - share * (1 - first.to_go),
+    )
+
+
+def offer(curve: Curve, limit: float) -> tuple[float, float]:
+    """What another limit would choose, as (drift, remaining), compared with what was chosen.
+
+    `auto` accepts a little more residual for a shorter distance to the replacement, so neither
+    alone says which edit is better. A stricter limit is shown by the one that gets worse, a looser
+    limit by the one that gets better.
+    """
+    point, chosen = point_within(curve, limit), curve.chosen
+    if curve.budget is None:
+        return point.drift, point.left
+    changes = (point.left - chosen.left, point.to_go - chosen.to_go)
+    change = max(changes) if limit < curve.budget else min(changes)
+    return point.drift, min(1.0, max(0.0, chosen.left + change))
 
 
 def helped_by_more(curve: Curve) -> CurvePoint | None:
     """What twice the limit would choose, where that gets clearly nearer to the replacement."""
-    more = None if curve.budget is None else point_within(curve, 2 * curve.budget)
-    return more if more is not None and more.to_go < curve.chosen.to_go - CLEARLY else None
+    if curve.budget is None:
+        return None
+    more = point_within(curve, 2 * curve.budget)
+    return more if more.to_go < curve.chosen.to_go - CLEARLY else None
 
 
 CLEARLY = 0.02

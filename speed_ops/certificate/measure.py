@@ -85,8 +85,10 @@ class Measurer:
             self.held_out.measure(held_out, edit, None)
         drift = (edit.squares(self.invariant.to(edit)) / invariants).sqrt()
         self.invariant_drift.append(drift)
-        change = edit.norm() / weight.norm()
-        self.layers.append(_LayerRecord(key, layer, layer.kept.sum(), change))
+        facts = torch.stack(
+            [layer.kept.sum().to(drift), layer.added.to(drift), edit.norm() / weight.norm()]
+        )
+        self.layers.append(_LayerRecord(key, layer, facts))
 
     def certificate(
         self, rounds: Sequence[Round], seconds: Mapping[str, float], curve: Curve | None = None
@@ -99,7 +101,11 @@ class Measurer:
             curve: The trade-off, where there is one.
         """
         invariant = torch.stack(self.invariant_drift).amax(dim=0).tolist()
-        concepts, layers = self.concepts(), tuple(record.facts() for record in self.layers)
+        concepts = self.concepts()
+        facts = torch.stack([record.facts for record in self.layers]).tolist()
+        layers = tuple(
+            record.layer_facts(*values) for record, values in zip(self.layers, facts, strict=True)
+        )
         drift = self.retained.summaries() + (self.held_out.summaries() if self.held_out else [])
         warnings = all_warnings(
             self.rows, self.settings, layers, drift, curve, concepts, self.difference_medians()
@@ -153,21 +159,14 @@ class _LayerRecord:
 
     key: str
     layer: SolvedLayer
-    kept: Tensor
-    """Scalar: rows that shaped the null space."""
-    change: Tensor
-    """Scalar: |dW| / |W|."""
+    facts: Tensor
+    """Three: rows that shaped the null space, rows that were added to them, |dW| / |W|."""
 
-    def facts(self) -> LayerFacts:
-        """Plain numbers."""
+    def layer_facts(self, kept: float, added: float, change: float) -> LayerFacts:
+        """Plain numbers, of the three facts."""
         layer = self.layer
         return LayerFacts(
-            self.key,
-            int(self.kept),
-            int(layer.added),
-            layer.room,
-            rank=layer.edit.rank,
-            change=float(self.change),
+            self.key, round(kept), round(added), layer.room, rank=layer.edit.rank, change=change
         )
 
 
@@ -475,7 +474,7 @@ def measure_edits(
     kept = torch.ones(len(rows.retain.values), dtype=torch.bool, device=like.device)
     layers = {
         key: SolvedLayer(
-            LayerEdit(edit.up.to(like), edit.down.to(like)), kept, torch.tensor(0), rows.width
+            LayerEdit(edit.up.to(like), edit.down.to(like)), kept, kept.sum() * 0, rows.width
         )
         for key, edit in edits.items()
     }
@@ -509,12 +508,12 @@ def certificate_at(
         return full
     lost = [concept.energy_lost for concept in full.concepts]
     measurer = Measurer(rows.without_kept(), settings, lost)
-    nothing = torch.ones(0, dtype=torch.bool)
+    nothing = torch.ones(0, dtype=torch.bool, device=rows.targets.values.device)
     for done, (key, edit) in enumerate(edits.items()):
         (progress or silent)("certificate", done, len(edits))
         weight = widen(weights[key], key, rows.targets.values)
         scaled = edit.scaled(strength)
-        measurer.measure(key, weight, SolvedLayer(scaled, nothing, torch.tensor(0), 0))
+        measurer.measure(key, weight, SolvedLayer(scaled, nothing, nothing.sum(), 0))
     size, concepts = abs(strength), measurer.concepts()
     differences = measurer.difference_medians()
     drift = tuple(_scaled(summary, size) for summary in full.drift)

@@ -48,12 +48,13 @@ def clean_file(
     with output_folder(outputs.folder), output_lock(outputs.folder, outputs.stem(path)):
         # another run may have finished meanwhile
         check_paths(paths, source.checkpoint, replaceable, outputs.label)
+        workplace = text.workplace()
         erasure = erase(
             stored.job,
             source.model(stored.job.settings.layers),
-            text.encoder(source),
+            text.encoder(source, workplace),
             strength=stored.strength,
-            device=text.device,
+            workplace=workplace,
             progress=progress,
             announce=note,
         )
@@ -62,7 +63,7 @@ def clean_file(
             base_hash=source.checkpoint.sha256(progress),
             encoder_hash=text.encoder_hash(source),
         )
-        erasure = replace(erasure, recipe=recipe)
+        erasure = replace(erasure, recipe=recipe, notes=(*erasure.notes, *workplace.notes))
         result = save(erasure, source, paths, outputs, replaceable, progress)
     for sentence in (*erasure.notes, *result.notes):
         note(sentence)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
-from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder
+from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder, Workplace
 from ..encoders.t5 import T5TextEncoder
 from ..encoders.tokenizers import clip_tokenizer, t5_tokenizer
 from ..encoders.tower import RESIDENT_BYTES
@@ -63,16 +63,23 @@ class TextSetup:
             cache=None,
         )
 
-    def encoder(self, source: ModelSource) -> CachedEncoder:
-        """The encoder of a model, read in this way."""
+    def workplace(self) -> Workplace:
+        """The device, for one model: if its memory runs out, the CPU goes on."""
+        return Workplace(self.device)
+
+    def encoder(self, source: ModelSource, workplace: Workplace | None = None) -> CachedEncoder:
+        """The encoder of a model, read in this way; `workplace`: where it runs."""
         files = source.encoder_files(self.text_encoders)
-        return CachedEncoder(self._plain(source.architecture, files), self.cache)
+        plain = self._plain(source.architecture, files, workplace or self.workplace())
+        return CachedEncoder(plain, self.cache)
 
     def encoder_hash(self, source: ModelSource) -> str:
         """Hash of the text encoders that are read."""
         return encoder_hash(source.encoder_files(self.text_encoders), source.architecture)
 
-    def _plain(self, family: Architecture, files: EncoderFiles) -> TextEncoder:
+    def _plain(
+        self, family: Architecture, files: EncoderFiles, workplace: Workplace
+    ) -> TextEncoder:
         parts: list[EncoderPart] = []
         second = family.second_input
         column = second.first_column(files.second[0].name) if second and files.second else 0
@@ -82,14 +89,16 @@ class TextSetup:
             # Where no rows of CLIP are read, clip skip is not meant for it.
             skip = self.clip_skip if clips else None
             clip = ClipTextEncoder(
-                files, clips or files.second, words, skip, self.device, files.second
+                files, clips or files.second, words, skip, workplace.device, files.second
             )
+            clip.workplace = workplace
             start = family.first_column(clips[0].name) if clips else 0
             parts.append(EncoderPart(clip, start, column, rows_are_read=bool(clips)))
         for row in files.available:
             if row.appends == "rows":
                 pieces = t5_tokenizer(self.tokenizer, files.holders)
-                t5 = T5TextEncoder(files, row, pieces, self.clip_skip, self.device)
+                t5 = T5TextEncoder(files, row, pieces, self.clip_skip, workplace.device)
+                t5.workplace = workplace
                 parts.append(EncoderPart(t5))
         if len(parts) == 1 and parts[0].encoder.width == family.context_width:
             return parts[0].encoder

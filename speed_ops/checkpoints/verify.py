@@ -58,7 +58,8 @@ def verify_file(
     job, claimed = erased.stored.job, erased.provenance.certificate
     faults = list(erased.faults)
     settings = settle_rows(job.settings, len(job.concepts))
-    model, encoder = erased.source.model(settings.layers), text.encoder(erased.source)
+    workplace = text.workplace()
+    model, encoder = erased.source.model(settings.layers), text.encoder(erased.source, workplace)
     text_inputs = edited_inputs(job, model, encoder)
     rows, _ = embed(job, model.weights, encoder, text_inputs, progress)
     encoder.close()
@@ -80,7 +81,7 @@ def verify_file(
         names = ", ".join(remaining[:_LISTED])
         faults.append(Notice(f"Not measured as erased: {names}.", code="not-erased"))
     missing = missing_encoders(erased.source, text)
-    notes = (*erased.stored.notes, *missing, *not_measured(claimed))
+    notes = (*erased.stored.notes, *missing, *not_measured(claimed), *workplace.notes)
     return Verification(claimed, measured, tuple(faults), notes)
 
 

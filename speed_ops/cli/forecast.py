@@ -43,7 +43,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for sentence in before_starting(source, job, text):
         console.note(sentence)
     model = source.model(job.settings.layers)
-    ahead = predict(job, model, text.encoder(source), console.progress)
+    workplace = text.workplace()
+    ahead = predict(job, model, text.encoder(source, workplace), console.progress, workplace)
+    for sentence in workplace.notes:
+        console.note(sentence)
     ranked = list(zip(ahead.names, ahead.shifts, strict=True))
     top = [(name, f"{shift:.2f}") for name, shift in ranked[: max(args.top, 0)]]
     console.table(("Most affected if unprotected", "change"), top, right=(1,))

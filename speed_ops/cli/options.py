@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
-import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -32,9 +30,10 @@ from ..recipe import StoredJob, job_of
 from ..text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
 from ..text.kinds import KINDS
 from ..text.retain_set import RetainSet, builtin_retain, builtin_retain_sets, read_retain, union
+from .machine import DEVICES
+from .machine import text_setup_from as text_setup_from
 
 if TYPE_CHECKING:
-    from ..checkpoints.text_setup import TextSetup
     from .console import Console
 
 NO_LIST = "none"
@@ -196,8 +195,11 @@ def add_text_setup(parser: ArgumentParser) -> None:
     add("--text-encoder", action="append", default=[], type=Path, metavar="PATH", help=help)
     add("--no-cache", action="store_true", help="neither read nor write the embedding cache")
     add = parser.add_argument_group("this machine").add_argument
-    help = "where to compute: cpu, cuda, cuda:N, or auto (the default), which is cpu"
-    complete_with(add("--device", default="auto", metavar="NAME", help=help), "auto", "cpu", "cuda")
+    help = (
+        "where to compute: auto (default: a GPU with double precision, else the CPU), cpu, cuda,"
+        " xpu, or a numbered GPU such as cuda:1"
+    )
+    complete_with(add("--device", default="auto", metavar="NAME", help=help), *DEVICES)
     help = "processor cores to compute with (default: torch's choice)"
     add("--threads", type=int, metavar="N", help=help)
 
@@ -269,64 +271,6 @@ def strength_from(args: Namespace) -> float:
     """The requested strength."""
     with as_usage_errors():
         return check_strength(args.strength)
-
-
-def text_setup_from(
-    args: Namespace, clip_skip: int | None = None, *, here: bool = True
-) -> TextSetup:
-    """How to read text, on a machine set up as the arguments say.
-
-    Args:
-        args: The flags of `add_text_setup`.
-        clip_skip: A recipe's, used where the arguments give none.
-        here: Whether this machine is the one that reads it.
-    """
-    if args.clip_skip == 0:
-        raise UsageError("Invalid --clip-skip 0. Use 1 for the last layer, 2 for the one before.")
-    device = _machine_from(args) if here else _device_from(args)
-    from ..checkpoints.text_setup import TextSetup
-    from ..encoders.cache import EmbeddingCache
-
-    skip = clip_skip if args.clip_skip is None else -abs(args.clip_skip)
-    cache = None if args.no_cache else EmbeddingCache()
-    return TextSetup(skip, args.tokenizer, tuple(args.text_encoder), cache, device=device)
-
-
-def _machine_from(args: Namespace) -> str:
-    """Sets the number of threads; returns the device, refused where it is not there or cannot do
-    the work.
-    """
-    cores = os.cpu_count() or 1
-    if args.threads is not None and not 1 <= args.threads <= cores:
-        raise UsageError(
-            f"Invalid --threads {args.threads}. Use 1 to {cores}, the cores of this machine."
-        )
-    device = _device_from(args)
-    import torch
-
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    if not device.startswith("cuda"):
-        return device
-    count, number = torch.cuda.device_count(), int(device.partition(":")[2] or 0)
-    if number >= count:
-        devices = f"only {count} CUDA device{'s' * (count > 1)}" if count else "no CUDA device"
-        raise SettingsError(
-            f"--device is {device}, but torch finds {devices} here. Use --device cpu."
-        )
-    return device
-
-
-def _device_from(args: Namespace) -> str:
-    """The requested device, whether or not this machine has it."""
-    if args.device == "mps":
-        raise UsageError("SPEED needs double precision, which mps devices lack. Use --device cpu.")
-    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", args.device):
-        near = suggestion(args.device, ("auto", "cpu", "cuda"))
-        raise UsageError(
-            f"There is no device {args.device!r}{near}. Use cpu, cuda, cuda:N or auto."
-        )
-    return str(args.device) if args.device.startswith("cuda") else "cpu"
 
 
 def path_or_url(text: str) -> Path | str:

@@ -30,16 +30,19 @@ def run(args: argparse.Namespace, console: Console) -> int:
     from ..checkpoints.text_setup import missing_encoders
     from ..leak_probe import TEMPLATES, probe_leaks
 
+    workplace = text.workplace()
     report = probe_leaks(
-        text.encoder(erased.source),
+        text.encoder(erased.source, workplace),
         erased.source.model(erased.stored.job.settings.layers).weights,
         erased.edits,
         erased.stored.job.concepts,
         templates=TEMPLATES if args.templates is None else max(0, args.templates),
         description=args.describe,
         progress=console.progress,
+        workplace=workplace,
     )
-    for sentence in (*erased.stored.notes, *missing_encoders(erased.source, text)):
+    missing = missing_encoders(erased.source, text)
+    for sentence in (*erased.stored.notes, *missing, *workplace.notes):
         console.note(sentence)
     leaking, tried = len(report.leaking), len(report.tried)
     console.say(f"{leaking} of {tried} phrases still bring back what was erased.")

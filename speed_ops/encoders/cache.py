@@ -257,6 +257,8 @@ def _remove(path: Path) -> bool:
     return True
 
 
+PUSHED_ROWS = 4096
+"""Rows that go through a model's own part of text at once: bounds the memory."""
 FLUSH_TEXTS = 256
 """Texts encoded between two writes: what an interrupted run loses at most."""
 FLUSH_BYTES = 2**28
@@ -343,20 +345,28 @@ class CachedEncoder:
             rows |= fresh
         if progress is not None:
             progress(stage, len(missing), len(missing))
-        return [self._block(request, rows) for request in requests]
+        return self._pushed(requests, [self._block(request, rows) for request in requests])
 
     def close(self) -> None:
         """Frees the encoder's memory; the next text that is not cached takes it again."""
         self.encoder.close()
 
     def _block(self, request: RowRequest, rows: Mapping[_Key, Tensor]) -> Tensor:
-        """The rows of one request, as the model's layers receive them."""
+        """The rows of one request, as the encoder gives them."""
         empty = torch.empty(0, input_width(self.encoder, request.text_input))
         values = [rows[request.text_input, request.text, row][None] for row in request.rows]
-        block = torch.cat([empty, *values])
-        if self.push is None or request.text_input != TOKENS:
-            return block
-        return self.push(block)
+        return torch.cat([empty, *values])
+
+    def _pushed(self, requests: Sequence[RowRequest], blocks: list[Tensor]) -> list[Tensor]:
+        """The blocks as the model's layers receive them; all are pushed together."""
+        tokens = [i for i, request in enumerate(requests) if request.text_input == TOKENS]
+        if self.push is not None and tokens:
+            rows = torch.cat([blocks[i] for i in tokens])
+            pushed = torch.cat([self.push(part) for part in rows.split(PUSHED_ROWS)])
+            parts = pushed.split([len(blocks[i]) for i in tokens])
+            for i, part in zip(tokens, parts, strict=True):
+                blocks[i] = part
+        return blocks
 
     def _recall(self, keys: Sequence[_Key]) -> dict[_Key, Tensor]:
         """Those of the rows that the cache has."""

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ..devices import Workplace as Workplace
 from ..errors import InputError
 from ..inputs import POOLED
 from ..progress import Progress
@@ -274,6 +275,11 @@ class TowerEncoder(TextEncoder):
     length; others always run whole.
     """
 
+    workplace: Workplace | None = None
+    """Where it runs, and the CPU once that has too little memory. None: on its towers' device, and
+    the caller looks after memory.
+    """
+
     def __init__(
         self,
         towers: Sequence[Tower],
@@ -333,6 +339,19 @@ class TowerEncoder(TextEncoder):
         return self._tokenizer.token_ids(text)
 
     def _encoded(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
+    ) -> Encoded:
+        if self.workplace is None:
+            return self._run(prompts, lengths, progress, pools=pools)
+
+        def work(device: torch.device) -> Encoded:
+            for tower in self._towers:
+                tower.move_to(device)
+            return self._run(prompts, lengths, progress, pools=pools)
+
+        return self.workplace.run(work)
+
+    def _run(
         self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None, pools: bool
     ) -> Encoded:
         pooling = self._pooling if pools else ()

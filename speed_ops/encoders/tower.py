@@ -286,6 +286,12 @@ class Tower(ABC):
                     parameter.data = parameter.new_empty(0)
         self._built = None
 
+    def move_to(self, device: torch.device) -> None:
+        """Runs on another device from now on."""
+        if device != self._device:
+            self.close()
+            self._device = device
+
     @torch.no_grad()
     def states(self, ids: Tensor) -> Tensor:
         """`batch x length` token ids to `batch x length x d`: what the diffusion model receives."""

@@ -132,8 +132,8 @@ def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> Curve
         within += _between(judge, within[-1], beyond[0], budget)
     if not within:  # not even the most careful edit of the curve: go on until the budget is met
         lam = points[0].lam
-        while _spent(point := judge.at(lam)) > budget:
-            lam *= max(2.0, _spent(point) / budget)
+        while spent(point := judge.at(lam)) > budget:
+            lam *= max(2.0, spent(point) / budget)
         within = [point]
     return preferred(within)
 
@@ -141,7 +141,12 @@ def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> Curve
 def reachable(points: Sequence[CurvePoint], budget: float) -> list[CurvePoint]:
     """The points within a budget and up to the knee."""
     limit = min(budget, knee(points))
-    return [point for point in points if _spent(point) <= limit]
+    return [point for point in points if spent(point) <= limit]
+
+
+def spent(point: CurvePoint) -> float:
+    """Drift with its uncertainty: few witnesses must not overspend."""
+    return point.drift + point.spread
 
 
 def knee(points: Sequence[CurvePoint]) -> float:
@@ -150,7 +155,7 @@ def knee(points: Sequence[CurvePoint]) -> float:
     Of the whole curve, because the first drift buys little on every one: the way shortens fastest
     in the middle.
     """
-    paid = [_spent(after) for before, after in pairwise(points) if _pays(before, after)]
+    paid = [spent(after) for before, after in pairwise(points) if _pays(before, after)]
     return max([FREE_DRIFT, *paid])
 
 
@@ -178,18 +183,13 @@ def preferred(points: Sequence[CurvePoint]) -> CurvePoint:
     return min(near, key=lambda point: (point.drift, point.to_go, point.left))
 
 
-def _spent(point: CurvePoint) -> float:
-    """Drift with its uncertainty: few witnesses must not overspend."""
-    return point.drift + point.spread
-
-
 def _between(
     judge: Judge, inside: CurvePoint, outside: CurvePoint, budget: float
 ) -> list[CurvePoint]:
     points, low, high = [], math.log(outside.lam), math.log(inside.lam)
     for _ in range(_HALVINGS):
         point = judge.at(math.exp((low + high) / 2))
-        if _spent(point) <= budget:
+        if spent(point) <= budget:
             points.append(point)
             high = math.log(point.lam)
         else:

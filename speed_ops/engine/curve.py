@@ -14,8 +14,9 @@ mixtures of each layer's rows (`sketch`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ class RidgePath:
     change: Tensor
     """`r x d`: U' X."""
 
-    @property
+    @cached_property
     def top(self) -> float:
         """The largest eigenvalue: the scale of `lam`."""
         return max(float(self.sizes[-1]), torch.finfo(self.sizes.dtype).tiny)
@@ -135,11 +136,20 @@ class Judge:
 
     def at(self, lam: float) -> CurvePoint:
         """Left and drift of the edit with this `lam`."""
-        drift = self.drift(lam)
-        mean = float(drift.mean()) if len(drift) else 0.0
-        spread = float(drift.std()) / math.sqrt(len(drift)) if len(drift) > 1 else 0.0
-        left, to_go = self.remains(lam)
-        return CurvePoint(lam, float(left.mean()), mean, spread, float(to_go.mean()))
+        return self.points([lam])[0]
+
+    def points(self, lams: Sequence[float]) -> tuple[CurvePoint, ...]:
+        """The same of several edits, brought to the host at once."""
+        measured = torch.stack([self._measured(lam) for lam in lams]).tolist()
+        return tuple(CurvePoint(lam, *values) for lam, values in zip(lams, measured, strict=True))
+
+    def _measured(self, lam: float) -> Tensor:
+        """Left, mean drift, its standard error and the way to go."""
+        drift, (left, to_go) = self.drift(lam), self.remains(lam)
+        zero = drift.new_zeros(())
+        mean = drift.mean() if len(drift) else zero
+        spread = drift.std() / math.sqrt(len(drift)) if len(drift) > 1 else zero
+        return torch.stack([left.mean(), mean, spread, to_go.mean()])
 
     def drift(self, lam: float) -> Tensor:
         """One for each name."""
@@ -181,8 +191,8 @@ def trace(rows: RowSet, path: RidgePath, layers: Tensor) -> tuple[tuple[CurvePoi
     trial = rows.trial or (rows.targets, rows.anchors)
     judge = Judge(path, layers, trial, rows.witnesses or rows.targets.take_concepts([]))
     ratio = math.log(MIN_LAM_RATIO / MAX_LAM_RATIO) / (POINTS - 1)
-    points = [judge.at(path.top * MAX_LAM_RATIO * math.exp(ratio * step)) for step in range(POINTS)]
-    return tuple(points), judge
+    lams = [path.top * MAX_LAM_RATIO * math.exp(ratio * step) for step in range(POINTS)]
+    return judge.points(lams), judge
 
 
 def in_the_way(

@@ -64,7 +64,7 @@ class LayerEdit:
         total = energy.sum()
         return edit, float((energy[count:].sum() / total).sqrt()) if float(total) > 0 else 0.0
 
-    def to(self, where: torch.dtype | str) -> LayerEdit:
+    def to(self, where: torch.dtype | torch.device | str) -> LayerEdit:
         """The factors in another precision or on another device."""
         return LayerEdit(self.up.to(where), self.down.to(where))
 

@@ -85,9 +85,10 @@ def pair_up(rows: RowSet, settings: EraseSettings) -> ErasePairs:
         held = rows.hold.by_concept(rows.hold.values)
         members += held
         changes += [torch.zeros_like(values) for values in held]
+    moving = torch.stack([(change != 0).any() for change in changes]).tolist()
     compressed = [
-        _compress(values, change, settings.rows_per_concept)
-        for values, change in zip(members, changes, strict=True)
+        _compress(values, change, settings.rows_per_concept, moves)
+        for values, change, moves in zip(members, changes, moving, strict=True)
     ]
     groups = [
         concept for concept, (values, _, _) in enumerate(compressed) for _ in range(len(values))
@@ -103,9 +104,11 @@ def pair_up(rows: RowSet, settings: EraseSettings) -> ErasePairs:
     )
 
 
-def _compress(rows: Tensor, change: Tensor, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+def _compress(
+    rows: Tensor, change: Tensor, limit: int, moves: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Mixes a concept's rows by the leading left singular vectors of their change; returns the
-    energy share lost.
+    energy share lost. `moves`: whether there is any change.
 
     The change, not the row, is decomposed: rows of one concept share a large common part that every
     prompt has and that the null space removes anyway, while the change holds what separates the
@@ -114,7 +117,7 @@ def _compress(rows: Tensor, change: Tensor, limit: int) -> tuple[Tensor, Tensor,
     weight = len(rows) ** -0.5
     if len(rows) <= limit:
         return rows * weight, change * weight, change.new_zeros(())
-    moved = change if bool((change != 0).any()) else rows
+    moved = change if moves else rows
     left, sizes, _ = torch.linalg.svd(moved, full_matrices=False)
     mix = left[:, :limit].T * weight
     energy = sizes.square()

@@ -107,6 +107,10 @@ class Rows:
         return Rows(self.values[index], groups, tuple(self.names[c] for c in concepts), context)
 
 
+_SKETCHED = 4096
+"""Rows that stand for all layers while an edit is chosen, in all forms they take."""
+
+
 @dataclass(frozen=True, eq=False)
 class RowSet:
     """All rows of one erasure, for one text input of the model."""
@@ -171,6 +175,19 @@ class RowSet:
     def width(self) -> int:
         """Width d of the embeddings."""
         return self.targets.width
+
+    @property
+    def bytes_to_solve(self) -> int:
+        """About how much memory an edit with these rows takes, without its layers."""
+        count = 0
+
+        def add(values: Tensor, _: str) -> Tensor:
+            nonlocal count
+            count += len(values)
+            return values
+
+        self.map(add)
+        return 8 * (self.width * (3 * count + 8 * self.width) + _SKETCHED * (self.width + count))
 
     def map(self, function: Callable[[Tensor, str], Tensor]) -> RowSet:
         """The same set with every tensor passed through `function(values, field name)`."""

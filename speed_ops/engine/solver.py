@@ -118,9 +118,10 @@ class Solver:
     def _check_moved(self, layers: Mapping[str, SolvedLayer]) -> None:
         """Refuses an edit that does nothing although the anchors differ from the targets."""
         pairs, lam = self.pairs, self.settings.lam
-        for key, layer in layers.items():
-            # NaN and Inf survive a sum
-            if not bool(torch.isfinite(layer.edit.up.sum() + layer.edit.down.sum())):
+        # NaN and Inf survive a sum
+        sums = [layer.edit.up.sum() + layer.edit.down.sum() for layer in layers.values()]
+        for key, finite in zip(layers, torch.stack(sums).isfinite().tolist(), strict=True):
+            if not finite:
                 raise InputError(f"The edit of {key} is not finite: raise lam (now {lam:g}).")
 
         def moves(key: str) -> bool:

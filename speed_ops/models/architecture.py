@@ -17,7 +17,9 @@ _TITLES = {
     "gemma2_2b": "Gemma 2 2B",
     "qwen3_06b": "Qwen3 0.6B",
     "qwen3_4b": "Qwen3 4B",
+    "qwen3_8b": "Qwen3 8B",
     "qwen25_7b": "Qwen2.5-VL 7B",
+    "mistral3_24b": "Mistral Small 3 24B",
 }
 
 
@@ -32,7 +34,7 @@ class FamilyEncoder:
     layers: int
     """Transformer blocks of the complete encoder; a folder may ship only the `blocks_used`."""
     hidden: int
-    """Which hidden state the model receives: -1 the last, -2 the one before."""
+    """Which hidden state the model receives, at most: -1 the last, -2 the one before."""
     final_norm: bool
     """Whether the final layer norm is applied to that hidden state."""
     pad_token: int = 0
@@ -52,6 +54,8 @@ class FamilyEncoder:
     """What follows the end of a prompt: see `text.tokens.Padding`."""
     projected: bool = False
     """Whether its pooled embedding goes through the text projection before the model reads it."""
+    states: int = 1
+    """How many of its hidden states are side by side in a row."""
     batchable: bool = True
     """Whether ComfyUI's call takes several prompts, not trimming a template off the first only."""
 
@@ -59,6 +63,11 @@ class FamilyEncoder:
     def title(self) -> str:
         """What people call it."""
         return _TITLES[self.name]
+
+    @property
+    def hidden_width(self) -> int:
+        """Width of one hidden state, and of its token embeddings."""
+        return self.width // self.states
 
     @property
     def causal(self) -> bool:
@@ -129,7 +138,7 @@ class TextPart:
     modules: tuple[str, ...]
     """Their paths, in the order in which a prompt goes through them."""
     reads: str = ""
-    """Path of the layer inside that reads the encoder's output; empty: it leaves the width as is."""
+    """Path of the layer that reads the encoder's output; empty: the width stays."""
     mixes: bool = False
     """Whether the rows of a prompt depend on each other there."""
     ids: str = ""

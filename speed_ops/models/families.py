@@ -89,6 +89,11 @@ def _chat_model(
     )
 
 
+def _padded(encoder: FamilyEncoder) -> FamilyEncoder:
+    """With padding, whose rows depend on the prompt and reach the model."""
+    return replace(encoder, padding="informative")
+
+
 def _in_sd3(encoder: FamilyEncoder) -> FamilyEncoder:
     """SD3 runs without any one of its encoders; its files spell all as transformers does."""
     return replace(encoder, optional=True, naming="hf")
@@ -124,6 +129,30 @@ def _flux(name: str, title: str, modelspec: str, *, guided: bool) -> Architectur
         ),
         modelspec=modelspec,
         kohya_version="flux1",
+        note=_ONE_LAYER,
+    )
+
+
+def _flux2(name: str, title: str, encoder: FamilyEncoder) -> Architecture:
+    """Flux.2: `txt_in` reads three hidden states of the encoder side by side."""
+    return Architecture(
+        name=name,
+        title=title,
+        context_width=3 * encoder.width,
+        encoders=(replace(encoder, width=3 * encoder.width, states=3),),
+        entry=EntryLayer(
+            "txt_in",
+            ldm_needs=(
+                "double_stream_modulation_img.lin.weight",
+                "double_blocks.0.img_attn.qkv.weight",
+                "img_in.weight",
+            ),
+            look_alike="a Flux.2 model",
+            forbidden=("txt_norm.", "vector_in.", "distilled_guidance_layer.", "controlnet_"),
+        ),
+        modelspec=name,
+        kohya_version=name,
+        on_command_line=False,
         note=_ONE_LAYER,
     )
 
@@ -267,6 +296,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     _flux("flux-dev", "Flux.1 dev", "flux-1-dev", guided=True),
     _flux("flux-schnell", "Flux.1 schnell", "flux-1-schnell", guided=False),
+    _flux2("flux2-dev", "Flux.2 dev", _chat_model("mistral3_24b", 5120, 40, -11)),
+    _flux2("flux2-klein-4b", "Flux.2 Klein 4B", _padded(_chat_model("qwen3_4b", 2560, 36, -10))),
+    _flux2("flux2-klein-9b", "Flux.2 Klein 9B", _padded(_chat_model("qwen3_8b", 4096, 36, -10))),
     Architecture(
         name="chroma",
         title="Chroma",

@@ -8,7 +8,7 @@ from ..certificate.certificate import (
     Certificate,
     ConceptResult,
     Drift,
-    point_within,
+    offer,
     verdict_in_words,
 )
 from ..certificate.summary import GROUPS, PLACES, SideEffects, details
@@ -87,8 +87,7 @@ def _curve(certificate: Certificate) -> dict[str, Any] | None:
     plot = trade_off(curve)
     offers = {}
     for name, limit in PRIORITIES.items():
-        point = point_within(curve, limit) or curve.points[0]
-        offers[name] = [limit, *_pair((point.drift, point.left))]
+        offers[name] = [limit, *_pair(offer(curve, limit))]
     return {
         "left": [_pair(point) for point in plot.left],
         "to_go": [_pair(point) for point in plot.to_go],

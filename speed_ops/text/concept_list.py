@@ -120,7 +120,7 @@ class ConceptList(tuple[Concept, ...]):
             cls,
             (
                 concept
-                if len(names) == len(concept.phrases)
+                if tuple(names) == concept.phrases
                 else replace(concept, aliases=tuple(names[1:]))
                 for concept, names in phrases.values()
             ),

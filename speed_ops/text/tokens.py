@@ -41,7 +41,7 @@ class Position(Flag):
     PAD_75 = auto()
     TOKENS = auto()  # every text token and the end token
     INFORMATIVE = auto()  # the rows of `informative_positions`, by the type of encoder
-    TAIL = auto()  # every row after the end token in an unpadded prompt: the end of a template
+    TAIL = auto()  # every row after the end token, but for padding: the end of a template
 
 
 IN_CONTEXT = Position.LAST_SUBJECT | Position.EOS | Position.FIRST_PAD | Position.LAST_PAD
@@ -206,6 +206,8 @@ class Stream:
             positions = positions & ~Position.ALL | SEVERAL_ROWS
         if positions & Position.INFORMATIVE:
             informative = informative_positions(self.causal, self.padded)
+            if self.causal and self.after > 1:
+                informative |= Position.TAIL
             positions = positions & ~Position.INFORMATIVE | informative
         return positions
 
@@ -218,9 +220,10 @@ class Stream:
         """
         positions = self.resolve(positions)
         before, end, last = self.before, len(span.ids) + self.before, self.count(span) - 1
+        pad = end + self.after
         if positions & Position.ALL:
             return tuple(range(self.first + before, self.first + last + 1))
-        if self.padded and positions & (Position.FIRST_PAD | Position.LAST_PAD) and end >= last:
+        if self.padded and positions & (Position.FIRST_PAD | Position.LAST_PAD) and pad > last:
             raise InputError(
                 f"A prompt of {len(span.ids)} tokens has no padding row: shorten the name."
             )
@@ -229,22 +232,22 @@ class Stream:
         single = {
             Position.LAST_SUBJECT: subject,
             Position.EOS: end,
-            Position.FIRST_PAD: end + 1,
+            Position.FIRST_PAD: pad,
             Position.LAST_PAD: last,
             Position.FIRST_TEXT: min(before, end),
             Position.FIRST_SUBJECT: first,
             Position.MIDDLE_SUBJECT: (first + subject) // 2,
             Position.AFTER_SUBJECT: min(subject + 1, end),
             Position.LAST_TEXT: max(before, end - 1),
-            Position.EARLY_PAD: min(end + 4, last),
+            Position.EARLY_PAD: min(pad + 3, last),
         }
         for flag, share in _PADDING_SHARES.items():
-            single[flag] = max(min(end + 1, last), round(share * last))
+            single[flag] = max(min(pad, last), round(share * last))
         rows = [row for flag, row in single.items() if positions & flag]
         if positions & Position.TOKENS:
             rows += range(before, end + 1)
-        if positions & Position.TAIL and not self.padded:
-            rows += range(end + 1, last + 1)
+        if positions & Position.TAIL:
+            rows += range(end + 1, pad)
         return tuple(self.first + (row if self.padded else min(row, last)) for row in rows)
 
     def paired_rows(

@@ -205,6 +205,19 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float)
     assert (actual - expected).norm() <= tolerance * expected.norm()
 
 
+def test_the_same_encoder_read_in_another_way_is_refused(comfyui) -> None:
+    """Z-Image reads one state of Qwen3 4B, Klein three."""
+    from speed_erase.nodes.host.wiring import open_text
+    from speed_erase.speed_ops.models.families import by_name
+
+    families = ("z-image", "flux2-klein-4b")
+    if not all(map(minis.in_this_host, families)):
+        pytest.skip("this ComfyUI has no Klein")
+    for text, family in (families, families[::-1]):
+        with torch.inference_mode(), pytest.raises(InputError):
+            open_text(minis.load_text(text), by_name(family))
+
+
 @pytest.fixture(scope="module")
 def t5(comfyui) -> Any:
     """A CLIP object with a T5 alone."""

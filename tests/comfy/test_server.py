@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from workflows import erasing, node, sampling, saving
 
-from speed_erase.speed_ops import EraseSettings, priority_of
+from speed_erase.speed_ops.engine.settings import EraseSettings, priority_of
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 

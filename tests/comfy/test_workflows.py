@@ -46,7 +46,9 @@ def server(comfyui, tmp_path_factory):
 @each_graph
 def test_it_is_what_its_description_makes(server, path):
     """After a change of the nodes: `python tests/support/templates.py <address of a ComfyUI>`."""
-    assert path.read_text(encoding="utf-8") == written(build(path.stem, server.get("/object_info")))
+    info = server.get("/object_info")
+    info["SaveImage"] |= {"output": [], "output_name": []}  # newer versions pass the image on
+    assert path.read_text(encoding="utf-8") == written(build(path.stem, info))
 
 
 @each_graph
@@ -57,9 +59,9 @@ def test_every_node_and_input_is_the_servers(server, path):
             continue
         inputs = dict(specs(info[saved["type"]]))
         assert {slot["name"] for slot in saved["inputs"]} <= set(inputs), saved["type"]
-        assert [slot["type"] for slot in saved["outputs"]] == info[saved["type"]]["output"], saved[
-            "type"
-        ]
+        outputs = [slot["type"] for slot in saved["outputs"]]
+        # Newer versions give stock nodes more outputs.
+        assert outputs == info[saved["type"]]["output"][: len(outputs)], saved["type"]
         for name, value in widget_values(saved, info[saved["type"]]):
             kind, options = inputs[name][0], inputs[name][1]
             choices = kind if isinstance(kind, list) else options.get("options")

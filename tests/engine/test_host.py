@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from problems import make, solve
-from torch.overrides import TorchFunctionMode
+from device_double import DEVICE, watching_the_device
+from problems import make, row_set, solve
 
 from speed_erase.speed_ops import EraseSettings, Rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What may look at a tensor's content from the host, once a layer each: the layer is finite, the
-# Cholesky factor of its Gram matrix exists and its smallest direction converged (some checks), the
-# kept rows and eigenvectors are counted (boolean indexing), the edit is finite, the certificate's
-# summary numbers. Nothing per row.
-LOOKS_PER_LAYER = 40
-
-TO_THE_HOST = {"cpu", "numpy", "tolist", "item", "__bool__", "__int__", "__float__", "__index__"}
-
-
-class Watch(TorchFunctionMode):
-    """Counts the calls that bring a tensor's content to the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[str] = Counter()
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        name = getattr(function, "__name__", "")
-        if name in TO_THE_HOST:
-            self.calls[name] += 1
-        return function(*args, **(kwargs or {}))
+LOOKS_PER_LAYER, LOOKS_AT_ALL = 8, 90
+"""How often the host may wait for a GPU: each time that a layer is read it is checked, and a layer
+that decides which kept rows shape its edit counts them and its eigenvectors. Everything else is
+looked at for all layers together; nothing per row, per concept or per point of the curve.
+"""
 
 
 SWITCHES = [
@@ -47,6 +31,7 @@ SWITCHES = [
     EraseSettings(method="uce"),
     EraseSettings(method="rece"),
     EraseSettings(adversarial_rounds=2),
+    EraseSettings.preset("auto"),
 ]
 
 
@@ -66,20 +51,69 @@ def test_every_tensor_is_made_on_the_device_of_the_input(settings):
         assert torch.equal(plain.delta(key), guarded.delta(key))
 
 
-@pytest.mark.parametrize(
-    "settings", SWITCHES[:4], ids=lambda s: f"{s.invariants}-{s.ipf}-{s.rpa}-{s.mu}"
-)
-def test_looks_from_the_host_grow_with_layers_not_with_rows(settings):
-    def looks(layers: int, retain: int) -> int:
-        problem = make(80, 3, retain, outs=(70,) * layers)
-        with Watch() as watch:
-            solve(*problem.args(), settings)
-        assert watch.calls["numpy"] == watch.calls["cpu"] == 0
-        return sum(watch.calls.values())
+def solved_on_device(problem, settings):
+    """The edit of a problem that is on the stand-in, and what the stand-in noted."""
+    weights, *rows = problem.args()
+    there = {key: weight.to(DEVICE) for key, weight in weights.items()}
+    rows = [values.to(DEVICE) for values in rows]
+    with watching_the_device() as double:
+        return solve(there, *rows, settings), double
 
-    few, many = looks(2, 100), looks(6, 100)
-    assert (many - few) / 4 <= LOOKS_PER_LAYER
-    assert abs(looks(2, 300) - few) <= 2 * LOOKS_PER_LAYER
+
+@pytest.mark.parametrize(
+    "settings", SWITCHES, ids=lambda s: f"{s.preset_name}-{s.method}-{s.ipf}-{s.rpa}-{s.mu}"
+)
+def test_another_device_gives_the_same_edit_and_is_rarely_waited_for(settings):
+    def looks(layers: int, retain: int, concepts: int = 3) -> int:
+        problem = make(40, concepts, retain, outs=(30,) * layers)
+        erasure, double = solved_on_device(problem, settings)
+        plain = solve(*problem.args(), settings)
+        for key in plain:
+            assert erasure.edits[key].up.device == DEVICE
+            assert torch.allclose(erasure.delta(key).cpu(), plain.delta(key), atol=1e-9)
+        assert erasure.certificate.layers == plain.certificate.layers
+        return sum(double.looks.values())
+
+    rounds = 1 + settings.adversarial_rounds
+    few, many = looks(2, 60), looks(6, 60)
+    assert (many - few) / 4 <= rounds * LOOKS_PER_LAYER and few <= rounds * LOOKS_AT_ALL
+    assert abs(looks(2, 150, concepts=9) - few) <= 2 * LOOKS_PER_LAYER
+
+
+@pytest.mark.parametrize("settings", [SWITCHES[0], SWITCHES[-1]], ids=lambda s: s.preset_name)
+def test_the_memory_that_is_asked_for_is_enough(settings):
+    from speed_erase.speed_ops.erase import _layer_bytes
+
+    for width, retain, outs in ((80, 100, (70,) * 6), (64, 900, (40, 200)), (160, 60, (160,))):
+        problem = make(width, 3, retain, outs=outs)
+        layers = [SimpleNamespace(shape=(out, width)) for out in outs]
+        rows = row_set(*problem.args()[1:])
+        asked = rows.bytes_to_solve + _layer_bytes(SimpleNamespace(layers=layers), rows)
+        weights = sum(8 * out * width for out in outs)  # which are there in this test
+        assert solved_on_device(problem, settings)[1].peak <= asked + weights
+
+
+def test_a_tensor_made_on_the_wrong_device_does_show(monkeypatch):
+    """The negative control, and that of the count."""
+    from speed_erase.speed_ops.engine import closed_form, curve
+
+    problem, settings = make(), EraseSettings.preset("auto")
+    plain = sum(solved_on_device(problem, settings)[1].looks.values())
+    real = curve.Judge.remains
+
+    def looking(self, lam):
+        float(self.gram.sum())
+        return real(self, lam)
+
+    monkeypatch.setattr(curve.Judge, "remains", looking)
+    assert sum(solved_on_device(problem, settings)[1].looks.values()) > plain + 20
+
+    def planted(matrix, ridge):
+        return torch.linalg.cholesky(matrix + ridge * torch.ones(len(matrix)).diag())
+
+    monkeypatch.setattr(closed_form, "_cholesky", planted)
+    with pytest.raises(RuntimeError, match="same device"):
+        solved_on_device(problem, settings)
 
 
 def test_every_stage_reports():

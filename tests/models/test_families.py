@@ -180,6 +180,9 @@ TEXT_LAYERS = {
     "sd3.5-medium": ("sd3", ["context_embedder"]),
     "flux-dev": ("flux-dev", ["txt_in"]),
     "flux-schnell": ("flux-schnell", ["txt_in"]),
+    "flux2-dev": ("flux2-dev", ["txt_in"]),
+    "flux2-klein-4b": ("flux2-klein-4b", ["txt_in"]),
+    "flux2-klein-9b": ("flux2-klein-9b", ["txt_in"]),
     "chroma": ("chroma", ["txt_in"]),
     "auraflow": ("auraflow", ["cond_seq_linear"]),
     "z-image": ("z-image", ["cap_embedder.1"]),
@@ -289,10 +292,26 @@ def without(model: str, *starts: str) -> dict[str, object]:
             without("qwen-image", "txt_in.", "txt_norm.")
             | {"txt_in.norm.weight": (3584,), "txt_in.in_layer.weight": (3072, 3584)}
             | {"txt_in.out_layer.weight": (3072, 3072)},
-            "",
+            "a Qwen-Image 2.1 model",
+        ),
+        # LTX-2 reads text in a stream of video and in one of sound.
+        (
+            RECORDED["ltxv"] | {"audio_adaln_single.linear.weight": (4, 4)},
+            "an LTX-2 model",
+        ),
+        # Flux.2 with another encoder.
+        (RECORDED["flux2-dev"] | {"txt_in.weight": (6144, 4096)}, "a Flux.2 model, but txt_in"),
+        # Anima with an adapter from another encoder; Cosmos Predict2 with another T5.
+        (
+            RECORDED["anima"] | {"llm_adapter.blocks.0.cross_attn.v_proj.weight": (64, 2560)},
+            "an Anima model, but llm_adapter",
+        ),
+        (
+            RECORDED["cosmos-predict2"] | {"blocks.0.cross_attn.v_proj.weight": (64, 4096)},
+            "a Cosmos Predict2 model, but blocks.0",
         ),
     ],
-    ids=["LongCat-Image", "Ming-Image", "Qwen-Image 2.1"],
+    ids=["LongCat-Image", "Ming-Image", "Qwen-Image 2.1", "LTX-2", "Flux.2", "Anima", "Cosmos"],
 )
 def test_newer_relatives_of_a_family_are_refused(keys: dict[str, object], reason: str) -> None:
     for prefix in ("", "diffusion_model."):

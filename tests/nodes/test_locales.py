@@ -97,7 +97,7 @@ def script(name: str) -> str:
 
 @each_language
 def test_no_command_is_missing(language: str) -> None:
-    ids = set(re.findall(r'\b(?:id: |command\()"(\w+)"', script("commands.js")))
+    ids = set(re.findall(r'(?:\bid: |\bcommand\(\s*)"(\w+)"', script("commands.js")))
     assert ids and set(stored(language, "commands")) == {f"SPEED_{name}" for name in ids}
 
 

@@ -11,8 +11,10 @@ widths of text are real, but for tokenizers that a checkpoint brings.
 from __future__ import annotations
 
 import io
+import json
 import math
 import string
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +39,7 @@ _CHAT = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
 }
+_CHATS = ("qwen3_06b", "qwen3_4b", "qwen3_8b", "qwen25_7b", "gemma2_2b", "mistral3_24b")
 _CHAT_TABLE = {"vocab_size": DISTINCT}
 _FLUX = {
     "in_channels": 16,
@@ -54,6 +57,22 @@ _FLUX = {
     "qkv_bias": True,
     "txt_ids_dims": [],
 }
+_FLUX2 = {
+    **_FLUX,
+    "in_channels": 128,
+    "out_channels": 128,
+    "vec_in_dim": None,
+    "mlp_ratio": 3.0,
+    "axes_dim": [32, 32, 32, 32],
+    "theta": 2000,
+    "patch_size": 1,
+    "qkv_bias": False,
+    "txt_ids_dims": [3],
+    "global_modulation": True,
+    "mlp_silu_act": True,
+    "ops_bias": False,
+}
+_FEW_IN_FLUX2 = {"hidden_size": 64, "num_heads": 2, "axes_dim": [8, 8, 8, 8]}
 _GUIDANCE = {"in_dim": 64, "out_dim": 3072, "hidden_dim": 5120, "n_layers": 5}
 _SD3 = {
     "in_channels": 16,
@@ -98,6 +117,12 @@ class Mini:
     """What to change of the configuration that ComfyUI detects; empty: its loader makes the model
     from tensors.
     """
+    pads_left: bool = False
+    """Whether the model gets rows of zeros before those of a prompt."""
+    tokenizing: dict[str, int] = field(default_factory=dict)
+    """Options of the tokenizer."""
+    needs: str = ""
+    """What its module must have too: the older tokenizer of Mistral does not load any more."""
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     """{class in the same module: what it is made with instead} of parts that no configuration
     describes.
@@ -106,10 +131,19 @@ class Mini:
 
 _sd3 = {"tokenizer": "sd3_clip:SD3Tokenizer", "encoder": "sd3_clip:sd3_clip"}
 _COSMOS = {
-    "max_img_h": 240, "max_img_w": 240, "max_frames": 128, "in_channels": 16,
-    "out_channels": 16, "patch_spatial": 2, "patch_temporal": 1, "model_channels": 2048,
-    "crossattn_emb_channels": 1024, "pos_emb_cls": "rope3d", "num_blocks": 2,
-    "use_adaln_lora": True, "adaln_lora_dim": 256,
+    "max_img_h": 240,
+    "max_img_w": 240,
+    "max_frames": 128,
+    "in_channels": 16,
+    "out_channels": 16,
+    "patch_spatial": 2,
+    "patch_temporal": 1,
+    "model_channels": 2048,
+    "crossattn_emb_channels": 1024,
+    "pos_emb_cls": "rope3d",
+    "num_blocks": 2,
+    "use_adaln_lora": True,
+    "adaln_lora_dim": 256,
 }
 _FEW_IN_COSMOS = {"model_channels": 64, "num_heads": 2, "adaln_lora_dim": 8}
 _flux = {"tokenizer": "flux:FluxTokenizer", "encoder": "flux:flux_clip"}
@@ -144,6 +178,42 @@ MINIS: dict[str, Mini] = {
     ),
     "flux-schnell": Mini(
         "flux-schnell", "flux.model:Flux", {**_FLUX, "guidance_embed": False}, **_flux, shrunk=_FEW
+    ),
+    "flux2-dev": Mini(
+        *("flux2-dev", "flux.model:Flux"),
+        {
+            **_FLUX2,
+            "context_in_dim": 15360,
+            "hidden_size": 6144,
+            "num_heads": 48,
+            "guidance_embed": True,
+        },
+        *("flux:Flux2Tokenizer", "flux:flux2_te"),
+        shrunk=_FEW_IN_FLUX2,
+        pads_left=True,
+        needs="from_tekken_json",
+    ),
+    "flux2-klein-4b": Mini(
+        *("flux2-klein-4b", "flux.model:Flux"),
+        {**_FLUX2, "context_in_dim": 7680, "guidance_embed": False},
+        *("flux:KleinTokenizer", "flux:klein_te"),
+        shrunk=_FEW_IN_FLUX2,
+        pads_left=True,
+        tokenizing={"qwen3_4b_min_length": 80},
+    ),
+    "flux2-klein-9b": Mini(
+        *("flux2-klein-9b", "flux.model:Flux"),
+        {
+            **_FLUX2,
+            "context_in_dim": 12288,
+            "hidden_size": 4096,
+            "num_heads": 32,
+            "guidance_embed": False,
+        },
+        *("flux:KleinTokenizer8B", "flux:klein_te", {"model_type": "qwen3_8b"}),
+        shrunk=_FEW_IN_FLUX2,
+        pads_left=True,
+        tokenizing={"qwen3_8b_min_length": 80},
     ),
     "chroma": Mini(
         *("chroma", "chroma.model:Chroma"),
@@ -234,7 +304,11 @@ MINIS: dict[str, Mini] = {
 
 def in_this_host(name: str) -> bool:
     """Whether this version of ComfyUI has the family."""
-    return find_spec(f"comfy.ldm.{MINIS[name].module.partition(':')[0]}") is not None
+    module, _, encoder = MINIS[name].encoder.partition(":")
+    encoder = MINIS[name].needs or encoder
+    model = f"comfy.ldm.{MINIS[name].module.partition(':')[0]}"
+    texts = f"comfy.text_encoders.{module}"
+    return bool(find_spec(model) and find_spec(texts)) and hasattr(import_module(texts), encoder)
 
 
 def smallest(name: str) -> dict[str, Tensor]:
@@ -314,16 +388,19 @@ def load_text(name: str, **options: Any) -> Any:
         f"{kind}_model_config": {**_T5, "vocab_size": DISTINCT}
         for kind in ("t5xxl", "umt5xxl", "pile_t5xl")
     }
-    shapes |= {
-        f"{kind}_model_config": {**_CHAT, **_CHAT_TABLE}
-        for kind in ("qwen3_06b", "qwen3_4b", "qwen25_7b", "gemma2_2b")
-    }
+    shapes |= {f"{kind}_model_config": {**_CHAT, **_CHAT_TABLE} for kind in _CHATS}
     data = {"spiece_model": _pieces(**mini.pieces)} if mini.pieces else {}
+    data["tekken_model"] = _tekken()
     with torch.inference_mode():
         clip = comfy.sd.CLIP(
             target, tokenizer_data=data, model_options=te_options() | shapes | options
         )
+        for option, value in mini.tokenizing.items():
+            clip.set_tokenizer_option(option, value)
         for piece in clip.cond_stage_model.children():
+            if isinstance(piece.layer, list):  # which states are read, of three blocks
+                piece.layer = list(range(len(piece.layer)))
+                piece.options_default = (piece.layer, *piece.options_default[1:])
             if piece.transformer.get_input_embeddings().num_embeddings == DISTINCT:
                 piece.transformer.set_input_embeddings(
                     Few(piece.transformer.get_input_embeddings())
@@ -400,3 +477,19 @@ def _pieces(**special: int) -> Tensor:
         **special,
     )
     return torch.ByteTensor(list(model.getvalue()))
+
+
+@lru_cache
+def _tekken() -> Tensor:
+    """Mistral's kind of tokenizer, of single bytes."""
+    special = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
+    model = {
+        "config": {"default_vocab_size": 512, "default_num_special_tokens": 16},
+        "vocab": [
+            {"rank": byte, "token_bytes": b64encode(bytes([byte])).decode()} for byte in range(256)
+        ],
+        "special_tokens": [
+            {"rank": rank, "token_str": token} for rank, token in enumerate(special)
+        ],
+    }
+    return torch.ByteTensor(list(json.dumps(model).encode()))

@@ -330,11 +330,11 @@ def leaks(shop: Workshop, sheet: Sheet) -> None:
 
 
 def my_style(shop: Workshop, sheet: Sheet) -> None:
-    (pair,) = shop.erase("Kaya Brandt -> art").pairs("a house by Kaya Brandt")
-    paper(sheet, 40, 180, "my style", _BLUE)
-    sheet.arrow(170, 250)
-    sheet.slider(pair, 220, 120, 260)
-    sheet.text(350, 404, "before and after", 19)
+    paper(sheet, 60, 160, "a model", _BLUE)
+    sheet.text(SIDE // 2, 230, "− my style", 32, _GONE)
+    sheet.arrow(330, 230)
+    paper(sheet, 380, 160, "LoRA", _STAYS)
+    sheet.text(SIDE // 2, 400, "erase my style", 32)
 
 
 def checked(shop: Workshop, sheet: Sheet) -> None:
@@ -364,7 +364,7 @@ PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
 """A template's title -> what draws its preview."""
 
 
-WITHOUT_IMAGES = (idea, sdxl, flux, checked)
+WITHOUT_IMAGES = (idea, sdxl, flux, checked, my_style)
 
 
 def main(folder: Path, titles: Sequence[str]) -> None:

@@ -221,7 +221,20 @@ def _compare(graph: Graph, loader: int, eraser: int, **given: Any) -> int:
 
 
 _DEMO_LOOK = {"pairs": 2, "steps": 12, "cfg": 3.0, "width": 128, "height": 128}
-_PAINTERS = ["Orla Venn", "Dario Fenwick", "Petra Lunde", "Tibor Quill", "Ines Marrow", "Soren Vale", "Kaya Brandt", "Lucio Perrin", "Hedda Stroud", "Anselm Roe", "Yuki Tallow", "Bruna Castell"]
+_PAINTERS = [
+    "Orla Venn",
+    "Dario Fenwick",
+    "Petra Lunde",
+    "Tibor Quill",
+    "Ines Marrow",
+    "Soren Vale",
+    "Kaya Brandt",
+    "Lucio Perrin",
+    "Hedda Stroud",
+    "Anselm Roe",
+    "Yuki Tallow",
+    "Bruna Castell",
+]
 _SUBJECTS = ["cat", "house", "tree", "boat", "flower", "fish", "castle", "mushroom", "butterfly"]
 _DOWNLOADS = {
     SD15: "https://huggingface.co/Comfy-Org/stable-diffusion-v1-5-archive/resolve/main/" + SD15,
@@ -495,8 +508,8 @@ def my_style(graph: Graph) -> None:
     graph.note(
         (_NOTE, 0),
         (360, 320),
-        "## Erase my style\n\nOpens in App mode, where your ComfyUI has it: choose a model, write your"
-        " name, press **Run**, and compare the images." + _YOURS,
+        "## Erase my style\n\nOpens in App mode, where your ComfyUI has it: choose a model, write"
+        " your name, press **Run**, and compare the images." + _YOURS,
     )
     loader, eraser = _demo(graph, "Orla Venn | the Copper Hand -> art")
     look = {**_DEMO_LOOK, "pairs": 1}

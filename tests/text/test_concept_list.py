@@ -58,13 +58,9 @@ def test_marks_inside_names_are_literal(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("Monet\nmonet", 2, "already"),
         ("Monet -> art\nMONET -> sketch", 2, "keep one"),
-        ("Cafe\u0301 A\nx\nCafé  a", 3, "already"),
         ("a -> A", 1, "itself"),
-        ("x\na | b | B", 2, "already"),
         ("a | b -> b", 1, "itself"),
-        ("a | b\nc | b", 2, "already"),
         ("-> art", 1, "no name"),
         ("a | | b", 1, "alias is empty"),
         ("a -> b -> c", 1, "one arrow"),
@@ -208,9 +204,28 @@ def test_appending_checks_again() -> None:
         parse_concepts("Monet", "style"),
         parse_concepts("Manet\nMonet", "style", "more.txt"),
     )
-    with pytest.raises(InputError, match=r"^more\.txt, line 2: .*line 1"):
-        first + second
+    both = first + second
+    assert [concept.target for concept in both] == ["Monet", "Manet"]
+    (note,) = both.merged
+    assert note.startswith("more.txt, line 2: ") and "line 1" in note
+    with pytest.raises(InputError, match=r"^more\.txt, line 1: .*line 1"):
+        first + parse_concepts("Monet -> person", "style", "more.txt")
     assert len(first + parse_concepts("Manet", "style")) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases", "notes"),
+    [
+        ("Monet\nmonet", [("Monet",)], 1),
+        ("Cafe\u0301 A\nx\nCafé  a", [("Café A",), ("x",)], 1),
+        ("x\na | b | B", [("x",), ("a", "b")], 0),
+        ("a | b\nc | b", [("a", "b", "c")], 1),
+    ],
+)
+def test_a_repeated_name_counts_once(text: str, phrases: list[tuple[str, ...]], notes: int) -> None:
+    listed = parse_concepts(text, "style")
+    assert [concept.phrases for concept in listed] == phrases
+    assert len(listed.merged) == notes and set(listed.merged) <= set(listed.notes)
 
 
 def test_endless_lists_are_refused() -> None:
@@ -298,7 +313,9 @@ def test_text_form_round_trips(entries: list[tuple[str, list[str], str]]) -> Non
         listed = ConceptList(tuple(concepts))
     except InputError:
         return
-    assert parse_concepts(listed.as_text(), "style") == listed
+    again = parse_concepts(listed.as_text(), "style")
+    assert [concept.as_line() for concept in again] == [concept.as_line() for concept in listed]
+    assert not again.merged
 
 
 @given(st.text(max_size=200))

@@ -241,3 +241,15 @@ def test_a_template_leaves_less_room() -> None:
     long = Prompt.bare(" ".join(["x"] * 33))
     with pytest.raises(InputError, match="32"):
         TEMPLATE.locate(long)
+
+
+def test_the_end_of_a_template_comes_before_the_padding() -> None:
+    stream = Stream(lambda text: [7] * len(text), 40, before=3, after=5)
+    span = stream.locate(Prompt.bare("abc"))
+    rows = stream.rows(Position.EOS | Position.FIRST_PAD | Position.EARLY_PAD, span)
+    assert rows == (6, 11, 14)
+    assert stream.rows(Position.TAIL, span) == (7, 8, 9, 10)
+    informative = stream.rows(Position.INFORMATIVE, span)
+    assert set(range(5, 12)) <= set(informative) and max(informative) == 39
+    with pytest.raises(InputError):
+        stream.rows(Position.FIRST_PAD, TokenSpan((7,) * 32, 32, 1))
