@@ -105,13 +105,13 @@ def demo_clip() -> ScaledEncoder:
     return ScaledEncoder("living", rows, stream)
 
 
-def random_clip() -> ClipTextEncoder:
-    """CLIP-L of full size with random weights.
+def random_clip(depth: int = DEPTH) -> ClipTextEncoder:
+    """CLIP-L of full width with random weights.
 
     The spectrum of its token embeddings decays as in a trained one: names share most directions.
     """
     generator = torch.Generator().manual_seed(SEED)
-    layout = text_encoder_layout(DEPTH)
+    layout = text_encoder_layout(depth)
     tensors = {TEXT + key: _random_tensor(key, shape, generator).half() for key, shape in layout}
     return _clip_l(tensors)
 

@@ -116,7 +116,7 @@ class Cell:
         """What `auto` chooses."""
         return self._measured(self.rows, settings, told=True)[0]
 
-    def _along(self, settings: EraseSettings) -> tuple[float, ...]:
+    def along(self, settings: EraseSettings) -> tuple[float, ...]:
         """Where the curve of a soft prior has its points."""
         settings = compressed(settings, len(self.rows.targets.names))
         _, certificate = self._measured(self.rows, settings)
@@ -125,7 +125,7 @@ class Cell:
     def sweep(self, method: Method) -> list[Point]:
         """A method along its knob, with the rows it gets."""
         side = self.rows_for(method.ours)
-        values = method.values or self._along(method.settings)
+        values = method.values or self.along(method.settings)
         found = []
         for value in values:
             settings = method.settings.replace(**{method.knob: value})
