@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -306,9 +305,11 @@ def in_this_host(name: str) -> bool:
     """Whether this version of ComfyUI has the family."""
     module, _, encoder = MINIS[name].encoder.partition(":")
     encoder = MINIS[name].needs or encoder
-    model = f"comfy.ldm.{MINIS[name].module.partition(':')[0]}"
-    texts = f"comfy.text_encoders.{module}"
-    return bool(find_spec(model) and find_spec(texts)) and hasattr(import_module(texts), encoder)
+    try:
+        import_module(f"comfy.ldm.{MINIS[name].module.partition(':')[0]}")
+        return hasattr(import_module(f"comfy.text_encoders.{module}"), encoder)
+    except ModuleNotFoundError:
+        return False
 
 
 def smallest(name: str) -> dict[str, Tensor]:
