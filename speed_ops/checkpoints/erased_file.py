@@ -87,7 +87,8 @@ def open_erased(
     base_hash = provenance.base_hash if of_file else ""
     if base_hash and source.checkpoint.sha256(progress) != base_hash:
         raise FileError(
-            f"{base} is not the file that {file} was made from: their hashes differ. Give the original file."
+            f"{base} is not the file that {file} was made from: their hashes differ. Give the"
+            " original file."
         )
     lora = is_lora(copy.shapes)
     edits, faults = (_lora_edits if lora else _model_edits)(copy, source, stored, progress)

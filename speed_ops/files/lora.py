@@ -73,7 +73,8 @@ def write_lora(
         )
     if not edits:
         raise FileError(
-            f"There is nothing to write to {path}, because no layer was edited. Erase something first."
+            f"There is nothing to write to {path}, because no layer was edited. Erase something"
+            " first."
         )
     check_target(path, force=force)
     by_key = {layer.canonical: layer for layer in layers}
@@ -143,7 +144,7 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
         end = next((end for end in (*_UP, *_DOWN, _ALPHA) if key.endswith(end)), None)
         if end is None:
             code = "adapter-type" if is_adapter_key(key) else "unknown-key"
-            raise _fault(code, key, f"{path} contains {key}, which is no part of a plain LoRA.")
+            raise _fault(code, key, f"{path} contains {key}, which is not part of a plain LoRA.")
         by_layer.setdefault(key.removesuffix(end), {})[end] = key
     edits: dict[str, LayerEdit] = {}
     unmatched, disputed = [], []

@@ -260,7 +260,7 @@ def unexpected_files(source: Checkpoint, copy: Checkpoint) -> list[Notice]:
     sentences = []
     if extra:
         listed = ", ".join(extra[:5])
-        text = f"The file {listed} is no part of the model it was made from."
+        text = f"The file {listed} is not part of the model it was made from."
         sentences.append(Notice(text, code="extra-file", files=extra[:5]))
     if changed:
         text = f"The file {', '.join(changed[:5])} differs from the base."
@@ -284,7 +284,7 @@ def _refuse_leaving(folder: Path, relative: Path) -> None:
     snapshots = next((parent for parent in root.parents if parent.name == "snapshots"), None)
     if snapshots is None or resolved.parent != snapshots.parent / "blobs":
         raise FileError(
-            f"{folder / relative} is a link to {resolved}, which is no part of this component and"
+            f"{folder / relative} is a link to {resolved}, which is not part of this component and"
             " is not copied. Put the file itself there, or remove the link."
         )
 
