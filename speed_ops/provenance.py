@@ -47,7 +47,7 @@ class Provenance:
         """The certificate's concepts, checked; and a sentence if they cannot be read."""
         claims = []
         try:
-            for concept in Fields(self.certificate, "The certificate").objects(
+            for concept in Fields(self.certificate, "The report").objects(
                 "concepts", MAX_CONCEPTS
             ):
                 verdict = concept.text("verdict")
