@@ -72,6 +72,6 @@ def offer_report(erasure: Erasure, model_bytes: int) -> str:
 def page_of(report_id: str) -> str:
     """The page of a run that this process offered."""
     if report_id not in _offered:
-        raise NotFoundError("There is no report for this run any more: run the graph again.")
+        raise NotFoundError("There is no report for this run any more. Run the graph again.")
     erasure, model_bytes = _offered[report_id]
     return report_page(erasure, "the model in the graph", model_bytes)

@@ -98,7 +98,7 @@ class Workplace:
                 raise
             raise NoMemoryError(
                 "The GPU has too little memory, also for what remains there when the edit is"
-                " computed on the CPU: free some of it."
+                " computed on the CPU. Free some memory."
             ) from fault
 
     def tidy_up(self) -> None:

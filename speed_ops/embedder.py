@@ -115,7 +115,7 @@ def concept_rows(
         plan: Which prompts and positions to take.
     """
     if not concepts:
-        raise InputError("There is nothing to erase: name at least one concept.")
+        raise InputError("There is nothing to erase. Name at least one concept.")
     streams, text_inputs = embedder.streams, embedder.text_inputs
     empty = {name: whole_prompt(streams, Prompt.bare(""), name) for name in text_inputs}
     embedder.read(list(empty.values()), "empty prompt")

@@ -127,8 +127,8 @@ def _layer_bytes(model: EditableModel, rows: RowSet) -> int:
 
 
 NO_ROOM = (
-    "The {name} embeddings of the kept names fill their space, so the {name} path was left as it"
-    " is: keep fewer names, or use the preset auto."
+    "The {name} embeddings of the protected names fill their space, so SPEED left the {name} text"
+    " input as it is. Protect fewer names, or use the preset auto."
 )
 
 

@@ -58,7 +58,7 @@ class Job:
             settings: How to erase.
         """
         if not concepts:
-            raise InputError("There is nothing to erase: name at least one concept.")
+            raise InputError("There is nothing to erase. Name at least one concept.")
         plan = (
             RowPlan.context(settings.effort, len(concepts), settings.prompting)
             if settings.rows == "context"
@@ -93,7 +93,7 @@ def check_strength(value: float) -> float:
         or not -MAX_STRENGTH <= value <= MAX_STRENGTH
     ):
         raise SettingsError(
-            f"The strength is {str(value)[:40]}: it must be a number from {-MAX_STRENGTH:g} to"
+            f"The strength is {str(value)[:40]}. Use a number from {-MAX_STRENGTH:g} to"
             f" {MAX_STRENGTH:g}."
         )
     return float(value)

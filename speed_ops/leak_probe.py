@@ -149,7 +149,7 @@ class LeakReport:
 
     def text(self) -> str:
         """One line for each phrase, worst first."""
-        head = f"{len(self.leaking)} of {len(self.tried)} phrases still draw what was erased."
+        head = f"{len(self.leaking)} of {len(self.tried)} phrases still generate what you erased."
         lines = [
             f"{'LEAKS' if leak.leaks else 'ok':5}  {leak.before:4.0%} -> {leak.after:4.0%} "
             f" {leak.rung}: '{leak.phrase}'"
@@ -203,7 +203,7 @@ def probe_leaks(
         workplace: Where to measure; None: on the CPU.
     """
     if not concepts:
-        raise InputError("There is nothing to probe: name at least one concept.")
+        raise InputError("There is nothing to probe. Name at least one concept.")
     # Whole prompts of phrases that are tried once would only fill the cache on disk.
     reader = (
         encoder.without_cache() if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)

@@ -47,7 +47,7 @@ class Provenance:
         """The certificate's concepts, checked; and a sentence if they cannot be read."""
         claims = []
         try:
-            for concept in Fields(self.certificate, "The certificate").objects(
+            for concept in Fields(self.certificate, "The report").objects(
                 "concepts", MAX_CONCEPTS
             ):
                 verdict = concept.text("verdict")
@@ -92,7 +92,7 @@ def build_metadata(
         **({"modelspec.title": title} if title else {}),
         "speed.version": VERSION,
         "speed.recipe": recipe.to_json(),
-        "speed.certificate": dump_json(certificate, "The certificate", MAX_CERTIFICATE_BYTES),
+        "speed.certificate": dump_json(certificate, "The report", MAX_CERTIFICATE_BYTES),
         "speed.base_hash": recipe.base_hash,
         "speed.encoder_hash": recipe.encoder_hash,
     }
@@ -124,7 +124,7 @@ def read_provenance(metadata: Mapping[str, str], label: str = "The header") -> P
     recipe = None
     if "speed.recipe" in metadata:
         recipe = Recipe.from_json(metadata["speed.recipe"], f"{label}: the recipe")
-    proof = f"{label}: the certificate"
+    proof = f"{label}: the report"
     facts = load_json(metadata.get("speed.certificate", "{}"), proof, MAX_CERTIFICATE_BYTES)
     return Provenance(
         version=fields.text("speed.version"),
@@ -141,5 +141,5 @@ def load_recipe(path: Path) -> Recipe:
         return Recipe.read(path)
     provenance = read_provenance(read_header(path).metadata, str(path))
     if provenance is None or provenance.recipe is None:
-        raise FileError(f"{path} has no recipe in its header: it was not written by speed-erase.")
+        raise FileError(f"{path} has no recipe in its header. Use a file that speed-erase wrote.")
     return provenance.recipe

@@ -229,7 +229,7 @@ class Recipe:
             )
         )
         if not concepts:
-            raise FileError(f"{fields.title} names no concept to erase.")
+            raise FileError(f"{fields.title} names no concept to erase. Add one below `concepts`.")
         if "retain" in fields.values:
             retain = tuple(
                 _read_retain(item, f"{fields.title}, retain {number}", folder, newer)
@@ -268,8 +268,8 @@ class Recipe:
         certificate = 2 * (targets + 500 * len(self.concepts)) + 500_000
         if stored + certificate > MAX_HEADER_BYTES - source_header:
             raise FileError(
-                f"With these lists the recipe and the certificate are {stored / 1e6:.1f} MB, too"
-                " long for a file header: shorten them."
+                f"With these lists the recipe and the report are {stored / 1e6:.1f} MB, too"
+                " long for a file header. Shorten them."
             )
 
     @property
@@ -327,7 +327,7 @@ def _read_concept(
 ) -> list[RecipeConcept]:
     """The concepts of one entry: a typed line, an object, or a file of them."""
     if isinstance(item, (int, float)):
-        raise FileError(f"{title} must be text: put it in quotes.")
+        raise FileError(f"{title} must be text. Put it in quotes.")
     if isinstance(item, str):
         return [_stored_concept(concept) for concept in parse_concepts(item, kind, title)]
     fields = Fields.of(item, title)
@@ -339,7 +339,7 @@ def _read_concept(
         fields.refuse_unknown(_CONCEPT)
     target = fields.text("target")
     if not fold(target):
-        raise FileError(f"{title} has an empty target.")
+        raise FileError(f"{title} has an empty target. Write the name to erase.")
     kind = fields.text("kind", kind)
     anchor = fields.text("anchor") if "anchor" in fields.values else kind_of(kind).anchor
     return [RecipeConcept(target, anchor, kind, fields.texts("aliases", MAX_ALIASES))]
@@ -351,8 +351,8 @@ def _read_retain(item: object, title: str, folder: Path | None, newer: bool) -> 
         labels = builtin_retain_sets()
         if item not in labels:
             raise FileError(
-                f"{title}: there is no built-in list {item[:100]!r}{suggestion(item, labels)}:"
-                f" choose from {', '.join(labels)}."
+                f"{title}: there is no built-in list {item[:100]!r}{suggestion(item, labels)}."
+                f" Choose from {', '.join(labels)}."
             )
         return RecipeRetain(item, "")
     fields = Fields.of(item, title)
@@ -400,7 +400,7 @@ def _path(text: str, folder: Path) -> Path:
         return folder / Path(text).expanduser()
     except RuntimeError:  # ~name of a user that does not exist
         raise FileError(
-            f"There is no home folder for {text[:80]!r}: write the whole path."
+            f"There is no home folder for {text[:80]!r}. Write the whole path."
         ) from None
 
 
@@ -451,7 +451,7 @@ def job_of(recipe: Recipe, title: str = "The recipe") -> StoredJob:
     """The job that a recipe describes. Every value is checked before any work."""
     if not recipe.has_names:
         raise FileError(
-            f"{title} was written without names, so it cannot be repeated: use the recipe that has"
+            f"{title} was written without names, so it cannot be repeated. Use the recipe that has"
             " them."
         )
     notes = [f"{title} has an unknown field {name!r}, which is ignored." for name in recipe.unknown]
@@ -476,7 +476,9 @@ def job_of(recipe: Recipe, title: str = "The recipe") -> StoredJob:
     with _titled(title):
         strength = check_strength(recipe.strength)
         if clip_skip == 0:
-            raise SettingsError("clip_skip is 0: 1 is the last layer, 2 the one before.")
+            raise SettingsError(
+                "Invalid clip_skip 0. Use 1 for the last layer, 2 for the one before."
+            )
     return StoredJob(job, strength, clip_skip and -abs(clip_skip), tuple(notes))
 
 
@@ -620,7 +622,7 @@ def _positions(value: Any) -> Position:
     for name in value if isinstance(value, list) else [value]:
         if not isinstance(name, str) or name not in expected:
             raise SettingsError(
-                f"{str(name)[:40]!r} is not a token position: choose from"
+                f"{str(name)[:40]!r} is not a token position. Choose from"
                 f" {', '.join(map(str, expected))}."
             )
         total |= expected[name]

@@ -28,6 +28,10 @@ ORDER = (
 NEIGHBORS = {"demo", "evaluate", "fleet", "cli"}
 """Rooms that use the library and that the library does without."""
 MAX_IMPORTS = 12
+MAX_QUOTING = 0.10
+"""Share of test functions that may compare with three or more words in a row: sentences change more
+often than codes and data.
+"""
 
 
 def python_files(folder: str) -> list[Path]:
@@ -284,3 +288,40 @@ def test_the_map_in_contributing_leads_somewhere():
         assert "<" in path or list(base.glob(path)), path
     for name in ORDER:
         assert name in page
+
+
+PHRASE = re.compile(r"[A-Za-z']{2,}[,;:]? [A-Za-z']+[,;:]? [A-Za-z']{2,}")
+
+
+def quotes_a_phrase(function: ast.FunctionDef) -> bool:
+    """Whether an assertion or `match=` of a test has a text of three or more words."""
+    nodes = list(ast.walk(function))
+    compared = [node.test for node in nodes if isinstance(node, ast.Assert)]
+    compared += [n.value for n in nodes if isinstance(n, ast.keyword) and n.arg == "match"]
+    texts = [node for part in compared for node in ast.walk(part) if isinstance(node, ast.Constant)]
+    return any(isinstance(node.value, str) and PHRASE.search(node.value) for node in texts)
+
+
+def test_few_tests_quote_a_sentence():
+    functions = [
+        (path.relative_to(ROOT).as_posix(), node)
+        for path in python_files("tests")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+    quoting = [f"{path}: {node.name}" for path, node in functions if quotes_a_phrase(node)]
+    assert len(quoting) <= MAX_QUOTING * len(functions), "\n".join(quoting)
+
+
+@pytest.mark.parametrize(
+    ("line", "quotes"),
+    [
+        ('assert "was not found" in text', True),
+        ('with raises(Error, match="was not found"): pass', True),
+        ('assert code == "not-found" and "Van Gogh" in text', False),
+        ('text = "was not found"', False),
+    ],
+)
+def test_a_quote_is_a_phrase_that_is_compared(line, quotes):
+    (function,) = ast.parse(f"def test_it():\n    {line}\n").body
+    assert isinstance(function, ast.FunctionDef) and quotes_a_phrase(function) == quotes

@@ -50,7 +50,7 @@ class Attestation:
             STATEMENT,
             PREDICATE,
         ):
-            raise FileError(f"{path} is not a statement about an erasure: run `attest` again.")
+            raise FileError(f"{path} is not a statement about an erasure. Run `attest` again.")
         predicate = Fields.of(fields.values.get("predicate"), f"{title}: the predicate")
         recipe = predicate.values.get("recipe")
         files = {
@@ -102,7 +102,7 @@ def write_attestation(
         force: Replace an existing file.
     """
     if verification.faults:
-        raise FileError(f"{file} was not verified, so nothing is attested: run `verify` on it.")
+        raise FileError(f"{file} was not verified, so nothing is attested. Run `verify` on it.")
     # A file without names has its numbers under the names of its header, which say nothing.
     hidden = not erased.recipe.has_names
     measured = verification.claimed if hidden else verification.measured.short()

@@ -116,7 +116,10 @@ def find_models(
         missing = "no .safetensors file and no diffusers folder"
         if include or exclude:
             missing += " that the patterns let through"
-        raise NotFoundError(f"There is no checkpoint in {url or folder}: it contains {missing}.")
+        raise NotFoundError(
+            f"There is no checkpoint in {url or folder}, only {missing}. Give a folder with"
+            " safetensors files."
+        )
     return models
 
 
@@ -231,13 +234,13 @@ def _refuse_collisions(models: Sequence[Candidate]) -> None:
             key = _identity(path)
             if sources.get(key, model) is not model:
                 raise FileError(
-                    f"The result of {model.label} would replace the model {sources[key].label}:"
-                    " choose another folder."
+                    f"The result of {model.label} would replace the model {sources[key].label}."
+                    " Choose another folder."
                 )
             if key in producers:
                 raise FileError(
                     f"{producers[key].label} and {model.label} would both be written to"
-                    f" {model.outputs.label(path)}: rename one of them, or leave it out."
+                    f" {model.outputs.label(path)}. Rename one, or leave it out."
                 )
             producers[key] = model
 

@@ -76,17 +76,20 @@ def open_erased(
         provenance = Provenance(VERSION, recipe, {}, recipe.base_hash, recipe.encoder_hash)
     if provenance is None:
         raise FileError(
-            f"{file} says nothing about an erasure in its header: there is nothing to verify.",
+            f"{file} has no erasure in its header.",
             advice="give-named-recipe",
         )
     header = provenance.recipe
     if header is None:
-        raise FileError(f"{file} has no recipe in its header: what it erases is not known.")
+        raise FileError(f"{file} has no recipe in its header. Give a file that speed-erase wrote.")
     stored, source = _stored_job(header, recipe, file), ModelSource.open(base)
     of_file = not provenance.base_hash.startswith(LAYERS_HASH)
     base_hash = provenance.base_hash if of_file else ""
     if base_hash and source.checkpoint.sha256(progress) != base_hash:
-        raise FileError(f"{base} is not the file that {file} was made from: their hashes differ.")
+        raise FileError(
+            f"{base} is not the file that {file} was made from: their hashes differ. Give the"
+            " original file."
+        )
     lora = is_lora(copy.shapes)
     edits, faults = (_lora_edits if lora else _model_edits)(copy, source, stored, progress)
     return ErasedFile(
@@ -111,7 +114,7 @@ def _stored_job(header: Recipe, recipe: Recipe | None, file: Path) -> StoredJob:
         return job_of(header, f"The recipe of {file.name}")
     given = recipe if header.has_names else recipe.without_names()
     if not same_form(given, header):
-        raise FileError(f"The recipe given is not the one that {file} was made with.")
+        raise FileError(f"{file} was made with another recipe. Give that one.")
     return job_of(recipe, "The recipe given")
 
 

@@ -41,11 +41,11 @@ class OutputFiles:
     def __post_init__(self) -> None:
         name = self.name
         if Path(name).name != name or name in (".", "..") or "\\" in name:
-            raise SettingsError(f"{name!r} is not a file name: give one without folders.")
+            raise SettingsError(f"{name!r} is not a file name. Give one without folders.")
         # Results are passed on, also to Windows.
         if _RESERVED.fullmatch(name) or _NOT_PORTABLE.search(name):
             raise SettingsError(
-                f"Windows cannot store a file called {name!r}: choose another name."
+                f"Windows cannot store a file called {name!r}. Choose another name."
             )
 
     def below(self, inner: Path) -> OutputFiles:
@@ -65,7 +65,7 @@ class OutputFiles:
         """What the results of a model are called, without their endings."""
         stem = self.name or (model.resolve().name if model.is_dir() else model.stem)
         if stem in ("", ".", ".."):
-            raise SettingsError(f"{stem!r} is not a file name: give one without folders.")
+            raise SettingsError(f"{stem!r} is not a file name. Give one without folders.")
         return stem
 
     def paths(self, model: Path) -> dict[Product, Path]:
@@ -84,8 +84,8 @@ def parse_products(names: Sequence[str]) -> tuple[Product, ...]:
         if name not in PRODUCTS:
             choices = ", ".join(PRODUCTS)
             raise SettingsError(
-                f"Cannot save {name!r}{suggestion(name, PRODUCTS)}: choose from {choices}."
+                f"Cannot save {name!r}{suggestion(name, PRODUCTS)}. Choose from {choices}."
             )
     if not names:
-        raise SettingsError(f"There is nothing to save: choose from {', '.join(PRODUCTS)}.")
+        raise SettingsError(f"There is nothing to save. Choose from {', '.join(PRODUCTS)}.")
     return tuple(product for product in PRODUCTS if product in names)

@@ -122,7 +122,7 @@ def refuse_without_space(plans: Iterable[Plan]) -> None:
         if needed[disk] > plan.free:
             raise NoSpaceError(
                 f"The results need about {needed[disk] / 1e9:.2f} GB, but the disk of {folder} has "
-                f"{plan.free / 1e9:.2f} GB free: free some space or choose another folder."
+                f"{plan.free / 1e9:.2f} GB free. Free some space or choose another folder."
             )
 
 
@@ -131,11 +131,11 @@ def _free_space(folder: Path) -> int:
     existing = _existing(folder)
     if not existing.is_dir():
         raise FileError(
-            f"Cannot write to {folder}: {existing} is a file, not a folder; choose another path."
+            f"Cannot write to {folder}: {existing} is a file, not a folder. Choose another path."
         )
     if not os.access(existing, os.W_OK | os.X_OK):
         raise FileError(
-            f"Cannot write to {folder}: you do not have permission; choose another folder."
+            f"Cannot write to {folder}: you do not have permission. Choose another folder."
         )
     return shutil.disk_usage(existing).free
 

@@ -114,8 +114,8 @@ def possible_outputs(
     if "checkpoint" not in outputs.products or source.takes_edits(job.settings.layers):
         return outputs
     note(
-        f"{source.checkpoint.path.name} stores these layers in 8 bits, too coarse to store an edit:"
-        " a LoRA is written instead."
+        f"{source.checkpoint.path.name} stores these layers in 8 bits, too coarse to store an edit."
+        " SPEED writes a LoRA instead."
     )
     remaining = {product for product in outputs.products if product != "checkpoint"} | {"lora"}
     return replace(outputs, products=parse_products(sorted(remaining)))
@@ -139,7 +139,7 @@ def check_paths(
         folder = source.is_folder and product == "checkpoint"
         if len(os.fsencode(path.name)) > _NAME_BYTES:
             raise FileError(
-                f"Cannot write {label(path)}: the name is too long for this file system; choose a"
+                f"Cannot write {label(path)}: the name is too long for this file system. Choose a"
                 " shorter one."
             )
         check_target(

@@ -66,8 +66,7 @@ def save(
     remaining = [item.name for item in erasure.certificate.concepts if item.verdict != "erased"]
     if outputs.strict and remaining:
         raise FileError(
-            f"Nothing was written: the certificate does not count {', '.join(remaining[:5])} as"
-            " erased."
+            f"Nothing was written, because these are not erased: {', '.join(remaining[:5])}."
         )
     hides = mentions_name(erasure.recipe) if outputs.no_names else lambda text: False
     written = without_names(erasure) if outputs.no_names else erasure

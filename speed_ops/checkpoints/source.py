@@ -137,7 +137,7 @@ def gather_encoders(
             if keys and encoder.name in selected:
                 raise FileError(
                     f"{selected[encoder.name][0].label} and {file.path} both contain"
-                    f" {encoder.title}: give only one of them."
+                    f" {encoder.title}. Give only one."
                 )
             if keys:
                 selected[encoder.name] = file, keys
@@ -170,7 +170,7 @@ def _refuse_missing(
     if needed:
         titles = " and ".join(encoder.title for encoder in needed)
         title = family.title
-        needs = f"of which {title} needs one" if needed[0].optional else f"which {title} needs"
+        needs = f"and {title} needs one" if needed[0].optional else f"which {title} needs"
         raise FileError(
             f"{model.label} contains no text encoder {titles}, {needs}.",
             advice="give-text-encoder",

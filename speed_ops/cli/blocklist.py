@@ -36,7 +36,7 @@ def blocked_by(args: Namespace, kind: str = "style") -> tuple[ConceptList, tuple
     for text in args.blocklist:
         match = _PINNED.fullmatch(text)
         if match is None:
-            raise UsageError(f"--blocklist is {text[:200]!r}: write FILE@sha256:DIGEST.")
+            raise UsageError(f"--blocklist is {text[:200]!r}. Write FILE@sha256:DIGEST.")
         file, digest = Path(match["file"]), match["digest"]
         if (found := file_hash(file)) != digest:
             raise FileError(f"{file} is another version of this block list: its sha256 is {found}.")

@@ -168,18 +168,18 @@ class Console:
         if self.quiet or self.machine:
             return
         title = TITLES[stage]
+        in_words = size_in_words if stage in _IN_BYTES else str
         if self._bars is not None:
             self._move_bar(title, done, total)
         elif not self.verbose:
             if time.perf_counter() - self._reported > _REPORT_EVERY:
                 self._reported = time.perf_counter()
-                _write_aside(f"{title}: {done} of {total}")
+                _write_aside(f"{title}: {in_words(done)} of {in_words(total)}")
         elif stage != self._stage:
             self._stage, self._started = stage, time.perf_counter()
         elif done >= total > 0 and self._started:
-            in_bytes = stage in ("hash", "write", "compare", "demo")
-            amount = size_in_words(total) if in_bytes else str(total)
-            _write_aside(f"{title}: {amount}, {time.perf_counter() - self._started:.1f} s")
+            seconds = time.perf_counter() - self._started
+            _write_aside(f"{title}: {in_words(total)}, {seconds:.1f} s")
             self._started = 0.0
 
     def clear(self) -> None:
@@ -197,6 +197,7 @@ class Console:
         self._bars.update(self._tasks[title], completed=done if total else 1, total=max(total, 1))
 
 
+_IN_BYTES: tuple[Stage, ...] = ("hash", "write", "compare", "demo")
 _REPORT_EVERY = 60.0
 """Seconds after which a run without a terminal shows that it is alive."""
 _MARKS = {

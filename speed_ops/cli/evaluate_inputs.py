@@ -56,7 +56,7 @@ def models_from(args: argparse.Namespace, progress: Progress) -> list[ModelRef]:
         if match := _LABELED.fullmatch(text):
             label, text = match["label"], match["model"]
         if label in [model.label for model in models]:
-            raise UsageError(f"Two models are called {label!r}: give each --erased another LABEL=.")
+            raise UsageError(f"Two models are called {label!r}. Give each --erased another LABEL=.")
         models.append(parse_model(text, label, models[0], progress))
     return models
 
@@ -87,7 +87,7 @@ def setup_from(args: argparse.Namespace, headers: Mapping[str, Provenance]) -> S
         raise UsageError("Give --setup or --prompts, not both.")
     seeds = args.seeds if args.seeds is not None else _SEEDS
     if seeds < 1 or (args.limit is not None and args.limit < 1):
-        raise UsageError("--seeds and --limit are at least 1.")
+        raise UsageError("--seeds or --limit is below 1. Use 1 or more.")
     if args.setup:
         setup = setup_of_paper(args.setup, _lists(args)).limited(args.limit, args.seeds)
         notes = list(setup.notes)
@@ -112,7 +112,7 @@ def _lists(args: argparse.Namespace) -> dict[str, Path]:
     for text in args.list:
         name, _, file = text.partition("=")
         if not file:
-            raise UsageError(f"--list is {text!r}: write NAME=FILE.")
+            raise UsageError(f"--list is {text!r}. Write NAME=FILE.")
         lists[name] = Path(file)
     return lists
 
@@ -124,7 +124,7 @@ def _sampling(args: argparse.Namespace, default: Sampling) -> Sampling:
     if args.size:
         match = _SIZE.fullmatch(args.size)
         if not match:
-            raise UsageError(f"--size is {args.size!r}: write it as 512x512.")
+            raise UsageError(f"--size is {args.size!r}. Write it as 512x512.")
         changes |= {"width": int(match[1]), "height": int(match[2])}
     if args.server:
         return replace(default, **changes)
@@ -142,7 +142,7 @@ def _concepts(
             continue
         if not header.recipe.has_names:
             raise InputError(
-                "The erased model hides the names in its header: give them with --concepts."
+                "The erased model hides the names in its header. Give them with --concepts."
             )
         concepts = tuple(
             Concept(concept.target, concept.anchor, concept.kind, concept.aliases)
@@ -155,7 +155,9 @@ def _concepts(
         return concepts, neighbors[:_NEIGHBORS]
     if args.prompts:
         return (), []
-    raise UsageError("No header says what was erased: give --concepts, --prompts or --setup.")
+    raise UsageError(
+        "No file has a header with what was erased. Give --concepts, --prompts or --setup."
+    )
 
 
 def scorers_from(args: argparse.Namespace, servers: Sequence[ComfyClient]) -> Scorers:
@@ -177,10 +179,10 @@ def _clip(args: argparse.Namespace, servers: Sequence[ComfyClient]) -> Scorer | 
     if args.clip and args.clip_vision:
         raise UsageError("Give --clip or --clip-vision, not both.")
     if args.clip_text and not args.clip_vision:
-        raise UsageError("--clip-text needs --clip-vision.")
+        raise UsageError("--clip-text needs --clip-vision. Give both.")
     if args.clip_vision:
         if not servers:
-            raise UsageError("--clip-vision is a file of a server: give --server.")
+            raise UsageError("--clip-vision is a file of a server. Give --server.")
         from ..evaluate.client import server_clip
 
         return server_clip(servers[0], args.clip_vision, args.clip_text)

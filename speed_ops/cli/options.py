@@ -211,7 +211,9 @@ def settings_from(args: Namespace) -> EraseSettings:
         flags["drift_budget"] = priority_of(flags["drift_budget"])
     assigned = parse_assignments(args.set)
     for name in flags.keys() & assigned.keys():
-        raise SettingsError(f"The setting {name} is given twice: by its flag and by --set.")
+        raise SettingsError(
+            f"The setting {name} is given twice, by its flag and by --set. Remove one."
+        )
     return host_settings(args.preset_name, **flags, **assigned)
 
 

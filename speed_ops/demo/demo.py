@@ -57,7 +57,7 @@ def place_in_comfyui(folder: Path, progress: Progress | None = None) -> tuple[Pa
     models = folder / "models" / "checkpoints"
     if not models.is_dir():
         raise FileError(
-            f"{folder} has no folder models/checkpoints: give the folder in which ComfyUI is"
+            f"{folder} has no folder models/checkpoints. Give the folder in which ComfyUI is"
             " installed."
         )
     return place_among(models, progress)
@@ -73,6 +73,6 @@ def place_among(models: Path, progress: Progress | None = None) -> tuple[Path, b
         return write_checkpoint(target, progress=progress), True
     if file_hash(target, progress) != CHECKPOINT_SHA256:
         raise FileError(
-            f"{target} is another file: move it away, and the demo's model can take its place."
+            f"{target} is another file. Move it away, so that the demo model can take its place."
         )
     return target, False

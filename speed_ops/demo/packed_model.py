@@ -57,7 +57,7 @@ _METADATA = {
     "modelspec.title": "SPEED demo",
     "modelspec.architecture": "stable-diffusion-v1",
     "modelspec.description": (
-        "A small model that draws ten subjects in the manner of twelve invented painters."
+        "The demo model generates ten subjects in the manner of twelve invented painters."
     ),
     "modelspec.license": "Apache-2.0",
     "modelspec.resolution": "128x128",
@@ -178,7 +178,7 @@ def write_checkpoint(
         progress: Told the bytes written.
     """
     if digest and file_hash(file) != digest:
-        raise FileError(f"{file} is damaged: install this package again.")
+        raise FileError(f"{file} is damaged. Install this package again.")
     tensors = dict(iter_tensors(unpacked(load_file(file))))
     write_tensors(
         path,

@@ -71,7 +71,7 @@ class EmbeddingCache:
 
     def __init__(self, folder: str | Path | None = None, limit_bytes: int = DEFAULT_LIMIT) -> None:
         if limit_bytes < 0:
-            raise SettingsError(f"The cache limit is {limit_bytes} bytes: it must not be negative.")
+            raise SettingsError(f"The cache limit is {limit_bytes} bytes. Use 0 or more.")
         self.folder = Path(folder) if folder is not None else default_folder()
         self.limit_bytes = limit_bytes
         self.problem = ""

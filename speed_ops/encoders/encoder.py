@@ -175,7 +175,7 @@ def _refuse_unusable(blocks: Sequence[Tensor], prompts: Sequence[str], width: in
         if not torch.isfinite(rows).all():
             raise InputError(
                 f"The text encoder gives NaN or Inf for '{prompt}': the checkpoint's text encoder"
-                " is damaged or incomplete; load another one."
+                " is damaged or incomplete. Load another one."
             )
 
 

@@ -53,20 +53,20 @@ class LiteralTokenizer:
         """Ids of the literal text, without start and end tokens."""
         if control := self.control.search(text):
             raise InputError(
-                f"The text contains '{control.group()}', which would start or end the prompt:"
-                " remove it."
+                f"The text contains '{control.group()}', which would start or end the prompt."
+                " Remove it."
             )
         if not self.knows_inversions and (inversion := INVERSION.search(text)):
             raise InputError(
-                f"'{inversion.group()}' is a textual inversion, which only ComfyUI can look up:"
-                f" erase it there, or write 'embedding :{inversion.group(1)}' if you mean the"
+                f"'{inversion.group()}' is a textual inversion, which only ComfyUI can look up."
+                f" Erase it there, or write 'embedding :{inversion.group(1)}' if you mean the"
                 " words."
             )
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(
-                "The text contains half a character (a lone surrogate): remove it."
+                "The text contains half a character (a lone surrogate). Remove it."
             ) from error
         return list(self._encode(text))
 
@@ -103,7 +103,7 @@ class ClipTokenizer(LiteralTokenizer):
         for file in files:
             if not file.is_file():
                 raise FileError(
-                    f"There is no '{file.name}' in '{folder}': give a folder with a CLIP tokenizer."
+                    f"There is no '{file.name}' in '{folder}'. Give a folder with a CLIP tokenizer."
                 )
         try:
             encode = _byte_pairs(*BPE.read_file(*map(str, files)))
@@ -133,11 +133,11 @@ def read_merges(path: Path) -> list[tuple[str, str]]:
         merges = [(first, second) for first, second in (line.split() for line in lines)]
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FileError(
-            f"CLIP's merges in '{path}' cannot be read ({error}): install this package again."
+            f"CLIP's merges in '{path}' cannot be read ({error}). Install this package again."
         ) from error
     if len(merges) != _CLIP_MERGE_COUNT:
         raise FileError(
-            f"'{path}' has {len(merges)} merges instead of CLIP's {_CLIP_MERGE_COUNT}: install this"
+            f"'{path}' has {len(merges)} merges instead of CLIP's {_CLIP_MERGE_COUNT}. Install this"
             " package again."
         )
     return merges
@@ -187,6 +187,7 @@ class T5Tokenizer(LiteralTokenizer):
         if control_ids != [T5_END_TOKEN, T5_PAD_TOKEN]:
             raise FileError(
                 f"The tokenizer in '{folder}' is not T5's: its end token is not {T5_END_TOKEN}."
+                " Give a folder with T5's tokenizer."
             )
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -51,7 +51,7 @@ class EncoderWeights(ABC):
         if not self._file_keys:
             raise FileError(
                 f"The file contains no text encoder '{row.name}' (looked under"
-                f" {', '.join(row.prefixes)}): use a checkpoint that contains its text encoders, or"
+                f" {', '.join(row.prefixes)}). Use a checkpoint that contains its text encoders, or"
                 " the diffusers folder."
             )
 
@@ -88,8 +88,8 @@ class EncoderWeights(ABC):
             count += 1
         if count == 0:
             raise FileError(
-                f"The text encoder '{self.row.name}' has no layers in this file: the file is"
-                " incomplete."
+                f"The text encoder '{self.row.name}' has no layers in this file. Download the"
+                " file again."
             )
         return count
 
@@ -223,8 +223,8 @@ def _overwrite(module: nn.Module, tensors: dict[str, Tensor], name: str) -> None
     for key, parameter in module.named_parameters():
         if key not in tensors or tensors[key].shape != parameter.shape:
             raise FileError(
-                f"The text encoder '{name}' has blocks of different shapes ({key}): the file is"
-                " damaged."
+                f"The text encoder '{name}' has blocks of different shapes ({key}). Download the"
+                " file again."
             )
         parameter.copy_(tensors[key])
 
@@ -340,13 +340,13 @@ def _blocks_needed(weights: EncoderWeights, hidden: int, clip_skip: int | None) 
     complete, name = weights.complete_layers, weights.row.name
     if not -complete <= hidden <= -1:
         raise SettingsError(
-            f"The clip skip is {hidden}, but '{name}' has {complete} layers: choose from -1 (the"
+            f"The clip skip is {hidden}, but '{name}' has {complete} layers. Choose from -1 (the"
             f" last layer) to -{complete}."
         )
     needed = complete + 1 + hidden
     if needed > weights.layers:
         raise SettingsError(
             f"The clip skip {clip_skip} needs layer {needed} of '{name}', but the file holds "
-            f"{weights.layers}: choose {weights.layers - complete - 1} or lower."
+            f"{weights.layers}. Choose {weights.layers - complete - 1} or lower."
         )
     return needed

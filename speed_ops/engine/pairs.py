@@ -127,11 +127,12 @@ def _compress(
 def check_pairs(targets: Rows, anchors: Rows) -> None:
     """Refuses repeated targets, one target with two anchors, and rows that do not correspond."""
     if not len(targets.values):
-        raise InputError("There is nothing to erase: give at least one target.")
+        raise InputError("There is nothing to erase. Give at least one target.")
     if targets.values.shape != anchors.values.shape or targets.groups != anchors.groups:
         raise InputError(
-            f"There are {len(targets.values)} target rows but {len(anchors.values)} anchor rows: "
-            "every target row needs an anchor row at the same position."
+            f"There are {len(targets.values)} target rows but {len(anchors.values)} replacement"
+            " rows. "
+            "Give one replacement row per target row, at the same position."
         )
     first: dict[object, int] = {}
     anchor_rows = anchors.by_concept(anchors.values)
@@ -141,9 +142,9 @@ def check_pairs(targets: Rows, anchors: Rows) -> None:
             continue
         name = targets.names[concept] or f"row {concept + 1}"
         if torch.equal(anchor_rows[concept], anchor_rows[earlier]):
-            raise InputError(f"The target {name!r} is listed twice: remove one of the two.")
+            raise InputError(f"The target {name!r} is listed twice. Remove one of the two.")
         raise InputError(
-            f"The target {name!r} is listed twice with different anchors: keep one of them."
+            f"The target {name!r} is listed twice with different replacements. Keep one."
         )
 
 

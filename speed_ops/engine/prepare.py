@@ -44,12 +44,12 @@ def checked(rows: RowSet) -> RowSet:
         if not bool(torch.isfinite(wide).all()):
             raise InputError(
                 f"The {label} embeddings contain NaN or Inf: the text encoder is damaged or"
-                " overflowed."
+                " overflowed. Use an intact copy, or float32."
             )
         if len(wide) and wide.shape[1] != width:
             raise InputError(
                 f"The {label} embeddings are {wide.shape[1]} wide, but the targets are {width}"
-                " wide: encode all of them with the same text encoder."
+                " wide. Encode all with the same text encoder."
             )
         return wide if len(wide) else wide.new_zeros((0, width))
 
@@ -65,8 +65,8 @@ def checked(rows: RowSet) -> RowSet:
             continue
         if pair[0].names != rows.targets.names or pair[0].groups != pair[1].groups:
             raise InputError(
-                f"The {label} rows must belong to the targets, in their order, with an anchor row"
-                " each."
+                f"The {label} rows don't match the targets. Give them in the order of the targets,"
+                " with a replacement row each."
             )
     optional = ("probes", "trial", "held_out", "witnesses", "hold")
     empty: dict[str, Any] = {name: None for name in optional if _is_empty(getattr(rows, name))}

@@ -36,7 +36,7 @@ class Rows:
         count = len(values)
         if names is not None and len(names) != count:
             raise InputError(
-                f"There are {len(names)} names for {count} embedding rows: give one name per row."
+                f"There are {len(names)} names for {count} embedding rows. Give one name per row."
             )
         labels = tuple(names) if names is not None else ("",) * count
         return cls(values, tuple(range(count)), labels, (False,) * count)
@@ -161,7 +161,7 @@ class RowSet:
             retain_names: One name per retain row.
         """
         if isinstance(anchors, Rows) and not isinstance(targets, Rows):
-            raise InputError("Anchors come as grouped rows, so targets must too.")
+            raise InputError("Replacements are grouped rows, but targets are not. Group both.")
         target_rows = as_rows(targets, target_names, "target")
         empty = target_rows.values[:0]
         return cls(

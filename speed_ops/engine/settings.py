@@ -162,7 +162,7 @@ class EraseSettings:
         for item in dataclasses.fields(self):
             _check(item.name, getattr(self, item.name), item.metadata["low"], item.metadata["high"])
         if self.dpa and self.rpa:
-            raise SettingsError("dpa and rpa are both on: turn one of them off.")
+            raise SettingsError("dpa and rpa are both on. Turn one off.")
         if self.prior != "null_space" and self.mu > 0:
             raise SettingsError(
                 f"A soft prior keeps the blank prompt exactly as it is, but mu {self.mu:g} would"
@@ -174,7 +174,7 @@ class EraseSettings:
         """A preset, with some fields changed if asked."""
         if name not in PRESETS:
             raise SettingsError(
-                f"There is no preset {name!r}{suggestion(name, PRESETS)}: choose from"
+                f"There is no preset {name!r}{suggestion(name, PRESETS)}. Choose from"
                 f" {', '.join(PRESETS)}."
             )
         return cls.from_dict({"preset_name": name, **PRESETS[name], **changes})
@@ -249,11 +249,11 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     for text in filter(None, map(str.strip, texts)):
         name, equals, value = (piece.strip() for piece in text.partition("="))
         if not equals or not value:
-            raise SettingsError(f"{text[:60]!r} is not a setting: write it as name=value.")
+            raise SettingsError(f"{text[:60]!r} is not a setting. Write it as name=value.")
         if name not in hints:
             raise SettingsError(f"There is no setting {name[:60]!r}{suggestion(name, hints)}.")
         if name in values:
-            raise SettingsError(f"The setting {name} is given twice.")
+            raise SettingsError(f"The setting {name} is given twice. Remove one.")
         values[name] = _parse_value(name, value, hints[name])
     return values
 

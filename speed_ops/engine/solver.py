@@ -76,7 +76,7 @@ class Solver:
             layers = self._solve_rounds()
         except torch.linalg.LinAlgError as error:
             ridges = f"lam {self.settings.lam:g} and mu {self.settings.mu:g}"
-            raise InputError(f"There is no stable edit with {ridges}: raise them.") from error
+            raise InputError(f"There is no stable edit with {ridges}. Raise them.") from error
         self._check_moved(layers)
         return layers
 
@@ -122,7 +122,7 @@ class Solver:
         sums = [layer.edit.up.sum() + layer.edit.down.sum() for layer in layers.values()]
         for key, finite in zip(layers, torch.stack(sums).isfinite().tolist(), strict=True):
             if not finite:
-                raise InputError(f"The edit of {key} is not finite: raise lam (now {lam:g}).")
+                raise InputError(f"The edit of {key} is not finite. Raise lam (now {lam:g}).")
 
         def moves(key: str) -> bool:
             edit, change = layers[key].edit, (self.load(key) @ pairs.change.T).abs().max()
@@ -131,8 +131,8 @@ class Solver:
 
         if bool((pairs.change != 0).any()) and not any(moves(key) for key in layers):
             raise NoRoomError(
-                "The kept names and the empty prompt fill the embedding space: nothing can be"
-                " erased without touching them. Keep fewer names, turn IPF on, or raise the"
+                "The protected names and the blank prompt fill the embedding space: nothing can be"
+                " erased without touching them. Protect fewer names, turn IPF on, or raise the"
                 " threshold."
             )
 

@@ -81,7 +81,7 @@ class Album:
                 pixels = np.asarray(image.convert("RGB"))
         except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise FileError(
-                f"Cannot read the picture {path} ({error}): delete it, and it is drawn again.",
+                f"Cannot read the image {path} ({error}). Delete it, and run again.",
                 path=str(path),
             ) from error
         finite = facts.get("finite") is not False
@@ -204,7 +204,7 @@ def import_images(jobs: Iterable[ImageJob], specs: Iterable[ImageSpec], album: A
         path = next((path for path in paths if path.is_file()), None)
         if path is None:
             raise FileError(
-                f"{folder} has no picture {number}.png, for {job.spec.prompt!r} with seed"
+                f"{folder} has no image {number}.png, for {job.spec.prompt!r} with seed"
                 f" {job.spec.seed}.",
                 number=number,
                 prompt=job.spec.prompt,

@@ -67,13 +67,13 @@ def parse_model(
             strength = float(number)
         except ValueError:
             raise UsageError(
-                f"The strength in {text!r} is not a number: write lora:NAME@0.8."
+                f"The strength in {text!r} is not a number. Write lora:NAME@0.8."
             ) from None
     path = Path(name)
     if kind == "pictures":
         if not path.is_dir():
             raise NotFoundError(
-                f"There is no folder {name}: give the folder of the pictures that were drawn."
+                f"There is no folder {name}. Give the folder with the generated images."
             )
         identity = f"pictures {hashlib.sha256(files_state(path).encode()).hexdigest()}"
         return ModelRef(label, kind, name, identity, file=path)

@@ -78,11 +78,11 @@ class ComfyClient:
             usable = False
         if not usable:
             raise UsageError(
-                f"{self.url!r} is not a server's address: write http://127.0.0.1:8188."
+                f"{self.url!r} is not a server's address. Write http://127.0.0.1:8188."
             )
         if not 0 < self.image_seconds <= MAX_SECONDS:
             raise UsageError(
-                f"The time for an image is {self.image_seconds:g} s: use up to {MAX_SECONDS:g} s."
+                f"The time for an image is {self.image_seconds:g} s. Use up to {MAX_SECONDS:g} s."
             )
         self.url = f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
         self.name = url.netloc.rpartition("@")[2]
@@ -103,7 +103,7 @@ class ComfyClient:
         if len(matches) == 1:
             return matches[0]
         raise InputError(
-            f"{self.name} has no {model.kind} {model.name!r}{suggestion(path, names)}: put it into"
+            f"{self.name} has no {model.kind} {model.name!r}{suggestion(path, names)}. Put it into"
             f" its models/{loader.folder}.",
             server=self.name,
             model=model.name,
@@ -335,7 +335,7 @@ def server_clip(server: ComfyClient, vision: str, text: str = "") -> Scorer:
     """
     if not server.get_json(f"/object_info/{_FEATURE_NODE}"):
         raise InputError(
-            f"{server.name} does not have this package's nodes: install it there, too.",
+            f"{server.name} does not have this package's nodes. Install it there as well.",
             server=server.name,
             node=_FEATURE_NODE,
         )

@@ -29,12 +29,12 @@ def check_sampling(sampling: Sampling) -> Sampling:
     """Refuses what only a server can do."""
     if (sampling.sampler, sampling.scheduler) != (LOCAL_SAMPLING.sampler, LOCAL_SAMPLING.scheduler):
         raise UsageError(
-            "Here, pictures are drawn with the sampler euler and the scheduler normal alone.",
+            "Without a server, only the sampler euler and the scheduler normal work.",
             advice="give-server",
         )
     if sampling.width % (2 * CELL) or sampling.height % (2 * CELL):
         raise UsageError(
-            f"Here, the sides of a picture are multiples of {2 * CELL} pixels.",
+            f"Without a server, the sides of an image must be multiples of {2 * CELL} pixels.",
             advice="give-server",
         )
     return sampling
@@ -58,7 +58,7 @@ class LocalBackend:
                 if ref is not None and not _is_demo_model(ref):
                     reason = "not one" if ref.file else "no file of this machine"
                     raise InputError(
-                        "Only the demo's model and what was made of it can be drawn here:"
+                        "Without a server, only the demo model and its edits can generate images;"
                         f" {ref.name!r} is {reason}.",
                         model=ref.name,
                         advice="give-server",
@@ -91,7 +91,7 @@ class LocalBackend:
             stored = read_lora(model.file, layers)
             if stored.unmatched:
                 raise InputError(
-                    f"{model.name} changes more than layers that read text: draw with it in"
+                    f"{model.name} changes more than layers that read text. Generate with it in"
                     " ComfyUI."
                 )
             keys = {layer.canonical: layer.file_key for layer in layers}

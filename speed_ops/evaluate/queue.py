@@ -66,8 +66,8 @@ def generate_missing(
         raise run.error
     if run.remaining:
         raise ServerUnavailable(
-            f"No server is left: {run.last_message} {run.remaining} of {len(missing)} pictures"
-            " are still to be drawn; run the same command again to go on.",
+            f"No server is left: {run.last_message} {run.remaining} of {len(missing)} images"
+            " are missing. Run the same command again to go on.",
             remaining=run.remaining,
             total=len(missing),
         )
@@ -85,7 +85,8 @@ def _available(
     models = list({job.model.identity: job.model for job in jobs}.values())
     available = list[Backend]()
     last_error: SpeedError = InputError(
-        f"{len(jobs)} pictures are missing, and there is nobody to draw them.", missing=len(jobs)
+        f"{len(jobs)} images are missing, and no server can generate them. Start one.",
+        missing=len(jobs),
     )
     for backend in backends:
         try:
@@ -152,7 +153,7 @@ class _Run:
                 self.album.put(job, image, backend.name)
             except ServerUnavailable as error:
                 self._release(job)
-                self.messages.append(f"{error} What it was drawing goes to others.")
+                self.messages.append(f"{error} Other servers generate its images.")
                 lost_in_a_row += 1
                 if lost_in_a_row >= ATTEMPTS or not self._returns(backend, job.model):
                     return self._retire(error)
@@ -161,14 +162,14 @@ class _Run:
                 rejected_in_a_row += 1
                 self._reject(job, backend.name, error)
                 if rejected_in_a_row >= ATTEMPTS and self.workers > 1:
-                    self.messages.append(f"{error} It is asked for no more pictures.")
+                    self.messages.append(f"{error} SPEED sends it no more images.")
                     return self._retire(error)
             except SpeedError as error:
                 self.stop(error)
                 self._release()
             except Exception as error:  # a thread must not die in silence
                 reason = f"{type(error).__name__}: {error}"
-                self.stop(SpeedError(f"Drawing with {backend.name} failed: {reason}"))
+                self.stop(SpeedError(f"Generating with {backend.name} failed: {reason}"))
                 self._release()
             else:
                 rejected_in_a_row = lost_in_a_row = 0
@@ -209,7 +210,7 @@ class _Run:
         with self.changed:
             self._rejections[job.key].append(backend)
             if len(self._rejections[job.key]) >= ATTEMPTS:
-                reason = f"{job.spec.prompt!r} (seed {job.spec.seed}) cannot be drawn: {error}"
+                reason = f"{job.spec.prompt!r} (seed {job.spec.seed}) cannot be generated: {error}"
                 self.stop(ServerRejected(reason, prompt=job.spec.prompt, seed=job.spec.seed))
             self._release(job)
 

@@ -148,7 +148,7 @@ def local_clip(folder: Path) -> Scorer:
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FileError(
-            f"{folder} holds no CLIP model ({reason}): give a folder with config.json,"
+            f"{folder} holds no CLIP model ({reason}). Give a folder with config.json,"
             " model.safetensors and the tokenizer's files."
         ) from error
     model.eval()
@@ -195,7 +195,7 @@ def user_features(name: str) -> Scorer:
         features = np.asarray(output.detach() if hasattr(output, "detach") else output, np.float64)
         if features.ndim != 2 or len(features) != len(batch):
             raise SettingsError(
-                f"{name} must return a row of numbers for each picture, not {features.shape}.",
+                f"{name} must return a row of numbers for each image, not {features.shape}.",
                 function=name,
                 shape=features.shape,
             )
@@ -215,7 +215,7 @@ def user_classifier(name: str) -> Scorer:
         names = [str(label or "") for label in output]
         if len(names) != len(batch):
             raise SettingsError(
-                f"{name} must return one name for each picture; it returned {len(names)}.",
+                f"{name} must return one name for each image; it returned {len(names)}.",
                 function=name,
                 names=len(names),
             )
@@ -232,7 +232,7 @@ def _load_function(name: str) -> tuple[Callable[..., Any], str, str]:
     source, _, function = name.rpartition(":")
     if not source or not function.isidentifier():
         raise UsageError(
-            f"{name!r} names no function: write package.module:function or file.py:function."
+            f"{name!r} names no function. Write package.module:function or file.py:function."
         )
     try:
         if source.endswith(".py"):
@@ -248,7 +248,7 @@ def _load_function(name: str) -> tuple[Callable[..., Any], str, str]:
     except (ImportError, AttributeError) as error:
         raise UsageError(f"There is no {name}: {error}.") from error
     if not callable(loaded):
-        raise UsageError(f"{name} is no function.")
+        raise UsageError(f"{name} is not a function. Name a function.")
     home = sys.modules.get(getattr(loaded, "__module__", None) or "")
     file = getattr(home, "__file__", None)
     content = Path(file).read_bytes() if file and Path(file).is_file() else b""
@@ -262,7 +262,7 @@ def nudenet(threshold: float = NUDENET_THRESHOLD, labels: Sequence[str] = NUDENE
         from nudenet import NudeDetector
     except ImportError as error:
         raise MissingPackageError(
-            f"NudeNet is not installed ({error}): run `pip install nudenet`.", package="nudenet"
+            f"NudeNet is not installed ({error}). Run `pip install nudenet`.", package="nudenet"
         ) from error
     detector = NudeDetector()
 
@@ -287,12 +287,12 @@ def perceptual_distance() -> Scorer:
         import torch
     except ImportError as error:
         raise MissingPackageError(
-            f"LPIPS is not installed ({error}): run `pip install lpips`.", package="lpips"
+            f"LPIPS is not installed ({error}). Run `pip install lpips`.", package="lpips"
         ) from error
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     if not list(folder.glob("alexnet-*.pth")):
         raise InputError(
-            f"LPIPS needs AlexNet's weights in {folder}: this program downloads nothing.",
+            f"LPIPS needs AlexNet's weights in {folder}. Put them there; SPEED downloads nothing.",
             folder=str(folder),
         )
     model = lpips.LPIPS(net="alex", verbose=False).eval()

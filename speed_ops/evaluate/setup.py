@@ -31,7 +31,7 @@ Role = Literal["erase", "keep"]
 FOLDER = Path(__file__).parent / "setups"
 CAPTIONS, OWN_CAPTIONS = "MS-COCO", "captions of ours"
 """The group of general captions: the user's list, or our own scenes without one."""
-_POOLED: dict[Role, str] = {"erase": "erased names", "keep": "kept names"}
+_POOLED: dict[Role, str] = {"erase": "erased names", "keep": "protected names"}
 """Groups of setups with hundreds of names: a single name has too few images."""
 _PROMPT_COLUMNS = (
     *("prompt", "text", "caption"),
@@ -102,11 +102,13 @@ class Setup:
         count = len(self.specs)
         if not count:
             raise InputError(
-                "There is nothing to draw: give concepts, a setup or a file of prompts.", images=0
+                "There is nothing to generate. Give concepts, a setup or a file of prompts.",
+                images=0,
             )
         if count > MAX_IMAGES:
             raise InputError(
-                f"There are {count:,} pictures to draw: draw at most {MAX_IMAGES:,} in one run.",
+                f"There are {count:,} images to generate. Generate at most {MAX_IMAGES:,} in one"
+                " run.",
                 images=count,
             )
 
@@ -148,7 +150,7 @@ def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
     names = available()
     if name not in names:
         near = suggestion(name, names)
-        raise UsageError(f"There is no setup {name!r}{near}: choose from {', '.join(names)}.")
+        raise UsageError(f"There is no setup {name!r}{near}. Choose from {', '.join(names)}.")
     stem, case = name.split("/")
     content = json.loads((FOLDER / f"{stem}.json").read_text(encoding="utf-8"))
     facts, extra_lists = content["cases"][case], content.get("lists", {})
@@ -158,8 +160,7 @@ def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
     readable |= {"captions": ""} if content["captions"] else {}
     if unknown := sorted(set(lists) - set(readable)):
         raise UsageError(
-            f"The setup {name} reads no list {unknown[0]!r}: it reads"
-            f" {', '.join(sorted(readable))}.",
+            f"The setup {name} reads no list {unknown[0]!r}. Use {', '.join(sorted(readable))}.",
             list=unknown[0],
             lists=sorted(readable),
         )
@@ -315,7 +316,7 @@ def _texts(path: Path) -> tuple[str, ...]:
         texts = [spec.prompt for spec in _table_specs(path)]
     stripped = tuple(text.strip() for text in texts if isinstance(text, str))
     if not texts or len(stripped) < len(texts):
-        raise FileError(f"There are no texts in {path}: give COCO's annotations, or lines of text.")
+        raise FileError(f"There are no texts in {path}. Give COCO's annotations, or lines of text.")
     return stripped
 
 

@@ -181,7 +181,7 @@ def output_lock(folder: Path, name: str) -> Iterator[None]:
         lock.acquire()
     except Timeout as error:
         raise BusyError(
-            f"Another run is writing {name} to {folder}: wait for it, or choose another name or"
+            f"Another run is writing {name} to {folder}. Wait for it, or choose another name or"
             " folder."
         ) from error
     except OSError as error:
@@ -213,7 +213,9 @@ def _sweep_locks(folder: Path, ours: Path | None = None) -> None:
 def temporary_folder(target: Path) -> Iterator[Path]:
     """A folder next to `target`, removed at the end with everything that is still in it."""
     if "\0" in str(target):
-        raise FileError(f"Cannot write {str(target)!r}: no file name contains a NUL character.")
+        raise FileError(
+            f"Cannot write {str(target)!r}: the name contains a NUL character. Choose another name."
+        )
     _sweep_temporary(target.parent)
     temporary = target.with_name(f".{target.name[:20]}.{secrets.token_hex(6)}{_SUFFIX}")
     lock = FileLock(temporary / _LOCK)
@@ -281,22 +283,24 @@ def check_target(
     target, label = Path(path), label or str(path)
     try:
         if not target.name or target.name == "..":
-            raise FileError(f"Cannot write {str(path)!r}: it is not a file name.")
+            raise FileError(
+                f"Cannot write {str(path)!r}: it is not a file name. Choose another name."
+            )
         exists = os.path.lexists(target)
         for source in sources:
             if exists and os.path.exists(source) and os.path.samefile(source, target):
                 raise FileError(
-                    f"Output and input are the same file, {label}: choose another name for the"
+                    f"Output and input are the same file, {label}. Choose another name for the"
                     " output."
                 )
         if exists and target.is_dir() != folder:
             kind = "a folder" if target.is_dir() else "a file"
             raise FileError(
-                f"Cannot write {label}: {kind} of that name exists; choose another name."
+                f"Cannot write {label}: {kind} of that name exists. Choose another name."
             )
         if exists and not force:
             raise ExistsError(
-                f"{label} already exists: choose another name.", advice="allow-overwriting"
+                f"{label} already exists. Choose another name.", advice="allow-overwriting"
             )
     except OSError as error:
         raise write_error(target, error) from error

@@ -97,13 +97,14 @@ def _sharded(index: Path, prefix: str, label: str) -> list[WeightFile]:
         file = path_inside(index.parent, name, follow_links=True)
         if file.parent != index.parent or file.suffix != ".safetensors":
             raise FileError(
-                f"{label} names the file {name[:100]!r}, which is not a safetensors file beside it."
+                f"{label} names the file {name[:100]!r}, which is not a safetensors file next to"
+                " it. Download them again."
             )
         file_label = f"{label.rpartition('/')[0]}/{name}"
         header = read_header(file, file_label)
         if header.entries.keys() != {key for key in weight_map if weight_map[key] == name}:
             raise FileError(
-                f"{label} and {name} disagree about which tensors it holds: download them again."
+                f"{label} and {name} disagree about which tensors it holds. Download them again."
             )
         parts.append(WeightFile(file, prefix, header, file_label, index))
     return parts
@@ -141,7 +142,7 @@ class Checkpoint:
             for key, entry in shard.header.entries.items():
                 if shard.prefix + key in entries:
                     raise FileError(
-                        f"{label} holds the tensor {shard.prefix + key} twice: download it again."
+                        f"{label} holds the tensor {shard.prefix + key} twice. Download it again."
                     )
                 entries[shard.prefix + key] = entry
         shapes = {key: entry.shape for key, entry in entries.items()}
@@ -184,7 +185,7 @@ class Checkpoint:
             if not same:
                 raise FileError(
                     f"{shard.label} was changed or replaced while it was read, so nothing was"
-                    " written: run again when nothing else writes to it."
+                    " written. Run again when nothing else writes to it."
                 )
 
     def span(self, key: str) -> tuple[WeightFile, int, int]:

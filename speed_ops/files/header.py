@@ -155,12 +155,12 @@ def _refuse_start(start: bytes, size: int, suffix: str, label: str) -> None:
         if start.startswith(foreign):
             raise FileError(f"{label} {sentence}")
     if size < 8:
-        raise _broken(label, f"it is only {size} bytes long; download or copy it again")
+        raise _broken(label, f"it is only {size} bytes long. Download or copy it again")
     if length > size - 8:
         raise _broken(
             label,
             f"its header claims {length} bytes but the file has {size}: it is truncated or not a"
-            " safetensors file",
+            " safetensors file. Download it again",
         )
     raise _broken(label, f"its header of {length} bytes is larger than any model needs")
 
@@ -200,7 +200,7 @@ def parse_header(raw: bytes, data_size: int, label: str) -> Header:
             )
         position = entry.end
     if position > data_size:
-        raise _broken(label, f"it holds {data_size} of {position} bytes: download or copy it again")
+        raise _broken(label, f"it holds {data_size} of {position} bytes. Download or copy it again")
     if position < data_size:
         raise _broken(
             label, f"it holds {data_size - position} bytes more than its header describes"
@@ -221,7 +221,7 @@ def encode_header(entries: dict[str, TensorEntry], metadata: dict[str, str]) -> 
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
         raise FileError(
-            f"The header would be {len(text)} bytes long, too long to be read back: shorten the"
+            f"The header would be {len(text)} bytes long, too long to be read back. Shorten the"
             " metadata."
         )
     return len(text).to_bytes(8, "little") + text

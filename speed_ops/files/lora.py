@@ -72,7 +72,10 @@ def write_lora(
             f" {str(dtype).removeprefix('torch.')}."
         )
     if not edits:
-        raise FileError(f"There is nothing to write to {path}: no layer was edited.")
+        raise FileError(
+            f"There is nothing to write to {path}, because no layer was edited. Erase something"
+            " first."
+        )
     check_target(path, force=force)
     by_key = {layer.canonical: layer for layer in layers}
     tensors: dict[str, Tensor] = {}
@@ -80,8 +83,8 @@ def write_lora(
     for key, edit in edits.items():
         if key not in by_key:
             raise FileError(
-                f"The model has no layer {key!r}{suggestion(key, by_key)}: the edit was made for"
-                " another model."
+                f"The model has no layer {key!r}{suggestion(key, by_key)}. Make the edit for"
+                " this model."
             )
         up, down = _stored_factors(edit, by_key[key], dtype)
         base = by_key[key].lora_base
@@ -134,14 +137,14 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
     """
     file = Checkpoint.open(path)
     if not is_lora(file.shapes):
-        raise FileError(f"{path} is not a LoRA: it contains no low-rank factors.")
+        raise FileError(f"{path} is not a LoRA: it contains no low-rank factors. Give a LoRA.")
     names = {name: layer for layer in layers for name in _names(layer)}
     by_layer: dict[str, dict[str, str]] = {}
     for key in file.shapes:
         end = next((end for end in (*_UP, *_DOWN, _ALPHA) if key.endswith(end)), None)
         if end is None:
             code = "adapter-type" if is_adapter_key(key) else "unknown-key"
-            raise _fault(code, key, f"{path} contains {key}, which is no part of a plain LoRA.")
+            raise _fault(code, key, f"{path} contains {key}, which is not part of a plain LoRA.")
         by_layer.setdefault(key.removesuffix(end), {})[end] = key
     edits: dict[str, LayerEdit] = {}
     unmatched, disputed = [], []
@@ -197,13 +200,13 @@ def _read_edit(
             "shape",
             up_key,
             f"{file.path} has factors of shape {up_shape} and {down_shape} for {base!r}, but the"
-            f" layer is {layer.shape}: the LoRA was made for another model.",
+            f" layer is {layer.shape}. Use the model that the LoRA was made for.",
         )
     if not all(file.dtypes[key].startswith(("F", "BF")) for key in (up_key, down_key)):
         raise _fault(
             "dtype",
             up_key,
-            f"{file.path} stores {base!r} as packed numbers: use the fp16, bf16 or fp32 LoRA.",
+            f"{file.path} stores {base!r} as packed numbers. Use the fp16, bf16 or fp32 LoRA.",
         )
     scale = _scale(file, base, keys, rank)
     up = file.read(up_key).double() * scale
@@ -212,7 +215,7 @@ def _read_edit(
         raise _fault(
             "not-finite",
             base,
-            f"{file.path} contains NaN or infinite values for {base!r}: it is damaged.",
+            f"{file.path} contains NaN or infinite values for {base!r}. Download it again.",
         )
     return LayerEdit(up, down), scale
 
@@ -226,6 +229,6 @@ def _scale(file: Checkpoint, base: str, keys: Mapping[str, str], rank: int) -> f
         raise _fault(
             "alpha",
             keys[_ALPHA],
-            f"{file.path} has an `alpha` for {base!r} that is not one number: it is damaged.",
+            f"{file.path} has an `alpha` for {base!r} that is not one number. Download it again.",
         )
     return float(file.read(keys[_ALPHA]).double().reshape(())) / rank

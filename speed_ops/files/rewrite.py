@@ -104,7 +104,7 @@ def check_space(target: Path, needed: int) -> None:
     if free < needed:
         raise NoSpaceError(
             f"Cannot write {target}: it needs {needed / 1e9:.2f} GB and the disk has"
-            f" {free / 1e9:.2f} GB free; choose another folder."
+            f" {free / 1e9:.2f} GB free. Choose another folder."
         )
 
 
@@ -140,7 +140,7 @@ class _Rewriting:
                 raise FileError(f"Tensor {key} cannot be both edited and left out.")
             if dtypes[key] not in EDITABLE:
                 raise FileError(
-                    f"Tensor {key} is stored as {dtypes[key]}, too coarse to store an edit: save a"
+                    f"Tensor {key} is stored as {dtypes[key]}, too coarse to store an edit. Save a"
                     " LoRA instead."
                 )
 
@@ -260,7 +260,7 @@ def unexpected_files(source: Checkpoint, copy: Checkpoint) -> list[Notice]:
     sentences = []
     if extra:
         listed = ", ".join(extra[:5])
-        text = f"The file {listed} is no part of the model it was made from."
+        text = f"The file {listed} is not part of the model it was made from."
         sentences.append(Notice(text, code="extra-file", files=extra[:5]))
     if changed:
         text = f"The file {', '.join(changed[:5])} differs from the base."
@@ -284,8 +284,8 @@ def _refuse_leaving(folder: Path, relative: Path) -> None:
     snapshots = next((parent for parent in root.parents if parent.name == "snapshots"), None)
     if snapshots is None or resolved.parent != snapshots.parent / "blobs":
         raise FileError(
-            f"{folder / relative} is a link to {resolved}, which is no part of this component and"
-            " is not copied: put the file itself there, or remove the link."
+            f"{folder / relative} is a link to {resolved}, which is not part of this component and"
+            " is not copied. Put the file itself there, or remove the link."
         )
 
 
@@ -294,13 +294,13 @@ def check_folder(source: Path, target: Path) -> None:
     ours, theirs = source.resolve(), target.resolve()
     if ours in theirs.parents or theirs in ours.parents:
         raise FileError(
-            f"One of output {target} and input {source} is inside the other: choose another folder"
+            f"One of output {target} and input {source} is inside the other. Choose another folder"
             " for the output."
         )
     is_model = any((target / name).is_file() for name in ("model_index.json", "config.json"))
     if target.is_dir() and any(target.iterdir()) and not is_model:
         raise FileError(
-            f"{target} exists and is not a diffusers folder, so it is not replaced: choose another"
+            f"{target} exists and is not a diffusers folder, so it is not replaced. Choose another"
             " name."
         )
 

@@ -90,7 +90,7 @@ def load_json(
     """
     text = _decoded(content, title, limit)
     if excess := _excess(text, limit, containers):
-        raise FileError(f"{title} {excess}: it was not read.")
+        raise FileError(f"{title} {excess}, so it was not read.")
     try:
         return json.loads(
             text,
@@ -104,7 +104,9 @@ def load_json(
             f"{title} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg})."
         ) from None
     except RecursionError:
-        raise FileError(f"{title} is nested too deeply: this program did not write it.") from None
+        raise FileError(
+            f"{title} is nested too deeply, so it was not read. Use a file that speed-erase wrote."
+        ) from None
     except ValueError as error:
         raise FileError(f"{title} is not acceptable JSON: {error}.") from None
 
@@ -154,7 +156,7 @@ def dump_json(value: Any, title: str, limit: int) -> str:
             f"{title} cannot be stored: {error}. Its values must be plain and finite."
         ) from error
     if excess := _excess(text, limit):
-        raise FileError(f"{title} {excess}, so it is too long to be stored: shorten its lists.")
+        raise FileError(f"{title} {excess}, so it is too long to be stored. Shorten its lists.")
     load_json(text, title, limit)
     return text
 
@@ -169,14 +171,11 @@ def check_version(version: object, ours: str, title: str) -> bool:
     """
     match = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if match is None:
-        raise FileError(
-            f"{title} has no usable version number: it is damaged, or this program did not"
-            " write it."
-        )
+        raise FileError(f"{title} has no usable version number. Use a file that speed-erase wrote.")
     stored, current = (int(match[1]), int(match[2])), tuple(map(int, ours.split(".")))
     if stored[0] > current[0]:
         raise FileError(
-            f"{title} has version {version}, but this program reads version {ours}: update the"
+            f"{title} has version {version}, but this program reads version {ours}. Update the"
             " program."
         )
     return stored > current
@@ -274,12 +273,12 @@ class Fields:
 def _decoded(content: str | bytes, title: str, limit: int) -> str:
     if len(content) > limit:
         raise FileError(
-            f"{title} is {len(content)} bytes long, over the limit of {limit}: it was not read."
+            f"{title} is {len(content)} bytes long, over the limit of {limit}, so it was not read."
         )
     try:
         return content.decode("utf-8-sig") if isinstance(content, bytes) else content
     except UnicodeDecodeError:
-        raise FileError(f"{title} is not UTF-8 text.") from None
+        raise FileError(f"{title} is not UTF-8 text. Save it as UTF-8.") from None
 
 
 def _excess(text: str, limit: int, containers: int = _MAX_CONTAINERS) -> str:

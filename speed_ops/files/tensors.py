@@ -46,7 +46,7 @@ rotated or packed as well.
 """
 _LONGEST_NOTE = 2_000
 _INSTEAD = (
-    "use the fp16, bf16, fp32 or fp8 file, make the LoRA with it, and load the LoRA on this model"
+    "Use the fp16, bf16, fp32 or fp8 file, make the LoRA with it, and load the LoRA on this model"
 )
 
 
@@ -61,7 +61,7 @@ def from_bytes(content: bytearray, dtype: str, shape: tuple[int, ...], key: str)
     """
     if dtype not in TORCH_DTYPES:
         raise FileError(
-            f"Tensor {key} is stored as {dtype}, which cannot be read here: use the fp16, bf16 or"
+            f"Tensor {key} is stored as {dtype}, which cannot be read here. Use the fp16, bf16 or"
             " fp32 file."
         )
     if not content:
@@ -85,12 +85,14 @@ def narrow(value: Tensor, dtype: torch.dtype, title: str) -> Tensor:
     """
     value = value.detach().cpu()
     if not torch.isfinite(value).all():
-        raise FileError(f"{title} contains NaN or infinite values and was not written.")
+        raise FileError(
+            f"{title} contains NaN or infinite values, so it was not written. Use an intact model."
+        )
     narrowed = value.to(dtype)
     if not torch.isfinite(narrowed).all():
         name = str(dtype).removeprefix("torch.")
         raise FileError(
-            f"{title} is too large for {name} (values up to {value.abs().max():.3g}): save it in"
+            f"{title} is too large for {name} (values up to {value.abs().max():.3g}). Save it in"
             " float32."
         )
     return narrowed
@@ -116,15 +118,15 @@ def read_scaled(
         if value.dtype != torch.int8 or value.dim() < 2:
             kind = DTYPE_NAMES.get(value.dtype, str(value.dtype))
             raise FileError(
-                f"Tensor {key} holds packed numbers ({kind}), which cannot be read here:"
+                f"Tensor {key} holds packed numbers ({kind}), which cannot be read here."
                 f" {_INSTEAD}."
             )
         if scale is None:
-            raise FileError(f"Tensor {key} holds 8-bit integers without their scale: {_INSTEAD}.")
+            raise FileError(f"Tensor {key} holds 8-bit integers without their scale. {_INSTEAD}.")
         shifted = any(name.endswith(_SHIFTS) for name in companions)
         if shifted or (start + _NOTE in companions and not _is_plain(read(start + _NOTE))):
             raise FileError(
-                f"Tensor {key} holds integers that are not only scaled, but changed otherwise:"
+                f"Tensor {key} holds integers that are not only scaled, but changed otherwise."
                 f" {_INSTEAD}."
             )
     if scale is None:
@@ -150,7 +152,7 @@ def _broadcast(scale: Tensor, value: Tensor, key: str) -> Tensor:
     output.
     """
     if not scale.dtype.is_floating_point:
-        raise FileError(f"Tensor {key} is a scale that is not a number of its own: {_INSTEAD}.")
+        raise FileError(f"Tensor {key} is a scale that is not a single number. {_INSTEAD}.")
     scale = scale.to(torch.float32)
     if scale.numel() == 1:
         return scale.reshape(())
@@ -161,7 +163,7 @@ def _broadcast(scale: Tensor, value: Tensor, key: str) -> Tensor:
     if value.dim() == 2 and blocks and scale.shape[0] == outputs and inputs % blocks == 0:
         return scale.repeat_interleave(inputs // blocks, dim=1)
     shapes = f"{tuple(scale.shape)} for a weight of {tuple(value.shape)}"
-    raise FileError(f"Tensor {key} is a scale of an unknown form, {shapes}: {_INSTEAD}.")
+    raise FileError(f"Tensor {key} is a scale of an unknown form, {shapes}. {_INSTEAD}.")
 
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...]]]

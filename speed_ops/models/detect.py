@@ -170,7 +170,7 @@ def _detect_unet(shapes: Shapes, unet: Shapes) -> Architecture:
             return family
     if 0 in widths:
         raise _refusal(
-            "The cross-attention weights are packed by a quantiser: use the file in fp16, bf16 or"
+            "The cross-attention weights are packed by a quantizer. Use the file in fp16, bf16 or"
             " fp32"
         )
     width = " and ".join(map(str, sorted(widths)))
@@ -197,7 +197,7 @@ def layers(architecture: Architecture, shapes: Shapes, which: str = "V") -> list
             V come from it alike.
     """
     if which not in ("V", "K", "KV"):
-        raise SettingsError(f"Layers must be V, K or KV, not {which!r}.")
+        raise SettingsError(f"There are no layers {which!r}. Use V, K or KV.")
     if architecture.entry is not None:
         edited = _entry_layers(architecture, architecture.entry, shapes, which)
     else:

@@ -422,7 +422,7 @@ def by_name(name: str) -> Architecture:
     names = [family.name for family in ARCHITECTURES]
     if name not in names:
         raise SettingsError(
-            f"Unknown model family {name!r}{suggestion(name, names)}: choose from"
+            f"Unknown model family {name!r}{suggestion(name, names)}. Choose from"
             f" {', '.join(names)}."
         )
     return ARCHITECTURES[names.index(name)]

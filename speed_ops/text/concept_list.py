@@ -106,7 +106,7 @@ class ConceptList(tuple[Concept, ...]):
         given = list(concepts)
         if len(given) > MAX_CONCEPTS:
             raise InputError(
-                f"There are {len(given):,} concepts: erase at most {MAX_CONCEPTS:,} in one list."
+                f"There are {len(given):,} concepts. Erase at most {MAX_CONCEPTS:,} in one list."
             )
         owners: dict[str, Concept] = {}
         phrases: dict[int, tuple[Concept, list[str]]] = {}
@@ -151,13 +151,13 @@ class ConceptList(tuple[Concept, ...]):
             anchor = quoted(concept.anchor)
             if owner := erased.get(same_name_key(concept.anchor)):
                 notes.append(
-                    f"{concept.where}: the anchor {anchor} is also erased, in"
+                    f"{concept.where}: the replacement {anchor} is also erased, in"
                     f" {_lower(owner.where)}; {quoted(concept.target)} becomes what {anchor} was"
                     " before."
                 )
             elif phrase := index.match(concept.anchor):
                 notes.append(
-                    f"{concept.where}: the anchor {anchor} contains {quoted(phrase)}, which is"
+                    f"{concept.where}: the replacement {anchor} contains {quoted(phrase)}, which is"
                     " erased."
                 )
         return tuple(notes)
@@ -217,13 +217,13 @@ def _parse_line(line: str, kind: str, number: int, source: str) -> Concept:
     names, *anchors = _ARROW.split(line)
     if len(anchors) > 1:
         raise InputError(
-            f"{where}: there is more than one arrow; write one concept per line, as 'name ->"
-            " anchor'."
+            f"{where}: there is more than one arrow. Write one concept per line, as 'name ->"
+            " replacement'."
         )
     anchor = anchors[0] if anchors else None
     concept = _concept(names.split("|"), anchor, line_kind or kind, number, source)
     if "|" in concept.anchor:
-        raise InputError(f"{where}: put aliases before the arrow; the anchor is a single phrase.")
+        raise InputError(f"{where}: there is a '|' after the arrow. Put aliases before the arrow.")
     return concept
 
 
@@ -234,13 +234,14 @@ def _concept(
     where = _where(source, number)
     target, *aliases = [clean_name(name, where) for name in names]
     if not target:
-        raise InputError(f"{where}: there is no name to erase; write 'name -> anchor'.")
+        raise InputError(f"{where}: there is no name to erase. Write 'name -> replacement'.")
     if not all(aliases):
-        raise InputError(f"{where}: an alias is empty; remove the extra '|'.")
+        raise InputError(f"{where}: an alias is empty. Remove the extra '|'.")
     for name in (target, *aliases):
         if "|" in name or _ARROW.search(name):
             raise InputError(
-                f"{where}: {quoted(name)} contains '|' or an arrow, which cannot be part of a name."
+                f"{where}: {quoted(name)} contains '|' or an arrow, which cannot be part of a"
+                " name. Remove it."
             )
     anchor = kind_of(kind).anchor if anchor_text is None else clean_name(anchor_text, where)
     texts = [text for text in (*names, anchor_text or "") if has_invisible(text)]
@@ -301,15 +302,15 @@ def _refuse_look_alikes(line: str, where: str) -> None:
     refuse_control(line, where)
     if _FILE_NAME.fullmatch(line):
         raise InputError(
-            f"{where}: {quoted(line)} looks like a file: give it as a list file, not as a name.",
+            f"{where}: {quoted(line)} looks like a file. Give it as a list file, not as a name.",
             advice="concept-file",
         )
     arrows = [match.group() for match in _DRAWN_ARROW.finditer(line) if match.group() != "->"]
     arrows += [match.group(1) for match in _OTHER_ARROW.finditer(line)]
     if arrows:
         raise InputError(
-            f"{where}: {quoted(arrows[0])} is not an arrow here; write '->', as in 'name ->"
-            " anchor'."
+            f"{where}: {quoted(arrows[0])} is not an arrow here. Write '->', as in 'name ->"
+            " replacement'."
         )
 
 
@@ -326,7 +327,7 @@ def _claim_names(
     where, anchor_key = concept.where, same_name_key(concept.anchor)
     if len(concept.aliases) > MAX_ALIASES:
         raise InputError(
-            f"{where}: {quoted(concept.target)} has {len(concept.aliases)} aliases; the limit is"
+            f"{where}: {quoted(concept.target)} has {len(concept.aliases)} aliases. Use at most"
             f" {MAX_ALIASES}."
         )
     keys: dict[str, str] = {}
@@ -340,11 +341,11 @@ def _claim_names(
             if anchor_key != same_name_key(owner.anchor):
                 raise InputError(
                     f"{where}: {quoted(phrase)} should become {quoted(concept.anchor)}, but"
-                    f" {owner_where} says {quoted(owner.anchor)}; keep one of the two lines."
+                    f" {owner_where} has {quoted(owner.anchor)}. Keep one of the two lines."
                 )
         if key == anchor_key:
             raise InputError(
-                f"{where}: {quoted(phrase)} would become itself; choose another anchor."
+                f"{where}: {quoted(phrase)} would become itself. Choose another replacement."
             )
         owners.setdefault(key, earlier or concept)
     return earlier, fresh

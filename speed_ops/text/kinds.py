@@ -213,7 +213,7 @@ def kind_of(name: str) -> Kind:
     if name not in KINDS:
         near = suggestion(str(name), KINDS)
         raise SettingsError(
-            f"There is no kind of concept '{name}'{near}: choose one of {', '.join(KINDS)}."
+            f"There is no type of concept '{name}'{near}. Choose one of {', '.join(KINDS)}."
         )
     return KINDS[name]
 

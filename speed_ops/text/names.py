@@ -153,7 +153,7 @@ def clean_name(text: str, where: str) -> str:
     name = fold(text)
     if len(name) > MAX_NAME:
         raise InputError(
-            f"{where}: a name of {len(name)} characters is too long; the limit is {MAX_NAME}."
+            f"{where}: a name of {len(name)} characters is too long. Use at most {MAX_NAME}."
         )
     refuse_control(name, where)
     return name
@@ -162,7 +162,7 @@ def clean_name(text: str, where: str) -> str:
 def refuse_control(text: str, where: str) -> None:
     """Raises for characters that are not text."""
     if control := _FORBIDDEN.search(text):
-        raise InputError(f"{where}: it contains {control.group()!a}, which is not text; remove it.")
+        raise InputError(f"{where}: it contains {control.group()!a}, which is not text. Remove it.")
 
 
 def _split_lines(text: str) -> list[str]:
@@ -203,7 +203,7 @@ def list_suffix(path: Path, suffixes: Sequence[str]) -> str:
     if suffix not in suffixes:
         tables = " or ".join(suffix for suffix in suffixes if suffix != ".txt")
         raise FileError(
-            f"'{path}' is not a list that can be read here: save it as a text file with one name"
+            f"'{path}' is not a list that can be read here. Save it as a text file with one name"
             f" per line (.txt), or as {tables}."
         )
     return suffix
@@ -221,12 +221,12 @@ def read_text_file(path: Path) -> str:
                 content = handle.read(MAX_BYTES + 1)  # the size of a pipe shows only at its end
         if len(content) > MAX_BYTES:
             raise FileError(
-                f"{label} is too large for a list of names: the limit is {MAX_BYTES // 2**20} MB."
+                f"{label} is too large for a list of names. Use at most {MAX_BYTES // 2**20} MB."
             )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(
-            f"{label} is not UTF-8 text (byte {error.start}): save it as UTF-8."
+            f"{label} is not UTF-8 text (byte {error.start}). Save it as UTF-8."
         ) from error
     # AttributeError: a program without standard input
     except (OSError, ValueError, AttributeError) as error:
@@ -248,11 +248,11 @@ def _refuse_unreadable(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"There is no list file '{path}': check the path.") from None
+        raise NotFoundError(f"There is no list file '{path}'. Check the path.") from None
     if stat.S_ISDIR(mode):
-        raise FileError(f"'{path}' is a folder, not a list file: give the file in it.")
+        raise FileError(f"'{path}' is a folder, not a list file. Give the file in it.")
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
-        raise FileError(f"'{path}' is not a file that can be read: give a list file.")
+        raise FileError(f"'{path}' is not a file that can be read. Give a list file.")
 
 
 def table_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -264,7 +264,7 @@ def table_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[s
     ):
         skipped += 1
     if skipped == len(lines):
-        raise InputError(f"{where} is empty: its first line must name the columns.")
+        raise InputError(f"{where} is empty. Name the columns in its first line.")
     delimiter = next((mark for mark in ",;\t" if mark in lines[skipped]), ",")
     reader = csv.reader((line + "\n" for line in lines[skipped:]), delimiter=delimiter)
     rows: list[tuple[int, list[str]]] = []
@@ -294,7 +294,7 @@ def find_column(header: Sequence[str], names: Sequence[str], where: str) -> int:
             return header.index(name.casefold())
     columns = ", ".join(header[:8]) or "none"
     expected = " or ".join(f"'{name}'" for name in names)
-    raise InputError(f"{where} has no column {expected}; its columns are: {columns}.")
+    raise InputError(f"{where} has no column {expected}. Use one of: {columns}.")
 
 
 def cell(row: Sequence[str], column: int | None) -> str:

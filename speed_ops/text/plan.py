@@ -189,19 +189,19 @@ class RowPlan:
 
     def __post_init__(self) -> None:
         if self.rows not in ("bare", "context"):
-            raise SettingsError(f"Rows are 'bare' or 'context', not {self.rows!r}.")
+            raise SettingsError(f"There are no rows {self.rows!r}. Use 'bare' or 'context'.")
         if self.empty_anchor not in ("same row", "start"):
             raise SettingsError(
-                f"The empty anchor is 'same row' or 'start', not {self.empty_anchor!r}."
+                f"There is no empty_anchor {self.empty_anchor!r}. Use 'same row' or 'start'."
             )
         for name, high in _MAXIMA.items():
             low = 1 if name == "probe_templates" else 0
             value = getattr(self, name)
             if not low <= value <= high:
-                raise SettingsError(f"{name} is {value}: it must be from {low} to {high}.")
+                raise SettingsError(f"{name} is {value}. Use {low} to {high}.")
         if not self.positions or not self.retain_positions:
             raise SettingsError(
-                "No token position was chosen: choose at least one, such as the last subject token."
+                "No token position was chosen. Choose at least one, such as the last subject token."
             )
 
 

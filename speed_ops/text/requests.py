@@ -137,12 +137,12 @@ def _refuse_unreadable(
 ) -> None:
     if span.subject == 0:
         raise InputError(
-            f"{concept.where}: the text encoder cannot read '{phrase}'; spell the name differently."
+            f"{concept.where}: the text encoder cannot read '{phrase}'. Spell the name differently."
         )
     if span.ids == anchor_span.ids:
         raise InputError(
-            f"{concept.where}: '{phrase}' and '{concept.anchor}' are the same to the text encoder; "
-            "choose another anchor."
+            f"{concept.where}: '{phrase}' and '{concept.anchor}' are the same to the text encoder. "
+            "Choose another replacement."
         )
 
 

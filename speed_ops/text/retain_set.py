@@ -61,11 +61,11 @@ class RetainSet:
     def __post_init__(self) -> None:
         if len(self.names) > MAX_NAMES:
             raise InputError(
-                f"There are {len(self.names):,} names to keep: keep at most {MAX_NAMES:,}."
+                f"There are {len(self.names):,} protected names. Protect at most {MAX_NAMES:,}."
             )
         if len(self.sources) > MAX_LISTS:
             raise InputError(
-                f"The names to keep come from {len(self.sources)} lists: join them into at most"
+                f"The protected names come from {len(self.sources)} lists. Join them into at most"
                 f" {MAX_LISTS}."
             )
 
@@ -99,7 +99,7 @@ class RetainSet:
     def limit(self, count: int) -> RetainSet:
         """At most `count` names, evenly from the alphabet: the order of a file does not matter."""
         if count < 1:
-            raise SettingsError(f"The limit for kept names is {count}: it must be at least 1.")
+            raise SettingsError(f"Invalid limit {count} for protected names. Use 1 or more.")
         if count >= len(self.names):
             return self
         alphabetical = sorted(range(len(self.names)), key=lambda i: same_name_key(self.names[i]))
@@ -137,7 +137,7 @@ def retain_from_texts(texts: Iterable[tuple[str, str]], label: str, kind: str = 
             by_key.setdefault(same_name_key(name), name)
         if len(by_key) > MAX_NAMES:
             raise InputError(
-                f"{label} has more than {MAX_NAMES:,} names: keep only those that matter."
+                f"{label} has more than {MAX_NAMES:,} names. Keep only those that matter."
             )
     names = tuple(by_key.values())
     source = RetainSource(plain_label(label), kind, len(names), _digest(names))
@@ -171,7 +171,7 @@ def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainS
         data = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{label} is not valid JSON ({str(error)[:80]}): check the file."
+            f"{label} is not valid JSON ({str(error)[:80]}). Check the file."
         ) from error
     names = data.get("names") if isinstance(data, dict) else data
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -210,7 +210,7 @@ def builtin_retain(name: str) -> RetainSet:
     """One set that comes with the package."""
     if name not in builtin_retain_sets():
         raise FileError(
-            f"There is no built-in retain set {quoted(name)}: choose one of"
+            f"There is no built-in list {quoted(name)}. Choose one of"
             f" {', '.join(builtin_retain_sets()) or 'none'}."
         )
     text = read_text_file(BUILTIN_FOLDER / f"{name}.txt")

@@ -225,7 +225,7 @@ class Stream:
             return tuple(range(self.first + before, self.first + last + 1))
         if self.padded and positions & (Position.FIRST_PAD | Position.LAST_PAD) and pad > last:
             raise InputError(
-                f"A prompt of {len(span.ids)} tokens has no padding row: shorten the name."
+                f"A prompt of {len(span.ids)} tokens has no padding row. Shorten the name."
             )
         subject = max(0, span.subject - 1 + before)
         first = span.first - 1 + before if span.first else subject

@@ -246,7 +246,7 @@ def test_all_commands_work(
         file = str(out / f"{family}-{name}.safetensors")
         assert main(["verify", file, "--base", base, *text, "--quiet"]) == 0
     assert main(["inspect", file]) == 0 and main(["inspect", base]) == 0
-    assert "with 1 layer to edit" in capsys.readouterr().out
+    assert "1 layer" in capsys.readouterr().out
     assert main(["probe", file, "--base", base, *text, "--json", "--templates", "0"]) in (0, 1)
     tried = json.loads(capsys.readouterr().out)["tried"]
     assert {"name", "case", "typo"} <= {one["rung"] for one in tried} and max(
@@ -373,7 +373,7 @@ def test_weights_of_8_bits_get_a_lora(
         *FEW,
     ]
     assert main([*arguments, *given(home, "t5"), "--out", str(tmp_path / "out")]) == 0
-    assert "a LoRA is written instead" in capsys.readouterr().err
+    assert "LoRA instead" in capsys.readouterr().err
     assert not (tmp_path / "out" / "flux-dev-erased.safetensors").exists()
     assert (tmp_path / "out" / "flux-dev-eraser-lora.safetensors").is_file()
 
@@ -458,8 +458,4 @@ def test_no_tokenizer_is_a_sentence_that_says_where_to_get_one(
     for more in ([], ["--tokenizer", str(tmp_path)]):
         assert main([*base, *encoder, *more]) == 1
         said = capsys.readouterr().err
-        assert (
-            "No T5 tokenizer was found" in said
-            and "ComfyUI checkout" in said
-            and "tokenizer.json" in said
-        )
+        assert "T5 tokenizer" in said and "ComfyUI checkout" in said and "tokenizer.json" in said

@@ -106,7 +106,7 @@ def test_a_checkpoint_draws_what_its_lora_draws(box, tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--sampler", "dpmpp_2m"), "the sampler euler and the scheduler normal alone"),
+        (("--sampler", "dpmpp_2m"), "sampler euler"),
         (("--size", "100x128"), "multiples of 16"),
         ((), "'nowhere.safetensors' is no file of this machine"),
     ],

@@ -304,7 +304,7 @@ def test_place_and_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert default_folder() == tmp_path == EmbeddingCache().folder
     monkeypatch.delenv("SPEED_ERASE_CACHE")
     assert "speed-erase" in str(default_folder())
-    with pytest.raises(SettingsError, match="negative"):
+    with pytest.raises(SettingsError, match="-1"):
         EmbeddingCache(tmp_path, -1)
     off = EmbeddingCache(tmp_path, 0)
     off.write("encoder", random_rows(["a"]))

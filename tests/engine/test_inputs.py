@@ -37,7 +37,7 @@ def spoiled(tensor: torch.Tensor, value: float) -> torch.Tensor:
 @pytest.mark.parametrize("part", ["targets", "anchors", "retain", "invariants"])
 def test_embeddings_that_are_not_finite(part, value):
     problem = make()
-    with pytest.raises(InputError, match=f"{part.rstrip('s')} embeddings contain NaN or Inf"):
+    with pytest.raises(InputError, match=f"{part.rstrip('s')} .*NaN"):
         run(problem, **{part: spoiled(getattr(problem, part), value)})
 
 
@@ -45,27 +45,27 @@ def test_embeddings_that_are_not_finite(part, value):
 def test_embeddings_that_are_all_the_same(value):
     problem = make()
     same = {name: torch.full_like(getattr(problem, name), value) for name in ("targets", "anchors")}
-    with pytest.raises(InputError, match="text encoder is damaged"):
+    with pytest.raises(InputError, match="same embedding"):
         run(problem, **same)
 
 
 def test_weights_that_are_not_finite():
     problem = make()
     weights = {**problem.weights, "layer1": spoiled(problem.weights["layer1"], float("nan"))}
-    with pytest.raises(InputError, match="layer1 contains NaN or Inf: the model file is damaged"):
+    with pytest.raises(InputError, match=r"layer1 .*NaN"):
         run(problem, weights=weights)
 
 
 def test_a_layer_of_zeros():
     problem = make(16, 2, 4)
     weights = {**problem.weights, "layer1": torch.zeros_like(problem.weights["layer1"])}
-    with pytest.raises(InputError, match="layer1 contains only zeros"):
+    with pytest.raises(InputError, match=r"layer1 .*zeros"):
         run(problem, weights=weights)
 
 
 def test_a_layer_of_another_width():
     problem = make()
-    with pytest.raises(InputError, match="text encoder does not belong to this model"):
+    with pytest.raises(InputError, match="has shape"):
         run(problem, weights={"layer0": torch.zeros(4, 30)})
 
 
@@ -73,39 +73,39 @@ def test_a_layer_of_another_width():
 def test_embeddings_of_another_width(part):
     problem = make()
     narrow = getattr(problem, part)[:, :-1]
-    with pytest.raises(InputError, match=r"same text encoder|same position"):
+    with pytest.raises(InputError, match=r"text encoder|replacement row"):
         run(problem, **{part: narrow})
 
 
 def test_nothing_to_do():
     problem = make()
-    with pytest.raises(InputError, match="at least one target"):
+    with pytest.raises(InputError, match="one target"):
         run(problem, targets=problem.targets[:0], anchors=problem.anchors[:0])
-    with pytest.raises(InputError, match="no layer to edit"):
+    with pytest.raises(InputError, match="no layer"):
         run(problem, weights={})
 
 
 def test_targets_without_their_anchors():
     problem = make()
-    with pytest.raises(InputError, match="2 target rows but 1 anchor rows"):
+    with pytest.raises(InputError, match=r"2 target .* 1 replacement"):
         run(problem, anchors=problem.anchors[:1])
 
 
 def test_a_target_listed_twice():
     problem = make()
     twice = problem.targets[[0, 0]]
-    with pytest.raises(InputError, match="listed twice with different anchors"):
+    with pytest.raises(InputError, match="different replacements"):
         run(problem, targets=twice)
-    with pytest.raises(InputError, match="listed twice: remove"):
+    with pytest.raises(InputError, match="listed twice"):
         run(problem, targets=twice, anchors=problem.anchors[[1, 1]])
-    with pytest.raises(InputError, match="'van  gogh' is listed twice"):
+    with pytest.raises(InputError, match=r"'van  gogh' .*twice"):
         run(problem, target_names=["Van Gogh", "van  gogh"])
 
 
 def test_a_retain_set_that_fills_the_space():
     problem = make(16, 1, 200)
     settings = EraseSettings(ipf=False, dpa=False, threshold=1e-12)
-    with pytest.raises(InputError, match=r"fill the embedding space.*Keep fewer names"):
+    with pytest.raises(InputError, match=r"embedding space"):
         run(problem, settings=settings)
 
 
@@ -113,20 +113,19 @@ def test_an_empty_retain_set_is_legal_and_said():
     problem = make()
     for nothing in (None, problem.retain[:0]):
         certificate = run(problem, retain=nothing).certificate
-        assert any("You gave no names to keep" in warning for warning in certificate.warnings)
+        assert "no_protected_names" in [notice.code for notice in certificate.warnings]
         assert certificate.layers[0].room == 24
-    assert not any(
-        "You gave no names to keep" in warning for warning in run(problem).certificate.warnings
-    )
+    codes = [notice.code for notice in run(problem).certificate.warnings]
+    assert "no_protected_names" not in codes
 
 
 def test_names_that_do_not_fit():
     problem = make()
     with pytest.raises(InputError, match="3 names for 2 embedding rows"):
         run(problem, target_names=["a", "b", "c"])
-    with pytest.raises(InputError, match="Every concept needs at least one row"):
+    with pytest.raises(InputError, match="Every concept"):
         Rows(problem.targets, (0, 2), ("a", "b", "c"), (False, False))
-    with pytest.raises(InputError, match="probe rows must belong to the targets"):
+    with pytest.raises(InputError, match="probe rows"):
         run(
             problem,
             probes=(
@@ -143,7 +142,7 @@ def test_numerically_hopeless_settings_are_a_sentence():
     try:
         erasure = solve(problem.weights, *huge, None, EraseSettings(method="uce", lam=1e-9))
     except InputError as refusal:
-        assert "raise them" in str(refusal)
+        assert "Raise them" in str(refusal)
     else:
         assert all(torch.isfinite(erasure.delta(key)).all() for key in erasure)
 
@@ -173,9 +172,9 @@ def test_a_setting_out_of_range_names_itself_its_value_and_the_range(field, valu
 def test_settings_that_contradict_each_other():
     with pytest.raises(SettingsError, match="both on"):
         EraseSettings(rpa=True)
-    with pytest.raises(SettingsError, match=r"no preset 'fw'.*did you mean 'few'"):
+    with pytest.raises(SettingsError, match=r"'fw'.*'few'"):
         EraseSettings.preset("fw")
-    with pytest.raises(SettingsError, match=r"no setting 'lamb' .did you mean 'lam'"):
+    with pytest.raises(SettingsError, match=r"'lamb'.*'lam'"):
         EraseSettings.preset("few", lamb=1.0)
 
 

@@ -78,7 +78,7 @@ def test_people_come_from_the_user_s_list_or_by_rule(tmp_path):
         "erase",
         "Ann",
     )
-    assert (second.role, second.group) == ("keep", "kept names") and "person" in theirs.labels
+    assert (second.role, second.group) == ("keep", "protected names") and "person" in theirs.labels
 
 
 def test_captions_and_attacks_are_read_from_files(tmp_path):

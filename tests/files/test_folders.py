@@ -72,7 +72,7 @@ def test_folders_are_copied_with_only_the_unet_edited(
 def test_folders_are_neither_nested_nor_replaced_by_accident(tmp_path: Path) -> None:
     pico.write_folder(tmp_path / "model")
     source = Checkpoint.open(tmp_path / "model")
-    with pytest.raises(FileError, match="is inside the other"):
+    with pytest.raises(FileError, match="inside"):
         write_edited(source, tmp_path / "model" / "clean", {})
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "holiday.png").write_bytes(b"dear")
@@ -90,7 +90,7 @@ def test_a_component_folder_is_a_model_too(tmp_path: Path) -> None:
     source = Checkpoint.open(tmp_path / "model" / "unet")
     assert detect(source.shapes).name == "sd2"
     assert all(torch.equal(source.read(key), original[f"unet/{key}"]) for key in source.shapes)
-    with pytest.raises(FileError, match="holds no model"):
+    with pytest.raises(FileError, match="no model"):
         Checkpoint.open(tmp_path / "model" / "tokenizer")
 
 
@@ -101,7 +101,7 @@ def test_a_component_folder_is_a_model_too(tmp_path: Path) -> None:
             {"weight_map": {"a": "../../etc/passwd.safetensors"}},
             "the name of a file inside",
         ),
-        ({"weight_map": {"a": "notes.txt"}}, "not a safetensors file beside it"),
+        ({"weight_map": {"a": "notes.txt"}}, "next to it"),
         ({"weight_map": {"a": 5}}, "no `weight_map`"),
         ([], "no `weight_map`"),
         ({"weight_map": {"a": "missing.safetensors"}}, "There is no file"),
@@ -181,7 +181,7 @@ def test_an_unedited_component_cannot_pose_as_another(tmp_path: Path) -> None:
     pico.write_folder(tmp_path / "model")
     shutil.rmtree(tmp_path / "model" / "vae", ignore_errors=True)
     (tmp_path / "model" / "vae").symlink_to(tmp_path / "model" / "unet")
-    with pytest.raises(FileError, match="no part of this component"):
+    with pytest.raises(FileError, match="this component"):
         write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
 
 
@@ -192,7 +192,7 @@ def test_circles_of_links_end(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "model" / place, ignore_errors=True)
         (tmp_path / "model" / place).symlink_to(tmp_path / "model")
     # the scheduler leads to another place
-    with pytest.raises(FileError, match="no part of this component"):
+    with pytest.raises(FileError, match="this component"):
         write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})
     (tmp_path / "model" / "scheduler").unlink()
     write_edited(Checkpoint.open(tmp_path / "model"), tmp_path / "clean", {})

@@ -128,7 +128,7 @@ def test_eight_bit_weights_are_not_baked(tmp_path: Path) -> None:
     save_file(small, tmp_path / "a.safetensors")
     source = Checkpoint.open(tmp_path / "a.safetensors")
     keys = [layer.file_key for layer in layers(detect(source.shapes), source.shapes)]
-    with pytest.raises(FileError, match="save a LoRA"):
+    with pytest.raises(FileError, match="Save a LoRA"):
         write_edited(
             source, tmp_path / "b.safetensors", {keys[0]: torch.zeros(source.shapes[keys[0]])}
         )

@@ -37,6 +37,10 @@ _BLOCK = re.compile(
 )
 
 
+_PROGRESS = re.compile(r"[A-Z][a-z ]+: [\d.]+(?: [kMG]B)? of [\d.]+(?: [kMG]B)?$")
+"""Progress, which is shown every few seconds: how often depends on the machine."""
+
+
 @dataclass(frozen=True)
 class Block:
     """A command as the page shows it."""
@@ -113,9 +117,8 @@ def _run(command: str) -> Run:
     stream = io.StringIO()
     with redirect_stdout(stream), redirect_stderr(stream):
         code = speed_erase(words[1:])
-    return Run(
-        command, tuple(line.rstrip() for line in stream.getvalue().splitlines()[:lines]), code
-    )
+    shown = [line for line in stream.getvalue().splitlines() if not _PROGRESS.match(line)]
+    return Run(command, tuple(line.rstrip() for line in shown[:lines]), code)
 
 
 def _fill_models() -> None:

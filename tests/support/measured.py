@@ -70,6 +70,7 @@ def erasure(proof: Certificate, strength: float = 1.0, **changes: Any) -> Any:
         package_version="0.1.0",
         base_hash="ab" * 32,
         encoder_hash="cd" * 32,
+        blocklists=(),
         clip_skip=None,
         retain=[SimpleNamespace(label="artists", names=None)],
     )

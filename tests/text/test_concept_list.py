@@ -58,7 +58,7 @@ def test_marks_inside_names_are_literal(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("Monet -> art\nMONET -> sketch", 2, "keep one"),
+        ("Monet -> art\nMONET -> sketch", 2, "Keep one"),
         ("a -> A", 1, "itself"),
         ("a | b -> b", 1, "itself"),
         ("-> art", 1, "no name"),
