@@ -471,11 +471,12 @@ def leaks(graph: Graph) -> None:
         (_NOTE, 0),
         (360, 320),
         "## Find leaks and close them\n\n*Find Leaks* tries other spellings, typos and your"
-        " own description, and shows which of them still bring the painter back.\n\nIf one leaks,"
-        " click *Add leaks as aliases* and run again. If all leak, raise *strength* first: the demo"
-        " model leaks at 0.3.",
+        " own description, and shows which of them still bring the painter back.\n\n*strength* is"
+        " 0.3 here, too low to erase her, so several phrases leak. Set it to 1 and run again:"
+        " nothing leaks.\n\nIf only a few phrases leak at full strength, click *Add leaks as"
+        " aliases* and run again.",
     )
-    loader, eraser = _demo(graph, "Orla Venn -> art")
+    loader, eraser = _demo(graph, "Orla Venn -> art", strength=0.3)
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
     erasure = (eraser, "erasure")
     description = "the Copper Hand"
