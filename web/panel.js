@@ -225,7 +225,9 @@ function drawLimit(x, frame) {
   const ends = { x1: x, x2: x, y1: frame.top, y2: frame.top + frame.height };
   return [
     line({ ...ends, "stroke-dasharray": "5 4", "stroke-opacity": 0.7 }),
-    label(Math.min(x + 5, frame.left + frame.width - 48), frame.top + 12, t("limit")),
+    x < frame.left + frame.width / 2
+      ? label(x + 5, frame.top + 15, t("limit"))
+      : label(x - 5, frame.top + 15, t("limit"), "end"),
   ];
 }
 

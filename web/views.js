@@ -124,6 +124,7 @@ function addResultView(node, kind) {
   const content = h("div", { class: "speed-scroll fill" });
   addContent(node, "speed_result", content, kind);
   const state = { outdated: false };
+  const settle = previewRemover(node);
   const show = safely(() => {
     const { facts, restored } = resultOf(node, kind.read);
     const bypassed = BYPASSED.includes(node.mode);
@@ -131,7 +132,7 @@ function addResultView(node, kind) {
     content.classList.toggle("stale", Boolean(facts) && (bypassed || state.outdated));
     const empty = h("div", { class: "dim", "data-speed": "empty" }, t("Run the workflow to see the result."));
     content.replaceChildren(...(facts ? kind.draw(node, facts, now) : [empty]).flat(2).filter(Boolean));
-    if (!removePreview(node, state.height)) state.height = node.size[1];
+    settle();
   });
   watchRun(node, (codes) => {
     const run = resultOf(node, kind.read).facts?.run;
@@ -161,13 +162,16 @@ function addResultView(node, kind) {
   show();
 }
 
-/** Removes the front end's text, which the view has as well, and the room that was made for it. */
-function removePreview(node, height = node.size[1]) {
-  const preview = widget(node, TEXT_PREVIEW);
-  if (!preview) return false;
-  node.removeWidget?.(preview);
-  node.setSize([node.size[0], Math.min(node.size[1], height)]);
-  return true;
+/** Returns a function that removes the front end's text, which the view has as well, and its room. */
+function previewRemover(node) {
+  let height;
+  runAfter(node, "onExecutionStart", () => (height = node.size[1]));
+  return () => {
+    const preview = widget(node, TEXT_PREVIEW);
+    if (!preview) return;
+    node.removeWidget?.(preview);
+    node.setSize([node.size[0], Math.min(node.size[1], height ?? node.size[1])]);
+  };
 }
 
 function erasurePanel(node, facts, state) {
@@ -274,7 +278,7 @@ function addRetainNames(node) {
   for (const name of RETAIN_WIDGETS) onChange(node, name, refresh);
   runAfter(node, "onConfigure", refresh);
   runAfter(node, "onConnectionsChange", refresh);
-  runAfter(node, "onExecuted", () => removePreview(node)); // the view has the counts
+  runAfter(node, "onExecuted", previewRemover(node)); // the view has the counts
   api.addEventListener("graphChanged", refresh);
   runAfter(node, "onRemoved", () => api.removeEventListener("graphChanged", refresh));
   refresh();

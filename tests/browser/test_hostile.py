@@ -78,7 +78,7 @@ def sound(server: ComfyServer) -> dict[str, Any]:
     )
     graph.add("SpeedLeakProbe", (980, 0), (460, 300), **wires, erasure=(eraser, "erasure"))
     graph.add("SpeedReport", (980, 400), (400, 200), erasure=(eraser, "erasure"))
-    models = {"original": (loader, "MODEL"), "erased": (eraser, "MODEL")}
+    models = {"original": (loader, "MODEL"), "erased": (eraser, "model")}
     shared = {"clip": (loader, "CLIP"), "vae": (loader, "VAE")}
     graph.add("SpeedCompare", (1480, 0), (460, 300), **models, **shared)
     return graph.to_json()

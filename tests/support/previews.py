@@ -31,6 +31,7 @@ _PAPER, _INK, _SOFT, _GONE, _STAYS, _BLUE = (
     "#3fb582",
     "#5b93ea",
 )
+_FONT = ROOT / "speed_ops" / "report" / "chart_font.ttf"
 _FOOT = "made with the demo model"
 MOST_BYTES = 60_000
 
@@ -128,7 +129,7 @@ class Sheet:
     def text(
         self, x: float, y: float, words: str, size: int, colour: str = _INK, anchor: str = "mm"
     ) -> None:
-        self.pen.text((x, y), words, colour, ImageFont.load_default(size), anchor=anchor)
+        self.pen.text((x, y), words, colour, ImageFont.truetype(_FONT, size), anchor=anchor)
 
     def tile(self, picture: Image.Image, x: int, y: int, side: int, frame: str = "") -> None:
         """A picture with round corners; `frame`: the colour around it."""
@@ -208,12 +209,12 @@ def objects(shop: Workshop, sheet: Sheet) -> None:
 def many(shop: Workshop, sheet: Sheet) -> None:
     from speed_erase.speed_ops.demo.packed_model import known_names
 
-    names, subjects = (known_names()[piece] for piece in ("painters", "subjects"))
-    done = shop.erase("\n".join(f"{name} -> art" for name in names), drift_budget=0.3)
+    names, subjects = known_names()["painters"][:8], known_names()["subjects"]
+    done = shop.erase("\n".join(f"{name} -> art" for name in names), drift_budget=0.45)
     prompts = [f"a {subjects[i % len(subjects)]} by {name}" for i, name in enumerate(names)]
     for half, top in ((0, 62), (1, 284)):
         for position, pair in enumerate(done.pairs(*prompts)):
-            sheet.tile(pair[half], 26 + position % 6 * 78, top + position // 6 * 78, 70)
+            sheet.tile(pair[half], 62 + position % 4 * 100, top + position // 4 * 86, 78)
     sheet.arrow(SIDE // 2, 232, 24, down=True)
     sheet.text(SIDE // 2, 456, "many names, one edit", 21)
 
@@ -331,7 +332,7 @@ def leaks(shop: Workshop, sheet: Sheet) -> None:
 
 def my_style(shop: Workshop, sheet: Sheet) -> None:
     paper(sheet, 60, 160, "a model", _BLUE)
-    sheet.text(SIDE // 2, 230, "− my style", 32, _GONE)
+    sheet.text(SIDE // 2, 230, "- my style", 32, _GONE)
     sheet.arrow(330, 230)
     paper(sheet, 380, 160, "LoRA", _STAYS)
     sheet.text(SIDE // 2, 400, "erase my style", 32)

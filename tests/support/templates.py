@@ -211,7 +211,7 @@ def _compare(graph: Graph, loader: int, eraser: int, **given: Any) -> int:
     wires = {"original": (loader, "MODEL"), "erased": (eraser, "model")}
     encoders = {"clip": (loader, "CLIP"), "vae": (loader, "VAE")}
     number = graph.add(
-        "SpeedCompare", (_AFTER, 0), (490, 780), "Before and after", **wires, **encoders, **given
+        "SpeedCompare", (_AFTER, 0), (490, 1080), "Before and after", **wires, **encoders, **given
     )
     texts = (node["widgets_values"][0] for node in graph.nodes if node["type"] == "ConceptList")
     names = str(next(texts, "")).split("\n")[0].partition(" ->")[0].split(" | ")
@@ -220,7 +220,7 @@ def _compare(graph: Graph, loader: int, eraser: int, **given: Any) -> int:
     return number
 
 
-_DEMO_LOOK = {"pairs": 2, "steps": 12, "cfg": 3.0, "width": 128, "height": 128}
+_DEMO_LOOK = {"pairs": 3, "steps": 12, "cfg": 3.0, "width": 128, "height": 128}
 _PAINTERS = [
     "Orla Venn",
     "Dario Fenwick",
@@ -471,11 +471,12 @@ def leaks(graph: Graph) -> None:
         (_NOTE, 0),
         (360, 320),
         "## Find leaks and close them\n\n*Find Leaks* tries other spellings, typos and your"
-        " own description, and shows which of them still bring the painter back.\n\nIf one leaks,"
-        " click *Add leaks as aliases* and run again. If all leak, raise *strength* first: the demo"
-        " model leaks at 0.3.",
+        " own description, and shows which of them still bring the painter back.\n\n*strength* is"
+        " 0.3 here, too low to erase her, so several phrases leak. Set it to 1 and run again:"
+        " nothing leaks.\n\nIf only a few phrases leak at full strength, click *Add leaks as"
+        " aliases* and run again.",
     )
-    loader, eraser = _demo(graph, "Orla Venn -> art")
+    loader, eraser = _demo(graph, "Orla Venn -> art", strength=0.3)
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
     erasure = (eraser, "erasure")
     description = "the Copper Hand"
@@ -500,7 +501,7 @@ def _show(graph: Graph, eraser: int, compare: int) -> list[int]:
     """Nodes with the images and the report, which App mode shows."""
     return [
         graph.add("PreviewImage", (_LAST, 0), (400, 400), images=(compare, "grid")),
-        graph.add("PreviewAny", (_AFTER, 840), (490, 240), source=(eraser, "report")),
+        graph.add("PreviewAny", (_AFTER, 1140), (490, 240), source=(eraser, "report")),
     ]
 
 
