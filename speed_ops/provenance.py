@@ -47,9 +47,7 @@ class Provenance:
         """The certificate's concepts, checked; and a sentence if they cannot be read."""
         claims = []
         try:
-            for concept in Fields(self.certificate, "The report").objects(
-                "concepts", MAX_CONCEPTS
-            ):
+            for concept in Fields(self.certificate, "The report").objects("concepts", MAX_CONCEPTS):
                 verdict = concept.text("verdict")
                 if verdict not in VERDICT_WORDS:
                     raise FileError(f"{concept.title}: there is no verdict {verdict[:40]!r}.")

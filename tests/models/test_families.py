@@ -393,9 +393,7 @@ REFUSED = {
     ),
     "label embedding of width 5632": pico.unet_shapes(replace(pico.FAMILIES["sdxl"], label=5632)),
     "width 640": pico.unet_shapes(replace(pico.FAMILIES["sd1"], context=640)),
-    "quantizer": _with(
-        {V1 + "attn2.to_v.weight": (1536, 1)} | {V1 + "attn2.to_k.weight": (3072,)}
-    ),
+    "quantizer": _with({V1 + "attn2.to_v.weight": (1536, 1)} | {V1 + "attn2.to_k.weight": (3072,)}),
 }
 
 
