@@ -35,6 +35,7 @@ def without_names(erasure: Erasure) -> Erasure:
     return replace(
         erasure,
         recipe=numbered,
+        concepts=(),
         certificate=_numbered(certificate, number, mentions),
         text_report=replace(
             report,

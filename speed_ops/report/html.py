@@ -157,7 +157,7 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
 def _concept(concept: ConceptResult, replacement: str | None) -> dict[str, Any]:
     return {
         "name": concept.name,
-        "replacement": replacement or "(nothing)",
+        "replacement": "hidden" if replacement is None else replacement or "(nothing)",
         "verdict": concept.verdict,
         "words": verdict_in_words(concept.verdict),
     }
