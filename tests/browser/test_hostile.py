@@ -88,7 +88,7 @@ def test_there_are_thirty_tricks_and_each_reaches_every_node() -> None:
     """The negative control of the data."""
     node = {"type": "ConceptList", "widgets_values": ["a\nb", "style"]}
     workflows = hostile_workflows({"nodes": [node]})
-    assert len(workflows) >= 30 and len(json.dumps(workflows)) > 10_000_000
+    assert len(workflows) >= 30 and len(json.dumps(workflows)) > 1_000_000
     assert all("speed" in flow["nodes"][0]["properties"] for flow in workflows.values())
     assert all(MARK in text for text in PAYLOADS.values())
     assert all(
