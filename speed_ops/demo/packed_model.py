@@ -40,7 +40,7 @@ TEXT, AUTOENCODER, UNET = (
 """Where Stable Diffusion 1.x's checkpoints keep their three parts."""
 NARROW = 2
 """How often the checkpoint repeats each trained channel of the U-Net."""
-CHECKPOINT_SHA256 = "6ea8592de600784cdc74c10e87c0f995bcdc6f79a953a42bd782fba19ea18123"
+CHECKPOINT_SHA256 = "b840778c48f8fe4c2f62aa2802dbf707676ed42ba82a45ed57dedcf9b7594d34"
 """Hash of the file that `write_checkpoint` writes, on every machine."""
 PACKED_SHA256 = "2f1b4a5a5c544212f633a0de952777000b5a765428bfa2309805fc1bc7653fa3"
 """Hash of the packed file."""

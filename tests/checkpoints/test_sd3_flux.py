@@ -177,7 +177,7 @@ def test_an_encoder_for_pooled_text_may_be_missing(
     shown = capsys.readouterr().err
     assert "Pooled text input stays unedited, because no CLIP-L was found" in shown
     assert main([*arguments, *given(home, "t5", "clip_l"), "--no-pooled", "--force"]) == 0
-    assert "pooled path" not in capsys.readouterr().err
+    assert "Pooled text input" not in capsys.readouterr().err
     assert torch.equal(
         *(
             load_file(file)[POOLED["flux-dev"]]
@@ -196,8 +196,9 @@ def test_verify_measures_the_pooled_path(
     family, base = "flux-schnell", home / "flux-schnell.safetensors"
     assert erase(home, family, tmp_path) == 0
     file = tmp_path / f"{family}-erased.safetensors"
-    assert main(["verify", str(file), "--base", str(base), *given(home, "clip_l", "t5")]) == 0
-    assert "Pooled text input: " in capsys.readouterr().out
+    arguments = ["verify", str(file), "--base", str(base), "--verbose"]
+    assert main([*arguments, *given(home, "clip_l", "t5")]) == 0
+    assert "Pooled text input:" in capsys.readouterr().out
     assert main(["verify", str(file), "--base", str(base), *given(home, "t5")]) == 1
     assert "not all of its text encoders are here" in capsys.readouterr().out
 

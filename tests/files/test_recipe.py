@@ -395,7 +395,7 @@ def test_what_a_reader_would_refuse_is_not_written(tmp_path: Path) -> None:
 
 def test_what_cannot_be_stored_is_refused_before_the_work() -> None:
     aliases = " | ".join(f"alias {i}" for i in range(MAX_ALIASES + 1))
-    with pytest.raises(InputError, match=f"101 aliases{MAX_ALIASES}"):
+    with pytest.raises(InputError, match=f"101 aliases. Use at most {MAX_ALIASES}"):
         _job(f"Van Gogh | {aliases} -> art")
     with pytest.raises(InputError, match="101 lists"):
         union(parse_retain(f"name {i}", f"list {i}") for i in range(MAX_LISTS + 1))
