@@ -64,8 +64,8 @@ export function show(node) {
 function create(type, node) {
   const created = window.LiteGraph.createNode(type);
   const graph = node.graph ?? app.graph;
+  created.pos = freeSpot(graph, node, created); // before it is added: Nodes 2.0 keeps this place
   graph.add(created);
-  created.pos = freeSpot(graph, node, created);
   return created;
 }
 

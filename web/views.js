@@ -165,10 +165,14 @@ function addResultView(node, kind) {
 /** Returns a function that removes the front end's text, which the view has as well, and its room. */
 function previewRemover(node) {
   let height;
-  runAfter(node, "onExecutionStart", () => (height = node.size[1]));
+  const remember = () => {
+    if (!widget(node, TEXT_PREVIEW)) height = node.size[1];
+  };
+  runAfter(node, "onExecutionStart", remember);
+  runAfter(node, "onResize", remember);
   return () => {
     const preview = widget(node, TEXT_PREVIEW);
-    if (!preview) return;
+    if (!preview) return remember();
     node.removeWidget?.(preview);
     node.setSize([node.size[0], Math.min(node.size[1], height ?? node.size[1])]);
   };

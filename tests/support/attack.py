@@ -194,7 +194,8 @@ class Killer:
             os.utime(self.out / name, (time.time() - 60,) * 2)
         self._whole()
         assert digests(self.out) == self.new
-        assert leftovers(self.out) == []
+        # An upload to a store may leave a hidden file: other machines may be at work there.
+        assert self.kind == "fleet" or leftovers(self.out) == []
 
 
 def mutated(content: bytes, dice: random.Random) -> bytes:
