@@ -5,37 +5,36 @@ Names are loaded when they are first used, so that reading a list or a command l
 for torch.
 """
 
-from pkgutil import resolve_name
 from typing import Any
 
-_HOMES = {
-    "Certificate": "certificate.certificate",
-    "EraseSettings": "engine.settings",
-    "Erasure": "erasure",
-    "FileError": "errors",
-    "Forecast": "certificate.forecast",
-    "InputError": "errors",
-    "LayerEdit": "engine.edits",
-    "PRESETS": "engine.settings",
-    "RowSet": "engine.rows",
-    "Rows": "engine.rows",
-    "SettingsError": "errors",
-    "SpeedError": "errors",
-    "UnsupportedModelError": "errors",
-    "apply_edits": "engine.edits",
-    "forecast": "certificate.forecast",
-    "join": "engine.rows",
-    "merge": "engine.edits",
-    "original_weights": "engine.edits",
-    "solve": "solver",
-}
-__all__ = list(_HOMES)
+_LIGHT = (
+    *("EraseSettings", "FileError", "InputError", "PRESETS", "SettingsError", "SpeedError"),
+    "UnsupportedModelError",
+)
+_WITH_TORCH = (
+    *("Certificate", "Erasure", "Forecast", "LayerEdit", "RowSet", "Rows", "apply_edits"),
+    *("forecast", "join", "merge", "original_weights", "solve"),
+)
+__all__ = [*_LIGHT, *_WITH_TORCH]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return resolve_name(f"{__name__}.{_HOMES[name]}:{name}")
+    modules: tuple[Any, ...] = ()
+    if name in _LIGHT:
+        from . import errors
+        from .engine import settings
+
+        modules = (errors, settings)
+    elif name in _WITH_TORCH:
+        from . import erasure, solver
+        from .certificate import certificate, forecast
+        from .engine import edits, rows
+
+        modules = (certificate, forecast, edits, rows, erasure, solver)
+    for module in modules:
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .certificate.certificate import VERDICT_WORDS
+from .certificate.verdicts import VERDICT_WORDS
 from .errors import FileError, SpeedError
 from .files.header import read_header
 from .files.schema import Fields, check_version, dump_json, load_json

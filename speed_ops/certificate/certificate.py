@@ -269,15 +269,3 @@ CLEARLY = 0.02
 """Twice what a point of the curve may be short of the best (`auto.WORTH_ITS_DRIFT`): less is not
 worth mentioning.
 """
-VERDICT_WORDS: dict[str, str] = {
-    "erased": "erased",
-    "weakened": "weakened",
-    "stands": "still there",
-    "unproven": "not tested",
-}
-"""Stored verdict -> the words that people read."""
-
-
-def verdict_in_words(stored: object) -> str:
-    """A stored verdict for people; anything else that a header may hold, as it is."""
-    return VERDICT_WORDS.get(str(stored), str(stored))

@@ -11,14 +11,8 @@ from typing import Literal
 
 from ..errors import Notice
 from ..inputs import INPUT_TITLES
-from .certificate import (
-    Certificate,
-    ConceptResult,
-    Drift,
-    Verdict,
-    helped_by_more,
-    verdict_in_words,
-)
+from .certificate import Certificate, ConceptResult, Drift, Verdict, helped_by_more
+from .verdicts import verdict_in_words
 
 Level = Literal["none", "tiny", "small", "visible"]
 Advice = Literal[

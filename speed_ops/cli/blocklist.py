@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FileError, UsageError
-from ..files.checkpoint import file_hash
 from ..recipe import StoredJob
 from ..text.concept_list import ConceptList, read_concepts
 from ..text.names import list_label
@@ -32,6 +31,8 @@ def blocked_by(args: Namespace, kind: str = "style") -> tuple[ConceptList, tuple
         args: The flags.
         kind: Type of the lines that set none.
     """
+    from ..files.checkpoint import file_hash
+
     total, labels = ConceptList(()), []
     for text in args.blocklist:
         match = _PINNED.fullmatch(text)

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..certificate.certificate import verdict_in_words
 from ..certificate.summary import Summary, concept_title, details, more_in_words
+from ..certificate.verdicts import verdict_in_words
 from ..engine.settings import PRIORITIES
 from .advice import TRY
 from .console import Console, size_in_words, time_in_words

@@ -86,8 +86,8 @@ def show_verification(
         file: The file.
         console: Where to.
     """
-    from ..certificate.certificate import verdict_in_words
     from ..certificate.summary import details
+    from ..certificate.verdicts import verdict_in_words
 
     console.result(
         {

@@ -55,7 +55,7 @@ def checked(rows: RowSet) -> RowSet:
 
     rows = rows.map(widen_rows)
     pairs = torch.cat([rows.targets.values, rows.anchors.values])
-    if len(pairs) and bool((pairs == pairs[0]).all()):
+    if len(rows.targets.values) > 1 and bool((pairs == pairs[0]).all()):
         raise InputError(
             "Every prompt has the same embedding: the text encoder is damaged. Use an intact copy."
         )

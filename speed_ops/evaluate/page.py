@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..certificate.certificate import verdict_in_words
+from ..certificate.verdicts import verdict_in_words
 from ..files.atomic import write_bytes
 from ..report.html import curve_facts, template
 from .evaluation import Evaluation, ImagePair, ModelResult

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..certificate.certificate import Certificate, verdict_in_words
+from ..certificate.certificate import Certificate
 from ..certificate.forecast import Forecast
 from ..certificate.summary import GROUPS, LEVEL_WORDS, PLACES, level_of
+from ..certificate.verdicts import verdict_in_words
 from ..inputs import INPUT_TITLES
 from .font import font_for
 from .trade_off import TradeOff, trade_off

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..certificate.certificate import Certificate, ConceptResult, verdict_in_words
+from ..certificate.certificate import Certificate, ConceptResult
 from ..certificate.summary import (
     GROUPS,
     LEVEL_WORDS,
@@ -20,6 +20,7 @@ from ..certificate.summary import (
     concept_title,
     details,
 )
+from ..certificate.verdicts import verdict_in_words
 from ..erasure import Erasure
 from ..errors import InputError
 from ..inputs import INPUT_TITLES

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..certificate.certificate import (
-    Certificate,
-    ConceptResult,
-    Drift,
-    offer,
-    verdict_in_words,
-)
+from ..certificate.certificate import Certificate, ConceptResult, Drift, offer
 from ..certificate.summary import GROUPS, PLACES, SideEffects, details
+from ..certificate.verdicts import verdict_in_words
 from ..engine.settings import PRIORITIES
 from ..erasure import Erasure
 from .trade_off import Point, trade_off

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..certificate.certificate import verdict_in_words
+from ..certificate.verdicts import verdict_in_words
 from ..provenance import Provenance
 from ..recipe import Recipe
 

@@ -6,6 +6,7 @@ import csv
 import functools
 import os
 import re
+import select
 import stat
 import sys
 import unicodedata
@@ -235,10 +236,18 @@ def read_text_file(path: Path) -> str:
         ) from error
 
 
+_PATIENCE = 5.0
+"""Seconds until a program has to write to a named pipe."""
+
+
 def open_at_once(path: str, flags: int) -> int:
-    """For `open`: a named pipe that no program writes to is empty, not a wait without end."""
+    """For `open`: a named pipe that no program begins to write to is empty, not a wait without
+    end.
+    """
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     if os.name != "nt":
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            select.select([descriptor], [], [], _PATIENCE)
         os.set_blocking(descriptor, True)
     return descriptor
 

@@ -7,8 +7,9 @@ import itertools
 import measured
 import pytest
 
-from speed_erase.speed_ops.certificate.certificate import BARS, VERDICT_WORDS, ConceptResult
+from speed_erase.speed_ops.certificate.certificate import BARS, ConceptResult
 from speed_erase.speed_ops.certificate.summary import LEVEL_WORDS, details, level_of, summarize
+from speed_erase.speed_ops.certificate.verdicts import VERDICT_WORDS
 
 
 @pytest.mark.parametrize("kind", BARS)

@@ -77,7 +77,7 @@ def bash(home: Path, line: str) -> list[str]:
         ("speed-erase erase m --retain ch", ["characters"]),
         ("speed-erase erase m --retain artists,sc", ["artists,scenes"]),
         ("speed-erase erase m --save checkpoint,re", ["checkpoint,recipe", "checkpoint,report"]),
-        ("speed-erase erase m --budget har", ["hardly"]),
+        ("speed-erase erase m --priority bal", ["balanced"]),
         ("speed-erase erase mod", ["model.safetensors"]),
         ("speed-erase batch --recipe rec", ["recipe.json"]),
         ("speed-erase erase m --concepts mod", []),

@@ -235,9 +235,7 @@ def test_the_engine_needs_no_comfyui_and_no_transformers():
         "erase",
     )
     done = fresh(FOREIGN, names, SOLVING)
-    assert len(names) > 45 and done.returncode == 0 and "removed in the prompts" in done.stdout, (
-        done.stderr
-    )
+    assert len(names) > 45 and done.returncode == 0 and "not tested" in done.stdout, done.stderr
 
 
 def test_what_people_write_is_read_without_torch():

@@ -103,7 +103,7 @@ def test_more_softness_means_more_room():
 
 
 def test_softened_constraints_are_refused():
-    with pytest.raises(SettingsError, match="set mu to 0"):
+    with pytest.raises(SettingsError, match="Set mu to 0"):
         SOFT.replace(mu=0.5)
 
 

@@ -10,8 +10,8 @@ from typing import get_args
 import pytest
 
 from speed_erase.speed_ops.certificate import warnings
-from speed_erase.speed_ops.certificate.certificate import verdict_in_words
 from speed_erase.speed_ops.certificate.summary import GROUPS, LEVEL_WORDS, PLACES, Advice
+from speed_erase.speed_ops.certificate.verdicts import verdict_in_words
 from speed_erase.speed_ops.inputs import INPUT_TITLES
 
 ROOT = Path(__file__).resolve().parents[2]

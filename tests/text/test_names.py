@@ -145,9 +145,9 @@ def test_a_name_of_nothing_else_is_empty() -> None:
         )
 
 
-def test_hidden_twins_are_found_before_the_work() -> None:
-    with pytest.raises(InputError, match=r"^Line 2: "):
-        parse_concepts("Van Gogh\nVan\u200b Gogh", "style")
+def test_hidden_twins_are_merged_before_the_work() -> None:
+    concepts = parse_concepts("Van Gogh\nVan\u200b Gogh", "style")
+    assert len(concepts) == 1 and concepts.notes
 
 
 def test_kept_names_lose_them_too_and_are_counted() -> None:
