@@ -72,7 +72,7 @@ def bash(home: Path, line: str) -> list[str]:
     [
         ("speed-erase ba", ["batch"]),
         ("speed-erase erase --retain-l", ["--retain-limit"]),
-        ("speed-erase erase m --preset ", ["auto", "fixed", "few", "implicit", "multi"]),
+        ("speed-erase erase m --preset ", ["auto", "few", "fixed", "implicit", "multi"]),
         ("speed-erase erase m --kind st", ["style"]),
         ("speed-erase erase m --retain ch", ["characters"]),
         ("speed-erase erase m --retain artists,sc", ["artists,scenes"]),
