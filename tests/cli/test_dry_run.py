@@ -118,7 +118,7 @@ def test_people_read_the_same(
     assert main(erase(studio, tmp_path / "out", "--dry-run", "--save", "checkpoint,lora")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "Stable Diffusion 1.x" in lines[0]
-    assert [line.split()[0] for line in lines[1:-1]] == ["reads", "checkpoint", "lora"]
+    assert [line.split()[0] for line in lines[1:-1]] == ["reads", "checkpoint", "lora", "Encodes"]
 
 
 def test_without_a_cache_nothing_counts_as_cached(
