@@ -43,7 +43,7 @@ class SpeedLeakProbe(io.ComfyNode):
                     min=0,
                     max=5,
                     tooltip=(
-                        "How many prompts to try each phrase in, besides the phrase alone. More"
+                        "How many prompts to try each phrase in, in addition to the phrase alone. More"
                         " prompts take longer."
                     ),
                 ),

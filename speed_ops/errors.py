@@ -68,7 +68,7 @@ class FileError(SpeedError):
 
 
 class ExistsError(FileError):
-    """A file is in the way, and nobody said that it may be replaced."""
+    """A file is in the way, and the user did not allow replacing it."""
 
     code = "exists"
 

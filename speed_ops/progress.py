@@ -76,7 +76,7 @@ def part_of(progress: Progress | None, stage: Stage, start: int, total: int) -> 
     """Progress of a part, as progress of the whole.
 
     Args:
-        progress: Told about the whole; None for nobody.
+        progress: Called for the whole; None for no reports.
         stage: Stage of the whole, whatever stage the part reports.
         start: Steps done before the part.
         total: Steps of the whole.

@@ -199,7 +199,7 @@ class _PairRows:
         Args:
             weight: `o x d`, the ORIGINAL weight.
             edit: The layer's edit.
-            size: `m`, |W c1|^2 of each row; None where nobody needs the result.
+            size: `m`, |W c1|^2 of each row; None where the result is not needed.
         """
         concepts = len(self.rows.names)
         change = self.change @ weight.T

@@ -122,7 +122,7 @@ def is_adapter_key(key: str) -> bool:
 
 def is_lora(shapes: Shapes) -> bool:
     """Whether a file contains changes of weights, and no model. A checkpoint stays one whatever it
-    carries besides: loaders ignore the rest.
+    carries as well: loaders ignore the rest.
     """
     return any(map(is_adapter_key, shapes)) and not has_model(shapes)
 
