@@ -43,8 +43,8 @@ class SpeedLeakProbe(io.ComfyNode):
                     min=0,
                     max=5,
                     tooltip=(
-                        "How many prompts to try each phrase in, in addition to the phrase alone. More"
-                        " prompts take longer."
+                        "How many prompts to try each phrase in, in addition to the phrase alone."
+                        " More prompts take longer."
                     ),
                 ),
                 io.String.Input(
