@@ -121,12 +121,6 @@ class Erasure(Mapping[str, LayerEdit]):
         """`o x d`: the dense edit of one layer."""
         return self[key].delta()
 
-    def balanced(self, rank: int | None = None) -> tuple[Erasure, float]:
-        """All edits balanced (see `LayerEdit.balanced`), and the largest relative error."""
-        pairs = {key: edit.balanced(rank) for key, edit in self.edits.items()}
-        edits = {key: edit for key, (edit, _) in pairs.items()}
-        return replace(self, edits=edits), max(error for _, error in pairs.values())
-
     @property
     def replacements(self) -> tuple[str, ...]:
         """What each concept becomes; empty for an erasure of plain weights."""
