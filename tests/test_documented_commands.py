@@ -75,7 +75,7 @@ def test_every_line_and_word_counts(page: str, runs: list[Run]) -> None:
 
 
 RUN = r"(?s)(^\$ speed-erase run[^\n]*\n).*?^```"
-ERROR = r"\1speed-erase: There is no file job.yaml.\n```"
+ERROR = r"\1speed-erase: There is no file job.yaml. Check the path.\n```"
 ALTERED = {
     "two lines swapped": (r"(^\$ speed-erase inspect.*\n)(.*\n)(.*\n)", r"\1\3\2"),
     "another file": (r"demo-model-eraser-lora", "other-model-eraser-lora"),

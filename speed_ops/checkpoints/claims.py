@@ -58,7 +58,7 @@ def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate
 def not_measured(claimed: Mapping[str, Any]) -> list[str]:
     """What a header may contain that no measurement of the finished file can check."""
     topics = " and ".join(title for name, title in _NOT_MEASURED.items() if claimed.get(name))
-    return [f"What the header says about {topics} was not measured again."] if topics else []
+    return [f"Not measured again: {topics} in the header."] if topics else []
 
 
 def _section(

@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import FileError, NotFoundError
+from ..errors import FileError
 from .schema import load_json, reading
 
 MAX_HEADER_BYTES = 16_000_000
@@ -92,9 +92,8 @@ def _sizes(value: object) -> tuple[int, ...] | None:
 def pickle_refusal(label: str) -> FileError:
     """The sentence for a pickle checkpoint, which can run any code when it is opened."""
     return FileError(
-        f"{label} is a pickle checkpoint. Opening one can run code, so it is not read here: convert"
-        " it to safetensors first (in ComfyUI: Load Checkpoint, then Save Checkpoint) and use the"
-        " new file."
+        f"{label} is a pickle checkpoint, and opening one can run code. Convert it to safetensors"
+        " first (in ComfyUI: Load Checkpoint, then Save Checkpoint), and use the new file."
     )
 
 
@@ -126,10 +125,7 @@ def read_header(path: Path | str, label: str = "") -> Header:
     """
     path, label = Path(path), label or str(path)
     with reading(label):
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            raise NotFoundError(f"There is no file {label}.") from None
+        status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise FileError(f"{label} is not a file.")
         with path.open("rb") as handle:
