@@ -122,7 +122,7 @@ class ServerError(SpeedError):
 
 
 class OutputError(SpeedError):
-    """Nobody can read the result: its reader has gone, or the disk behind it is full."""
+    """The result cannot be written: its reader has gone, or the disk is full."""
 
     code = "output"
 

@@ -58,8 +58,7 @@ def altered_lines(block: Block) -> Iterator[Block]:
         before, after = block.shown[:index], block.shown[index + 1 :]
         yield replace(block, shown=(*before, *after))
         yield replace(block, shown=(*before, line, line, *after))
-        # A word that stands for itself in a comparison, unlike a name in a list of those that
-        # moved.
+        # A word that is compared as it is, unlike a name in a list of those that moved.
         words = re.findall(r"(?<![<\w])[A-Za-z]{3,}(?![\w>])", shape([line])[0])
         if words:
             yield replace(block, shown=(*before, line.replace(words[-1], "something"), *after))

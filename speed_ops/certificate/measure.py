@@ -493,7 +493,7 @@ def certificate_at(
     """The certificate of `edits` times `strength`.
 
     Drift is proportional to the strength; what is left of the targets is not, so it is measured
-    again. The kept rows are not needed for that.
+    again. This needs no kept rows.
 
     Args:
         strength: What the edits are multiplied by.

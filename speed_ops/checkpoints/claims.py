@@ -35,7 +35,7 @@ def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate
 
     Args:
         claimed: The header's certificate; empty for a file without one.
-        recipe: The header's recipe. Its names stand for the concepts, as it may have none.
+        recipe: The header's recipe, whose names the claims must have.
         measured: The certificate of the file's own weights.
     """
     if not claimed:

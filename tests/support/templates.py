@@ -28,8 +28,8 @@ FLUX = "flux1-dev-fp8.safetensors"
 RECIPE = "output/recipes/speed/erased_00001_.recipe.json"
 """What the template that saves has written after its first run."""
 _NOTE, _ERASE, _AFTER, _LAST = -400, 420, 910, 1440
-"""Columns besides the one at 0. The front end fits a template into the window: below 60 % nobody
-can read it.
+"""Columns besides the one at 0. The front end fits a template into the window: text below 60 %
+is too small to read.
 """
 Info = Mapping[str, Any]
 
