@@ -45,7 +45,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     for sentence in (*erased.stored.notes, *missing, *workplace.notes):
         console.note(sentence)
     leaking, tried = len(report.leaking), len(report.tried)
-    console.say(f"{leaking} of {tried} phrases still bring back what was erased.")
+    bring = "brings" if leaking < 2 else "bring"
+    console.say(f"{leaking or 'None'} of {tried} phrases still {bring} back what was erased.")
     shown = report.tried if console.verbose else report.leaking
     rows = [
         (leak.phrase, leak.rung, f"{leak.before:.2f}", f"{leak.after:.2f}", leak.prompt)
