@@ -228,9 +228,9 @@ def user_message(fault: BaseException) -> str:
     if isinstance(fault, KeyboardInterrupt):
         return "Interrupted: nothing unfinished was left behind."
     if isinstance(fault, MemoryError):
-        return "Out of memory: close other programs, or keep fewer names."
+        return "Out of memory. Close other programs, or protect fewer names."
     if _missing_package(fault):
-        return f"A package is missing ({text}): install with `pip install 'speed-erase[cli]'`."
+        return f"A package is missing ({text}). Run `pip install 'speed-erase[cli]'`."
     reason = text[:300] or type(fault).__name__
     return f"Unexpected error ({type(fault).__name__}: {reason})."
 

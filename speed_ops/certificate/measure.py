@@ -213,7 +213,7 @@ class _PairRows:
         return (total / size.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float], list[float]]:
-        """Median and worst residual of each concept, and the median of its way still to go."""
+        """Median and worst residual of each concept, and its median distance to the anchor."""
         left, to_go = torch.stack(self.left), torch.stack(self.to_go)
         return (
             left.median(dim=0).values.tolist(),

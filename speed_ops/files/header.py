@@ -36,11 +36,11 @@ DTYPE_BITS: dict[str, int] = {
 }
 PICKLE_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _FOREIGN = {
-    b"GGUF": "is a GGUF file, whose weights are packed: use the fp16, bf16 or fp32 safetensors"
+    b"GGUF": "is a GGUF file, whose weights are packed. Use the fp16, bf16 or fp32 safetensors"
     " file.",
-    b"version": "is a Git LFS pointer, not the model itself: run `git lfs pull` or download the"
+    b"version": "is a Git LFS pointer, not the model itself. Run `git lfs pull` or download the"
     " file.",
-    b"<": "is a web page, not a model: the download failed; download it again.",
+    b"<": "is a web page, not a model. Download it again.",
 }
 """First bytes of files that people take for a model; in a safetensors file they are a length."""
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
