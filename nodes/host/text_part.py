@@ -62,7 +62,7 @@ def _twin(patcher: Any, path: str, device: torch.device) -> nn.Module:
         module = patcher.model.get_submodule(f"diffusion_model.{path}")
     except AttributeError:
         raise UnsupportedModelError(
-            f"The model has no {path}, through which its text goes."
+            f"The model lacks {path}, which its text goes through. Load the complete model."
         ) from None
     return _copied(patcher, module, f"diffusion_model.{path}", device)
 

@@ -212,7 +212,7 @@ class _PairRows:
         return (total / size.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float], list[float]]:
-        """Median and worst residual of each concept, and the median of its way still to go."""
+        """Median and worst residual of each concept, and its median distance to the anchor."""
         left, to_go = torch.stack(self.left), torch.stack(self.to_go)
         return (
             left.median(dim=0).values.tolist(),
@@ -462,7 +462,7 @@ def certificate_at(
     """The certificate of `edits` times `strength`.
 
     Drift is proportional to the strength; what is left of the targets is not, so it is measured
-    again. The kept rows are not needed for that.
+    again. This needs no kept rows.
 
     Args:
         strength: What the edits are multiplied by.

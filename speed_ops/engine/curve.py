@@ -163,7 +163,7 @@ class Judge:
         return (per_concept(moved, self.members, len(self.names.names)) / self.size).sqrt()
 
     def remains(self, lam: float) -> tuple[Tensor, Tensor]:
-        """What is left of each concept, and how much of that is way still to go.
+        """What is left of each concept, and how much of that leads toward the anchor.
 
         What went straight on beyond the anchor is in neither.
         """

@@ -99,6 +99,7 @@ def report_page(
         "score_reach": SCORE_REACH,
         "effects": effects,
         "effect_words": "" if effects is None else LEVEL_WORDS[effects.level],
+        "worst_words": "" if effects is None else effects.worst_words,
         "affected": [] if effects is None else _name_bars(effects.most_affected),
         "affected_limit": 0.1 if effects is None else max(0.1, *_values(effects.most_affected)),
         "why": summary.why,

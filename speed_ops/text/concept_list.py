@@ -257,10 +257,10 @@ def _split_kind(line: str, where: str) -> tuple[str, str]:
         return line, ""
     kind = fold(kind_text).casefold()
     if kind not in KINDS:
-        problem = f"there is no kind {quoted(kind)}{suggestion(kind, KINDS)}"
+        problem = f"there is no type {quoted(kind)}{suggestion(kind, KINDS)}"
         raise InputError(
-            f"{where}: {problem if kind else 'the kind is missing'}; after '{KIND_MARK}' write"
-            f" {', '.join(KINDS)}. A single '|' stands before an alias."
+            f"{where}: {problem if kind else 'the type is missing'}. After '{KIND_MARK}', write one"
+            f" of {', '.join(KINDS)}. For an alias, use a single '|'."
         )
     return names, kind
 

@@ -216,7 +216,7 @@ def many(shop: Workshop, sheet: Sheet) -> None:
         for position, pair in enumerate(done.pairs(*prompts)):
             sheet.tile(pair[half], 62 + position % 4 * 100, top + position // 4 * 86, 78)
     sheet.arrow(SIDE // 2, 232, 24, down=True)
-    sheet.text(SIDE // 2, 456, "many names, one edit", 21)
+    sheet.text(SIDE // 2, 472, "many names, one edit", 20)
 
 
 def idea(shop: Workshop, sheet: Sheet) -> None:
@@ -291,8 +291,9 @@ def recipe(shop: Workshop, sheet: Sheet) -> None:
         "a castle by Yuki Tallow", "a mushroom by Yuki Tallow"
     )
     paper(sheet, 28, 190, "recipe", _STAYS)
-    for position, pair in enumerate(pairs):
+    for position, (pair, words) in enumerate(zip(pairs, ("a checkpoint", "another"), strict=True)):
         y = 74 + position * 200
+        sheet.text(336, y + 160, words, 16, _SOFT)
         sheet.pen.line((144, 254, 172, y + 75), _SOFT, 4)
         sheet.tile(pair[0], 182, y, 140)
         sheet.arrow(328, y + 70, 14)
@@ -331,10 +332,10 @@ def leaks(shop: Workshop, sheet: Sheet) -> None:
 
 
 def my_style(shop: Workshop, sheet: Sheet) -> None:
-    paper(sheet, 60, 160, "a model", _BLUE)
-    sheet.text(SIDE // 2, 230, "- my style", 32, _GONE)
-    sheet.arrow(330, 230)
-    paper(sheet, 380, 160, "LoRA", _STAYS)
+    paper(sheet, 40, 160, "a model", _BLUE)
+    sheet.text(242, 230, "- my style", 28, _GONE)
+    sheet.arrow(338, 230)
+    paper(sheet, 392, 160, "LoRA", _STAYS)
     sheet.text(SIDE // 2, 400, "erase my style", 32)
 
 

@@ -28,8 +28,8 @@ FLUX = "flux1-dev-fp8.safetensors"
 RECIPE = "output/recipes/speed/erased_00001_.recipe.json"
 """What the template that saves has written after its first run."""
 _NOTE, _ERASE, _AFTER, _LAST = -400, 420, 910, 1440
-"""Columns besides the one at 0. The front end fits a template into the window: below 60 % nobody
-can read it.
+"""Columns besides the one at 0. The front end fits a template into the window: text below 60 %
+is too small to read.
 """
 Info = Mapping[str, Any]
 
@@ -338,10 +338,9 @@ def idea(graph: Graph) -> None:
     graph.note(
         (_NOTE, 0),
         (360, 320),
-        "## Erase an idea\n\nSome things have no name of their own: violence, nudity, gore. Choose"
-        " the type **theme**. With nothing after the arrow, the words count as if they were not in"
-        " the prompt.\n\nWrite the words people use for it as aliases. Then look for leaks: ideas"
-        " have many names.",
+        "## Erase an idea\n\nSome ideas have many names: violence, nudity, gore. Choose the type"
+        " **theme**. With nothing after the arrow, the words count as if they were not in"
+        " the prompt.\n\nWrite the words people use for it as aliases. Then look for leaks.",
     )
     loader, eraser = _erase(graph, SD15, "blood | gore | bloodshed ->", "theme")
     _compare(
@@ -427,7 +426,7 @@ def saving(graph: Graph) -> None:
         (360, 320),
         "## Keep the result\n\n*Save Erased Model* writes to ComfyUI's output folder:\n\n- a"
         " **LoRA** of a few megabytes, for people who have the checkpoint\n- the cleaned"
-        " **checkpoint**; there is no LoRA in it to leave out\n- a **recipe**, a small text file"
+        " **checkpoint**; nothing in it can be unloaded\n- a **recipe**, a small text file"
         " that repeats the erasure on another model",
     )
     loader, eraser = _demo(graph, "Ines Marrow -> art\nYuki Tallow -> art")
@@ -548,7 +547,7 @@ def recipe(graph: Graph) -> None:
         (360, 260),
         "## Repeat a recipe\n\nRun *Save a LoRA, a checkpoint and a recipe* first. Then press R and"
         " choose your recipe here. The edit is recalculated for this model: a recipe fits every"
-        " checkpoint, a LoRA only its own family.",
+        " checkpoint, a LoRA is exact only on its own.",
     )
     loader = graph.add("CheckpointLoaderSimple", (0, 0), (380, 100), ckpt_name=DEMO)
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
