@@ -12,6 +12,7 @@ from torch import Tensor
 from .certificate.certificate import Certificate
 from .certificate.measure import certificate_at
 from .certificate.summary import Summary, details, summarize
+from .engine.auto import Alternatives
 from .engine.edits import LayerEdit
 from .engine.rows import Rows, RowSet
 from .engine.settings import EraseSettings
@@ -80,6 +81,8 @@ class Erasure(Mapping[str, LayerEdit]):
     """What the edits are, or are to be, applied with."""
     full_certificate: Certificate | None = None
     """At strength 1, where `certificate` is at another."""
+    alternatives: Alternatives | None = None
+    """What `auto` would choose within other limits; None where nothing was chosen."""
     family: Architecture | None = None
     layers: tuple[LayerKey, ...] = ()
     """All layers of the model that may be edited."""

@@ -64,7 +64,7 @@ export class Editor {
     this.input = h("input", {
       placeholder: t("Add names, separated by commas, or paste a column"),
       "aria-label": t("add a concept"),
-      title: t("For a comma in a name, write \"Doe, Jane\" or Doe\\, Jane."),
+      title: t('For a comma in a name, write "Doe, Jane" or Doe\\, Jane.'),
       list: this.suggestions.id,
       oninput: () => this.suggest(this.input.value),
       onkeydown: (event) => event.key === "Enter" && addInput(),
@@ -369,7 +369,10 @@ export class Editor {
     this.list.replaceChildren(...chips);
     if (focused && this.list.contains(focused)) focused.focus({ preventScroll: true });
     else if (index !== undefined) {
-      this.list.querySelector(`[data-line="${Number(index)}"]`)?.querySelector("button, input")?.focus();
+      this.list
+        .querySelector(`[data-line="${Number(index)}"]`)
+        ?.querySelector("button, input")
+        ?.focus();
     }
     this.replacing = false;
   }

@@ -12,7 +12,7 @@ One quantity decides, `ConceptResult.score`, and every output shows that one.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from ..engine.auto import preferred, reachable, spent
@@ -116,6 +116,17 @@ class Drift:
     """The names that moved most."""
     mean: float = 0.0
     """What the side-effect limit is about."""
+
+    def times(self, size: float) -> Drift:
+        """That of an edit which moves every name so many times as far."""
+        return replace(
+            self,
+            median=self.median * size,
+            p95=self.p95 * size,
+            maximum=self.maximum * size,
+            mean=self.mean * size,
+            worst=tuple((name, value * size) for name, value in self.worst),
+        )
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,10 @@ test("no value of a workflow reaches a shell unquoted", () => {
 
 test("commas separate typed names, and a comma can be part of a name", () => {
   assert.deepEqual(namesFrom("Claude Monet, Edvard Munch"), ["Claude Monet", "Edvard Munch"]);
-  assert.deepEqual(namesFrom("Monet, Munch -> art || style"), ["Monet -> art || style", "Munch -> art || style"]);
+  assert.deepEqual(namesFrom("Monet, Munch -> art || style"), [
+    "Monet -> art || style",
+    "Munch -> art || style",
+  ]);
   assert.deepEqual(namesFrom('"Doe, Jane", Roe'), ["Doe, Jane", "Roe"]);
   assert.deepEqual(namesFrom("Doe\\, Jane"), ["Doe, Jane"]);
   assert.deepEqual(namesFrom('the "Little" one'), ['the "Little" one']);
@@ -134,7 +137,10 @@ test("a heading is no concept", () => {
 });
 
 test("prompts follow the first name of a list", () => {
-  assert.deepEqual(firstNames("# note\nOrla Venn | the Copper Hand -> art\nx"), ["Orla Venn", "the Copper Hand"]);
+  assert.deepEqual(firstNames("# note\nOrla Venn | the Copper Hand -> art\nx"), [
+    "Orla Venn",
+    "the Copper Hand",
+  ]);
   const old = ["Orla Venn", "the Copper Hand"];
   assert.equal(rename("a cat by Orla Venn", old, ["Dario"]), "a cat by Dario");
   assert.equal(rename("a boat by the Copper Hand", old, ["Dario", "the Fox"]), "a boat by the Fox");
