@@ -44,8 +44,8 @@ class SpeedNeverDraw(io.ComfyNode):
                     default="",
                     placeholder="cat, Van Gogh, blood",
                     tooltip=(
-                        "Names and words, separated by commas. To choose what takes the place of"
-                        " one, write 'cat -> dog'. Leave empty to change nothing."
+                        "Names and words, separated by commas. To choose a replacement, write"
+                        " 'cat -> dog'. Leave empty to change nothing."
                     ),
                 ),
                 strength_input(

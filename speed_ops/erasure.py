@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .certificate.certificate import Certificate
+from .certificate.certificate import Alternatives, Certificate
 from .certificate.measure import certificate_at
 from .certificate.summary import Summary, details, summarize
-from .engine.auto import Alternatives
 from .engine.edits import LayerEdit
 from .engine.rows import Rows, RowSet
 from .engine.settings import EraseSettings

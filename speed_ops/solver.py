@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from .certificate.certificate import Alternatives
 from .certificate.measure import certify
 from .engine.auto import Settled, settle, settle_rows
 from .engine.edits import LayerEdit
@@ -78,7 +79,7 @@ def solve(
         certificate=certificate,
         settings=settings,
         rows={TOKENS: rows},
-        alternatives=settled.alternatives,
+        alternatives=Alternatives(settled.candidates) if settled.candidates else None,
     )
 
 

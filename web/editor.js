@@ -64,7 +64,8 @@ export class Editor {
     this.input = h("input", {
       placeholder: t("Add names, separated by commas, or paste a column"),
       "aria-label": t("add a concept"),
-      title: t('For a comma in a name, write "Doe, Jane" or Doe\\, Jane.'),
+      // prettier-ignore
+      title: t("For a comma in a name, write \"Doe, Jane\" or Doe\\, Jane."),
       list: this.suggestions.id,
       oninput: () => this.suggest(this.input.value),
       onkeydown: (event) => event.key === "Enter" && addInput(),

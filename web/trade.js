@@ -49,8 +49,9 @@ const nextRun = (point) => t("the next run: about {0} remaining, side effects {1
 /**
  * The same plot with a point that can be dragged.
  *
- * `control` is {limit, ask, show, choose, run}: the limit on the node now; `ask(limit)` gets what a run within
- * a limit would show, or null; `show(facts)` draws that; `choose(limit)` sets the node; `run()` runs it.
+ * `control` is {limit, ask, show, choose, run}: the limit on the node now; `ask(limit)` gets what a run
+ * within a limit would show, or null; `show(facts)` draws that; `choose(limit)` sets the node; `run()`
+ * runs it.
  */
 export function drawTrade({ curve }, control) {
   const offers = [...curve.offers.values()].map(([, drift]) => drift);

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..engine.auto import Alternatives
-from .certificate import Certificate
+from .certificate import Alternatives, Certificate
 from .warnings import OUTCOME_CODES
 
 

@@ -58,52 +58,17 @@ def settle_rows(settings: EraseSettings, concepts: int) -> EraseSettings:
     )
 
 
-class Alternative(NamedTuple):
-    """Another point of the trade-off, with what remains of each concept in the report's prompts."""
-
-    point: CurvePoint
-    left: list[float]
-    to_go: list[float]
-
-
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class Traced:
     """One softness: its curve, who chooses on it, and who measures in the report's prompts."""
 
     points: tuple[CurvePoint, ...]
     judge: Judge
     reporter: Judge
 
-
-@dataclass(frozen=True, eq=False)
-class Alternatives:
-    """What `auto` would choose for the same rows within other limits. Everything that a limit does
-    not change is decomposed, so an answer takes a few products of small matrices.
-    """
-
-    candidates: tuple[Candidate, ...]
-
-    def within(self, limit: float, strength: float = 1.0) -> Alternative:
-        """What a run with this limit would choose.
-
-        Args:
-            limit: The most drift to allow.
-            strength: What the edit is to be applied with; the point is that at strength 1.
-        """
-        points = [choose(item.points, item.judge, limit) for item in self.candidates]
-        point = preferred(points)
-        reporter = self.candidates[points.index(point)].reporter
-        left, to_go = reporter.remains(point.lam, strength)
-        return Alternative(point, left.tolist(), to_go.tolist())
-
-    def to(self, device: torch.device | str) -> Alternatives:
+    def to(self, device: torch.device | str) -> Traced:
         """The same on another device."""
-        return Alternatives(
-            tuple(
-                Candidate(item.points, item.judge.to(device), item.reporter.to(device))
-                for item in self.candidates
-            )
-        )
+        return Traced(self.points, self.judge.to(device), self.reporter.to(device))
 
 
 class Settled(NamedTuple):
@@ -114,8 +79,8 @@ class Settled(NamedTuple):
     """Where one curve holds for all layers."""
     span: Span | None = None
     """What the kept names leave to the edit."""
-    alternatives: Alternatives | None = None
-    """Where `auto` chose a point on the curve."""
+    candidates: tuple[Traced, ...] = ()
+    """What `auto` chose from; none where the settings decide alone."""
 
 
 def settle(
@@ -147,7 +112,7 @@ def settle(
     best = preferred([curve.chosen for _, curve, _, _ in traced])
     chosen, curve, span, _ = next(entry for entry in traced if entry[1].chosen == best)
     candidates = tuple(candidate for _, _, _, candidate in traced)
-    return Settled(chosen, curve, span, Alternatives(candidates) if chooses else None)
+    return Settled(chosen, curve, span, candidates if chooses else ())
 
 
 def _traced(
@@ -157,7 +122,7 @@ def _traced(
     layers: Tensor,
     chooses: bool,
     watch: Stopwatch,
-) -> tuple[EraseSettings, Curve, Span, Candidate]:
+) -> tuple[EraseSettings, Curve, Span, Traced]:
     """One softness: its curve, and the point on it."""
     solver = LayerSolver(pairs, rows.retain, settings, watch)
     span = solver.span_for_all()
@@ -176,7 +141,7 @@ def _traced(
         )
         reported = rows.probes or rows.trial or (rows.targets, rows.anchors)
         reporter = Judge(path, layers, reported, rows.targets.take_concepts([]))
-    return settings.replace(lam=point.lam), curve, span, Candidate(points, judge, reporter)
+    return settings.replace(lam=point.lam), curve, span, Traced(points, judge, reporter)
 
 
 def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> CurvePoint:

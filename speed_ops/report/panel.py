@@ -105,9 +105,9 @@ def _drift(group: Drift) -> dict[str, Any]:
 def _curve(erasure: Erasure) -> dict[str, Any] | None:
     """The trade-off at strength 1, and what each priority would choose: [limit, drift, left]."""
     certificate = erasure.full_certificate or erasure.certificate
-    curve = certificate and certificate.curve
-    if curve is None:
+    if certificate is None or certificate.curve is None:
         return None
+    curve = certificate.curve
     plot = trade_off(curve)
     offers = {}
     for name, limit in PRIORITIES.items():
