@@ -336,7 +336,7 @@ export class Editor {
       this.jumped = next.index;
       this.focus(next.index);
     };
-    const anyOn = concepts.length > 0;
+    const types = new Set(lines.map(({ raw }) => lineType(raw)));
     const bar = h(
       "div",
       { class: "tools" },
@@ -344,9 +344,10 @@ export class Editor {
       problems.length > 0 &&
         button(t("{0} with a problem", problems.length), t("Show the next problem"), jump),
       lines.some(({ raw }) => raw.trim()) && [
-        anyOn
-          ? button(t("All off"), t("Turn every concept off"), () => this.changeAll((raw) => off(raw)))
-          : button(t("All on"), t("Turn every concept on"), () => this.changeAll((raw) => on(raw))),
+        types.has("concept") &&
+          button(t("All off"), t("Turn every concept off"), () => this.changeAll((raw) => off(raw))),
+        types.has("off") &&
+          button(t("All on"), t("Turn every concept on"), () => this.changeAll((raw) => on(raw))),
         button(t("Clear"), t("Remove every line"), () => {
           this.change("");
           this.say(t("List cleared."));
