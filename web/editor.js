@@ -415,6 +415,7 @@ export class Editor {
           { class: "tag", title: aliases.join(", ") },
           counted(aliases.length, "1 alias", "{0} aliases"),
         ),
+      fields.strength !== 1 && h("span", { class: "tag", title: t("strength") }, `× ${fields.strength}`),
       fields.target.includes(",") && h("button", splitProps, "⑂"),
       this.drawButtons(index, fields.off),
       message && h("div", { class: "message cut", title: message }, message),
@@ -455,6 +456,14 @@ export class Editor {
     const target = input(fields.target);
     const aliases = input(fields.aliases.join(" | "), t("other names, separated by commas"));
     const anchor = input(fields.anchor ?? "", t("default for the type"));
+    const strength = h("input", {
+      type: "number",
+      min: 0.05,
+      max: 2,
+      step: 0.05,
+      value: fields.strength,
+      title: t("1 is the whole way to the replacement, 0.5 half of it."),
+    });
     const kind = h(
       "select",
       {},
@@ -471,6 +480,7 @@ export class Editor {
           aliases: aliases.value.split("|").flatMap(namesFrom),
           anchor: anchor.value.trim() || (fields.anchor === "" ? "" : null),
           kind: kind.value || null,
+          strength: Number(strength.value) || 1,
         });
         this.change(replace(this.source.text(), index, raw));
       } else this.change(remove(this.source.text(), index));
@@ -494,7 +504,8 @@ export class Editor {
           if (!this.replacing && this.save === save && !form.contains(event.relatedTarget)) save();
         },
       },
-      [t("erase"), target, t("also"), aliases, t("becomes"), anchor, t("type"), kind],
+      [t("erase"), target, t("also"), aliases, t("becomes"), anchor],
+      [t("type"), h("div", { class: "two" }, kind, t("strength"), strength)],
       h("div", {}, h("button", { onclick: cancel }, t("Cancel")), done),
     );
     return form;
