@@ -78,6 +78,7 @@ def embed(
         encoded=reader.encoded - encoded,
         reused=reader.reused - reused,
         seconds=watch.seconds,
+        prompting="sentences" if job.plan.prompting == "auto" else job.plan.prompting,
     )
     return rows, report
 

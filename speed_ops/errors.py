@@ -122,7 +122,7 @@ class ServerError(SpeedError):
 
 
 class OutputError(SpeedError):
-    """Nobody can read the result: its reader has gone, or the disk behind it is full."""
+    """The result cannot be written: its reader has gone, or the disk is full."""
 
     code = "output"
 
@@ -195,9 +195,9 @@ def user_message(fault: BaseException) -> str:
     if isinstance(fault, KeyboardInterrupt):
         return "Interrupted: nothing unfinished was left behind."
     if isinstance(fault, MemoryError):
-        return "Out of memory: close other programs, or keep fewer names."
+        return "Out of memory. Close other programs, or protect fewer names."
     if _missing_package(fault):
-        return f"A package is missing ({text}): install with `pip install 'speed-erase[cli]'`."
+        return f"A package is missing ({text}). Run `pip install 'speed-erase[cli]'`."
     reason = text[:300] or type(fault).__name__
     return f"Unexpected error ({type(fault).__name__}: {reason})."
 

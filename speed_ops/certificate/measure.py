@@ -213,7 +213,7 @@ class _PairRows:
         return (total / size.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float], list[float]]:
-        """Median and worst residual of each concept, and the median of its way still to go."""
+        """Median and worst residual of each concept, and its median distance to the anchor."""
         left, to_go = torch.stack(self.left), torch.stack(self.to_go)
         return (
             _stable(left.median(dim=0).values),
@@ -467,7 +467,7 @@ def certificate_at(
     """The certificate of `edits` times `strength`.
 
     Drift is proportional to the strength; what is left of the targets is not, so it is measured
-    again. The kept rows are not needed for that.
+    again. This needs no kept rows.
 
     Args:
         strength: What the edits are multiplied by.
@@ -490,7 +490,7 @@ def certificate_at(
         measurer.measure(key, weight, SolvedLayer(scaled, nothing, nothing.sum(), 0))
     size, concepts = abs(strength), measurer.concepts()
     differences = measurer.difference_medians()
-    drift = tuple(_scaled(summary, size) for summary in full.drift)
+    drift = tuple(summary.times(size) for summary in full.drift)
     outcome = outcome_warnings(rows, settings, drift, full.curve, concepts, differences)
     return replace(
         full,
@@ -503,15 +503,4 @@ def certificate_at(
             *(notice for notice in full.warnings if notice.code not in OUTCOME_CODES),
             *outcome,
         ),
-    )
-
-
-def _scaled(summary: Drift, size: float) -> Drift:
-    return replace(
-        summary,
-        median=summary.median * size,
-        p95=summary.p95 * size,
-        maximum=summary.maximum * size,
-        mean=summary.mean * size,
-        worst=tuple((name, value * size) for name, value in summary.worst),
     )

@@ -167,7 +167,8 @@ def entry_layouts(family: Architecture) -> Iterator[EntryLayout]:
             continue
         needs: list[tuple[str, int | None]] = [(key, None) for key in keys]
         text_reader = ((part.reads if part is not None else "") or path).replace("*", "0")
-        needs.append((f"{text_reader}.weight", family.context_width))
+        states = part.states if part is not None else 1
+        needs.append((f"{text_reader}.weight", family.context_width // states))
         if second is not None:
             needs.append((second_key, second.width))
         for prefix in prefixes:

@@ -90,7 +90,7 @@ def invisible_note(names: Sequence[str]) -> str:
     shown = ", ".join(quoted(name) for name in names[:_SHOWN_NAMES])
     more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
     return (
-        f"Invisible characters were removed from {shown}{more}: check that this is what you meant"
+        f"Invisible characters were removed from {shown}{more}. Check that this is what you meant"
         " to write."
     )
 

@@ -89,7 +89,7 @@ class RetainSet:
         if not self.cleaned:
             return ()
         names = "1 name" if self.cleaned == 1 else f"{self.cleaned:,} names"
-        return (f"Invisible characters were removed from {names} to keep.",)
+        return (f"Invisible characters were removed from {names} to protect.",)
 
     @property
     def sha256(self) -> str:
