@@ -231,7 +231,8 @@ def probe_leaks(
             edited = weight + strength * edit.to(device).delta().to(weight)
             both = [_share(weight, matrix, case) for matrix in (weight, edited) for case in there]
             shares.append(torch.stack(both))
-        return torch.stack(shares).median(dim=0).values.view(2, -1).tolist()  # type: ignore[no-any-return]
+        medians: list[list[float]] = torch.stack(shares).median(dim=0).values.view(2, -1).tolist()
+        return medians
 
     medians = (workplace or Workplace()).run(measured)
     worst: dict[tuple[Concept, str], Leak] = {}

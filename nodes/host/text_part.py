@@ -48,6 +48,8 @@ class HostTextPart:
         def work(device: torch.device) -> Tensor:
             further = () if ids is None else (ids[None].to(device),)
             states = rows[None].to(device)
+            if self.part.states > 1:
+                states = states.unflatten(-1, (self.part.states, -1))
             for module in self._modules:
                 states = module.to(device)(states, *further)
                 further = ()

@@ -1,8 +1,7 @@
 """Measures an edit layer by layer: what is left of the targets, drift of the names and of the empty
 prompt.
 
-`certify` measures an edit that was just made, `measure_edits` one that was read back from a file,
-`certificate_at` one at another strength.
+`certify` measures an edit, `certificate_at` one at another strength.
 """
 
 from __future__ import annotations
@@ -449,36 +448,6 @@ def certify(
             measurer.measure(key, widen(weights[key], key, rows.targets.values), layer)
     report("certificate", len(layers), len(layers))
     return measurer.certificate(rounds, watch.seconds, curve)
-
-
-def measure_edits(
-    weights: Mapping[str, Tensor],
-    edits: Mapping[str, LayerEdit],
-    rows: RowSet,
-    settings: EraseSettings,
-    progress: Progress | None = None,
-) -> Certificate:
-    """What existing edits, such as edits read back from a file, do to the ORIGINAL `weights`.
-
-    Nothing is solved, so the result is about the weights and not about what a header claims. Every
-    name counts as kept, and the whole space as free.
-
-    Args:
-        weights: {layer key: `o x d`}.
-        edits: By layer key.
-        rows: Prepared rows.
-        settings: What the edit was made with.
-        progress: May raise to interrupt.
-    """
-    like = rows.targets.values
-    kept = torch.ones(len(rows.retain.values), dtype=torch.bool, device=like.device)
-    layers = {
-        key: SolvedLayer(
-            LayerEdit(edit.up.to(like), edit.down.to(like)), kept, kept.sum() * 0, rows.width
-        )
-        for key, edit in edits.items()
-    }
-    return certify(layers, rows, settings, weights, progress=progress)
 
 
 def certificate_at(

@@ -119,7 +119,13 @@ class Judge:
     def __init__(
         self, path: RidgePath, layers: Tensor, trial: tuple[Rows, Rows], names: Rows
     ) -> None:
-        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts."""
+        """
+        Args:
+            path: All edits, by `lam`.
+            layers: The layers' sketch.
+            trial: Target and anchor rows.
+            names: Whose drift counts.
+        """
         self.path = path
         outputs = path.change @ layers.T  # r x m
         self.gram = outputs @ outputs.T

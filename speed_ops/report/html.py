@@ -94,6 +94,7 @@ def report_page(
             }
             for pair in drawn
         ],
+        "style": erasure.text_report.style if erasure.text_report is not None else "",
         "concepts": [_concept(*pair) for pair in summary.concepts],
         "concept_bars": [_concept_bar(concept) for concept, _ in summary.concepts[:_SHOWN]],
         "score_reach": SCORE_REACH,

@@ -52,7 +52,8 @@ _OTHER_ARROWS = "".join(
 _OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}￫])")
 """Arrows to the right after a name, except one that ends an emoji (a runner to the right)."""
 _FILE_NAME = re.compile(
-    r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)|[.~]{0,2}[/\\].*)",
+    r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)"
+    r"|[.~]{0,2}[/\\].*)",
     re.IGNORECASE,
 )
 KIND_MARK = "||"

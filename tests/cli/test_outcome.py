@@ -60,6 +60,7 @@ def shown(capsys: pytest.CaptureFixture[str], *concepts: Any, **changes: Any) ->
     proof = measured.certificate(concepts, **changes)
     report = SimpleNamespace(lines=lambda verbose=False: [], dropped=(), unusable=())
     report.encoded = report.reused = 0
+    report.prompting = report.style = "tags"
     done = measured.erasure(proof, text_report=report)
     cleaned = SimpleNamespace(
         erasure=done,

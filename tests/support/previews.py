@@ -240,6 +240,29 @@ def flux(shop: Workshop, sheet: Sheet) -> None:
     wiring(sheet, "Flux", "Flux")
 
 
+def anima(shop: Workshop, sheet: Sheet) -> None:
+    wiring(sheet, "Anima", "Anima")
+
+
+def klein(shop: Workshop, sheet: Sheet) -> None:
+    wiring(sheet, "Flux.2 Klein", "Klein")
+
+
+def wan(shop: Workshop, sheet: Sheet) -> None:
+    sheet.text(SIDE // 2, 96, "Wan 2.2", 64)
+    for y, noise in ((190, "high noise"), (310, "low noise")):
+        for x, words, color in (
+            (40, noise, "#343b4a"),
+            (200, "SPEED Erase", _BLUE),
+            (360, "LoRA", "#343b4a"),
+        ):
+            if x > 40:
+                sheet.pen.line((x - 48, y + 34, x, y + 34), _SOFT, 4)
+            sheet.pen.rounded_rectangle((x, y, x + 112, y + 68), 10, color)
+            sheet.text(x + 56, y + 34, words, 16)
+    sheet.text(SIDE // 2, SIDE - 40, "needs models that you download", 17, _SOFT)
+
+
 def wiring(sheet: Sheet, title: str, model: str) -> None:
     """Three nodes with wires, below a title: no image, because none was made."""
     sheet.text(SIDE // 2, 96, title, 64)
@@ -356,6 +379,9 @@ PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
     "Replace one thing with another": replaced,
     "Erase from SDXL": sdxl,
     "Erase from Flux": flux,
+    "Erase from Anima": anima,
+    "Erase from Flux.2 Klein": klein,
+    "Erase from Wan 2.2": wan,
     "Save a LoRA, a checkpoint and a recipe": saving,
     "Compare before and after": compared,
     "Find leaks and close them": leaks,
@@ -366,7 +392,7 @@ PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
 """A template's title -> what draws its preview."""
 
 
-WITHOUT_IMAGES = (idea, sdxl, flux, checked, my_style)
+WITHOUT_IMAGES = (idea, sdxl, flux, anima, klein, wan, checked, my_style)
 
 
 def main(folder: Path, titles: Sequence[str]) -> None:
