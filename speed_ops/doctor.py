@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os import environ
 from pathlib import Path
 
 import torch
@@ -74,7 +75,7 @@ def _packages() -> Finding:
 
 
 def _comfyui(running: Path | None) -> Finding:
-    named = os.getenv("COMFYUI_PATH")
+    named = environ.get("COMFYUI_PATH")
     places = [running] if running else []
     places += [Path(named)] if named else []
     places += [*Path(__file__).resolve().parents, Path.home() / "comfy" / "ComfyUI"]
