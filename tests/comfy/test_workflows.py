@@ -47,7 +47,8 @@ def server(comfyui, tmp_path_factory):
 def test_it_is_what_its_description_makes(server, path):
     """After a change of the nodes: `python tests/support/templates.py <address of a ComfyUI>`."""
     info = server.get("/object_info")
-    info["SaveImage"] |= {"output": [], "output_name": []}  # newer versions pass the image on
+    for ends in ("SaveImage", "PreviewImage", "PreviewAny"):
+        info[ends] |= {"output": [], "output_name": []}  # newer versions pass their input on
     assert path.read_text(encoding="utf-8") == written(build(path.stem, info))
 
 
