@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from .devices import best_device
 from .encoders.cache import EmbeddingCache
 from .encoders.tokenizers import t5_tokenizer
 from .errors import PACKAGE_VERSION, SpeedError
@@ -59,11 +60,13 @@ def _torch() -> Iterator[Finding]:
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     if hasattr(torch, "xpu") and torch.xpu.is_available():
         names += [torch.xpu.get_device_name(i) for i in range(torch.xpu.device_count())]
-    fix = "" if names or torch.version.cuda or torch.version.hip else "see https://pytorch.org"
     if names:
-        yield Finding("device", ", ".join(names))
+        on_cpu = "Edits are computed on the CPU, because this GPU has no double precision"
+        yield Finding("device", ", ".join(names), on_cpu if best_device() == "cpu" else "")
     else:
-        yield Finding("device", f"CPU with {os.cpu_count()} cores", fix and f"For a GPU {fix}")
+        has_backend = torch.version.cuda or torch.version.hip
+        fix = "" if has_backend else "For a GPU see https://pytorch.org"
+        yield Finding("device", f"CPU with {os.cpu_count()} cores", fix)
 
 
 def _packages() -> Finding:
