@@ -230,7 +230,7 @@ def _note(func: Any, args: Any, here: list[DeviceTensor], stays: bool) -> None:
         if isinstance(source, DeviceTensor) and not isinstance(args[0], DeviceTensor):
             double.looks[_place()] += 1
             double.to_host.append(tuple(source.shape))
-    elif here and not stays:
+    elif here and not stays and not func.overloadpacket.__name__.endswith("_like"):
         double.looks[_place()] += 1
         double.to_host += [tuple(item.shape) for item in here]
 
