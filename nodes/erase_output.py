@@ -61,7 +61,7 @@ def erase_output(
 
 
 def offer_report(erasure: Erasure, model_bytes: int) -> str:
-    """The id by which the UI may open the report of a run. Nobody can guess one."""
+    """The id by which the UI may open the report of a run. It cannot be guessed."""
     report_id = secrets.token_hex(16)
     _offered[report_id] = erasure, model_bytes
     while len(_offered) > _OFFERED:

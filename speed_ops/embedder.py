@@ -32,6 +32,13 @@ class Embedder:
     def __init__(
         self, reader: CachedEncoder, text_inputs: Sequence[str], progress: Progress | None
     ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            reader: Turns prompts into rows.
+            text_inputs: Which inputs of the model the rows are for.
+            progress: May raise to interrupt.
+        """
         self.reader, self.text_inputs, self.progress = reader, tuple(text_inputs), progress
         self.streams = reader.encoder.streams
         self._rows: dict[RowRequest, Tensor] = {}

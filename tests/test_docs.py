@@ -172,3 +172,36 @@ def test_links_lead_to_headings(name: str) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page(name)):
         linked = (ROOT / name).parent / unquote(target) if target else ROOT / name
         assert anchor in anchors(linked.read_text(encoding="utf-8")), f"{target}#{anchor}"
+
+
+CONTRADICTIONS = {
+    r"GGUF[^.\n]*(?:refused|rejected|not supported|don't work|doesn't work)": (
+        "GGUF models and models from other quantisers are refused."
+    ),
+    r"demo[^.|]{0,80}\bweights are random": "the demo checkpoint, whose weights are random",
+    r"others may change|\b(?:hardly|little|some|more|much) \(\d+ ?%\)|budget of \d+ ?%": (
+        "A budget of 30 %: some (30 %)."
+    ),
+    r"should stay exactly|(?:exakt|genau) gleich bleiben|应该?(?:完全|严格)(?:相同|不变)": (
+        "A prompt about something else. It should stay exactly as it was."
+    ),
+    r"\bmu\b.{0,80}?(?:extra weight|zusätzliches Gewicht|额外权重)": (
+        "mu: Zusätzliches Gewicht der erhaltenen Namen"
+    ),
+}
+"""What one page once said against another or against the code -> as it stood there. Other tests
+compare defaults, verdicts, offers, limits and the most affected name with what was measured.
+"""
+SHOWN_TEXTS = [
+    path
+    for pattern in ("docs/**/*.md", "web/**/*.md", "web/*.js", "nodes/**/*.py", "locales/**/*.json")
+    for path in sorted(ROOT.glob(pattern))
+]
+SHOWN_TEXTS += [ROOT / "README.md", *sorted(ROOT.glob("example_workflows/*.json"))]
+
+
+@pytest.mark.parametrize("pattern", CONTRADICTIONS)
+def test_no_contradiction_is_back(pattern: str) -> None:
+    find = re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    assert find.search(CONTRADICTIONS[pattern]), "the pattern finds what it looks for"
+    assert not [path.name for path in SHOWN_TEXTS if find.search(page(path))]

@@ -29,7 +29,7 @@ from speed_erase.speed_ops.text.plan import EFFORTS, RowPlan
 from speed_erase.speed_ops.text.retain_set import RetainSet, builtin_retain, parse_retain
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position
 
-SMALL = RowPlan(templates=2, retain_templates=1, probe_templates=2)
+SMALL = RowPlan(templates=2, retain_templates=3, probe_templates=2)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_probes_stand_in_other_prompts(encoder: ClipTextEncoder) -> None:
 
 def test_only_ranked_names_get_contexts(encoder: ClipTextEncoder) -> None:
     retain = parse_retain("Monet\nKlee\nDali", kind="style")
-    plan = RowPlan(templates=2, retain_templates=1, probe_templates=1, hold_anchors=False)
+    plan = RowPlan(templates=2, retain_templates=2, probe_templates=1, hold_anchors=False)
     found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan, [1])
     assert [found.retain.groups.count(i) for i in range(3)] == [1, 1 + 3 + 4, 1]
     assert found.in_context == 1
@@ -246,7 +246,7 @@ def test_unusable_retain_names_are_counted_and_targets_refused(encoder: ClipText
 
 def test_a_name_too_long_for_its_template_keeps_its_bare_row(encoder: ClipTextEncoder) -> None:
     long = "cat " * 73
-    plan = RowPlan(templates=1, retain_templates=1, hold_anchors=False)
+    plan = RowPlan(templates=1, retain_templates=2, hold_anchors=False)
     found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), parse_retain(long), plan)
     assert len(found.retain.values) == 1 and not found.unusable
 

@@ -175,6 +175,17 @@ def test_no_module_needs_the_whole_house(path):
     assert len(targets) <= MAX_IMPORTS, sorted("/".join(target) for target in targets)
 
 
+def test_every_package_that_the_library_imports_is_reported_where_it_is_missing():
+    imported = set().union(*map(foreign_imports, python_files("speed_ops"))) - {"__future__"}
+    packages = imported - sys.stdlib_module_names
+    errors = importlib.import_module("speed_erase.speed_ops.errors")
+    codes = {
+        name: errors.error_code(ModuleNotFoundError(f"No module named {name!r}", name=name))
+        for name in packages
+    }
+    assert len(codes) > 12 and set(codes.values()) == {"missing-package"}, codes
+
+
 def test_only_hosts_import_late():
     """A cycle could be dodged this way. Hosts import late so that help and startup are fast."""
     late = [

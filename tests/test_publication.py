@@ -53,7 +53,7 @@ def git(*arguments: str) -> list[str]:
 def archive() -> list[str]:
     """What `comfy node publish` packs: the files that git knows, but for those in .comfyignore."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
-        pytest.skip("this is no git checkout")
+        pytest.skip("this isn't a git checkout")
     left_out = git("ls-files", "-z", "--cached", "--ignored", "--exclude-from=.comfyignore")
     names = git("ls-files", "-z")
     ignored = set("".join(left_out).split("\0"))

@@ -49,6 +49,8 @@ class HostTextPart:
         def work(device: torch.device) -> Tensor:
             further = () if ids is None else (ids[None].to(device),)
             states = rows[None].to(device)
+            if self.part.states > 1:
+                states = states.unflatten(-1, (self.part.states, -1))
             for module in self._modules:
                 states = module.to(device)(states, *further)
                 further = ()
@@ -63,7 +65,7 @@ def _twin(patcher: Any, path: str, device: torch.device) -> nn.Module:
         module = patcher.model.get_submodule(f"diffusion_model.{path}")
     except AttributeError:
         raise UnsupportedModelError(
-            f"The model has no {path}, through which its text goes."
+            f"The model lacks {path}, which its text goes through. Load the complete model."
         ) from None
     return _copied(patcher, module, f"diffusion_model.{path}", device)
 

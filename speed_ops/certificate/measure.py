@@ -1,8 +1,7 @@
 """Measures an edit layer by layer: what is left of the targets, drift of the names and of the empty
 prompt.
 
-`certify` measures an edit that was just made, `measure_edits` one that was read back from a file,
-`certificate_at` one at another strength.
+`certify` measures an edit, `certificate_at` one at another strength.
 """
 
 from __future__ import annotations
@@ -213,7 +212,7 @@ class _PairRows:
         return (total / size.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float], list[float]]:
-        """Median and worst residual of each concept, and the median of its way still to go."""
+        """Median and worst residual of each concept, and its median distance to the anchor."""
         left, to_go = torch.stack(self.left), torch.stack(self.to_go)
         return (
             left.median(dim=0).values.tolist(),
@@ -451,36 +450,6 @@ def certify(
     return measurer.certificate(rounds, watch.seconds, curve)
 
 
-def measure_edits(
-    weights: Mapping[str, Tensor],
-    edits: Mapping[str, LayerEdit],
-    rows: RowSet,
-    settings: EraseSettings,
-    progress: Progress | None = None,
-) -> Certificate:
-    """What existing edits, such as edits read back from a file, do to the ORIGINAL `weights`.
-
-    Nothing is solved, so the result is about the weights and not about what a header claims. Every
-    name counts as kept, and the whole space as free.
-
-    Args:
-        weights: {layer key: `o x d`}.
-        edits: By layer key.
-        rows: Prepared rows.
-        settings: What the edit was made with.
-        progress: May raise to interrupt.
-    """
-    like = rows.targets.values
-    kept = torch.ones(len(rows.retain.values), dtype=torch.bool, device=like.device)
-    layers = {
-        key: SolvedLayer(
-            LayerEdit(edit.up.to(like), edit.down.to(like)), kept, kept.sum() * 0, rows.width
-        )
-        for key, edit in edits.items()
-    }
-    return certify(layers, rows, settings, weights, progress=progress)
-
-
 def certificate_at(
     strength: float,
     full: Certificate,
@@ -493,7 +462,7 @@ def certificate_at(
     """The certificate of `edits` times `strength`.
 
     Drift is proportional to the strength; what is left of the targets is not, so it is measured
-    again. The kept rows are not needed for that.
+    again. This needs no kept rows.
 
     Args:
         strength: What the edits are multiplied by.

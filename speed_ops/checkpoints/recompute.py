@@ -54,7 +54,7 @@ def recompute(
         settings.replace(**choice)
     except SettingsError as fault:
         choice = {}
-        faults.append(Notice(f"The certificate's settings: {fault}", code="certificate"))
+        faults.append(Notice(f"The recorded report's settings: {fault}", code="certificate"))
     try:
         erasure = solve(weights, rows, settings, stored=stored, choice=choice, progress=progress)
         edits, certificate = erasure.edits, erasure.certificate

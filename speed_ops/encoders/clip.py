@@ -141,6 +141,7 @@ class ClipTower(Tower):
     """CLIP-L, CLIP-H or CLIP-G."""
 
     def __init__(self, weights: ClipWeights, clip_skip: int | None, device: torch.device) -> None:
+        """See `Tower`."""
         super().__init__(weights, clip_skip, device)
         self.weights = weights
         # A file may lack the last blocks, which the rows do without.

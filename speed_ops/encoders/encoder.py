@@ -195,8 +195,11 @@ class JoinedTextEncoder(TextEncoder):
     """A `TextEncoder` made of others. SD3: CLIP in columns 0 to 2047, below it T5 in all 4096."""
 
     def __init__(self, parts: Sequence[EncoderPart], width: int, pooled_width: int = 0) -> None:
-        """`parts` from the first row down; `width` and `pooled_width`: of what the model receives,
-        zero where no part fills it.
+        """
+        Args:
+            parts: From the first row down.
+            width: Width of the rows that the model receives, zero where no part fills them.
+            pooled_width: The same of the pooled embedding.
         """
         self._parts = tuple(parts)
         self.parts = tuple(part.encoder for part in parts)

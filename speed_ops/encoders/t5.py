@@ -80,6 +80,7 @@ class T5Tower(Tower):
     """T5-XXL or smaller. No attention mask: its models were trained on padding rows as well."""
 
     def __init__(self, weights: T5Weights, clip_skip: int | None, device: torch.device) -> None:
+        """See `Tower`."""
         super().__init__(weights, clip_skip, device)
         self.weights = weights
 
@@ -126,7 +127,14 @@ class T5TextEncoder(TowerEncoder):
         clip_skip: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """`row`: the family's T5 from the registry. `clip_skip`: ComfyUI's also reaches T5."""
+        """
+        Args:
+            tensors: Of the file.
+            row: The family's T5 from the registry.
+            tokenizer: T5's.
+            clip_skip: ComfyUI's also reaches T5.
+            device: Where the encoder runs.
+        """
         weights = T5Weights(tensors, row)
         if tokenizer.size > weights.vocabulary:
             raise FileError(

@@ -224,7 +224,7 @@ def t5_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> T5Tokenize
             return T5Tokenizer.from_files(folder, knows_inversions=False)
     where = "" if path is None else f" in {path}"
     raise FileError(
-        f"No T5 tokenizer was found{where}: give a ComfyUI checkout or a folder with T5's {T5_FILE}"
+        f"No T5 tokenizer was found{where}. Give a ComfyUI checkout or a folder with T5's {T5_FILE}"
         " (`tokenizer_2` of a Flux or `tokenizer_3` of an SD3 diffusers folder).",
         advice="tokenizer",
     )

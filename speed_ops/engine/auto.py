@@ -1,9 +1,9 @@
 """What the preset `auto` settles by itself: rows per concept, and how far to go.
 
 An erasure trades what is left of the targets against how far everything else drifts. `auto` goes
-along the curve of both (`curve`), as far towards the anchors as the budget of drift allows, and
-less far where more drift buys next to nothing or leads away from the anchors. It judges by names
-and contexts of their own: the edit is not made from them, and the certificate judges by others.
+along the curve of both (`curve`), as far toward the anchors as the limit on drift allows, and less
+far where more drift gains little or leads away from the anchors. It judges by tuning names and
+tuning prompts: the edit is not made from them, and the certificate judges by others.
 """
 
 from __future__ import annotations

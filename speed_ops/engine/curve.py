@@ -119,7 +119,13 @@ class Judge:
     def __init__(
         self, path: RidgePath, layers: Tensor, trial: tuple[Rows, Rows], names: Rows
     ) -> None:
-        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts."""
+        """
+        Args:
+            path: All edits, by `lam`.
+            layers: The layers' sketch.
+            trial: Target and anchor rows.
+            names: Whose drift counts.
+        """
         self.path = path
         outputs = path.change @ layers.T  # r x m
         self.gram = outputs @ outputs.T
@@ -157,7 +163,7 @@ class Judge:
         return (per_concept(moved, self.members, len(self.names.names)) / self.size).sqrt()
 
     def remains(self, lam: float) -> tuple[Tensor, Tensor]:
-        """What is left of each concept, and how much of that is way still to go.
+        """What is left of each concept, and how much of that leads toward the anchor.
 
         What went straight on beyond the anchor is in neither.
         """

@@ -18,6 +18,7 @@ _TITLES = {
     "qwen3_06b": "Qwen3 0.6B",
     "qwen3_4b": "Qwen3 4B",
     "qwen3_8b": "Qwen3 8B",
+    "qwen3vl_4b": "Qwen3-VL 4B",
     "qwen25_7b": "Qwen2.5-VL 7B",
     "mistral3_24b": "Mistral Small 3 24B",
 }
@@ -90,6 +91,8 @@ class SecondInput:
     """Input width of the layer; the text's columns come first, size embeddings after them."""
     encoders: tuple[FamilyEncoder, ...]
     """Whose pooled embeddings it reads, in column order. Flux has an encoder only for this."""
+    mean: bool = False
+    """Whether it reads the mean of a prompt's rows, and not what an encoder pools."""
 
     @property
     def text_width(self) -> int:
@@ -139,6 +142,8 @@ class TextPart:
     """Their paths, in the order in which a prompt goes through them."""
     reads: str = ""
     """Path of the layer that reads the encoder's output; empty: the width stays."""
+    states: int = 1
+    """How many hidden states of a row the first module takes one by one."""
     mixes: bool = False
     """Whether the rows of a prompt depend on each other there."""
     ids: str = ""
@@ -168,6 +173,8 @@ class Architecture:
     """What text goes through before that; None: nothing, the layers read the encoders' output."""
     prompting: Prompting = "sentences"
     """How people usually prompt such models."""
+    other_encoders: tuple[str, ...] = ()
+    """Encoders that come with them and read no names: the letters of quoted text."""
     on_command_line: bool = True
     """Whether its text encoders can be read from files without ComfyUI."""
     note: str = ""

@@ -52,7 +52,8 @@ _OTHER_ARROWS = "".join(
 _OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}￫])")
 """Arrows to the right after a name, except one that ends an emoji (a runner to the right)."""
 _FILE_NAME = re.compile(
-    r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)|[.~]{0,2}[/\\].*)",
+    r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)"
+    r"|[.~]{0,2}[/\\].*)",
     re.IGNORECASE,
 )
 KIND_MARK = "||"
@@ -256,10 +257,10 @@ def _split_kind(line: str, where: str) -> tuple[str, str]:
         return line, ""
     kind = fold(kind_text).casefold()
     if kind not in KINDS:
-        problem = f"there is no kind {quoted(kind)}{suggestion(kind, KINDS)}"
+        problem = f"there is no type {quoted(kind)}{suggestion(kind, KINDS)}"
         raise InputError(
-            f"{where}: {problem if kind else 'the kind is missing'}; after '{KIND_MARK}' write"
-            f" {', '.join(KINDS)}. A single '|' stands before an alias."
+            f"{where}: {problem if kind else 'the type is missing'}. After '{KIND_MARK}', write one"
+            f" of {', '.join(KINDS)}. For an alias, use a single '|'."
         )
     return names, kind
 

@@ -127,7 +127,7 @@ test("commas separate typed names, and a comma can be part of a name", () => {
   assert.deepEqual(namesFrom("莫奈，蒙克"), ["莫奈", "蒙克"]);
 });
 
-test("a heading is no concept", () => {
+test("a heading isn't a concept", () => {
   assert.deepEqual(linesFrom("Name\nGoya\nMunch"), ["Goya", "Munch"]);
   assert.deepEqual(linesFrom("artist\tbecomes\nGoya\tart"), ["Goya -> art"]);
   assert.deepEqual(linesFrom("Name"), ["Name"], "alone it is one");

@@ -233,6 +233,8 @@ def test_residual_and_drift_are_what_they_say(world):
         in_solve <= NAMES - aside.names and drifts["filtered", "bare"].names <= NAMES - aside.names
     )
     assert aside.maximum >= aside.p95 >= aside.median > 0
+    for part in erasure.certificate.drift:
+        assert part.maximum == part.worst[0][1], "the most affected name has the maximum"
 
 
 def test_held_out_names_are_really_held_out(world):

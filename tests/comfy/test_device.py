@@ -40,7 +40,7 @@ def forget(comfyui) -> Callable[[], None]:
 
 @pytest.fixture
 def on_device(forget, monkeypatch) -> Iterator[Double]:
-    """ComfyUI computes on the stand-in, of which a gigabyte is free."""
+    """ComfyUI computes on the stand-in, which has a gigabyte free."""
     import comfy.model_management as host
 
     def of_device(real: Callable[..., Any]) -> Callable[..., Any]:

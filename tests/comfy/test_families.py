@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mini_families as minis
@@ -134,10 +136,13 @@ def test_embeddings_are_comfyuis_and_what_the_edited_layers_receive(case: Case) 
 
         for key in case.pooled:
             (embedding,) = encoder.encode_both([TARGET], [0])[1]
+            second = case.architecture.second_input
             with torch.inference_mode():
                 tokens = case.clip.tokenize(TARGET)
-                host = case.clip.encode_from_tokens(tokens, return_pooled=True)[1][0].clone()
-            assert_close(host, embedding, 1e-4)
+                host = case.clip.encode_from_tokens(tokens, return_pooled=True)
+                mean = second is not None and second.mean
+                pooled = host[0][0].mean(dim=0) if mean else host[1][0].clone()
+            assert_close(pooled, embedding, 1e-4)
             received, _ = case.before[TARGET][key]  # in the model's own type
             assert_close(received[: len(embedding)], embedding, 2e-3)
 
@@ -216,6 +221,62 @@ def test_the_same_encoder_read_in_another_way_is_refused(comfyui) -> None:
     for text, family in (families, families[::-1]):
         with torch.inference_mode(), pytest.raises(InputError):
             open_text(minis.load_text(text), by_name(family))
+
+
+def test_both_models_of_a_pair_are_edited_and_the_text_is_encoded_once(comfyui, own_cache) -> None:
+    """Wan 2.2: one model begins a video, the other finishes it. Each has its own text network."""
+    clip = minis.load_text("wan")
+    high, low = minis.load_model("wan"), minis.load_model("wan")
+    key = "diffusion_model.text_embedding.0.weight"
+    change = 0.02 * torch.randn(low.model.state_dict()[key].shape)
+    assert low.add_patches({key: (change,)}) == [key]
+    encoded = []
+    for model in (high, low):
+        patched, _, erasure, _, _ = erased(model, clip, settings=EVERYONE)
+        encoded.append(erasure.text_report.encoded)
+        keys = list(erasure.edits)
+        before = {name: at_layers("wan", model, clip, keys, name) for name in (TARGET, ANCHOR)}
+        after = at_layers("wan", patched, clip, keys, TARGET)
+        for key in keys:
+            (start, goal), end = (before[name][key][1] for name in (TARGET, ANCHOR)), after[key][1]
+            row, goal_row = _last_token(clip, TARGET), _last_token(clip, ANCHOR)
+            distance = (start[row] - goal[goal_row]).norm()
+            assert (end[row] - goal[goal_row]).norm() < 0.05 * distance
+    assert encoded[0] > 0 and encoded[1] == 0
+
+
+def _last_token(clip: Any, text: str) -> int:
+    from speed_erase.nodes.host.wiring import open_text
+    from speed_erase.speed_ops.models.families import by_name
+
+    (row,) = name_rows(open_text(clip, by_name("wan")), text)
+    return row
+
+
+def test_an_image_has_the_size_that_is_asked_for(comfyui, monkeypatch) -> None:
+    """Whatever a pixel of the latent stands for: 8 pixels in SDXL, 32 in HunyuanImage."""
+    import comfy.sample
+
+    from speed_erase.nodes.host.sampling import Sampler
+
+    latents: list[torch.Tensor] = []
+
+    def sampled(model: Any, noise: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
+        latents.append(noise)
+        return noise
+
+    def decoded(latent: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(1, 64, 128, 3)
+
+    monkeypatch.setattr(comfy.sample, "sample", sampled)
+    clip = SimpleNamespace(tokenize=str, encode_from_tokens_scheduled=str)
+    widgets = {"steps": 1, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple"}
+    widgets |= {"negative": "", "width": 128, "height": 64}
+    model = minis.load_model("ltxv")
+    for pixels in (8, 16, 32):
+        vae = SimpleNamespace(spacial_compression_encode=partial(int, pixels), decode=decoded)
+        Sampler(clip, vae, widgets, 1).generate(model, "a dog", 1)
+        assert latents[-1].shape[-2:] == (64 // pixels, 128 // pixels)
 
 
 @pytest.fixture(scope="module")

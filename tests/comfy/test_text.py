@@ -200,7 +200,7 @@ def test_running_out_of_gpu_memory_falls_back_and_is_said(
 def test_a_whole_erasure_without_gpu_memory_runs_on_the_cpu_and_its_report_says_so(
     comfyui, short_of_memory
 ):
-    # one whose CLIP nobody has looked at: that takes memory, too
+    # a model whose CLIP was not read yet: reading it takes memory as well
     model, clip, _ = mini.load(mini.shared("sd15"))
     short_of_memory(lambda count, on_cpu: on_cpu)
     _, _, erasure, report, _ = erased(model, clip, "Nobody at all")
