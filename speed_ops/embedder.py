@@ -133,8 +133,10 @@ def concept_rows(
     ) -> dict[str, tuple[Rows, Rows]]:
         return embedder.pairs(concepts, all_pairs(streams, concepts, templates, plan, taken), stage)
 
-    solved = pairs(plan.solve_templates, "concepts")
+    solved = _part_way(pairs(plan.solve_templates, "concepts"), concepts)
     trial = pairs(plan.trial_prompts, "concepts") if plan.trial_templates else {}
+    trial = _part_way(trial, concepts)
+    # The report measures the whole way: a concept at half strength is not erased.
     probes = pairs(plan.unseen_templates, "probes")
     kinds = tuple(concept.kind for concept in concepts)
     rows = {}
@@ -152,6 +154,21 @@ def concept_rows(
             kinds=kinds,
         )
     return rows
+
+
+def _part_way(
+    rows: dict[str, tuple[Rows, Rows]], concepts: Sequence[Concept]
+) -> dict[str, tuple[Rows, Rows]]:
+    """The same pairs, each anchor as far from its target as the concept's strength has it."""
+    strengths = torch.tensor([concept.strength for concept in concepts])
+    if bool((strengths == 1).all()):
+        return rows
+    moved = {}
+    for name, (targets, anchors) in rows.items():
+        share = strengths.to(targets.values)[targets.group_index()][:, None]
+        way = share * (anchors.values - targets.values)
+        moved[name] = targets, anchors.with_values(targets.values + way)
+    return moved
 
 
 def embed_targets(

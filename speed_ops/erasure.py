@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .certificate.certificate import Certificate
+from .certificate.certificate import Alternatives, Certificate
 from .certificate.measure import certificate_at
 from .certificate.summary import Summary, details, summarize
 from .engine.edits import LayerEdit
@@ -87,6 +87,8 @@ class Erasure(Mapping[str, LayerEdit]):
     """What the edits are, or are to be, applied with."""
     full_certificate: Certificate | None = None
     """At strength 1, where `certificate` is at another."""
+    alternatives: Alternatives | None = None
+    """What `auto` would choose within other limits; None where nothing was chosen."""
     family: Architecture | None = None
     layers: tuple[LayerKey, ...] = ()
     """All layers of the model that may be edited."""

@@ -176,6 +176,20 @@ def test_probes_stand_in_other_prompts(encoder: ClipTextEncoder) -> None:
     assert torch.pdist(found.targets.values).min() > 1e-3
 
 
+def test_at_half_strength_the_edit_goes_half_of_the_way_and_the_report_measures_all_of_it(
+    encoder: ClipTextEncoder,
+) -> None:
+    lines = ("Van Gogh -> art\nMonet -> art", "Van Gogh -> art || 0.5\nMonet -> art")
+    whole_way, half = (
+        embed_rows(encoder, parse_concepts(text, "style"), RetainSet(), SMALL) for text in lines
+    )
+    first = torch.tensor(whole_way.targets.groups) == 0
+    change, halved = (rows.anchors.values - rows.targets.values for rows in (whole_way, half))
+    assert close(halved[first], change[first] / 2) and close(halved[~first], change[~first])
+    for same, other in zip(whole_way.probes, half.probes, strict=True):
+        assert torch.equal(same.values, other.values)
+
+
 def test_only_ranked_names_get_contexts(encoder: ClipTextEncoder) -> None:
     retain = parse_retain("Monet\nKlee\nDali", kind="style")
     plan = RowPlan(templates=2, retain_templates=2, probe_templates=1, hold_anchors=False)

@@ -485,7 +485,7 @@ def certificate_at(
         measurer.measure(key, weight, SolvedLayer(scaled, nothing, nothing.sum(), 0))
     size, concepts = abs(strength), measurer.concepts()
     differences = measurer.difference_medians()
-    drift = tuple(_scaled(summary, size) for summary in full.drift)
+    drift = tuple(summary.times(size) for summary in full.drift)
     outcome = outcome_warnings(rows, settings, drift, full.curve, concepts, differences)
     return replace(
         full,
@@ -498,15 +498,4 @@ def certificate_at(
             *(notice for notice in full.warnings if notice.code not in OUTCOME_CODES),
             *outcome,
         ),
-    )
-
-
-def _scaled(summary: Drift, size: float) -> Drift:
-    return replace(
-        summary,
-        median=summary.median * size,
-        p95=summary.p95 * size,
-        maximum=summary.maximum * size,
-        mean=summary.mean * size,
-        worst=tuple((name, value * size) for name, value in summary.worst),
     )

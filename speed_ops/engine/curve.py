@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -126,7 +127,7 @@ class Judge:
             trial: Target and anchor rows.
             names: Whose drift counts.
         """
-        self.path = path
+        self.sizes = path.sizes
         outputs = path.change @ layers.T  # r x m
         self.gram = outputs @ outputs.T
         targets, anchors = trial
@@ -134,11 +135,19 @@ class Judge:
         self.groups, self.concepts = targets.group_index(), len(targets.names)
         self.response, self.along = targets.values @ path.down.T, change @ outputs.T
         self.whole = change.square().sum(dim=1)
-        self.names = names
+        self.names = len(names.names)
         self.members = names.group_index()
         self.reach = names.values @ path.down.T
         size = (names.values @ layers.T).square().sum(dim=1)
-        self.size = per_concept(size, self.members, len(names.names)).clamp(min=1e-30)
+        self.size = per_concept(size, self.members, self.names).clamp(min=1e-30)
+
+    def to(self, device: torch.device | str) -> Judge:
+        """The same on another device."""
+        moved = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
 
     def at(self, lam: float) -> CurvePoint:
         """Left and drift of the edit with this `lam`."""
@@ -159,15 +168,15 @@ class Judge:
 
     def drift(self, lam: float) -> Tensor:
         """One for each name."""
-        moved = self._sizes(self.reach / (self.path.sizes + lam))
-        return (per_concept(moved, self.members, len(self.names.names)) / self.size).sqrt()
+        moved = self._sizes(self.reach / (self.sizes + lam))
+        return (per_concept(moved, self.members, self.names) / self.size).sqrt()
 
-    def remains(self, lam: float) -> tuple[Tensor, Tensor]:
+    def remains(self, lam: float, strength: float = 1.0) -> tuple[Tensor, Tensor]:
         """What is left of each concept, and how much of that leads toward the anchor.
 
         What went straight on beyond the anchor is in neither.
         """
-        response = self.response / (self.path.sizes + lam)
+        response = strength * self.response / (self.sizes + lam)
         towards = (response * self.along).sum(dim=1)
         missing = self._sizes(response) - 2 * towards + self.whole
         tiny = torch.finfo(self.whole.dtype).tiny

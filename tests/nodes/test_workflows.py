@@ -132,7 +132,8 @@ def test_our_nodes_have_the_inputs_of_their_schema(path: Path, comfyui: Path) ->
 
     schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
     ours = [node for node in json.loads(path.read_text())["nodes"] if node["type"] in schemas]
-    assert {"SpeedErase", "SpeedApplyRecipe", "SpeedInspect"} & {node["type"] for node in ours}
+    entries = {"SpeedErase", "SpeedNeverDraw", "SpeedApplyRecipe", "SpeedInspect"}
+    assert entries & {node["type"] for node in ours}
     for node in ours:
         schema = schemas[node["type"]]
         assert [slot["name"] for slot in node["inputs"] if "widget" not in slot] == [

@@ -187,6 +187,12 @@ class Screen:
         """What the button does."""
         self.run("() => app.queuePrompt(0)")
 
+    def run_until_shown(self) -> None:
+        """Runs, until a panel shows a verdict."""
+        self.queue()
+        self.page.wait_for_selector(".speed [data-speed=verdict]", timeout=_WAIT)
+        self.page.wait_for_timeout(1_000)
+
     def at(self, selector: str) -> Any:
         """Elements of ours."""
         return self.page.locator(f".speed {selector}")

@@ -232,6 +232,13 @@ def replaced(shop: Workshop, sheet: Sheet) -> None:
         sheet.tile(pair[1], 286, y, 190, _BLUE)
 
 
+def never(shop: Workshop, sheet: Sheet) -> None:
+    sheet.text(SIDE // 2, 110, "never draw", 52)
+    sheet.pen.rounded_rectangle((70, 190, SIDE - 70, 300), 12, "#343b4a")
+    sheet.text(96, 245, "cat, Van Gogh, blood", 28, _INK, "lm")
+    sheet.text(SIDE // 2, 370, "a negative prompt at CFG 1", 24, _STAYS)
+
+
 def sdxl(shop: Workshop, sheet: Sheet) -> None:
     wiring(sheet, "SDXL", "SDXL")
 
@@ -377,6 +384,7 @@ PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
     "Erase many names at once": many,
     "Erase an idea": idea,
     "Replace one thing with another": replaced,
+    "Never draw": never,
     "Erase from SDXL": sdxl,
     "Erase from Flux": flux,
     "Erase from Anima": anima,
@@ -392,7 +400,7 @@ PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
 """A template's title -> what draws its preview."""
 
 
-WITHOUT_IMAGES = (idea, sdxl, flux, anima, klein, wan, checked, my_style)
+WITHOUT_IMAGES = (idea, never, sdxl, flux, anima, klein, wan, checked, my_style)
 
 
 def main(folder: Path, titles: Sequence[str]) -> None:

@@ -569,6 +569,32 @@ def wan(graph: Graph) -> None:
         )
 
 
+def never(graph: Graph) -> None:
+    graph.note(
+        (_NOTE, 0),
+        (360, 320),
+        "## Never draw\n\nA negative prompt for models that take none (Flux, Klein, Z-Image Turbo)."
+        " It works at CFG 1 and costs nothing per step.\n\nWrite names and words in *Never Draw*,"
+        " separated by commas, and press **Run**. It acts on the words in prompts. What a model"
+        " adds unasked, such as watermarks, stays.",
+    )
+    loader = graph.add("CheckpointLoaderSimple", (0, 0), (380, 100), ckpt_name=DEMO)
+    wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
+    blocked = graph.add(
+        "SpeedNeverDraw", (_ERASE, 170), (450, 460), **wires, text="fish, Orla Venn -> art || style"
+    )
+    _compare(
+        graph,
+        loader,
+        blocked,
+        target="a fish in the style of Tibor Quill",
+        alias="a boat in the style of Orla Venn",
+        neighbour="a boat in the style of Tibor Quill",
+        control="a house",
+        **{**_DEMO_LOOK, "pairs": 2},
+    )
+
+
 def saving(graph: Graph) -> None:
     graph.note(
         (_NOTE, 0),
@@ -722,6 +748,7 @@ TEMPLATES: dict[str, Callable[[Graph], None]] = {
     "Erase many names at once": many,
     "Erase an idea": idea,
     "Replace one thing with another": replaced,
+    "Never draw": never,
     "Erase from SDXL": sdxl,
     "Erase from Flux": flux,
     "Erase from Anima": anima,
