@@ -89,7 +89,7 @@ def test_every_node_and_input_is_the_servers(server, path):
         # Newer versions give stock nodes more outputs.
         assert outputs == info[saved["type"]]["output"][: len(outputs)], saved["type"]
         for name, value in widget_values(saved, info[saved["type"]]):
-            kind, options = inputs[name][0], inputs[name][1]
+            kind, options = (*inputs[name], {})[:2]
             choices = kind if isinstance(kind, list) else options.get("options")
             if choices is not None:
                 assert value in choices, f"{saved['type']}.{name}"
