@@ -10,10 +10,10 @@ import functools
 import gzip
 import hashlib
 import json
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from os import environ
 from pathlib import Path
 
 from ..errors import FileError, InputError
@@ -129,7 +129,8 @@ def _packaged_encode() -> Callable[[str], list[int]]:
 def read_merges(path: Path) -> list[tuple[str, str]]:
     """CLIP's merges in their order; the first line of the file is a comment."""
     try:
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()[1:]
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            lines = file.read().splitlines()[1:]
         merges = [(first, second) for first, second in (line.split() for line in lines)]
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FileError(
@@ -239,7 +240,7 @@ def _t5_folders(path: Path | None, holders: Sequence[Checkpoint]) -> Iterator[Pa
         for folder in (model, model.parent):
             yield from (folder / name for name in _T5_FOLDERS)
     checkouts = [parent for holder in holders for parent in holder.path.resolve().parents]
-    if comfyui := os.getenv("COMFYUI_PATH"):
+    if comfyui := environ.get("COMFYUI_PATH"):
         checkouts.append(Path(comfyui))
     checkouts += [*Path(__file__).resolve().parents, Path.home() / "comfy" / "ComfyUI"]
     yield from (checkout / T5_IN_COMFYUI for checkout in checkouts)
