@@ -349,6 +349,20 @@ def test_the_command_lines_qwen_gives_the_rows_that_comfyui_gives(comfyui) -> No
             assert_close(ours.encode([text], [count])[0], host.encode([text], [count])[0], 1e-5)
 
 
+def test_a_name_in_quotation_marks_is_encoded(comfyui) -> None:
+    """HunyuanImage reads what is inside letter by letter, with another encoder."""
+    from speed_erase.nodes.host.wiring import open_text
+    from speed_erase.speed_ops.models.families import by_name
+
+    clip, text = minis.load_text("hunyuan-image-2.1"), '"Weird Al" Yankovic'
+    with torch.inference_mode():
+        encoder = open_text(clip, by_name("hunyuan-image-2.1"))
+        (host,) = clip.encode_from_tokens(clip.tokenize(text))
+        (rows,), (mean,) = encoder.encode_both([text], [len(host)])
+    assert_close(rows, host, 1e-4)
+    assert_close(mean, host.mean(dim=0), 1e-4)
+
+
 def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(
     comfyui, monkeypatch
 ) -> None:
