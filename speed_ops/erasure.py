@@ -79,7 +79,7 @@ class Erasure(Mapping[str, LayerEdit]):
     strength: float = 1.0
     """What the edits are, or are to be, applied with."""
     full_certificate: Certificate | None = None
-    """At strength 1, where `certificate` is at another."""
+    """At strength 1, where `certificate` is at another or is that of stored edits."""
     family: Architecture | None = None
     layers: tuple[LayerKey, ...] = ()
     """All layers of the model that may be edited."""

@@ -243,28 +243,37 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
 
 def unexpected_files(source: Checkpoint, copy: Checkpoint) -> list[Notice]:
     """One sentence for each kind of file in a copied folder that copying would not have put there
-    as it is. Weights that loaders read may be divided into other files.
+    as it is, or would have put there and is missing. Weights that loaders read may be divided into
+    other files. A folder whose source is a single file can hold nothing but those.
     """
-    if not source.is_folder or not copy.is_folder:
+    if not copy.is_folder:
         return []
-    selected, _ = folder_files(source)
-    ours, theirs = _weight_files(source), _weight_files(copy)
-    extra, changed = [], []
-    for file in _visible_files(copy.path, all_of_it=True):
-        if file in theirs:
-            continue
-        if file not in selected or file in ours:
-            extra.append(file.as_posix())
-        elif not filecmp.cmp(source.path / file, copy.path / file, shallow=False):
-            changed.append(file.as_posix())
+    expected = set(folder_files(source)[0]) if source.is_folder else set()
+    ours = _weight_files(source) if source.is_folder else set()
+    theirs = _weight_files(copy)
+    files = set(_visible_files(copy.path, all_of_it=True))
+    extra = {file for file in files - theirs if file not in expected or file in ours}
+    changed = {
+        file
+        for file in files - theirs - extra
+        if not filecmp.cmp(source.path / file, copy.path / file, shallow=False)
+    }
+    # A README may go; what a component or the pipeline is loaded with may not.
+    missing = {
+        file
+        for file in expected - ours - files
+        if len(file.parts) > 1 or file.name == "model_index.json"
+    }
     sentences = []
-    if extra:
-        listed = ", ".join(extra[:5])
-        text = f"The file {listed} is not part of the model it was made from."
-        sentences.append(Notice(text, code="extra-file", files=extra[:5]))
-    if changed:
-        text = f"The file {', '.join(changed[:5])} differs from the base."
-        sentences.append(Notice(text, code="changed-file", files=changed[:5]))
+    for code, found, verb in (
+        ("extra-file", extra, "is not part of the model it was made from"),
+        ("changed-file", changed, "differs from the base"),
+        ("missing-file", missing, "is missing"),
+    ):
+        listed = [file.as_posix() for file in sorted(found)[:5]]
+        if listed:
+            text = f"The file {', '.join(listed)} {verb}."
+            sentences.append(Notice(text, code=code, files=listed))
     return sentences
 
 
