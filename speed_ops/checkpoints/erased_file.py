@@ -15,7 +15,6 @@ from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
 from ..files.rewrite import unexpected_files
 from ..files.tensors import read_scaled
-from ..models.architecture import LayerKey
 from ..models.detect import is_lora
 from ..progress import Progress
 from ..provenance import VERSION, Provenance, history_of, read_provenance
@@ -141,7 +140,7 @@ def _lora_edits(
         "changed-tensor": [
             key
             for key, edit in edits.items()
-            if bool(edit.delta()[:, _text_columns(source, ours[key]) :].any())
+            if bool(edit.delta()[:, source.text_columns(ours[key]) :].any())
         ],
     }
     faults = [
@@ -160,11 +159,6 @@ _SENTENCES = {
 }
 
 
-def _text_columns(source: ModelSource, layer: LayerKey) -> int:
-    """How many columns of a layer read text, from the first on."""
-    return source.architecture.text_columns(layer.text_input) or layer.shape[1]
-
-
 def _model_edits(
     copy: Checkpoint, source: ModelSource, stored: StoredJob, progress: Progress | None
 ) -> tuple[dict[str, LayerEdit], list[Notice]]:
@@ -181,7 +175,7 @@ def _model_edits(
             continue
         before = read_scaled(base.read, base.shapes, key)[0]
         after = read_scaled(copy.read, copy.shapes, other)[0]
-        count = _text_columns(source, layer)
+        count = source.text_columns(layer)
         if not converted(before[:, count:], after[:, count:]):
             text = f"{other} is changed in columns that read no text."
             faults.append(Notice(text, code="changed-tensor", keys=[other]))
