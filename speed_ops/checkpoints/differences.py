@@ -92,7 +92,7 @@ def compare(
             faults.setdefault("missing-tensor", []).append(key)
     done, total = 0, base.size
     for key, other in pairs.items():
-        if code := _different(base, key, copy, other, key in edited):
+        if code := different(base, key, copy, other, key in edited):
             faults.setdefault(code, []).append(other)
         _, start, stop = base.span(key)
         done += stop - start
@@ -131,8 +131,16 @@ def _extra(copy: Checkpoint, key: str) -> str:
     return "new-tensor"
 
 
-def _different(base: Checkpoint, key: str, copy: Checkpoint, other: str, edited: bool) -> str:
-    """The code of a difference between two tensors; empty where there is none."""
+def different(base: Checkpoint, key: str, copy: Checkpoint, other: str, edited: bool) -> str:
+    """The code of a difference between two tensors; empty where there is none.
+
+    Args:
+        base: The base.
+        key: The tensor's key there.
+        copy: The file.
+        other: Its key there.
+        edited: Whether its values may differ.
+    """
     if key.startswith(EMA):
         return "ema-copy"
     if base.shapes[key] != copy.shapes[other]:

@@ -13,13 +13,13 @@ from ..engine.edits import LayerEdit
 from ..errors import FileError, Notice
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
-from ..files.rewrite import unexpected_files
 from ..files.tensors import read_scaled
 from ..models.detect import is_lora
 from ..progress import Progress
 from ..provenance import VERSION, Provenance, history_of, read_provenance
 from ..recipe import Recipe, StoredJob, job_of, same_form
 from .differences import compare, converted, loader_settings
+from .folder_differences import unexpected_files
 from .source import ModelSource
 
 LAYERS_HASH = "layers:"

@@ -102,9 +102,11 @@ class Forge:
 
     def changed_folder(self, change: Callable[[Path, Path], None], target: Path) -> list[str]:
         """Arguments of `verify` for a changed folder; `change(folder, base)`."""
+        base = target.with_name("pipeline")
         shutil.copytree(self.folder / "out" / "pipeline-erased", target)
-        change(target, self.pipeline)
-        return [str(target), "--base", str(self.pipeline)]
+        shutil.copytree(self.pipeline, base)
+        change(target, base)
+        return [str(target), "--base", str(base)]
 
 
 def put(key: str, value: Callable[[Draft], torch.Tensor]) -> Change:

@@ -524,6 +524,28 @@ def _with_header(more: dict[str, str]) -> Callable[[Path, Path], None]:
     return changed
 
 
+def _edit_json(path: Path, **fields: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields, indent=2))
+
+
+def _save_vae(folder: Path, base: Path, factor: float = 1.0) -> None:
+    """An autoencoder in both, in the folder in another number type."""
+    for place, value in ((base, torch.ones(4)), (folder, factor * torch.ones(4).half())):
+        (place / "vae").mkdir(exist_ok=True)
+        save_file({"x": value}, place / "vae" / "diffusion_pytorch_model.safetensors")
+
+
+def _saved_again(folder: Path, base: Path) -> None:
+    """By another version of diffusers, from another place."""
+    _save_vae(folder, base)
+    more = {
+        "_diffusers_version": "9.9.9",
+        "_name_or_path": "elsewhere",
+        "image_encoder": [None] * 2,
+    }
+    _edit_json(folder / "model_index.json", **more)
+
+
 def _index_beside(folder: Path, base: Path) -> None:
     """An index, which diffusers prefers, that names a shard with the base's layers."""
     shard = "diffusion_pytorch_model-00001-of-00001.safetensors"
@@ -614,6 +636,18 @@ FOLDER_FORGERIES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "folder with a quantizer's metadata": (
         _with_header({"_quantization_metadata": "{}"}),
         "loader-settings",
+    ),
+    "folder with another scheduler": (
+        lambda folder, base: _edit_json(folder / "model_index.json", scheduler=["x", "Y"]),
+        "changed-file",
+    ),
+    "folder with another class": (
+        lambda folder, base: _edit_json(folder / "model_index.json", _class_name="X"),
+        "changed-file",
+    ),
+    "folder with another autoencoder": (
+        lambda folder, base: _save_vae(folder, base, 2.0),
+        "changed-file",
     ),
     "folder with another index": (
         lambda folder, base: (folder / "model_index.json").write_text("{}"),
@@ -721,5 +755,6 @@ BROKEN: dict[str, Callable[[bytes, bytes], tuple[bytes, bytes]]] = {
 FOLDER_VARIANTS: dict[str, Callable[[Path, Path], None]] = {
     "folder as written": lambda folder, base: None,
     "folder in shards": _sharded,
+    "folder saved again by diffusers": _saved_again,
     "folder with more metadata": _with_header({"author": "someone"}),
 }
