@@ -64,6 +64,10 @@ class ModelSource:
         layers = self.every_layer(settings.layers)
         return [layer for layer in layers if settings.edits_input(layer.text_input)]
 
+    def text_columns(self, layer: LayerKey) -> int:
+        """How many columns of a layer read text, from the first on."""
+        return self.architecture.text_columns(layer.text_input) or layer.shape[1]
+
     def model(self, which: str) -> EditableModel:
         """What an erasure sees of it; weights are read when they are asked for."""
         checkpoint, available = self.checkpoint, self.every_layer(which)
