@@ -115,7 +115,7 @@ class SpeedLeakProbe(io.ComfyNode):
                 progress=progress,
                 workplace=workplace,
             )
-        text = "\n".join([report.text(), *workplace.notes])
+        text = "\n".join([report.text(), *workplace.notes, *reader.encoder.notes])
         ui = ui_text(cls, text, text.splitlines()[0]) | {"speed": (shown_facts(report),)}
         return io.NodeOutput(text, report.phrases(), report.closed(), ui=ui)
 

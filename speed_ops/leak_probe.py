@@ -213,7 +213,8 @@ def probe_leaks(
     reader = (
         encoder.without_cache() if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
     )
-    check_weights(weights, reader.width)
+    workplace = workplace or Workplace()
+    workplace.run(lambda _: check_weights(weights, reader.width))
     cases = [
         case
         for concept in concepts
@@ -234,7 +235,7 @@ def probe_leaks(
         medians: list[list[float]] = torch.stack(shares).median(dim=0).values.view(2, -1).tolist()
         return medians
 
-    medians = (workplace or Workplace()).run(measured)
+    medians = workplace.run(measured)
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
         shares = (min(max(share, 0.0), 1.0) for share in (old, new))

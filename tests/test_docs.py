@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import runpy
 import shlex
 from pathlib import Path
 from urllib.parse import unquote
@@ -42,15 +43,15 @@ def commands(name: str) -> list[str]:
     ]
 
 
-def test_the_python_lines_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_lines_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", page("docs/reference/python.md"), re.DOTALL)
     generator = torch.Generator().manual_seed(0)
     sizes = {"targets": 1, "anchors": 1, "retain": 40, "invariants": 5}
     given = {name: torch.randn(count, 64, generator=generator) for name, count in sizes.items()}
     weights = {"layer": torch.randn(32, 64, generator=generator)}
     names: dict[str, object] = {"weights": weights, **given}
-    exec(code, names)
-    edited = names["edited"]
+    (tmp_path / "lines.py").write_text(code, encoding="utf-8")
+    edited = runpy.run_path(str(tmp_path / "lines.py"), names)["edited"]
     assert isinstance(edited, dict) and edited["layer"].shape == (32, 64)
     assert not torch.equal(edited["layer"], weights["layer"])
     assert capsys.readouterr().out.strip()

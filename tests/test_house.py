@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -147,7 +148,7 @@ def loaded_by(*modules: str) -> set[str]:
     """Rooms and modules of `speed_ops` that a fresh interpreter loads with these modules."""
     code = LOADED.format(root=str(ROOT), modules=list(modules))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = [name.split(".")[2:] for name in eval(done.stdout, {"__builtins__": {}})]
+    names = [name.split(".")[2:] for name in json.loads(done.stdout)]
     return {name[0] for name in names if name}
 
 

@@ -33,10 +33,11 @@ class HostTextPart:
         self._modules = self._workplace.run(
             lambda device: [_twin(patcher, path, device) for path in part.modules]
         )
+        # Read on the CPU, so that what is offloaded does not go to the device to be hashed.
         self.fingerprint = tensors_hash(
-            (f"{path}.{name}", value)
+            (f"{path}.{name}", effective_weight(patcher, f"diffusion_model.{path}.{name}"))
             for path, module in zip(part.modules, self._modules, strict=True)
-            for name, value in module.named_parameters()
+            for name, _ in module.named_parameters()
         )
 
     @torch.no_grad()

@@ -55,7 +55,7 @@ def wire(
     progress("fingerprint", 0, 1)
     editable = open_model(model, layers, workplace)
     row = editable.architecture.text_part
-    width = next(iter(editable.weights.values())).shape[1] if row else 0
+    width = editable.layers[0].shape[1]
     part = HostTextPart(model, row, width, workplace) if row else None
     encoder = open_text(clip, editable.architecture, part)
     widths = _widths(clip)

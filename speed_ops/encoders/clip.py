@@ -202,7 +202,7 @@ class ClipTower(Tower):
             eos_token_id=END_TOKEN,
         )
         with torch.device("meta"):
-            model = CLIPTextModel(config).eval()
+            model = CLIPTextModel(config).train(False)
         core = _core(model)
         assign(core, weights.top(), self._device, weights.row.name, strict=False)
         core.embeddings.position_ids = torch.arange(weights.positions, device=self._device).expand(

@@ -103,7 +103,7 @@ class T5Tower(Tower):
             feed_forward_proj="gated-gelu",
         )
         with torch.device("meta"):
-            model = T5EncoderModel(config).eval()
+            model = T5EncoderModel(config).train(False)
         assign(model, weights.top(), self._device, self.row.name, strict=False)
         model.set_input_embeddings(model.shared)  # one table, not two
         # The first block alone has a table of distances, and hands its values on: any of its kind

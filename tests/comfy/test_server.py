@@ -193,7 +193,6 @@ def test_strength_does_not_solve_again_and_a_changed_file_does(server):
     [
         ("2", {"text": "# nothing"}),
         ("2", {"text": "a -> b -> c"}),
-        ("2", {"text": "Monet\nMonet"}),
         ("2", {"file": "gone.txt"}),
         ("3", {"file": "gone.csv"}),
         ("4", {"preset": "fwe"}),

@@ -72,7 +72,8 @@ def server(comfyui, tmp_path_factory):
 def test_it_is_what_its_description_makes(server, path):
     """After a change of the nodes: `python tests/support/templates.py <address of a ComfyUI>`."""
     info = server.get("/object_info")
-    info["SaveImage"] |= {"output": [], "output_name": []}  # newer versions pass the image on
+    for ends in ("SaveImage", "PreviewImage", "PreviewAny"):
+        info[ends] |= {"output": [], "output_name": []}  # newer versions pass their input on
     assert path.read_text(encoding="utf-8") == written(build(path.stem, info))
 
 
@@ -88,7 +89,7 @@ def test_every_node_and_input_is_the_servers(server, path):
         # Newer versions give stock nodes more outputs.
         assert outputs == info[saved["type"]]["output"][: len(outputs)], saved["type"]
         for name, value in widget_values(saved, info[saved["type"]]):
-            kind, options = inputs[name][0], inputs[name][1]
+            kind, options = (*inputs[name], {})[:2]
             choices = kind if isinstance(kind, list) else options.get("options")
             if choices is not None:
                 assert value in choices, f"{saved['type']}.{name}"
