@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ALLOWANCE = 30
+ALLOWANCE = 20
 MAX_WORDS = 30
 TEXTS = (
     *("*.md", "docs/**/*.md", "web/docs/**/*.md", "speed_ops/demo/demo_model/*.md"),

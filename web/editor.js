@@ -273,7 +273,9 @@ export class Editor {
   draw() {
     const linked = this.source.isLinked();
     const lines = linked ? [] : split(this.source.text());
-    this.inputRow.hidden = linked;
+    // A form gets the whole height: at their usual size nodes have room for it and no more.
+    this.inputRow.hidden = linked || this.editing !== null;
+    this.footer.hidden = this.editing !== null;
     this.drawFooter(lines, linked);
     let top = 0;
     this.rows = [];

@@ -111,10 +111,25 @@ function addContent(node, name, content, { height, width }) {
   const [minWidth, minHeight] = node.computeSize();
   node.setSize([Math.max(node.size[0], minWidth, width), Math.max(node.size[1], minHeight)]);
   const serial = ++lastSerial;
-  const settle = safely(() => moveToScreen(viewKey(node, name), serial, shell, content));
+  const settle = safely(() => {
+    moveToScreen(viewKey(node, name), serial, shell, content);
+    fillNode(content.parentElement, height);
+  });
   const settleSoon = () => [0, 300, 1200].forEach((delay) => setTimeout(settle, delay));
   runAfter(node, "onConfigure", settleSoon);
+  runAfter(node, "onResize", () => requestAnimationFrame(settle));
   settleSoon();
+}
+
+/** Older Nodes 2.0 gives a view the height it asks for: it asks for all that its node has to spare. */
+function fillNode(shell, height) {
+  shell.style.minHeight = `${height}px`;
+  let stack = shell.parentElement;
+  while (stack && getComputedStyle(stack).gridTemplateRows.split(" ").length < 2) stack = stack.parentElement;
+  const last = stack?.lastElementChild;
+  if (!last) return;
+  const free = stack.clientHeight - (last.offsetTop + last.offsetHeight - stack.firstElementChild.offsetTop);
+  if (free > 8) shell.style.minHeight = `${height + free}px`;
 }
 
 /**
@@ -251,7 +266,7 @@ function listNumber(node) {
   const listed = choices(node, "priority");
   if (!input || listed.includes(input.value) || !(Number(input.value) > 0)) return;
   const names = listed.filter((label) => Number.isNaN(Number(label)));
-  input.options = { ...input.options, values: [...names, input.value] };
+  input.options.values = [...names, input.value]; // the object stays: Nodes 2.0 has taken it over
 }
 
 function leakView(node, facts, state) {

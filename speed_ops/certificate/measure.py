@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..engine.curve import Curve
+from ..engine.curve import Curve, stable
 from ..engine.draws import generator, permutation
 from ..engine.edits import LayerEdit
 from ..engine.layers import SolvedLayer
@@ -99,7 +99,9 @@ class Measurer:
             seconds: How long each part took.
             curve: The trade-off, where there is one.
         """
-        invariant = torch.stack(self.invariant_drift).amax(dim=0).tolist()
+        # What is held exactly moves by rounding alone, which is far below the last digit here.
+        moved = torch.stack(self.invariant_drift).amax(dim=0).tolist()
+        invariant = [round(value, 9) for value in moved]
         concepts = self.concepts()
         facts = torch.stack([record.facts for record in self.layers]).tolist()
         layers = tuple(
@@ -139,7 +141,7 @@ class Measurer:
                     solved_worst=solved[1][index],
                     probe_median=median,
                     probe_worst=worst,
-                    energy_lost=self.energy_lost[index],
+                    energy_lost=stable(self.energy_lost[index]),
                     kind=kinds[index],
                     probe_to_go=to_go,
                 )
@@ -164,9 +166,8 @@ class _LayerRecord:
     def layer_facts(self, kept: float, added: float, change: float) -> LayerFacts:
         """Plain numbers, of the three facts."""
         layer = self.layer
-        return LayerFacts(
-            self.key, round(kept), round(added), layer.room, rank=layer.edit.rank, change=change
-        )
+        rank, change = layer.edit.rank, stable(change)
+        return LayerFacts(self.key, round(kept), round(added), layer.room, rank, change)
 
 
 def residuals(change: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,9 +216,9 @@ class _PairRows:
         """Median and worst residual of each concept, and its median distance to the anchor."""
         left, to_go = torch.stack(self.left), torch.stack(self.to_go)
         return (
-            left.median(dim=0).values.tolist(),
-            left.amax(dim=0).tolist(),
-            to_go.median(dim=0).values.tolist(),
+            _stable(left.median(dim=0).values),
+            _stable(left.amax(dim=0)),
+            _stable(to_go.median(dim=0).values),
         )
 
 
@@ -278,11 +279,15 @@ def _summary(group: str, where: str, names: list[str], drift: Tensor, members: T
     indices = members.any(dim=0).nonzero().flatten()
     ordered, order = by_name[indices].sort(descending=True)
     ranks = torch.tensor([0.5, 0.05, 0.0], dtype=drift.dtype, device=drift.device)
-    median, p95, maximum = ordered[((len(ordered) - 1) * ranks).round().long()].tolist()
-    listed = zip(indices[order[:MAX_WORST]].tolist(), ordered[:MAX_WORST].tolist(), strict=True)
+    median, p95, maximum = _stable(ordered[((len(ordered) - 1) * ranks).round().long()])
+    listed = zip(indices[order[:MAX_WORST]].tolist(), _stable(ordered[:MAX_WORST]), strict=True)
     worst = tuple((names[index], value) for index, value in listed)
-    mean = float(drift[members].mean())
+    mean = stable(float(drift[members].mean()))
     return Drift(group, where, len(ordered), median, p95, maximum, worst, mean)
+
+
+def _stable(values: Tensor) -> list[float]:
+    return [stable(value) for value in values.tolist()]
 
 
 class _Sizes:

@@ -227,7 +227,7 @@ def details(certificate: Certificate) -> Iterator[str]:
     for group in certificate.drift:
         yield drift_line(group)
     if certificate.sot_drift is not None:
-        yield f"Blank prompt: drift at most {blank_prompt_drift(certificate):.1e}"
+        yield f"Blank prompt: drift at most {blank_prompt_drift(certificate):.1g}"
     rooms = [layer.room for layer in certificate.layers]
     rank = max(layer.rank for layer in certificate.layers)
     seconds = sum(certificate.seconds.values())

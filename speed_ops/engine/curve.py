@@ -35,6 +35,14 @@ SKETCH_ROWS = 1024
 """Mixtures for all layers together; the size of one row is off by 2 % (1 / sqrt(2 * 1024))."""
 MAX_LISTED = 8
 """Kept names listed as being in the way."""
+_DECIMALS = 6
+
+
+def stable(share: float) -> float:
+    """A share or a drift without the digits that depend on the number of threads: what is decided
+    by it, and what is stored, is then always the same. Near zero they begin at the ninth decimal.
+    """
+    return round(share, _DECIMALS)
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,8 @@ class RidgePath:
     @cached_property
     def top(self) -> float:
         """The largest eigenvalue: the scale of `lam`."""
-        return max(float(self.sizes[-1]), torch.finfo(self.sizes.dtype).tiny)
+        size = float(f"{float(self.sizes[-1]):.8g}")  # for the reason given in `stable`
+        return max(size, torch.finfo(self.sizes.dtype).tiny)
 
 
 def ridge_path(targets: Tensor, change: Tensor, span: Span) -> RidgePath:
@@ -156,7 +165,10 @@ class Judge:
     def points(self, lams: Sequence[float]) -> tuple[CurvePoint, ...]:
         """The same of several edits, brought to the host at once."""
         measured = torch.stack([self._measured(lam) for lam in lams]).tolist()
-        return tuple(CurvePoint(lam, *values) for lam, values in zip(lams, measured, strict=True))
+        return tuple(
+            CurvePoint(lam, *map(stable, values))
+            for lam, values in zip(lams, measured, strict=True)
+        )
 
     def _measured(self, lam: float) -> Tensor:
         """Left, mean drift, its standard error and the way to go."""
@@ -227,6 +239,6 @@ def in_the_way(
     top = drift.topk(min(MAX_LISTED, len(drift)))
     names = rows.retain.labels()
     return tuple(
-        (names[index], value)
+        (names[index], stable(value))
         for index, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     )

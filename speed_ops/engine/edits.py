@@ -54,9 +54,11 @@ class LayerEdit:
         tiny = sizes[:1] * torch.finfo(sizes.dtype).eps * len(sizes)
         rank = max(1, int((sizes > tiny).sum()))
         root = sizes[:rank].sqrt()
-        return LayerEdit(
-            (left @ rotation[:, :rank]) * root, root[:, None] * (turn_back[:rank] @ right.T)
-        )
+        up, down = (left @ rotation[:, :rank]) * root, root[:, None] * (turn_back[:rank] @ right.T)
+        # A term's sign is free: the largest entry is made positive, the same on every machine.
+        sign = down.gather(1, down.abs().argmax(dim=1, keepdim=True)).sign()
+        sign[sign == 0] = 1.0
+        return LayerEdit(up * sign.T, down * sign)
 
     def to(self, where: torch.dtype | torch.device | str) -> LayerEdit:
         """The factors in another precision or on another device."""

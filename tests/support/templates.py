@@ -591,7 +591,7 @@ def never(graph: Graph) -> None:
         alias="a boat in the style of Orla Venn",
         neighbour="a boat in the style of Tibor Quill",
         control="a house",
-        **{**_DEMO_LOOK, "pairs": 2},
+        **_DEMO_LOOK,
     )
 
 
