@@ -86,7 +86,7 @@ class Erasure(Mapping[str, LayerEdit]):
     strength: float = 1.0
     """What the edits are, or are to be, applied with."""
     full_certificate: Certificate | None = None
-    """At strength 1, where `certificate` is at another."""
+    """At strength 1, where `certificate` is at another or is that of stored edits."""
     alternatives: Alternatives | None = None
     """What `auto` would choose within other limits; None where nothing was chosen."""
     family: Architecture | None = None

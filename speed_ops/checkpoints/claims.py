@@ -55,6 +55,15 @@ def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate
     return [Notice(text, code="certificate") for text in faults]
 
 
+def other_numbers(expected: Certificate, measured: Certificate) -> Iterator[str]:
+    """Where a file measures otherwise than the recipe's own edit."""
+    recipe, file = expected.short(), measured.short()
+    for part, tolerance in (("concepts", LEFT_TOLERANCE), ("drift", DRIFT_TOLERANCE)):
+        for claim, fact in zip(recipe[part], file[part], strict=True):
+            yield from _numbers(claim, fact, part, fact.get("name", "Other names"), tolerance)
+    yield from _numbers(recipe, file, "", "The empty prompt", DRIFT_TOLERANCE)
+
+
 def not_measured(claimed: Mapping[str, Any]) -> list[str]:
     """What a header may contain that no measurement of the finished file can check."""
     topics = " and ".join(title for name, title in _NOT_MEASURED.items() if claimed.get(name))

@@ -38,6 +38,20 @@ class RowFunction(Protocol):
         """Rows as the encoder gives them (`n x d`) to those that the layers read."""
 
 
+class RootMeanSquareNorm:
+    """A `RowFunction` with the weight of a norm."""
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        self._weight, self._epsilon = weight.to(torch.float32), epsilon
+        self.width = len(weight)
+        digest = hashlib.sha256(self._weight.contiguous().numpy().tobytes())
+        self.fingerprint = f"rms {epsilon} {digest.hexdigest()}"
+
+    def __call__(self, rows: Tensor, ids: Tensor | None = None) -> Tensor:
+        scale = torch.rsqrt(rows.square().mean(dim=-1, keepdim=True) + self._epsilon)
+        return rows * scale * self._weight
+
+
 Encoded = tuple[list[Tensor], list[Tensor]]
 """Rows of each prompt, and the pooled embedding of each if asked for."""
 
@@ -266,6 +280,8 @@ def _waiting(progress: Progress | None, total: int) -> Progress | None:
     return None if progress is None else lambda stage, *_: progress(stage, 0, total)
 
 
+_USUAL_LENGTH = 48
+"""Rows of a prompt without padding: a template, a context and a name."""
 BATCH_TOKENS = 1536
 """Token rows per batch: large enough matrix products, and a block of CLIP in under a second."""
 
@@ -332,6 +348,8 @@ class TowerEncoder(TextEncoder):
     def trial(self) -> float:
         """About how many seconds a whole prompt takes, from one block of each tower."""
         length = self.context_length
+        if self.streams[0].padding == "none":  # there it is only the most that a prompt may have
+            length = min(length, _USUAL_LENGTH)
         return sum(
             tower.trial(self._padded([[]], tower, length), BATCH_TOKENS // length)
             for tower in self._towers

@@ -57,6 +57,8 @@ class FamilyEncoder:
     """Whether its pooled embedding goes through the text projection before the model reads it."""
     states: int = 1
     """How many of its hidden states are side by side in a row."""
+    template: tuple[str, str] = ("", "")
+    """What is set before and after a prompt, where the command line does it too."""
     batchable: bool = True
     """Whether ComfyUI's call takes several prompts, not trimming a template off the first only."""
 
@@ -146,6 +148,8 @@ class TextPart:
     """How many hidden states of a row the first module takes one by one."""
     mixes: bool = False
     """Whether the rows of a prompt depend on each other there."""
+    norm: float | None = None
+    """Where the only module is an RMS norm: what it adds to the mean square."""
     ids: str = ""
     """Name of a tokenizer whose ids the first module takes too, and makes its rows from."""
 

@@ -91,6 +91,16 @@ def _chat_model(
     )
 
 
+def _from_files(encoder: FamilyEncoder) -> FamilyEncoder:
+    """One that the command line reads too: Qwen3 with the shortest of its chat templates."""
+    return replace(
+        encoder,
+        prefixes=(f"text_encoders.{encoder.name}.transformer.", f"{encoder.name}.transformer."),
+        folder="text_encoder",
+        template=("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
+    )
+
+
 def _padded(encoder: FamilyEncoder) -> FamilyEncoder:
     """With padding, whose rows depend on the prompt and reach the model."""
     return replace(encoder, padding="informative")
@@ -367,9 +377,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         on_command_line=False,
         note=_ONE_LAYER,
     ),
-    _lumina(
-        *("z-image", "Z-Image", _chat_model("qwen3_4b", 2560, 36, -2), _ONE_LAYER),
-        "cap_pad_token",
+    replace(
+        _lumina(
+            *("z-image", "Z-Image", _from_files(_chat_model("qwen3_4b", 2560, 36, -2)), _ONE_LAYER),
+            "cap_pad_token",
+        ),
+        text_part=TextPart(("cap_embedder.0",), norm=1e-5),
+        on_command_line=True,
     ),
     _lumina(
         "lumina-2",

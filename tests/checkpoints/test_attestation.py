@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import forge
+import forgeries
 import pytest
 
 from speed_erase.speed_ops.cli import main
@@ -77,7 +78,7 @@ def test_a_false_statement_fails_by_name(
 
 
 def test_nothing_false_is_attested(attested: tuple[forge.Forge, Path], tmp_path: Path) -> None:
-    change = forge.FORGERIES["unedited"][1]
+    change = forgeries.FORGERIES["unedited"][1]
     arguments = attested[0].changed("erased", change, tmp_path / "x.safetensors")
     assert main(["attest", *arguments, "--out", str(tmp_path / "s.json"), "--quiet"]) == 1
     assert not (tmp_path / "s.json").exists()

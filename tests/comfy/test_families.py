@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -322,6 +322,45 @@ def test_names_are_literal_in_every_template(t5) -> None:
         assert len(inside) > len(plain) and stream.token_ids("") == []
         section = [int(pair[0]) for pair in next(iter(clip.tokenize("Hulk film").values()))[0]]
         assert ",".join(map(str, plain)) in ",".join(map(str, section))
+
+
+def test_the_command_lines_qwen_gives_the_rows_that_comfyui_gives(comfyui) -> None:
+    from speed_erase.nodes.host.wiring import open_text
+    from speed_erase.speed_ops.encoders.qwen import QwenTextEncoder
+    from speed_erase.speed_ops.encoders.tokenizers import QWEN_IN_COMFYUI, QwenTokenizer
+    from speed_erase.speed_ops.models.families import by_name
+
+    family, clip = by_name("z-image"), minis.load_text("z-image")
+    row, words = family.encoders[0], QwenTokenizer.from_files(comfyui / QWEN_IN_COMFYUI)
+    prefix = "qwen3_4b.transformer."
+    tensors = {
+        f"{row.folder}/{key.removeprefix(prefix).replace('.table.', '.')}": value.clone()
+        for key, value in clip.cond_stage_model.state_dict().items()
+        if key.startswith(prefix)
+    }
+    table = f"{row.folder}/model.embed_tokens.weight"
+    tensors[table] = tensors[table][torch.arange(words.size) % minis.DISTINCT]
+    ours = QwenTextEncoder(tensors, replace(row, layers=3), words)
+    with torch.inference_mode():
+        host = open_text(clip, family)
+        for text in (*PROMPTS, "é (x:1.3)  葛飾\n"):
+            assert ours.streams[0].token_ids(text) == host.streams[0].token_ids(text)
+            count = host.streams[0].before + len(words.token_ids(text)) + host.streams[0].after
+            assert_close(ours.encode([text], [count])[0], host.encode([text], [count])[0], 1e-5)
+
+
+def test_a_name_in_quotation_marks_is_encoded(comfyui) -> None:
+    """HunyuanImage reads what is inside letter by letter, with another encoder."""
+    from speed_erase.nodes.host.wiring import open_text
+    from speed_erase.speed_ops.models.families import by_name
+
+    clip, text = minis.load_text("hunyuan-image-2.1"), '"Weird Al" Yankovic'
+    with torch.inference_mode():
+        encoder = open_text(clip, by_name("hunyuan-image-2.1"))
+        (host,) = clip.encode_from_tokens(clip.tokenize(text))
+        (rows,), (mean,) = encoder.encode_both([text], [len(host)])
+    assert_close(rows, host, 1e-4)
+    assert_close(mean, host.mean(dim=0), 1e-4)
 
 
 def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(
