@@ -11,8 +11,9 @@ from functools import partial
 
 from torch import Tensor
 
+from .certificate.certificate import Alternatives
 from .certificate.measure import certify
-from .engine.auto import settle, settle_rows
+from .engine.auto import Settled, settle, settle_rows
 from .engine.edits import LayerEdit
 from .engine.pairs import pair_up
 from .engine.prepare import check_weights, prepare
@@ -53,11 +54,12 @@ def solve(
         check_weights(weights, rows.width)
         pairs = pair_up(rows, settings)
     if choice:
-        settings, curve, span = settings.replace(**choice), None, None
+        settled = Settled(settings.replace(**choice))
     else:
-        settings, curve, span = settle(rows, pairs, settings, weights, watch)
+        settled = settle(rows, pairs, settings, weights, watch)
+    settings = settled.settings
     report("prepare", 1, 1)
-    solver = Solver(rows, pairs, settings, weights, watch, report, span)
+    solver = Solver(rows, pairs, settings, weights, watch, report, settled.span)
     layers = solver.solve()
     certificate_of = partial(
         certify,
@@ -66,7 +68,7 @@ def solve(
         weights=weights,
         energy_lost=pairs.energy_lost,
         rounds=solver.rounds,
-        curve=curve,
+        curve=settled.curve,
         watch=watch,
         progress=report,
     )
@@ -83,6 +85,7 @@ def solve(
         settings=settings,
         rows={TOKENS: rows},
         full_certificate=full,
+        alternatives=Alternatives(settled.candidates) if settled.candidates else None,
     )
 
 

@@ -68,8 +68,7 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       h("span", {}, headline),
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
-    tried.some((phrase) => phrase.leaks && phrase.alias) &&
-      h("div", { class: "buttons" }, button),
+    tried.some((phrase) => phrase.leaks && phrase.alias) && h("div", { class: "buttons" }, button),
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }

@@ -1,4 +1,5 @@
 // Our views on nodes: one DOM widget per node, drawn from its widgets or from the result of its last run.
+import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
 import { readSoon, watchRun } from "./current.js";
 import { h, safely, shield, showDialog } from "./dom.js";
@@ -8,6 +9,7 @@ import {
   erasureFacts,
   imageFacts,
   leakFacts,
+  previewFacts,
   stored,
   storedCode,
   storedLeaks,
@@ -44,7 +46,8 @@ const TEXT = { read: textFacts, store: storedText, draw: textView, height: 130, 
 const VIEWS = {
   ConceptList: addEditor,
   RetainSetLoader: addRetainNames,
-  SpeedErase: (node) => addResultView(node, ERASURE),
+  SpeedErase: addErasureView,
+  SpeedNeverDraw: (node) => addResultView(node, ERASURE),
   SpeedApplyRecipe: (node) => addResultView(node, ERASURE),
   SpeedLeakProbe: (node) =>
     addResultView(node, { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 }),
@@ -108,10 +111,25 @@ function addContent(node, name, content, { height, width }) {
   const [minWidth, minHeight] = node.computeSize();
   node.setSize([Math.max(node.size[0], minWidth, width), Math.max(node.size[1], minHeight)]);
   const serial = ++lastSerial;
-  const settle = safely(() => moveToScreen(viewKey(node, name), serial, shell, content));
+  const settle = safely(() => {
+    moveToScreen(viewKey(node, name), serial, shell, content);
+    fillNode(content.parentElement, height);
+  });
   const settleSoon = () => [0, 300, 1200].forEach((delay) => setTimeout(settle, delay));
   runAfter(node, "onConfigure", settleSoon);
+  runAfter(node, "onResize", () => requestAnimationFrame(settle));
   settleSoon();
+}
+
+/** Older Nodes 2.0 gives a view the height it asks for: it asks for all that its node has to spare. */
+function fillNode(shell, height) {
+  shell.style.minHeight = `${height}px`;
+  let stack = shell.parentElement;
+  while (stack && getComputedStyle(stack).gridTemplateRows.split(" ").length < 2) stack = stack.parentElement;
+  const last = stack?.lastElementChild;
+  if (!last) return;
+  const free = stack.clientHeight - (last.offsetTop + last.offsetHeight - stack.firstElementChild.offsetTop);
+  if (free > 8) shell.style.minHeight = `${height + free}px`;
 }
 
 /**
@@ -178,12 +196,18 @@ function previewRemover(node) {
   };
 }
 
+function addErasureView(node) {
+  addResultView(node, ERASURE);
+  runAfter(node, "onConfigure", () => listNumber(node));
+}
+
 function erasurePanel(node, facts, state) {
   const list = upstream(node, "ConceptList");
+  const hasErasure = node.outputs?.some(({ name }) => name === "erasure");
   const actions = {
     compare: safely(() => void addCompare(node)),
-    findLeaks: safely(() => addProbe(node)),
-    save: safely(() => addSave(node)),
+    findLeaks: hasErasure && safely(() => addProbe(node)),
+    save: hasErasure && safely(() => addSave(node)),
     details: safely(() => openDetails(node, facts)),
     fixes: fixesOf(node, facts, () => editors.get(list)?.open(facts.concepts[0]?.name)),
   };
@@ -193,11 +217,56 @@ function erasurePanel(node, facts, state) {
 function openDetails(node, facts) {
   const { strength, priority } = values(node, ["strength", "priority"]);
   const settings = node.type === "SpeedErase" ? { strength, priority: priorityKey(priority) } : {};
-  const elements = drawDetails(facts, settings);
+  const elements = drawDetails(
+    facts,
+    settings,
+    tradeControl(node, facts, () => dialog.close()),
+  );
   if (!facts.details.length) {
     elements.push(h("div", { class: "dim" }, t("Run again to see all measurements.")));
   }
-  showDialog(t("Details of this run"), elements, t("Close"));
+  const dialog = showDialog(t("Details of this run"), elements, t("Close"));
+}
+
+/** What dragging the point of a run does, or null where its limit is not the widget's. */
+function tradeControl(node, { page, curve }, close) {
+  const isOurs = node.type === "SpeedErase" && !isLinked(node, "settings") && !isLinked(node, "priority");
+  if (!isOurs || !curve?.live || curve.budget === null || !page) return null;
+  const label = value(node, "priority");
+  const limit = curve.offers.get(priorityKey(label))?.[0] ?? Number(label);
+  const strength = Number(value(node, "strength") ?? 1);
+  return {
+    limit: limit > 0 ? limit : curve.budget,
+    strengthChanged: strength !== 1,
+    ask: async (asked) => previewFacts(await ask("trade", { run: page, limit: asked, strength })),
+    choose: safely((chosen) => setLimit(node, chosen, curve)),
+    run: safely(() => {
+      close();
+      void app.queuePrompt(0);
+    }),
+  };
+}
+
+/** Sets the priority to a limit: to its name if it has one, else to the number. */
+function setLimit(node, limit, curve) {
+  const input = widget(node, "priority");
+  const named = choices(node, "priority").find(
+    (label) => curve.offers.get(priorityKey(label))?.[0] === limit,
+  );
+  input.value = named ?? String(limit);
+  listNumber(node);
+  input.callback?.(input.value);
+  captureChange();
+  readSoon();
+}
+
+/** Front ends show a choice only if it is listed. */
+function listNumber(node) {
+  const input = widget(node, "priority");
+  const listed = choices(node, "priority");
+  if (!input || listed.includes(input.value) || !(Number(input.value) > 0)) return;
+  const names = listed.filter((label) => Number.isNaN(Number(label)));
+  input.options.values = [...names, input.value]; // the object stays: Nodes 2.0 has taken it over
 }
 
 function leakView(node, facts, state) {

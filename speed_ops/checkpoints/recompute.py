@@ -74,7 +74,7 @@ def recompute(
         settings, choice = _recorded_choice(erasure, stored.record)
     except SettingsError as fault:
         choice = {}
-        faults.append(Notice(f"The certificate's settings: {fault}", code="certificate"))
+        faults.append(Notice(f"The recorded report's settings: {fault}", code="certificate"))
     own = erasure.full_certificate
     if choice:
         edits = stored.edits

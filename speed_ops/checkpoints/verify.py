@@ -96,7 +96,7 @@ def _unmeasured(erased: ErasedFile, measured: tuple[str, ...]) -> Iterator[Notic
         claims = isinstance(sections, dict) and bool(sections.get(name))
         if name not in measured and (erased.edits_input(name) or claims):
             text = (
-                f"The {name} path is edited, but not all of its text encoders are here to measure"
-                " it."
+                f"The {name} input is edited, but not all of its text encoders are here to"
+                " measure it."
             )
             yield Notice(text, code="unmeasured", advice="give-text-encoder")

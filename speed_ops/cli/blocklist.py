@@ -33,10 +33,10 @@ def blocked_by(args: Namespace, kind: str = "style") -> tuple[ConceptList, tuple
         args: The flags.
         kind: Type of the lines that set none.
     """
-    from ..files.checkpoint import file_hash
-
     total, labels = ConceptList(()), []
     for text in args.blocklist:
+        from ..files.checkpoint import file_hash
+
         match = _PINNED.fullmatch(text)
         if match is None:
             raise UsageError(f"--blocklist is {text[:200]!r}. Write FILE@sha256:DIGEST.")

@@ -117,7 +117,7 @@ def _stored_factors(edit: LayerEdit, layer: LayerKey, dtype: torch.dtype) -> tup
         )
     title = f"The edit of {layer.canonical}"
     wide = LayerEdit(narrow(edit.up, torch.float64, title), narrow(edit.down, torch.float64, title))
-    balanced = wide.balanced()[0]
+    balanced = wide.balanced()
     up, down = narrow(balanced.up, dtype, title), narrow(balanced.down, dtype, title)
     return up.contiguous(), down.contiguous()
 

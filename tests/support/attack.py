@@ -180,7 +180,7 @@ class Killer:
         if how != KILL:
             assert set(leftovers(self.out)) <= before, "a run that could clean up did not"
         if self.kind not in REPLACING and not self.dice.randrange(3):
-            # begin anew now and then: else all is done and skipped
+            # start over now and then, or everything would be done and skipped
             shutil.rmtree(self.out, ignore_errors=True)
         return caught
 
