@@ -90,8 +90,7 @@ def test_a_statement_that_names_a_file_twice_is_refused(
     attested: tuple[forge.Forge, Path], tmp_path: Path
 ) -> None:
     """Other tools would take either digest."""
-    smithy, statement = attested
-    content = json.loads(statement.read_text())
+    content = json.loads(attested[1].read_text())
     content["subject"] = [
         content["subject"][0] | {"digest": {"sha256": "0" * 64}},
         content["subject"][0],
