@@ -13,6 +13,7 @@ from pathlib import Path
 from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
 from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder, Workplace
+from ..encoders.inversions import Inversion
 from ..encoders.t5 import T5TextEncoder
 from ..encoders.tokenizers import clip_tokenizer, t5_tokenizer
 from ..encoders.tower import RESIDENT_BYTES
@@ -50,6 +51,8 @@ class TextSetup:
     tokenizer: Path | None = None
     text_encoders: tuple[Path, ...] = ()
     """Other files that hold text encoders; the others are looked for in the model's own file."""
+    embeddings: tuple[Path, ...] = ()
+    """Files of textual inversions that concepts may name."""
     cache: EmbeddingCache | None = None
     device: str = "cpu"
     """Where text is encoded and the edit is computed, as torch calls it."""
@@ -60,6 +63,7 @@ class TextSetup:
             self,
             tokenizer=self.tokenizer.absolute() if self.tokenizer else None,
             text_encoders=tuple(path.absolute() for path in self.text_encoders),
+            embeddings=tuple(path.absolute() for path in self.embeddings),
             cache=None,
         )
 
@@ -88,8 +92,10 @@ class TextSetup:
             words = clip_tokenizer(self.tokenizer, files.holders)
             # Where no rows of CLIP are read, clip skip is not meant for it.
             skip = self.clip_skip if clips else None
+            inversions = [Inversion.read(path) for path in self.embeddings]
+            rows, second_rows = clips or files.second, files.second
             clip = ClipTextEncoder(
-                files, clips or files.second, words, skip, workplace.device, files.second
+                files, rows, words, skip, workplace.device, second_rows, inversions
             )
             clip.workplace = workplace
             start = family.first_column(clips[0].name) if clips else 0
