@@ -66,7 +66,9 @@ def trade(question: dict[str, Any]) -> dict[str, Any]:
     """What a run of SPEED Erase would show with another side-effect limit, from what it kept."""
     from .erase_output import panel_of
 
-    return panel_of(str(question.get("run")), question["limit"], question.get("strength", 1.0))
+    return panel_of(
+        str(question.get("run")), question.get("limit", 0.0), question.get("strength", 1.0)
+    )
 
 
 def doctor(question: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -143,6 +144,21 @@ def test_from_names_to_saved_files(tiny, forget, request, own_output):
         overwrite=True,
     )
     assert load_file(own_output / "loras" / "x.safetensors").keys()
+
+
+def test_the_default_preset_gives_all_memory_of_the_device_back(tiny, forget, request):
+    import comfy.model_management as host
+
+    model, clip = tiny
+    forget()
+    plain = erased(model, clip, preset="auto")[2]
+    double = request.getfixturevalue("on_device")
+    erasure = erased(model, placed(clip), preset="auto")[2]
+    assert same(erasure.edits, plain.edits) and not has_left(erasure)
+    assert double.peak > 2**20
+    host.unload_all_models()
+    gc.collect()
+    assert double.bytes == 0
 
 
 def test_weights_that_are_on_the_device_leave_it_only_to_be_hashed(tiny, on_device, monkeypatch):
