@@ -67,7 +67,7 @@ def other_numbers(expected: Certificate, measured: Certificate) -> Iterator[str]
 def not_measured(claimed: Mapping[str, Any]) -> list[str]:
     """What a header may contain that no measurement of the finished file can check."""
     topics = " and ".join(title for name, title in _NOT_MEASURED.items() if claimed.get(name))
-    return [f"Not measured again: {topics} in the header."] if topics else []
+    return [f"SPEED didn't measure {topics} in the header again."] if topics else []
 
 
 def _section(
