@@ -23,6 +23,7 @@ from .speed_evaluate import SpeedEvaluate
 from .speed_forecast import SpeedForecast
 from .speed_inspect import SpeedInspect
 from .speed_leak_probe import SpeedLeakProbe
+from .speed_name_probe import SpeedNameProbe
 from .speed_never_draw import SpeedNeverDraw
 from .speed_report import SpeedReport
 from .speed_settings import SpeedSettings
@@ -37,6 +38,7 @@ NODES: list[type[io.ComfyNode]] = [
     SpeedReport,
     SpeedForecast,
     SpeedLeakProbe,
+    SpeedNameProbe,
     SpeedCompare,
     SpeedApplyErasure,
     SpeedApplyRecipe,
@@ -66,7 +68,9 @@ def trade(question: dict[str, Any]) -> dict[str, Any]:
     """What a run of SPEED Erase would show with another side-effect limit, from what it kept."""
     from .erase_output import panel_of
 
-    return panel_of(str(question.get("run")), question["limit"], question.get("strength", 1.0))
+    return panel_of(
+        str(question.get("run")), question.get("limit", 0.0), question.get("strength", 1.0)
+    )
 
 
 def doctor(question: dict[str, Any]) -> dict[str, Any]:

@@ -61,3 +61,4 @@ def test_nothing_left_is_a_measurement() -> None:
     untested = replace(gone, probe_median=None)
     assert (gone.score, gone.verdict) == (0.0, "erased")
     assert (untested.score, untested.verdict) == (None, "unproven")
+    assert replace(gone, solved_median=0.9).left == 0.0 != replace(untested, solved_median=0.9).left

@@ -39,6 +39,7 @@ const RESULT = "speed"; // node.properties[RESULT]: a short form of the last res
 const TEXT_PREVIEW = "$$node-text-preview"; // the front end's own widget for text under a node
 const RETAIN_WIDGETS = ["builtin", "text", "file", "column", "kind", "limit"];
 const BYPASSED = [2, 4]; // modes of a node that does not run
+const SHOWN_OUTSIDE = ["SpeedErase", "SpeedNeverDraw", "SpeedApplyRecipe", "SpeedLeakProbe", "SpeedCompare"];
 const MAX_RESULTS = 30;
 
 const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236, width: 400 };
@@ -56,12 +57,19 @@ const VIEWS = {
   SpeedReport: (node) => addResultView(node, TEXT),
   SpeedEvaluate: (node) => addResultView(node, TEXT),
   SpeedForecast: (node) => addResultView(node, TEXT),
+  SpeedNameProbe: (node) => addResultView(node, TEXT),
   SaveErasedModel: (node) => addResultView(node, TEXT),
 };
 
-export const addView = (node) => VIEWS[node.comfyClass ?? node.type]?.(node);
+export function addView(node) {
+  // Older front ends replace the widgets of a node around a subgraph while they configure it.
+  if (node.subgraph) setTimeout(safely(() => addOutsideView(node)));
+  else VIEWS[node.comfyClass ?? node.type]?.(node);
+}
 
 const editors = new WeakMap(); // node -> Editor
+const drawers = new WeakMap(); // node -> function that draws its result for the node around its subgraph
+const outsides = new Map(); // node around a subgraph -> function that redraws its view
 // Results of this session by node type and code of the run: what the workflow does not store.
 const results = new Map();
 const recipes = new Map(); // code of the run -> recipe
@@ -143,14 +151,20 @@ function addResultView(node, kind) {
   addContent(node, "speed_result", content, kind);
   const state = { outdated: false };
   const settle = previewRemover(node);
-  const show = safely(() => {
+  const drawn = (place) => {
     const { facts, restored } = resultOf(node, kind.read);
     const bypassed = BYPASSED.includes(node.mode);
-    const now = { ...state, bypassed, restored };
-    content.classList.toggle("stale", Boolean(facts) && (bypassed || state.outdated));
-    const empty = h("div", { class: "dim", "data-speed": "empty" }, t("Run the workflow to see the result."));
-    content.replaceChildren(...(facts ? kind.draw(node, facts, now) : [empty]).flat(2).filter(Boolean));
+    const now = { ...state, ...place, bypassed, restored };
+    const stale = Boolean(facts) && (bypassed || state.outdated);
+    return { stale, elements: facts ? kind.draw(node, facts, now).flat(2).filter(Boolean) : [] };
+  };
+  drawers.set(node, () => drawn({ outside: true }));
+  const show = safely(() => {
+    const { stale, elements } = drawn({});
+    content.classList.toggle("stale", stale);
+    content.replaceChildren(...(elements.length ? elements : [emptyNote()]));
     settle();
+    for (const [outer, redraw] of outsides) if (outer.subgraph === node.graph) redraw();
   });
   watchRun(node, (codes) => {
     const run = resultOf(node, kind.read).facts?.run;
@@ -180,6 +194,28 @@ function addResultView(node, kind) {
   show();
 }
 
+const emptyNote = () =>
+  h("div", { class: "dim", "data-speed": "empty" }, t("Run the workflow to see the result."));
+
+/** On a node around a subgraph: the verdicts and images of the nodes in it. */
+function addOutsideView(node) {
+  const inside = () => (node.subgraph?._nodes ?? []).filter(({ type }) => SHOWN_OUTSIDE.includes(type));
+  if (!inside().length) return;
+  const content = h("div", { class: "speed-scroll fill", "data-speed": "outside" });
+  addContent(node, "speed_inside", content, { height: 360, width: 440 });
+  const redraw = safely(() => {
+    const parts = inside().flatMap((inner) => {
+      const { stale, elements } = drawers.get(inner)?.() ?? { elements: [] };
+      return elements.length ? [h("div", { class: stale ? "stale" : "" }, elements)] : [];
+    });
+    content.replaceChildren(...(parts.length ? parts : [emptyNote()]));
+  });
+  outsides.set(node, redraw);
+  runAfter(node, "onRemoved", () => outsides.delete(node));
+  runAfter(node, "onConfigure", () => requestAnimationFrame(redraw));
+  redraw();
+}
+
 /** Returns a function that removes the front end's text, which the view has as well, and its room. */
 function previewRemover(node) {
   let height;
@@ -203,9 +239,10 @@ function addErasureView(node) {
 
 function erasurePanel(node, facts, state) {
   const list = upstream(node, "ConceptList");
-  const hasErasure = node.outputs?.some(({ name }) => name === "erasure");
+  // From outside a subgraph, nothing is added inside it.
+  const hasErasure = !state.outside && node.outputs?.some(({ name }) => name === "erasure");
   const actions = {
-    compare: safely(() => void addCompare(node)),
+    compare: !state.outside && safely(() => void addCompare(node)),
     findLeaks: hasErasure && safely(() => addProbe(node)),
     save: hasErasure && safely(() => addSave(node)),
     details: safely(() => openDetails(node, facts)),

@@ -95,6 +95,11 @@ class ConceptResult:
         object.__setattr__(self, "score", score)
         object.__setattr__(self, "verdict", verdict_of(score, self.kind))
 
+    @property
+    def left(self) -> float:
+        """The residual in new prompts, or where none were given, in the concept's own."""
+        return self.solved_median if self.probe_median is None else self.probe_median
+
 
 @dataclass(frozen=True)
 class Drift:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..certificate.certificate import Certificate
+from ..certificate.certificate import Certificate, ConceptResult
 from ..certificate.measure import certificate_at
 from ..engine.edits import LayerEdit
 from ..engine.rows import RowSet
@@ -101,12 +101,20 @@ def _worse_choice(own: Certificate | None, recorded: Certificate | None) -> Iter
     """Whether the recorded choice erases less, or moves other names more, than our own."""
     assert own is not None and recorded is not None
     pairs = [
-        *((mine.left, its.left) for mine, its in zip(own.concepts, recorded.concepts, strict=True)),
+        *(
+            (_left(mine), _left(its))
+            for mine, its in zip(own.concepts, recorded.concepts, strict=True)
+        ),
         *((mine.mean, its.mean) for mine, its in zip(own.drift, recorded.drift, strict=True)),
     ]
     if any(its > mine + CHOICE_TOLERANCE for mine, its in pairs):
         text = "The header records a trade-off that `auto` does not choose for this recipe."
         yield Notice(text, code="choice")
+
+
+def _left(concept: ConceptResult) -> float:
+    """The residual in new prompts, or where none were given, in the concept's own."""
+    return concept.solved_median if concept.probe_median is None else concept.probe_median
 
 
 def _other_effects(

@@ -1,6 +1,14 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { erasureFacts, imageFacts, leakFacts, stored, storedCode, textFacts } from "../../web/facts.js";
+import {
+  erasureFacts,
+  imageFacts,
+  leakFacts,
+  previewFacts,
+  stored,
+  storedCode,
+  textFacts,
+} from "../../web/facts.js";
 
 const RESULT = {
   run: "0123abcd",
@@ -79,4 +87,23 @@ test("a workflow cannot name an image", () => {
   const facts = imageFacts({ run: "0123abcd", seeds: 2, rows: [{}] });
   assert.deepEqual(storedCode(facts), { run: "0123abcd" });
   assert.equal(imageFacts(storedCode(facts)), null);
+});
+
+test("a preview is taken from the server's answer only as far as it is one", () => {
+  const answer = {
+    verdict: "erased",
+    chosen: [0.1, 0.2, 0.3],
+    concepts: [{ name: "a", replacement: "b", score: 0.5, verdict: "erased" }, { name: 3 }],
+    counts: { erased: 1, other: "x" },
+    side_effects: { level: "none", most_affected: [["c", 0.1]] },
+  };
+  const facts = previewFacts(answer);
+  assert.deepEqual(facts.chosen, [0.1, 0.2]);
+  assert.deepEqual(
+    facts.concepts.map(({ name }) => name),
+    ["a"],
+  );
+  assert.equal(previewFacts({ error: "There is no report for this run any more." }), null);
+  assert.equal(previewFacts({ ...answer, chosen: ["javascript:", 1] }), null);
+  assert.equal(previewFacts({ ...answer, verdict: "great" }), null);
 });

@@ -104,6 +104,7 @@ def test_the_blueprint_stands_ready_and_opens_whole(server, screen):
         ["SpeedCompare", True],
         ["SpeedErase", True],
     ]
+    screen.wait_for_count("[data-speed=outside]", 1)
 
 
 def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
