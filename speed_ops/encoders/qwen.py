@@ -90,7 +90,7 @@ class QwenTower(Tower):
             **_ROTATION,
         )
         with torch.device("meta"):
-            model = Qwen3Model(config).eval()
+            model = Qwen3Model(config).train(False)
         assign(model, weights.top(), self._device, self.row.name, strict=False)
         # Its frequencies are not in the file.
         model.rotary_emb = type(model.rotary_emb)(config=config).to(self._device)

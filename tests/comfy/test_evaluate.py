@@ -106,7 +106,7 @@ def server(comfyui, erased, tmp_path_factory):
     running.add_checkpoint(mini.shared("sd15-tiny"), "shrunken.safetensors")
     (running.folder / "custom_nodes" / "tiny_encoders.py").write_text(LOADERS)
     for folder in ("clip_vision", "text_encoders"):
-        (running.folder / "models" / folder).mkdir()
+        (running.folder / "models" / folder).mkdir(exist_ok=True)
         (running.folder / "models" / folder / "tiny.safetensors").touch()
     try:
         yield running.start()
