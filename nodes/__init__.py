@@ -23,6 +23,7 @@ from .speed_evaluate import SpeedEvaluate
 from .speed_forecast import SpeedForecast
 from .speed_inspect import SpeedInspect
 from .speed_leak_probe import SpeedLeakProbe
+from .speed_name_probe import SpeedNameProbe
 from .speed_never_draw import SpeedNeverDraw
 from .speed_report import SpeedReport
 from .speed_settings import SpeedSettings
@@ -37,6 +38,7 @@ NODES: list[type[io.ComfyNode]] = [
     SpeedReport,
     SpeedForecast,
     SpeedLeakProbe,
+    SpeedNameProbe,
     SpeedCompare,
     SpeedApplyErasure,
     SpeedApplyRecipe,

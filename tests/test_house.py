@@ -22,7 +22,7 @@ ORDER = (
     *("errors", "progress", "inputs", "devices"),
     *("text", "models", "engine", "files", "encoders", "certificate"),
     *("job", "recipe", "provenance", "model", "erasure", "solver"),
-    *("embedder", "embed", "erase", "leak_probe"),
+    *("embedder", "embed", "erase", "leak_probe", "name_probe"),
     *("report", "checkpoints", "doctor"),
     *("demo", "evaluate", "fleet", "cli"),
 )

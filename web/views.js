@@ -57,6 +57,7 @@ const VIEWS = {
   SpeedReport: (node) => addResultView(node, TEXT),
   SpeedEvaluate: (node) => addResultView(node, TEXT),
   SpeedForecast: (node) => addResultView(node, TEXT),
+  SpeedNameProbe: (node) => addResultView(node, TEXT),
   SaveErasedModel: (node) => addResultView(node, TEXT),
 };
 

@@ -15,6 +15,7 @@ from ..job import Job
 from ..progress import Announce
 from ..provenance import header_recipe, history_of
 from ..recipe import Recipe, StoredJob, recipe_of, same_form
+from ..report.card import is_ours
 from .output_files import OutputFiles, Product, parse_products
 from .source import ModelSource
 from .text_setup import TextSetup, before_starting
@@ -70,7 +71,7 @@ def preflight(
 
 
 def made_by(recipe: Recipe, source: ModelSource, paths: Collection[Path]) -> set[Path]:
-    """Those files whose own recipe is this one, made from this same model. Reports have none.
+    """Those files whose own recipe is this one, made from this same model, with their card.
 
     Args:
         recipe: The recipe to look for.
@@ -83,7 +84,9 @@ def made_by(recipe: Recipe, source: ModelSource, paths: Collection[Path]) -> set
         if (stored := _recipe_in(path)) is not None and same_form(recipe, stored)
     }
     digest = source.checkpoint.sha256() if hashes else ""
-    return {path for path, base_hash in hashes.items() if base_hash == digest}
+    made = {path for path, base_hash in hashes.items() if base_hash == digest}
+    cards = {path for path in paths if made and path.suffix == ".md" and is_ours(path, digest)}
+    return made | cards
 
 
 def _recipe_in(path: Path) -> Recipe | None:

@@ -19,6 +19,7 @@ from ..encoders.encoder import (
     TowerEncoder,
     Workplace,
 )
+from ..encoders.inversions import Inversion
 from ..encoders.qwen import QwenTextEncoder
 from ..encoders.t5 import T5TextEncoder
 from ..encoders.tokenizers import clip_tokenizer, qwen_tokenizer, t5_tokenizer
@@ -56,6 +57,8 @@ class TextSetup:
     tokenizer: Path | None = None
     text_encoders: tuple[Path, ...] = ()
     """Other files that hold text encoders; the others are looked for in the model's own file."""
+    embeddings: tuple[Path, ...] = ()
+    """Files of textual inversions that concepts may name."""
     cache: EmbeddingCache | None = None
     device: str = "cpu"
     """Where text is encoded and the edit is computed, as torch calls it."""
@@ -66,6 +69,7 @@ class TextSetup:
             self,
             tokenizer=self.tokenizer.absolute() if self.tokenizer else None,
             text_encoders=tuple(path.absolute() for path in self.text_encoders),
+            embeddings=tuple(path.absolute() for path in self.embeddings),
             cache=None,
         )
 
@@ -93,8 +97,10 @@ class TextSetup:
             clip_words = clip_tokenizer(self.tokenizer, files.holders)
             # Where no rows of CLIP are read, clip skip is not meant for it.
             skip = self.clip_skip if clips else None
+            inversions = [Inversion.read(path) for path in self.embeddings]
+            rows, second_rows = clips or files.second, files.second
             clip = ClipTextEncoder(
-                files, clips or files.second, clip_words, skip, workplace.device, files.second
+                files, rows, clip_words, skip, workplace.device, second_rows, inversions
             )
             clip.workplace = workplace
             start = family.first_column(clips[0].name) if clips else 0

@@ -120,7 +120,7 @@ def add_concepts(group: Any) -> None:
         " per line"
     )
     group.add_argument("--concepts", action="append", default=[], metavar="TEXT", help=help)
-    help = "txt or csv; - reads standard input"
+    help = "txt, csv or a LECO prompt file (toml); - reads standard input"
     group.add_argument(
         "--concepts-file", action="append", default=[], type=Path, metavar="FILE", help=help
     )
@@ -197,6 +197,11 @@ def add_text_setup(parser: ArgumentParser) -> None:
         "a file or folder with a text encoder that the model file lacks; repeatable, in any order"
     )
     add("--text-encoder", action="append", default=[], type=Path, metavar="PATH", help=help)
+    help = (
+        "a textual inversion (safetensors) that a concept names as embedding:FILE, without its"
+        " ending; repeatable"
+    )
+    add("--embedding", action="append", default=[], type=Path, metavar="FILE", help=help)
     add("--no-cache", action="store_true", help="don't read or write the embedding cache")
     add = parser.add_argument_group("this machine").add_argument
     help = (

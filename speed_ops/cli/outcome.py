@@ -24,6 +24,7 @@ _PURPOSES = {
     "checkpoint": "the cleaned model",
     "lora": "the same edit as a LoRA",
     "recipe": "repeats it on another model",
+    "card": "the model card, to publish with it",
     "report": "all measurements",
     "pictures": "images before and after",
 }

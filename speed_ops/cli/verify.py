@@ -39,12 +39,12 @@ def add_to(subparsers: Any) -> None:
     parser.add_argument("--attestation", type=Path, metavar="STATEMENT", help=help)
 
 
-def add_erased_file(parser: argparse.ArgumentParser) -> None:
+def add_erased_file(parser: argparse.ArgumentParser, base_required: bool = True) -> None:
     """An erased file, and what is needed to measure it."""
     help = "an erased checkpoint, diffusers folder or eraser LoRA"
     parser.add_argument("file", type=Path, metavar="FILE", help=help)
     help = "the original model"
-    parser.add_argument("--base", type=Path, required=True, metavar="BASE", help=help)
+    parser.add_argument("--base", type=Path, required=base_required, metavar="BASE", help=help)
     help = "the recipe, for a file written without names or saved again without a header"
     parser.add_argument("--recipe", type=Path, metavar="RECIPE", help=help)
     add_text_setup(parser)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import environ
 from pathlib import Path
 
@@ -29,6 +29,8 @@ _SAMPLE = (
 )
 INVERSION = re.compile(r"(?<!\S)embedding:(\S+)")
 """ComfyUI's spelling of a textual inversion: a file whose vectors act as a word."""
+AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
+"""What may follow a name without a space; ComfyUI would take it for part of the file name."""
 
 
 class LiteralTokenizer:
@@ -47,6 +49,8 @@ class LiteralTokenizer:
         """
         self._encode = encode
         self.knows_inversions = knows_inversions
+        self.inversions: Mapping[str, Sequence[int]] = {}
+        """{name: tokens} of the textual inversions that texts may contain."""
         sample = json.dumps([self.token_ids(text) for text in _SAMPLE])
         self.fingerprint = hashlib.sha256(sample.encode()).hexdigest()[:16]
 
@@ -57,19 +61,29 @@ class LiteralTokenizer:
                 f"The text contains '{control.group()}', which would start or end the prompt."
                 " Remove it."
             )
-        if not self.knows_inversions and (inversion := INVERSION.search(text)):
-            raise InputError(
-                f"'{inversion.group()}' is a textual inversion, which only ComfyUI can look up."
-                f" Erase it there, or write 'embedding :{inversion.group(1)}' if you mean the"
-                " words."
-            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(
                 "The text contains half a character (a lone surrogate). Remove it."
             ) from error
-        return list(self._encode(text))
+        ids, done = [], 0
+        for inversion in () if self.knows_inversions else INVERSION.finditer(text):
+            name = self._inversion_in(inversion.group(1))
+            ids += [*self._encode(text[done : inversion.start()]), *self.inversions[name]]
+            done = inversion.start(1) + len(name)
+        return ids + list(self._encode(text[done:]))
+
+    def _inversion_in(self, word: str) -> str:
+        """The start of a word that names an inversion."""
+        for name in (word, AFTER_INVERSION.sub("", word)):
+            if name in self.inversions:
+                return name
+        raise InputError(
+            f"There is no file for the textual inversion '{word}'. Write 'embedding :{word}' if you"
+            " mean the words.",
+            advice="give-inversion",
+        )
 
 
 START_TOKEN = 49406

@@ -9,8 +9,8 @@ refuses.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -46,6 +46,8 @@ class LoraFile:
     """Layers that ComfyUI and diffusers read differently."""
     out_of_range: tuple[str, ...] = ()
     """Layers whose factors overflow or vanish where programs load them in half precision."""
+    keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """{canonical key: the file's keys of up and down}"""
 
 
 def write_lora(
@@ -144,16 +146,10 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
     if not is_lora(file.shapes):
         raise FileError(f"{path} is not a LoRA: it contains no low-rank factors. Give a LoRA.")
     names = {name: layer for layer in layers for name in _names(layer)}
-    by_layer: dict[str, dict[str, str]] = {}
-    for key in file.shapes:
-        end = next((end for end in (*_UP, *_DOWN, _ALPHA) if key.endswith(end)), None)
-        if end is None:
-            code = "adapter-type" if is_adapter_key(key) else "unknown-key"
-            raise _fault(code, key, f"{path} contains {key}, which is not part of a plain LoRA.")
-        by_layer.setdefault(key.removesuffix(end), {})[end] = key
     edits: dict[str, LayerEdit] = {}
+    factors: dict[str, tuple[str, str]] = {}
     unmatched, out_of_range, spelled = [], [], {}
-    for base, keys in sorted(by_layer.items()):
+    for base, keys in sorted(_by_layer(file).items()):
         layer = names.get(base)
         if layer is None:
             unmatched.append(base)
@@ -161,6 +157,7 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
             raise _fault("two-entries", base, f"{path} edits {layer.canonical} twice.")
         else:
             edits[layer.canonical], halved = _read_edit(file, base, keys, layer)
+            factors[layer.canonical] = _factors(keys)
             spelled[base] = _spelling(base, keys, layer)
             if not halved:
                 out_of_range.append(base)
@@ -171,7 +168,7 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
         )
     usual = next(iter(spelled.values()))
     disputed = tuple(base for base, spelling in spelled.items() if not spelling == usual != "")
-    return LoraFile(edits, tuple(unmatched), file.metadata, disputed, tuple(out_of_range))
+    return LoraFile(edits, tuple(unmatched), file.metadata, disputed, tuple(out_of_range), factors)
 
 
 def _spelling(base: str, keys: Container[str], layer: LayerKey) -> str:
@@ -189,6 +186,34 @@ def _spelling(base: str, keys: Container[str], layer: LayerKey) -> str:
 
 def _processor(path: str) -> str:
     return path.replace(".to_", ".processor.to_")
+
+
+def factor_keys(file: Checkpoint) -> Iterator[tuple[str, str, float]]:
+    """(key of up, key of down, what scales them) of every layer of a LoRA."""
+    for base, keys in sorted(_by_layer(file).items()):
+        if any(end in keys for end in _UP) and any(end in keys for end in _DOWN):
+            up_key, down_key = _factors(keys)
+            shape = file.shapes[down_key]
+            yield up_key, down_key, _scale(file, base, keys, shape[0] if shape else 0)
+
+
+def _by_layer(file: Checkpoint) -> dict[str, dict[str, str]]:
+    """{layer's name in the file: {ending: key}}; refuses what a plain LoRA does not have."""
+    by_layer: dict[str, dict[str, str]] = {}
+    for key in file.shapes:
+        end = next((end for end in (*_UP, *_DOWN, _ALPHA) if key.endswith(end)), None)
+        if end is None:
+            code = "adapter-type" if is_adapter_key(key) else "unknown-key"
+            text = f"{file.path} contains {key}, which is not part of a plain LoRA."
+            raise _fault(code, key, text)
+        by_layer.setdefault(key.removesuffix(end), {})[end] = key
+    return by_layer
+
+
+def _factors(keys: Mapping[str, str]) -> tuple[str, str]:
+    """The keys of up and down."""
+    up_key, down_key = (next(keys[end] for end in ends if end in keys) for ends in (_UP, _DOWN))
+    return up_key, down_key
 
 
 def _fault(code: str, key: str, sentence: str) -> FileError:
@@ -217,7 +242,7 @@ def _read_edit(
         raise _fault("incomplete", base, f"{file.path} holds {base!r} without both factors.")
     if len(keys.keys() - {_ALPHA}) > 2:
         raise _fault("two-entries", base, f"{file.path} holds {base!r} twice.")
-    up_key, down_key = (next(keys[end] for end in ends if end in keys) for ends in (_UP, _DOWN))
+    up_key, down_key = _factors(keys)
     up_shape, down_shape = file.shapes[up_key], file.shapes[down_key]
     rank = up_shape[-1] if up_shape else 0
     if (up_shape, down_shape) != ((layer.shape[0], rank), (rank, layer.shape[1])):

@@ -150,7 +150,7 @@ class Store:
 
     def get_head(self, inner: str, size: int, target: Path) -> None:
         """Makes a local file of the same size with the header of a safetensors file, or with all
-        of a small JSON file, and a hole instead of the remainder.
+        of a small recipe or card, and a hole instead of the remainder.
 
         Args:
             inner: Path below the folder.
@@ -158,10 +158,11 @@ class Store:
             target: The local file.
         """
         suffix = Path(inner).suffix.lower()
-        length = min(size, SMALL_BYTES if suffix == ".json" else HEAD_BYTES)
+        small = suffix in (".json", ".md")
+        length = min(size, SMALL_BYTES if small else HEAD_BYTES)
         content = b"" if suffix in PICKLE_SUFFIXES else self.read(inner, 0, length)
         header = 8 + int.from_bytes(content[:8], "little")
-        if suffix != ".json" and length < header <= min(size, MAX_HEADER_BYTES):
+        if not small and length < header <= min(size, MAX_HEADER_BYTES):
             content += self.read(inner, length, header)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from ..certificate.forecast import Forecast
 from ..certificate.summary import GROUPS, LEVEL_WORDS, PLACES, level_of
 from ..certificate.verdicts import verdict_in_words
 from ..inputs import INPUT_TITLES
+from ..name_probe import NameReport
 from .trade_off import TradeOff, trade_off
 
 Pixels = NDArray[np.uint8]
@@ -84,6 +85,31 @@ def forecast_chart(forecast: Forecast) -> Pixels:
     full = max([shift for _, shift in shifts], default=0.0) or 1.0
     bars = tuple(Bar(name, shift, _NEUTRAL, f"{shift:.2f}") for name, shift in shifts)
     return draw([Panel("Most affected if nothing protected them", bars, full)])
+
+
+def name_chart(report: NameReport) -> Pixels:
+    """What a name adds, next to known and invented names."""
+    color = _CHOSEN if report.responds else _PALE
+    rows = [
+        (report.name, report.size, color),
+        (f"known names (median of {report.known.names:,})", report.known.size, _NEUTRAL),
+        (f"invented names (median of {report.invented.names:,})", report.invented.size, _FAINT),
+    ]
+    sizes = tuple(Bar(label, size, color, f"{size:.2f}") for label, size, color in rows)
+    ranks = tuple(
+        Bar(label, group.percentile, color, f"{group.percentile:.0%}")
+        for label, group in (
+            ("invented names", report.invented),
+            ("known names", report.known),
+        )
+    )
+    closest = tuple(Bar(name, cosine, _NEUTRAL, f"{cosine:.2f}") for name, cosine in report.closest)
+    panels = [
+        Panel("How much the name changes what the model reads", sizes, max(b.value for b in sizes)),
+        Panel(f"Share of names that add less than '{report.name}'", ranks, 1.0),
+        Panel("Known names that add something alike", closest, 1.0),
+    ]
+    return draw(panels)
 
 
 def _concepts(certificate: Certificate, title: str) -> Panel:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..errors import InputError, SpeedError, suggestion
 from .kinds import KINDS, kind_of
+from .leco import read_leco
 from .names import (
     INVISIBLE,
     MAX_ALIASES,
@@ -61,7 +62,7 @@ KIND_MARK = "||"
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)")
 MIN_CONCEPT_STRENGTH, MAX_CONCEPT_STRENGTH = 0.05, 2.0
 TARGET_COLUMNS = ("target", "concept", "name")
-LIST_SUFFIXES = (".txt", ".csv", ".tsv")
+LIST_SUFFIXES = (".txt", ".csv", ".tsv", ".toml")
 
 
 @dataclass(frozen=True)
@@ -321,10 +322,29 @@ def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
 
 
 def read_concepts(path: str | Path, kind: str) -> ConceptList:
-    """Reads a list: `.csv` and `.tsv` are tables, others have a concept per line; `-` is stdin."""
+    """Reads a list: `.csv` and `.tsv` are tables, `.toml` is for LECO, others have a concept per
+    line; `-` is stdin.
+    """
     path = Path(path)
-    parse = parse_concepts if list_suffix(path, LIST_SUFFIXES) == ".txt" else parse_concept_table
+    parsers = {".txt": parse_concepts, ".toml": parse_leco}
+    parse = parsers.get(list_suffix(path, LIST_SUFFIXES), parse_concept_table)
     return parse(read_text_file(path), kind, list_label(path))
+
+
+def parse_leco(text: str, kind: str, source: str = "") -> ConceptList:
+    """Parses a LECO prompt file.
+
+    Args:
+        text: TOML.
+        kind: Kind of the concepts.
+        source: File of the text, for messages.
+    """
+    concepts = []
+    for number, names, anchor in read_leco(text, source or "The file"):
+        for name in names:
+            _refuse_look_alikes(fold(name), _where(source, number))
+        concepts.append(_concept(names, anchor, kind, number, source))
+    return ConceptList(concepts)
 
 
 def _refuse_look_alikes(line: str, where: str) -> None:

@@ -105,6 +105,7 @@ def test_batch_resumes_and_survives_bad_files(
         "b-erased.safetensors",
         "b-eraser-lora.safetensors",
         "b-recipe.json",
+        "b-README.md",
         "b-report.html",
     ):
         (studio / "out" / name).unlink()

@@ -244,6 +244,7 @@ def test_report_forecast_and_leak_probe(sd15):
 
     from speed_erase.nodes.speed_forecast import SpeedForecast
     from speed_erase.nodes.speed_leak_probe import SpeedLeakProbe
+    from speed_erase.nodes.speed_name_probe import SpeedNameProbe
     from speed_erase.nodes.speed_report import SpeedReport
 
     model, clip, _ = sd15
@@ -262,6 +263,16 @@ def test_report_forecast_and_leak_probe(sd15):
         shown=5,
         retain=retained(),
     )
+    known, chart = run(
+        SpeedNameProbe,
+        model=model,
+        clip=clip,
+        name="Van Gogh",
+        kind="style",
+        templates=1,
+        known=retained(),
+    )
+    assert "'Van Gogh'" in known and chart.shape[-1] == 3
     assert "Predicted drift of" in listed and len(listed.splitlines()) == 6 and picture.ndim == 4
     listing, leaking, closed = run(
         SpeedLeakProbe, model=model, clip=clip, erasure=erasure, templates=1

@@ -30,6 +30,7 @@ NODES = {
     "SpeedForecast": ["STRING", "IMAGE"],
     "SpeedCompare": ["IMAGE", "IMAGE", "IMAGE"],
     "SpeedLeakProbe": ["STRING", "SPEED_CONCEPTS", "SPEED_CONCEPTS"],
+    "SpeedNameProbe": ["STRING", "IMAGE"],
     "SpeedApplyErasure": ["MODEL", "SPEED_ERASURE"],
     "SpeedApplyRecipe": ["MODEL", "LORA_MODEL", "SPEED_ERASURE", "STRING", "IMAGE"],
     "SpeedInspect": ["STRING"],

@@ -269,7 +269,7 @@ def test_a_worker_does_what_the_local_batch_does(
     files = done.facts["files"]
     remote = contents(out)
     local = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
-    assert remote.keys() == local.keys() and len(remote) == 8
+    assert remote.keys() == local.keys() and len(remote) == 10
     timed = {name for name in remote if name.endswith(".html")}
     assert all(remote[name] == local[name] for name in remote.keys() - timed)
     assert not list(scratch.iterdir())

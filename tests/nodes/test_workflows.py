@@ -200,7 +200,7 @@ def test_ids_stay_as_saved_workflows_have_them(comfyui: Path) -> None:
     assert set(names) >= {
         *("ConceptList", "RetainSetLoader", "SpeedErase", "SaveErasedModel", "SpeedSettings"),
         *("SpeedApplyErasure", "SpeedApplyRecipe", "SpeedCompare", "SpeedEvaluate"),
-        *("SpeedForecast", "SpeedInspect", "SpeedLeakProbe", "SpeedReport"),
+        *("SpeedForecast", "SpeedInspect", "SpeedLeakProbe", "SpeedNameProbe", "SpeedReport"),
     }
     assert [names[name] for name in ("ConceptList", "RetainSetLoader", "SpeedErase")] == [
         *("Concept List", "Retain Set Loader", "SPEED Erase")
