@@ -12,18 +12,11 @@ from pathlib import Path
 
 from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
-from ..encoders.encoder import (
-    EncoderPart,
-    JoinedTextEncoder,
-    TextEncoder,
-    TowerEncoder,
-    Workplace,
-)
+from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder, Workplace
 from ..encoders.inversions import Inversion
-from ..encoders.qwen import QwenTextEncoder
-from ..encoders.t5 import T5TextEncoder
-from ..encoders.tokenizers import clip_tokenizer, qwen_tokenizer, t5_tokenizer
+from ..encoders.tokenizers import clip_tokenizer
 from ..encoders.tower import RESIDENT_BYTES
+from ..encoders.unpooled import unpooled_encoder
 from ..errors import Notice
 from ..inputs import INPUT_TITLES, POOLED
 from ..job import Job
@@ -94,26 +87,22 @@ class TextSetup:
         column = second.first_column(files.second[0].name) if second and files.second else 0
         clips = [row for row in files.available if row.appends == "columns"]
         if clips or files.second:
-            clip_words = clip_tokenizer(self.tokenizer, files.holders)
+            words = clip_tokenizer(self.tokenizer, files.holders)
             # Where no rows of CLIP are read, clip skip is not meant for it.
             skip = self.clip_skip if clips else None
             inversions = [Inversion.read(path) for path in self.embeddings]
             rows, second_rows = clips or files.second, files.second
             clip = ClipTextEncoder(
-                files, rows, clip_words, skip, workplace.device, second_rows, inversions
+                files, rows, words, skip, workplace.device, second_rows, inversions
             )
             clip.workplace = workplace
             start = family.first_column(clips[0].name) if clips else 0
             parts.append(EncoderPart(clip, start, column, rows_are_read=bool(clips)))
         for row in files.available:
             if row.appends == "rows":
-                encoder: TowerEncoder
-                if row.causal:
-                    words = qwen_tokenizer(self.tokenizer, files.holders)
-                    encoder = QwenTextEncoder(files, row, words, self.clip_skip, workplace.device)
-                else:
-                    pieces = t5_tokenizer(self.tokenizer, files.holders)
-                    encoder = T5TextEncoder(files, row, pieces, self.clip_skip, workplace.device)
+                encoder = unpooled_encoder(
+                    *(files, row, self.tokenizer, files.holders, self.clip_skip, workplace.device)
+                )
                 encoder.workplace = workplace
                 parts.append(EncoderPart(encoder))
         if len(parts) == 1 and parts[0].encoder.width == family.context_width:
