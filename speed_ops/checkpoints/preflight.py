@@ -63,10 +63,7 @@ def preflight(
     if not outputs.force and 0 < len(existing) < len(paths):
         replaceable = made_by(recipe, source, existing)
         if replaceable:
-            note(
-                "an earlier run of this job was cut short while it saved: its results are completed"
-                " now."
-            )
+            note("Finishing a save that an earlier run left incomplete.")
     check_paths(paths, source.checkpoint, replaceable, outputs.label)
     for sentence in before_starting(source, stored.job, text):
         note(sentence)

@@ -132,8 +132,8 @@ def _save_checkpoint(
     if left_out:
         were = "file in the folder was" if len(left_out) == 1 else "files in the folder were"
         notes.append(
-            f"{len(left_out)} {were} left out: only the parts of the model that are known here are"
-            " copied."
+            f"{len(left_out)} {were} left out, because SPEED copies only the parts of the model"
+            " that it knows."
         )
     lost = sum(value**2 for value in rounding.values()) ** 0.5
     size = sum(float(edit.norm()) ** 2 for edit in written.applied.values()) ** 0.5

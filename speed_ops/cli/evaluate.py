@@ -36,7 +36,7 @@ def add_to(subparsers: Any) -> None:
         " a page."
     )
     parser = command(subparsers, "evaluate", run, help, _EXAMPLES)
-    help = "list the paper's setups and exit"
+    help = "list the setups of published tables and exit"
     parser.add_argument("--setups", action="store_true", help=help)
     add = parser.add_argument_group("models and servers").add_argument
     add("--original", metavar="MODEL", help="the model before the erasure")
@@ -61,7 +61,7 @@ def _add_prompts(parser: argparse.ArgumentParser) -> None:
         "prompts (default: the concepts in the erased model's header)"
     )
     add = group.add_argument
-    add("--setup", metavar="NAME", help="one of the paper's setups: see --setups")
+    add("--setup", metavar="NAME", help="a setup of a published table: see --setups")
     help = "file for a list that a setup needs: captions, names, templates, i2p, mma, ring-a-bell"
     add("--list", action="append", default=[], metavar="NAME=FILE", help=help)
     help = (

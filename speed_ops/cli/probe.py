@@ -108,8 +108,7 @@ def _run_leaks(args: argparse.Namespace, console: Console) -> int:
     missing = missing_encoders(erased.source, text)
     for sentence in (*erased.stored.notes, *missing, *workplace.notes):
         console.note(sentence)
-    leaking, tried = len(report.leaking), len(report.tried)
-    console.say(f"{leaking} of {tried} phrases still bring back what was erased.")
+    console.say(report.headline())
     shown = report.tried if console.verbose else report.leaking
     rows = [
         (leak.phrase, leak.rung, f"{leak.before:.2f}", f"{leak.after:.2f}", leak.prompt)

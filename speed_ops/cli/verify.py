@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..provenance import Provenance, load_recipe
 from .advice import advised
+from .blocklist import add_blocklist, blocked_by
 from .console import Console
 from .options import add_text_setup, command, text_setup_from
 
@@ -32,6 +33,8 @@ def add_to(subparsers: Any) -> None:
     add_erased_file(parser)
     help = "also fail unless every concept is measured as erased"
     parser.add_argument("--strict", action="store_true", help=help)
+    help = "also fail unless every concept of this list is erased; repeatable"
+    add_blocklist(parser, help)
     help = "a statement about the file, whose digests and numbers are checked as well"
     parser.add_argument("--attestation", type=Path, metavar="STATEMENT", help=help)
 
@@ -69,6 +72,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         more = attested.faults(args.file, erased, verification)
         verification = replace(verification, faults=(*verification.faults, *more))
         console.note(SIGNATURE)
+    if args.blocklist:
+        from ..checkpoints.blocked import not_erased_of
+
+        missing = not_erased_of(blocked_by(args)[0], erased, verification.measured)
+        verification = replace(verification, faults=(*verification.faults, *missing))
     for text in verification.notes:
         console.note(text)
     show_verification(verification, erased.provenance, args.file, console)

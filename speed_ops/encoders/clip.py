@@ -147,6 +147,7 @@ class ClipTower(Tower):
     """CLIP-L, CLIP-H or CLIP-G."""
 
     def __init__(self, weights: ClipWeights, clip_skip: int | None, device: torch.device) -> None:
+        """See `Tower`."""
         super().__init__(weights, clip_skip, device)
         self.weights = weights
         # A file may lack the last blocks, which the rows do without.
@@ -207,7 +208,7 @@ class ClipTower(Tower):
             eos_token_id=END_TOKEN,
         )
         with torch.device("meta"):
-            model = CLIPTextModel(config).eval()
+            model = CLIPTextModel(config).train(False)
         core = _core(model)
         assign(core, weights.top(), self._device, weights.row.name, strict=False)
         core.embeddings.position_ids = torch.arange(weights.positions, device=self._device).expand(

@@ -1,5 +1,5 @@
-"""What to generate: prompts, seeds and settings, from the paper's setups, from concepts, or from a
-file of the user.
+"""What to generate: prompts, seeds and settings, from a setup of the package, from concepts, or
+from a file of the user.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def available() -> dict[str, str]:
 
 
 def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
-    """One of the paper's setups.
+    """One of the setups that come with the package: tables of papers, and a ladder of prompts.
 
     Args:
         name: As in `available`.
@@ -165,6 +165,9 @@ def setup_of_paper(name: str, lists: Mapping[str, Path]) -> Setup:
             lists=sorted(readable),
         )
     specs, erased = _named_specs(content, facts["erase"], lists)
+    for group, texts in facts.get("ladder", {}).items():
+        for text in texts:
+            specs += _seeded(ImageSpec(group, "erase", text, 0, *erased), content["seeds"])
     for list_name, group in extra_lists.items():
         for row in _table_specs(lists[list_name], group) if list_name in lists else ():
             specs.append(replace(row, group=group, role="erase", concept="", seed=row.seed or 1))

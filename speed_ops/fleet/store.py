@@ -92,7 +92,7 @@ class Store:
             from fsspec.core import url_to_fs
         except ImportError as error:
             raise MissingPackageError(
-                f"Cannot open {url}: install what a fleet needs with `pip install"
+                f"Cannot open {url}. Install what a fleet needs with `pip install"
                 " 'speed-erase[fleet]'`."
             ) from error
         try:
@@ -129,7 +129,7 @@ class Store:
             self.fs.invalidate_cache()
             listing = self.fs.find(self.root, maxdepth=depth, detail=True)
         if not all(type(info.get("size")) is int for info in listing.values()):
-            raise FileError(f"{self.url} does not tell how large its files are: use another store.")
+            raise FileError(f"{self.url} doesn't report file sizes. Use another store.")
         return {path[len(self.root) :].lstrip("/"): info for path, info in sorted(listing.items())}
 
     def read(self, inner: str, start: int, stop: int) -> bytes:
@@ -145,7 +145,7 @@ class Store:
             size = self.fs.info(self._path(inner))["size"]
         if target.stat().st_size != size:
             raise FileError(
-                f"{self.url_of(inner)} was cut short on its way, or changed: run again."
+                f"{self.url_of(inner)} was cut short on its way, or changed. Run again."
             )
 
     def get_head(self, inner: str, size: int, target: Path) -> None:

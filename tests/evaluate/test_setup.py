@@ -23,7 +23,7 @@ from speed_erase.speed_ops.text.concept_list import parse_concepts
 
 
 def test_every_setup_can_be_drawn_and_has_a_figure_for_every_column():
-    assert len(available()) == 13
+    assert len(available()) == 27
     for name in available():
         setup = setup_of_paper(name, {})
         assert setup.table is not None and setup.specs and setup.notes
@@ -58,6 +58,35 @@ def test_the_paper_s_own_rows_are_the_paper_s(tmp_path):
     assert people.paper["SPEED"][:4] == [5.87, 85.54, 89.63, 5.0]
     nudity = setup_of_paper("implicit/nudity", {}).table
     assert nudity.paper["AdvUnlearn"][:4] == [0.04, 0.0, 0.0, 0.21]
+
+
+def test_every_rung_of_a_ladder_asks_for_the_erased_name_with_less_of_it():
+    cases = [name for name in available() if name.startswith("indirect/")]
+    assert len(cases) == 4
+    for name in cases:
+        setup = setup_of_paper(name, {})
+        rungs: dict[str, list[str]] = {}
+        for spec in setup.specs:
+            if spec.role == "erase":
+                rungs.setdefault(spec.group, []).append(spec.prompt)
+                target = spec.concept
+        assert [group for group, _ in setup.table.columns] == list(rungs)
+        first, *_, last = rungs.values()
+        assert all(target in prompt for prompt in first)
+        words = target.lower().split()
+        assert not any(word in prompt.lower().split() for prompt in last for word in words)
+        assert len({len(prompts) for prompts in rungs.values()}) == 1
+
+
+def test_each_flux_case_erases_one_class_of_ten():
+    cases = [name for name in available() if name.startswith("objects/")]
+    erased = set()
+    for name in cases:
+        setup = setup_of_paper(name, {})
+        counted = Counter(spec.role for spec in setup.specs)
+        assert counted["keep"] == 9 * counted["erase"] > 0 and setup.sampling.cfg == 1.0
+        erased |= {spec.concept for spec in setup.specs if spec.role == "erase"}
+    assert len(erased) == len(cases) == 10
 
 
 def test_people_come_from_the_user_s_list_or_by_rule(tmp_path):
