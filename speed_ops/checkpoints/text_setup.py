@@ -19,7 +19,6 @@ from ..encoders.encoder import (
     TowerEncoder,
     Workplace,
 )
-from ..encoders.inversions import Inversion
 from ..encoders.qwen import QwenTextEncoder
 from ..encoders.t5 import T5TextEncoder
 from ..encoders.tokenizers import clip_tokenizer, qwen_tokenizer, t5_tokenizer
@@ -97,10 +96,9 @@ class TextSetup:
             clip_words = clip_tokenizer(self.tokenizer, files.holders)
             # Where no rows of CLIP are read, clip skip is not meant for it.
             skip = self.clip_skip if clips else None
-            inversions = [Inversion.read(path) for path in self.embeddings]
             rows, second_rows = clips or files.second, files.second
             clip = ClipTextEncoder(
-                files, rows, clip_words, skip, workplace.device, second_rows, inversions
+                files, rows, clip_words, skip, workplace.device, second_rows, self.embeddings
             )
             clip.workplace = workplace
             start = family.first_column(clips[0].name) if clips else 0
