@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
-from ..certificate.measure import measure_edits
-from ..engine.edits import LayerEdit
+from ..certificate.measure import certify
+from ..engine.layers import SolvedLayer
 from ..erase import erase
 from ..erasure import Erasure
 from ..errors import FileError
@@ -83,8 +84,9 @@ def clean_lora(
             job, model, encoder, workplace=workplace, progress=progress, announce=announce
         )
         tensors, made = absorbed(lora, content, erasure.edits)
-        alone = _measured(erasure, model.weights, made)
-        whole = _measured(erasure, _Sum(source.model("KV").weights, model.weights), made)
+        stored = replace(erasure, edits=made)
+        alone = _measured(stored, model.weights)
+        whole = _measured(stored, _Sum(source.model("KV").weights, model.weights))
         ratio = _drift(alone) / (_drift(whole) or 1.0)
         assert alone.certificate is not None and whole.certificate is not None
         drift = whole.certificate.drift
@@ -123,18 +125,22 @@ class _Sum(Mapping[str, Tensor]):
         return len(self._second)
 
 
-def _measured(
-    erasure: Erasure, weights: Mapping[str, Tensor], made: Mapping[str, LayerEdit]
-) -> Erasure:
-    """The erasure with what the stored change does to layers with these weights."""
-    rows, settings = next(iter(erasure.rows.values())), erasure.settings
+def _measured(stored: Erasure, weights: Mapping[str, Tensor]) -> Erasure:
+    """The same with a certificate of its edits on layers with these weights."""
+    rows, settings = next(iter(stored.rows.values())), stored.settings
     assert settings is not None
-    edits = {
-        key: LayerEdit(made[key].up, made[key].down[:, : rows.width])
+    kept = torch.ones(len(rows.retain.values), dtype=torch.bool)
+    layers = {
+        key: SolvedLayer(
+            replace(stored.edits[key], down=stored.edits[key].down[:, : rows.width]),
+            kept,
+            kept.sum() * 0,
+            rows.width,
+        )
         for key in weights
-        if key in made
+        if key in stored.edits
     }
-    return replace(erasure, certificate=measure_edits(weights, edits, rows, settings))
+    return replace(stored, certificate=certify(layers, rows, settings, weights))
 
 
 def _drift(erasure: Erasure) -> float:

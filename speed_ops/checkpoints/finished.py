@@ -43,7 +43,8 @@ def finished(
     if not all(result.exists() for result in paths.values()):
         return {}
     recipe = recipe_of(stored.job, strength=stored.strength, clip_skip=text.clip_skip)
-    with_recipe = {result for product, result in paths.items() if product not in ("card", "report")}
+    without = ("card", "report")
+    with_recipe = {result for product, result in paths.items() if product not in without}
     expected = recipe.without_names() if outputs.no_names else recipe
     if not with_recipe or made_by(expected, source, with_recipe) != with_recipe:
         return {}

@@ -13,7 +13,6 @@ from pathlib import Path
 from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
 from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder, Workplace
-from ..encoders.inversions import Inversion
 from ..encoders.tokenizers import clip_tokenizer
 from ..encoders.tower import RESIDENT_BYTES
 from ..encoders.unpooled import unpooled_encoder
@@ -90,10 +89,9 @@ class TextSetup:
             words = clip_tokenizer(self.tokenizer, files.holders)
             # Where no rows of CLIP are read, clip skip is not meant for it.
             skip = self.clip_skip if clips else None
-            inversions = [Inversion.read(path) for path in self.embeddings]
             rows, second_rows = clips or files.second, files.second
             clip = ClipTextEncoder(
-                files, rows, words, skip, workplace.device, second_rows, inversions
+                files, rows, words, skip, workplace.device, second_rows, self.embeddings
             )
             clip.workplace = workplace
             start = family.first_column(clips[0].name) if clips else 0

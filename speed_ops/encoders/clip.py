@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -239,7 +240,7 @@ class ClipTextEncoder(TowerEncoder):
         clip_skip: int | None = None,
         device: torch.device | str = "cpu",
         pooled: Sequence[FamilyEncoder] = (),
-        inversions: Sequence[Inversion] = (),
+        embeddings: Sequence[Path] = (),
     ) -> None:
         """
         Args:
@@ -250,8 +251,9 @@ class ClipTextEncoder(TowerEncoder):
                 family was trained with.
             device: Where the encoders run.
             pooled: Those of them whose pooled embeddings the family also reads.
-            inversions: Textual inversions that texts may contain.
+            embeddings: Files of textual inversions that texts may contain.
         """
+        inversions = [Inversion.read(path) for path in embeddings]
         self._clips = tuple(
             ClipTower(ClipWeights(tensors, row, inversions), clip_skip, torch.device(device))
             for row in rows
