@@ -455,36 +455,6 @@ def certify(
     return measurer.certificate(rounds, watch.seconds, curve)
 
 
-def measure_edits(
-    weights: Mapping[str, Tensor],
-    edits: Mapping[str, LayerEdit],
-    rows: RowSet,
-    settings: EraseSettings,
-    progress: Progress | None = None,
-) -> Certificate:
-    """What existing edits, such as edits read back from a file, do to the ORIGINAL `weights`.
-
-    Nothing is solved, so the result is about the weights and not about what a header claims. Every
-    name counts as kept, and the whole space as free.
-
-    Args:
-        weights: {layer key: `o x d`}.
-        edits: By layer key.
-        rows: Prepared rows.
-        settings: What the edit was made with.
-        progress: May raise to interrupt.
-    """
-    like = rows.targets.values
-    kept = torch.ones(len(rows.retain.values), dtype=torch.bool, device=like.device)
-    layers = {
-        key: SolvedLayer(
-            LayerEdit(edit.up.to(like), edit.down.to(like)), kept, kept.sum() * 0, rows.width
-        )
-        for key, edit in edits.items()
-    }
-    return certify(layers, rows, settings, weights, progress=progress)
-
-
 def certificate_at(
     strength: float,
     full: Certificate,
