@@ -4,6 +4,7 @@ An erasure trades what is left of the targets against how far everything else dr
 along the curve of both (`curve`), as far towards the anchors as the budget of drift allows, and
 less far where more drift buys next to nothing or leads away from the anchors. It judges by names
 and contexts of their own: the edit is not made from them, and the certificate judges by others.
+Where the caller set no contexts aside, it cross-validates over those that there are (`folds`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,20 @@ from torch import Tensor
 
 from ..progress import Stopwatch
 from .closed_form import Span
-from .curve import Curve, CurvePoint, Judge, in_the_way, ridge_path, sketch, trace
+from .curve import (
+    Curve,
+    CurvePoint,
+    Judges,
+    RidgePath,
+    in_the_way,
+    judge_of,
+    ridge_path,
+    sketch,
+    trace,
+)
+from .folds import folds
 from .layers import LayerSolver, refines
-from .pairs import ErasePairs
+from .pairs import ErasePairs, pair_up
 from .rows import RowSet
 from .settings import EraseSettings
 
@@ -100,11 +112,14 @@ def _traced(
     watch: Stopwatch,
 ) -> tuple[EraseSettings, Curve, Span]:
     """One softness: its curve, and the point on it."""
-    solver = LayerSolver(pairs, rows.retain, settings, watch)
-    span = solver.span_for_all()
+    path, span = _path(rows, pairs, settings, watch)
+    problems = [(rows, path)]
+    if chooses and (parts := folds(rows)):
+        paired = ((part, pair_up(part, settings)) for part in parts)
+        problems = [(part, _path(part, own, settings, watch)[0]) for part, own in paired]
     with watch.part("curve"):
-        path = ridge_path(*solver.system(span))
-        points, judge = trace(rows, path, layers)
+        judge = Judges([judge_of(part, own, layers) for part, own in problems])
+        points = trace(path, judge)
         budget = settings.drift_budget if chooses else None
         point = judge.at(settings.lam) if budget is None else choose(points, judge, budget)
         curve = Curve(
@@ -118,7 +133,17 @@ def _traced(
     return settings.replace(lam=point.lam), curve, span
 
 
-def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> CurvePoint:
+def _path(
+    rows: RowSet, pairs: ErasePairs, settings: EraseSettings, watch: Stopwatch
+) -> tuple[RidgePath, Span]:
+    """All edits of a problem, and what its kept names leave to them."""
+    solver = LayerSolver(pairs, rows.retain, settings, watch)
+    span = solver.span_for_all()
+    with watch.part("curve"):
+        return ridge_path(*solver.system(span)), span
+
+
+def choose(points: tuple[CurvePoint, ...], judge: Judges, budget: float) -> CurvePoint:
     """The furthest way within the budget and up to the knee, or nearly as far for less drift.
 
     Args:
@@ -184,7 +209,7 @@ def preferred(points: Sequence[CurvePoint]) -> CurvePoint:
 
 
 def _between(
-    judge: Judge, inside: CurvePoint, outside: CurvePoint, budget: float
+    judge: Judges, inside: CurvePoint, outside: CurvePoint, budget: float
 ) -> list[CurvePoint]:
     points, low, high = [], math.log(outside.lam), math.log(inside.lam)
     for _ in range(_HALVINGS):
