@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 
 
 def kills(count: int, folder: Path) -> None:
-    """So many kills at work, of each kind alike, then an undisturbed run that must find nothing
-    lost and nothing left.
+    """Kills commands at work, as often in each way, then lets one finish. It must find nothing
+    lost and nothing left over.
     """
     import mini
     from attack import KINDS, RAY_DOUBLE, Killer, Workshop

@@ -67,7 +67,7 @@ def _t5_tensors() -> Iterator[tuple[str, Tensor]]:
 
 
 def entry_layer(outputs: int) -> Any:
-    """In the place of the benchmark's two value layers."""
+    """Replaces the benchmark's two value layers."""
 
     def layer(width: int) -> dict[str, Tensor]:
         source = torch.Generator().manual_seed(7)

@@ -1,15 +1,19 @@
-"""Seconds and sizes of an edit at the real layer shapes of every family (docs/research/models.md).
+"""CPU seconds, memory and sizes of an edit at the real layer shapes of every family
+(docs/research/models.md).
 
     python -m benchmarks.families [family ...]
 
 Weights and rows are random. 1 and 100 concepts of eight rows against 300 kept names of two rows,
-with the preset `context` and the pooled path, on two threads; without reading text.
+with the preset `fixed` and the pooled path, on one thread; without reading text. Memory is the peak
+of a process of its own, with the weights of all layers.
 """
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
+from multiprocessing import get_context
 
 import torch
 from torch import Tensor
@@ -34,6 +38,9 @@ SHAPES: dict[str, list[tuple[int, int, int]]] = {
     "z-image": [(1, 3840, 2560)],
     "lumina-2": [(1, 2304, 2304)],
     "qwen-image": [(1, 3072, 3584)],
+    "krea-2": [(1, 6144, 6144)],
+    "hunyuan-image-2.1": [(1, 3584, 3584)],
+    "hunyuan-video-1.5": [(1, 2048, 3584)],
     "wan": [(30, 1536, 1536)],
     "cosmos-predict2": [(28, 2048, 1024)],
     "anima": [(28, 2048, 1024)],
@@ -45,6 +52,8 @@ POOLED: dict[str, tuple[int, int, int]] = {
     "sdxl-refiner": (1536, 1280, 2560),
     "sd3": (1536, 2048, 2048),
     "flux-dev": (3072, 768, 768),
+    "hunyuan-image-2.1": (3584, 3584, 3584),
+    "hunyuan-video-1.5": (2048, 3584, 3584),
 }
 """{family: (outputs, columns that read text, all columns)} of the pooled path's layer."""
 KEPT, ROWS = 300, 8
@@ -72,18 +81,21 @@ def layers(shapes: list[tuple[int, int, int]]) -> dict[str, Tensor]:
 
 
 def measure(shapes: list[tuple[int, int, int]], concepts: int) -> tuple[float, int]:
-    """(seconds, numbers in the low-rank edits of all layers)."""
+    """(CPU seconds, numbers in the low-rank edits of all layers)."""
     weights, width = layers(shapes), shapes[0][2]
     given = [rows(concepts, ROWS, width, seed) for seed in (1, 2)] + [rows(KEPT, 2, width, 3)]
     row_set = RowSet.of(*given, given[2].values[:16].clone())
-    began = time.perf_counter()
+    began = time.process_time()
     erasure = solve(weights, row_set, EraseSettings.preset("fixed"))
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     return seconds, sum(edit.up.numel() + edit.down.numel() for edit in erasure.edits.values())
 
 
-def cells(name: str, concepts: int) -> tuple[float, float]:
-    """(seconds, megabytes of the LoRA in half precision), pooled path included."""
+def cells(name: str, concepts: int) -> tuple[float, float, float]:
+    """(CPU seconds, megabytes of the LoRA in half precision, gigabytes of memory at the peak),
+    pooled path included.
+    """
+    torch.set_num_threads(1)
     seconds, numbers = measure(SHAPES[name], concepts)
     if name in POOLED:
         outputs, text, columns = POOLED[name]
@@ -91,16 +103,18 @@ def cells(name: str, concepts: int) -> tuple[float, float]:
         # The LoRA holds the whole layer's columns: those that read sizes are zero in it.
         seconds += more
         numbers += its_numbers * (outputs + columns) // (outputs + text)
-    return seconds, 2 * numbers / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes on Linux
+    return seconds, 2 * numbers / 1e6, peak / 1e6
 
 
 def main() -> None:
-    torch.set_num_threads(2)
     titles = {row.name: row.title for row in ARCHITECTURES}
     for name in sys.argv[1:] or SHAPES:
-        (one, small), (many, large) = (cells(name, concepts) for concepts in (1, 100))
-        sizes = (f"{size:.0f} MB" if size >= 10 else f"{size:.2g} MB" for size in (small, large))
-        print(f"| {titles[name]} | {one:.1f} s | {many:.1f} s | {' | '.join(sizes)} |", flush=True)
+        with get_context("spawn").Pool(1, maxtasksperchild=1) as apart:
+            few, many = apart.starmap(cells, [(name, 1), (name, 100)], chunksize=1)
+        sizes = (f"{size:.0f} MB" if size >= 10 else f"{size:.2g} MB" for _, size, _ in (few, many))
+        times = f"{few[0]:.1f} s | {many[0]:.1f} s"
+        print(f"| {titles[name]} | {times} | {' | '.join(sizes)} | {many[2]:.1f} GB |", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from .speed_evaluate import SpeedEvaluate
 from .speed_forecast import SpeedForecast
 from .speed_inspect import SpeedInspect
 from .speed_leak_probe import SpeedLeakProbe
+from .speed_name_probe import SpeedNameProbe
+from .speed_never_draw import SpeedNeverDraw
 from .speed_report import SpeedReport
 from .speed_settings import SpeedSettings
 
@@ -30,11 +32,13 @@ NODES: list[type[io.ComfyNode]] = [
     ConceptListNode,
     RetainSetLoader,
     SpeedErase,
+    SpeedNeverDraw,
     SpeedSettings,
     SaveErasedModel,
     SpeedReport,
     SpeedForecast,
     SpeedLeakProbe,
+    SpeedNameProbe,
     SpeedCompare,
     SpeedApplyErasure,
     SpeedApplyRecipe,
@@ -60,6 +64,15 @@ def report(report_id: str) -> str:
     return page_of(report_id)
 
 
+def trade(question: dict[str, Any]) -> dict[str, Any]:
+    """What a run of SPEED Erase would show with another side-effect limit, from what it kept."""
+    from .erase_output import panel_of
+
+    return panel_of(
+        str(question.get("run")), question.get("limit", 0.0), question.get("strength", 1.0)
+    )
+
+
 def doctor(question: dict[str, Any]) -> dict[str, Any]:
     """What this installation has, what is missing, and how to fix it."""
     from ..speed_ops.doctor import examine
@@ -74,6 +87,7 @@ ANSWERS: dict[str, Answer] = {
     "retain/look": look,
     "compare/prompts": prompts_for,
     "demo/place": place_demo,
+    "trade": trade,
 }
 """What the UI may ask, below `/speed/`."""
 

@@ -47,7 +47,8 @@ class ConceptListNode(io.ComfyNode):
                     tooltip=(
                         "One concept per line: 'name -> replacement'. Without '->', the type"
                         " chooses the replacement. A line that ends with '->' removes the name from"
-                        " prompts. To set the type of one line, end it with '|| person'."
+                        " prompts. To set the type or strength of one line, end it with '|| person'"
+                        " or '|| 0.7'."
                     ),
                 ),
                 io.Combo.Input(
@@ -67,7 +68,7 @@ class ConceptListNode(io.ComfyNode):
                     tooltip=(
                         "Adds a list from ComfyUI's input folder. A .txt has the same lines as the"
                         " text. A .csv has a column 'target' and optionally 'anchor' (the"
-                        " replacement), 'aliases' and 'kind' (the type)."
+                        " replacement), 'aliases', 'kind' (the type) and 'strength'."
                     ),
                 ),
                 ConceptsSocket.Input(
@@ -193,6 +194,7 @@ def _line_answer(line: ReadLine, dropped: dict[str, list[str]]) -> dict[str, Any
         "anchor": concept.anchor,
         "kind": concept.kind,
         "aliases": list(concept.aliases),
+        "strength": concept.strength,
         "problem": line.problem,
         "note": " ".join(notes),
     }

@@ -11,7 +11,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..speed_ops.erase import erase
 from ..speed_ops.erasure import Erasure, at_strength
@@ -22,11 +22,9 @@ from ..speed_ops.job import Job, check_strength
 from ..speed_ops.recipe import recipe_of
 from .host.patching import rounding_notes, with_edits
 from .host.progress import Workplace, comfy_workplace, outside_inference_mode, stoppable
+from .host.weights import effective_weight
 from .host.wiring import Wired, wire
 from .previous_erasures import held_rows, notes_on, remember
-
-if TYPE_CHECKING:
-    from ..speed_ops.engine.rows import Rows
 
 _RECENT = 4
 _recent: OrderedDict[str, Erasure] = OrderedDict()
@@ -68,7 +66,7 @@ def _erase(
     with wire(model, clip, job.settings.layers, job.concepts, hidden, workplace) as wired:
         editable, reader, progress = wired
         held = held_rows(model, job.concepts, wired)
-        base = _base_hash(wired, job)
+        base = _base_hash(model, wired, job)
         key = _job_key(wired, job, held, base)
         is_recent = key in _recent
         if not is_recent:
@@ -128,17 +126,20 @@ def _unread_notes(wired: Wired, job: Job) -> Iterator[str]:
             )
 
 
-def _base_hash(wired: Wired, job: Job) -> str:
-    """Hash of all weights that the edit depends on."""
+def _base_hash(patcher: Any, wired: Wired, job: Job) -> str:
+    """Hash of all weights that the edit depends on. They are read on the CPU, so that what is
+    offloaded does not go to the device to be hashed, and every device gives the same hash.
+    """
     model = wired.model
     keys = [layer.canonical for layer in model.layers if job.settings.edits_input(layer.text_input)]
-    layers = tensors_hash((key, model.stored[key]) for key in keys)
+    layers = tensors_hash((key, effective_weight(patcher, key)) for key in keys)
     if model.text_part is None:
         return layers
     return hashlib.sha256(f"{layers} {model.text_part.fingerprint}".encode()).hexdigest()
 
 
-def _job_key(wired: Wired, job: Job, held: Mapping[str, Rows], base: str) -> str:
+def _job_key(wired: Wired, job: Job, held: Mapping[str, Any], base: str) -> str:
+    """`held`: {text input: rows of earlier targets}; `base`: hash of the weights."""
     reader = wired.reader
     digest = hashlib.sha256(
         f"{base} {reader.encoder.fingerprint} {job.settings!r} {job.plan!r}".encode()

@@ -173,12 +173,13 @@ def _read_set(builtin: str, text: str, file: str | None, column: str, kind: str)
 
 
 def describe(retain: RetainSet) -> str:
-    """`1750 names: artists 1393, typed 2`."""
+    """`1,750 names: artists 1,393, typed 2`."""
     listed = ", ".join(
-        f"{source.label} {retain.origins.count(index)}"
+        f"{source.label} {retain.origins.count(index):,}"
         for index, source in enumerate(retain.sources)
     )
-    return "\n".join([f"{len(retain)} names" + (f": {listed}" if listed else ""), *retain.notes])
+    count = "1 name" if len(retain) == 1 else f"{len(retain):,} names"
+    return "\n".join([f"{count}: {listed}" if listed else count, *retain.notes])
 
 
 MAX_NAMES_SHOWN = 200

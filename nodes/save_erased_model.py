@@ -181,11 +181,13 @@ class SaveErasedModel(io.ComfyNode):
             metadata = {**workflow, **_metadata(erasure, "checkpoint", path)}
             write_model(path, model, clip, vae, metadata, kind, force=overwrite, progress=progress)
             lines.append(f"Checkpoint: {path}")
+            lines += _card(erasure, path, overwrite)
         if diffusion_model:
             path = output_file("diffusion_models", filename_prefix, ".safetensors", overwrite)
             metadata = {**workflow, **_metadata(erasure, "diffusion_model", path)}
             write_model(path, model, None, None, metadata, kind, force=overwrite, progress=progress)
             lines.append(f"Diffusion model: {path}")
+            lines += _card(erasure, path, overwrite)
         text = "\n".join(lines)
         return io.NodeOutput(text, ui=ui_text(cls, text))
 
@@ -199,3 +201,16 @@ def _metadata(erasure: Erasure, content: Content, path: Path) -> dict[str, str]:
     certificate = erasure.full_certificate if content == "lora" else erasure.certificate
     proof = certificate.short() if certificate is not None else {}
     return build_metadata(erasure.architecture, content, erasure.recipe, proof, title=path.stem)
+
+
+def _card(erasure: Erasure, path: Path, overwrite: bool) -> list[str]:
+    """Writes the model card next to a cleaned model; a line about it, if the edit was measured."""
+    from ..speed_ops.files.atomic import write_bytes
+    from ..speed_ops.report.card import model_card
+
+    if erasure.recipe is None or erasure.certificate is None:
+        return []
+    card = path.with_name(f"{path.stem}-README.md")
+    text = model_card(erasure, path.stem, files={"checkpoint": path.name})
+    write_bytes(card, text.encode("utf-8", "replace"), force=overwrite)
+    return [f"Model card: {card}"]

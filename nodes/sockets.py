@@ -39,9 +39,20 @@ def _if_known(field: str, value: Any) -> dict[str, Any]:
     return {field: value} if field in getattr(io.Schema, "__dataclass_fields__", {}) else {}
 
 
-def strength_input(tooltip: str) -> io.Input:
-    """How much of an edit is applied."""
-    return io.Float.Input("strength", default=1.0, min=-5.0, max=5.0, step=0.05, tooltip=tooltip)
+def strength_input(
+    tooltip: str, low: float = -5.0, high: float = 5.0, slider: bool = False
+) -> io.Input:
+    """How much of an edit is applied.
+
+    Args:
+        tooltip: What it does in this node.
+        low: The least.
+        high: The most.
+        slider: Whether it is shown as a slider.
+    """
+    display = io.NumberDisplay.slider if slider else None
+    limits = {"min": low, "max": high, "step": 0.05}
+    return io.Float.Input("strength", default=1.0, **limits, display_mode=display, tooltip=tooltip)
 
 
 def erase_outputs() -> list[io.Output]:

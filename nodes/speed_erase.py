@@ -40,8 +40,8 @@ class SpeedErase(io.ComfyNode):
                 io.Model.Input(
                     "model",
                     tooltip=(
-                        "The model to erase from: SD1.x, SD2.x, SDXL, SD3, Flux.1, Chroma,"
-                        " AuraFlow, Z-Image, Lumina 2, Qwen-Image, Wan 2.x or LTX-Video."
+                        "The model to erase from, after any LoRA loaders. The help page lists"
+                        " the supported models."
                     ),
                 ),
                 io.Clip.Input(

@@ -76,6 +76,6 @@ class SpeedForecast(io.ComfyNode):
         lines = [f"Predicted drift of {len(forecast.names)} names if nothing protected them:"]
         for name, shift in zip(forecast.names[:shown], forecast.shifts[:shown], strict=True):
             lines.append(f"{shift:.2f}  {name}")
-        text = "\n".join([*lines, *workplace.notes])
+        text = "\n".join([*lines, *workplace.notes, *wired.reader.encoder.notes])
         chart = image_of(forecast_chart(forecast))
         return io.NodeOutput(text, chart, ui=ui_text(cls, text))

@@ -18,7 +18,7 @@ class SpeedInspect(io.ComfyNode):
             **search_aliases("model info", "metadata"),
             description=(
                 "Shows what the header of a checkpoint or LoRA records about an erasure. Anyone can"
-                " write a header: `speed-erase verify` checks the weights."
+                " write a header. To check the weights, run `speed-erase verify`."
             ),
             is_output_node=True,
             inputs=[

@@ -32,7 +32,7 @@ class SpeedLeakProbe(io.ComfyNode):
             inputs=[
                 io.Model.Input(
                     "model",
-                    tooltip=("The model that goes into SPEED Erase, or its result."),
+                    tooltip="The model that goes into SPEED Erase, or the one that comes out.",
                 ),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
                 ErasureSocket.Input("erasure", tooltip="From SPEED Erase or Rerun Recipe."),
@@ -115,7 +115,7 @@ class SpeedLeakProbe(io.ComfyNode):
                 progress=progress,
                 workplace=workplace,
             )
-        text = "\n".join([report.text(), *workplace.notes])
+        text = "\n".join([report.text(), *workplace.notes, *reader.encoder.notes])
         ui = ui_text(cls, text, text.splitlines()[0]) | {"speed": (shown_facts(report),)}
         return io.NodeOutput(text, report.phrases(), report.closed(), ui=ui)
 

@@ -47,7 +47,7 @@ def has_double_precision(device: torch.device | str) -> bool:
 
 
 def out_of_memory(fault: BaseException) -> bool:
-    """Whether a device has too little memory. Its libraries have errors of their own for that."""
+    """Whether a device has too little memory. Its libraries raise their own errors."""
     if isinstance(fault, torch.cuda.OutOfMemoryError):
         return True
     text = str(fault).lower()

@@ -8,10 +8,12 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os import environ
 from pathlib import Path
 
 import torch
 
+from .devices import best_device
 from .encoders.cache import EmbeddingCache
 from .encoders.tokenizers import t5_tokenizer
 from .errors import PACKAGE_VERSION, SpeedError
@@ -58,11 +60,13 @@ def _torch() -> Iterator[Finding]:
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     if hasattr(torch, "xpu") and torch.xpu.is_available():
         names += [torch.xpu.get_device_name(i) for i in range(torch.xpu.device_count())]
-    fix = "" if names or torch.version.cuda or torch.version.hip else "see https://pytorch.org"
     if names:
-        yield Finding("device", ", ".join(names))
+        on_cpu = "Edits are computed on the CPU, because this GPU has no double precision"
+        yield Finding("device", ", ".join(names), on_cpu if best_device() == "cpu" else "")
     else:
-        yield Finding("device", f"CPU with {os.cpu_count()} cores", fix and f"For a GPU {fix}")
+        has_backend = torch.version.cuda or torch.version.hip
+        fix = "" if has_backend else "For a GPU see https://pytorch.org"
+        yield Finding("device", f"CPU with {os.cpu_count()} cores", fix)
 
 
 def _packages() -> Finding:
@@ -74,7 +78,7 @@ def _packages() -> Finding:
 
 
 def _comfyui(running: Path | None) -> Finding:
-    named = os.getenv("COMFYUI_PATH")
+    named = environ.get("COMFYUI_PATH")
     places = [running] if running else []
     places += [Path(named)] if named else []
     places += [*Path(__file__).resolve().parents, Path.home() / "comfy" / "ComfyUI"]

@@ -68,10 +68,7 @@ def embed(
         if job.plan.rows == "context":
             bare = replace(rows[TOKENS], retain=names.bare_rows())
             ranking = rank(bare) if rank else forecast(weights, bare, job.settings)
-            endangered = ranking.endangered(job.settings.filter_scale)
-            if job.plan.names:
-                endangered = ranking.order[: job.plan.names]
-            endangered = endangered[: job.settings.context_names]
+            endangered = ranking.order[: min(job.plan.names, job.settings.context_names)]
         rows = names.add_to(rows, endangered)
     report = TextReport(
         dropped=dropped,
@@ -81,6 +78,7 @@ def embed(
         encoded=reader.encoded - encoded,
         reused=reader.reused - reused,
         seconds=watch.seconds,
+        prompting="sentences" if job.plan.prompting == "auto" else job.plan.prompting,
     )
     return rows, report
 

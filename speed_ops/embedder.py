@@ -32,6 +32,13 @@ class Embedder:
     def __init__(
         self, reader: CachedEncoder, text_inputs: Sequence[str], progress: Progress | None
     ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            reader: Turns prompts into rows.
+            text_inputs: Which inputs of the model the rows are for.
+            progress: May raise to interrupt.
+        """
         self.reader, self.text_inputs, self.progress = reader, tuple(text_inputs), progress
         self.streams = reader.encoder.streams
         self._rows: dict[RowRequest, Tensor] = {}
@@ -126,8 +133,10 @@ def concept_rows(
     ) -> dict[str, tuple[Rows, Rows]]:
         return embedder.pairs(concepts, all_pairs(streams, concepts, templates, plan, taken), stage)
 
-    solved = pairs(plan.solve_templates, "concepts")
+    solved = _part_way(pairs(plan.solve_templates, "concepts"), concepts)
     trial = pairs(plan.trial_prompts, "concepts") if plan.trial_templates else {}
+    trial = _part_way(trial, concepts)
+    # The report measures the whole way: a concept at half strength is not erased.
     probes = pairs(plan.unseen_templates, "probes")
     kinds = tuple(concept.kind for concept in concepts)
     rows = {}
@@ -145,6 +154,21 @@ def concept_rows(
             kinds=kinds,
         )
     return rows
+
+
+def _part_way(
+    rows: dict[str, tuple[Rows, Rows]], concepts: Sequence[Concept]
+) -> dict[str, tuple[Rows, Rows]]:
+    """The same pairs, each anchor as far from its target as the concept's strength has it."""
+    strengths = torch.tensor([concept.strength for concept in concepts])
+    if bool((strengths == 1).all()):
+        return rows
+    moved = {}
+    for name, (targets, anchors) in rows.items():
+        share = strengths.to(targets.values)[targets.group_index()][:, None]
+        way = share * (anchors.values - targets.values)
+        moved[name] = targets, anchors.with_values(targets.values + way)
+    return moved
 
 
 def embed_targets(

@@ -82,6 +82,7 @@ def erase(
             {name: solved.certificate for name, solved in erasures.items()}
         ),
         settings=erasures[TOKENS].settings,
+        alternatives=erasures[TOKENS].alternatives,
         rows={name: solved.rows[TOKENS] for name, solved in erasures.items()},
         family=model.architecture,
         layers=model.layers,
@@ -114,8 +115,12 @@ def _solved_on(
 ) -> Erasure:
     """An erasure that is computed on a device, and on the CPU when it is done."""
     solved = solve(weights, rows.to(device), job.settings, progress=report)
-    edits = {key: edit.to("cpu") for key, edit in solved.edits.items()}
-    return replace(solved, edits=edits, rows={TOKENS: solved.rows[TOKENS].to("cpu")})
+    return replace(
+        solved,
+        edits={key: edit.to("cpu") for key, edit in solved.edits.items()},
+        rows={TOKENS: solved.rows[TOKENS].to("cpu")},
+        alternatives=solved.alternatives and solved.alternatives.to("cpu"),
+    )
 
 
 def _layer_bytes(model: EditableModel, rows: RowSet) -> int:

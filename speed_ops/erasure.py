@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .certificate.certificate import Certificate
+from .certificate.certificate import Alternatives, Certificate
 from .certificate.measure import certificate_at
 from .certificate.summary import Summary, details, summarize
 from .engine.edits import LayerEdit
 from .engine.rows import Rows, RowSet
 from .engine.settings import EraseSettings
-from .inputs import TOKENS
+from .inputs import PROMPTING_TITLES, TOKENS, Prompting
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -41,6 +41,13 @@ class TextReport:
     """Texts that were encoded; the others came from the cache."""
     reused: int
     seconds: dict[str, float]
+    prompting: Prompting = "sentences"
+    """How the prompts are written that the edit was made from, and tested in."""
+
+    @property
+    def style(self) -> str:
+        """`prompting` in words."""
+        return PROMPTING_TITLES[self.prompting]
 
     def lines(self, verbose: bool = False) -> Iterator[str]:
         """The same in sentences; `verbose` adds what most users need not know."""
@@ -79,7 +86,9 @@ class Erasure(Mapping[str, LayerEdit]):
     strength: float = 1.0
     """What the edits are, or are to be, applied with."""
     full_certificate: Certificate | None = None
-    """At strength 1, where `certificate` is at another."""
+    """At strength 1, where `certificate` is at another or is that of stored edits."""
+    alternatives: Alternatives | None = None
+    """What `auto` would choose within other limits; None where nothing was chosen."""
     family: Architecture | None = None
     layers: tuple[LayerKey, ...] = ()
     """All layers of the model that may be edited."""
@@ -121,12 +130,6 @@ class Erasure(Mapping[str, LayerEdit]):
         """`o x d`: the dense edit of one layer."""
         return self[key].delta()
 
-    def balanced(self, rank: int | None = None) -> tuple[Erasure, float]:
-        """All edits balanced (see `LayerEdit.balanced`), and the largest relative error."""
-        pairs = {key: edit.balanced(rank) for key, edit in self.edits.items()}
-        edits = {key: edit for key, (edit, _) in pairs.items()}
-        return replace(self, edits=edits), max(error for _, error in pairs.values())
-
     @property
     def replacements(self) -> tuple[str, ...]:
         """What each concept becomes; empty for an erasure of plain weights."""
@@ -146,6 +149,7 @@ class Erasure(Mapping[str, LayerEdit]):
             if verbose:
                 lines += ["", *details(self.certificate)]
         if self.text_report is not None:
+            lines += [f"Tested in new prompts: {self.text_report.style}."]
             lines += self.text_report.lines(verbose)
         return "\n".join([*lines, *self.notes])
 

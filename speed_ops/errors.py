@@ -122,7 +122,7 @@ class ServerError(SpeedError):
 
 
 class OutputError(SpeedError):
-    """Nobody can read the result: its reader has gone, or the disk behind it is full."""
+    """The result cannot be written: its reader has gone, or the disk is full."""
 
     code = "output"
 
@@ -135,53 +135,18 @@ _ERRNO_CODES = {
     errno.EPERM: "permission",
     errno.EROFS: "permission",
 }
-_BUILTIN_CODES: tuple[tuple[type[BaseException], str], ...] = (
-    (KeyboardInterrupt, "interrupted"),
-    (MemoryError, "memory"),
-)
 _PACKAGES = frozenset(
-    [
-        "numpy",
-        "platformdirs",
-        "safetensors",
-        "torch",
-        "transformers",
-        "tokenizers",
-        "rich",
-        "jinja2",
-        "argcomplete",
-        "PIL",
-        "yaml",
-        "instant_clip_tokenizer",
-        "clip",
-        "ray",
-        "fsspec",
-        "nudenet",
-        "lpips",
-    ]
+    (
+        *("numpy", "filelock", "platformdirs", "safetensors", "torch", "transformers"),
+        *("tokenizers", "rich", "jinja2", "argcomplete", "PIL", "yaml", "ray", "fsspec"),
+        *("nudenet", "lpips"),
+    )
 )
 """The packages that we use and that an install may lack, by the names they are imported with."""
 ERROR_CODES = (
-    *(
-        "usage",
-        "settings",
-        "input",
-        "file",
-        "exists",
-        "not-found",
-        "no-space",
-        "permission",
-        "busy",
-    ),
-    *(
-        "unsupported-model",
-        "missing-package",
-        "memory",
-        "server",
-        "output",
-        "interrupted",
-        "unexpected",
-    ),
+    *("usage", "settings", "input", "file", "exists", "not-found", "no-space", "permission"),
+    *("busy", "unsupported-model", "missing-package", "memory", "server", "output"),
+    *("interrupted", "unexpected"),
 )
 """All that `error_code` can say. Programs rely on them: a code may be added, but none changes its
 meaning.
@@ -196,7 +161,9 @@ def error_code(fault: BaseException) -> str:
         return fault.code
     if _missing_package(fault):
         return MissingPackageError.code
-    return next((code for kind, code in _BUILTIN_CODES if isinstance(fault, kind)), SpeedError.code)
+    if isinstance(fault, KeyboardInterrupt):
+        return "interrupted"
+    return NoMemoryError.code if isinstance(fault, MemoryError) else SpeedError.code
 
 
 def _code_of_cause(fault: FileError) -> str:
@@ -228,9 +195,9 @@ def user_message(fault: BaseException) -> str:
     if isinstance(fault, KeyboardInterrupt):
         return "Interrupted: nothing unfinished was left behind."
     if isinstance(fault, MemoryError):
-        return "Out of memory: close other programs, or keep fewer names."
+        return "Out of memory. Close other programs, or protect fewer names."
     if _missing_package(fault):
-        return f"A package is missing ({text}): install with `pip install 'speed-erase[cli]'`."
+        return f"A package is missing ({text}). Run `pip install 'speed-erase[cli]'`."
     reason = text[:300] or type(fault).__name__
     return f"Unexpected error ({type(fault).__name__}: {reason})."
 

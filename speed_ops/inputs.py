@@ -12,3 +12,10 @@ Prompting = Literal["auto", "sentences", "tags", "at-tags", "mixed"]
 """How people prompt a model. at-tags: tags in which artists are called by @name; mixed: sentences
 and tags in turn; auto: as is usual for the model's family.
 """
+PROMPTING_TITLES: dict[Prompting, str] = {
+    "sentences": "sentences",
+    "tags": "tags",
+    "at-tags": "tags with artists as @name",
+    "mixed": "sentences and tags",
+}
+"""The same in the words of a report."""

@@ -147,16 +147,21 @@ class LeakReport:
             replace(concept, aliases=tuple(aliases[concept]), cleaned=()) for concept in concepts
         )
 
+    def headline(self) -> str:
+        """How many phrases leak."""
+        leaking, tried = len(self.leaking), len(self.tried)
+        bring = "brings" if leaking < 2 else "bring"
+        return f"{leaking or 'None'} of {tried} phrases still {bring} back what was erased."
+
     def text(self) -> str:
         """One line for each phrase, worst first."""
-        head = f"{len(self.leaking)} of {len(self.tried)} phrases still generate what you erased."
         lines = [
             f"{'LEAKS' if leak.leaks else 'ok':5}  {leak.before:4.0%} -> {leak.after:4.0%} "
             f" {leak.rung}: '{leak.phrase}'"
             + ("" if leak.prompt == leak.phrase else f" (worst prompt: '{leak.prompt}')")
             for leak in self.tried
         ]
-        return "\n".join([head, *lines])
+        return "\n".join([self.headline(), *lines])
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +213,8 @@ def probe_leaks(
     reader = (
         encoder.without_cache() if isinstance(encoder, CachedEncoder) else CachedEncoder(encoder)
     )
-    check_weights(weights, reader.width)
+    workplace = workplace or Workplace()
+    workplace.run(lambda _: check_weights(weights, reader.width))
     cases = [
         case
         for concept in concepts
@@ -226,9 +232,10 @@ def probe_leaks(
             edited = weight + strength * edit.to(device).delta().to(weight)
             both = [_share(weight, matrix, case) for matrix in (weight, edited) for case in there]
             shares.append(torch.stack(both))
-        return torch.stack(shares).median(dim=0).values.view(2, -1).tolist()  # type: ignore[no-any-return]
+        medians: list[list[float]] = torch.stack(shares).median(dim=0).values.view(2, -1).tolist()
+        return medians
 
-    medians = (workplace or Workplace()).run(measured)
+    medians = workplace.run(measured)
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
         shares = (min(max(share, 0.0), 1.0) for share in (old, new))

@@ -20,7 +20,13 @@ from .files.atomic import write_bytes
 from .files.header import MAX_HEADER_BYTES
 from .files.schema import Fields, check_version, dump_json, load_json, load_yaml, read_bounded
 from .job import Job, check_strength, default_lists, host_settings
-from .text.concept_list import Concept, ConceptList, parse_concepts, read_concepts
+from .text.concept_list import (
+    Concept,
+    ConceptList,
+    concept_strength,
+    parse_concepts,
+    read_concepts,
+)
 from .text.kinds import kind_of
 from .text.names import (
     MAX_ALIASES,
@@ -65,7 +71,7 @@ _RUN = (
     *("model", "output", "save", "name", "force", "strict", "no_names"),
     *("text_encoders", "tokenizer", "cache"),
 )
-_CONCEPT = ("target", "anchor", "kind", "aliases")
+_CONCEPT = ("target", "anchor", "kind", "aliases", "strength")
 _RETAIN = ("label", "sha256", "kind", "names")
 
 
@@ -75,6 +81,15 @@ class RecipeConcept:
     anchor: str
     kind: str
     aliases: tuple[str, ...] = ()
+    strength: float = 1.0
+    """Left out of the stored form where it is 1."""
+
+    def content(self) -> dict[str, Any]:
+        """Its stored form."""
+        values = dict(vars(self))
+        if self.strength == 1:
+            del values["strength"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -154,7 +169,7 @@ class Recipe:
         content: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
         content |= {"settings": self.settings, "contexts": self.contexts, "rows": self.rows}
         content |= {"strength": self.strength, "clip_skip": self.clip_skip}
-        content["concepts"] = [vars(concept) for concept in self.concepts]
+        content["concepts"] = [concept.content() for concept in self.concepts]
         content["retain"] = [
             {name: value for name, value in vars(entry).items() if value is not None}
             for entry in self.retain
@@ -302,9 +317,8 @@ class Recipe:
         for number, concept in enumerate(self.concepts, 1):
             aliases = (f"concept {number}, alias {i + 1}" for i in range(len(concept.aliases)))
             anchor = f"anchor {number}" if concept.anchor else ""
-            concepts.append(
-                RecipeConcept(f"concept {number}", anchor, concept.kind, tuple(aliases))
-            )
+            target = f"concept {number}"
+            concepts.append(replace(concept, target=target, anchor=anchor, aliases=tuple(aliases)))
         retain, count = [], 0
         for number, entry in enumerate(self.retain, 1):
             if entry.names is not None:
@@ -342,7 +356,9 @@ def _read_concept(
         raise FileError(f"{title} has an empty target. Write the name to erase.")
     kind = fields.text("kind", kind)
     anchor = fields.text("anchor") if "anchor" in fields.values else kind_of(kind).anchor
-    return [RecipeConcept(target, anchor, kind, fields.texts("aliases", MAX_ALIASES))]
+    aliases = fields.texts("aliases", MAX_ALIASES)
+    strength = fields.number("strength", 1.0)
+    return [RecipeConcept(target, anchor, kind, aliases, concept_strength(f"{strength:g}", title))]
 
 
 def _read_retain(item: object, title: str, folder: Path | None, newer: bool) -> RecipeRetain:
@@ -523,7 +539,9 @@ def _contexts(job: Job) -> tuple[str, ...]:
 
 
 def _stored_concept(concept: Concept) -> RecipeConcept:
-    return RecipeConcept(concept.target, concept.anchor, concept.kind, concept.aliases)
+    return RecipeConcept(
+        concept.target, concept.anchor, concept.kind, concept.aliases, concept.strength
+    )
 
 
 def _concept(stored: RecipeConcept, number: int, title: str) -> Concept:
@@ -532,9 +550,9 @@ def _concept(stored: RecipeConcept, number: int, title: str) -> Concept:
     written = (stored.target, stored.anchor, *stored.aliases)
     target, anchor, *aliases = [clean_name(name, where) for name in written]
     cleaned = tuple(fold(name) for name in written if has_invisible(name))
-    return Concept(
-        target, anchor, stored.kind, tuple(filter(None, aliases)), number, title, cleaned
-    )
+    names = tuple(filter(None, aliases))
+    concept = Concept(target, anchor, stored.kind, names, number, title, cleaned)
+    return replace(concept, strength=stored.strength)
 
 
 def _settings(recipe: Recipe, title: str, notes: list[str]) -> EraseSettings:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
+from .certificate.certificate import Alternatives
 from .certificate.measure import certify
-from .engine.auto import settle, settle_rows
+from .engine.auto import Settled, settle, settle_rows
 from .engine.edits import LayerEdit
 from .engine.pairs import pair_up
 from .engine.prepare import check_weights, prepare
@@ -39,7 +41,8 @@ def solve(
         rows: What to erase, what it becomes, and what must stay; `RowSet.of` makes one from plain
             matrices.
         settings: Every choice; the paper's few-concept values if none are given.
-        stored: Edits that a file holds: the certificate is theirs, not that of the computed ones.
+        stored: Edits that a file holds: the certificate is theirs, and that of the computed ones
+            is the result's `full_certificate`.
         choice: What `auto` chose when they were made; nothing is chosen again then.
         progress: Called with (stage, done, total). It may raise to interrupt: nothing is half done.
     """
@@ -51,32 +54,38 @@ def solve(
         check_weights(weights, rows.width)
         pairs = pair_up(rows, settings)
     if choice:
-        settings, curve, span = settings.replace(**choice), None, None
+        settled = Settled(settings.replace(**choice))
     else:
-        settings, curve, span = settle(rows, pairs, settings, weights, watch)
+        settled = settle(rows, pairs, settings, weights, watch)
+    settings = settled.settings
     report("prepare", 1, 1)
-    solver = Solver(rows, pairs, settings, weights, watch, report, span)
+    solver = Solver(rows, pairs, settings, weights, watch, report, settled.span)
     layers = solver.solve()
-    measured = {
-        key: layer if stored is None else replace(layer, edit=_like(stored[key], layer.edit))
-        for key, layer in layers.items()
-    }
-    certificate = certify(
-        measured,
-        rows,
-        settings,
-        weights,
+    certificate_of = partial(
+        certify,
+        rows=rows,
+        settings=settings,
+        weights=weights,
         energy_lost=pairs.energy_lost,
         rounds=solver.rounds,
-        curve=curve,
+        curve=settled.curve,
         watch=watch,
         progress=report,
     )
+    certificate, full = certificate_of(layers), None
+    if stored:
+        full = certificate
+        held = {key: _like(stored[key], layer.edit) for key, layer in layers.items()}
+        certificate = certificate_of(
+            {key: replace(layer, edit=held[key]) for key, layer in layers.items()}
+        )
     return Erasure(
         edits={key: layer.edit for key, layer in layers.items()},
         certificate=certificate,
         settings=settings,
         rows={TOKENS: rows},
+        full_certificate=full,
+        alternatives=Alternatives(settled.candidates) if settled.candidates else None,
     )
 
 

@@ -143,10 +143,11 @@ def test_the_command_line_gives_the_same_on_a_gpu_and_when_that_is_full(model, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["auto", "few"])
-def test_every_allocation_of_an_edit_may_find_no_memory(preset: str) -> None:
-    """At each place of the code that takes memory, its first and its last time."""
-    problem, settings = make(16, 2, 25, outs=(8,)), EraseSettings.preset(preset)
+def test_every_allocation_of_an_edit_may_find_no_memory() -> None:
+    """At each place of the code that takes memory, the first time. The test of SPEED Erase does the
+    same for the preset few.
+    """
+    problem, settings = make(16, 2, 25, outs=(8,)), EraseSettings.preset("auto")
     weights, *rows = problem.args()
     plain = solve(weights, *rows, settings)
 
@@ -157,9 +158,8 @@ def test_every_allocation_of_an_edit_may_find_no_memory(preset: str) -> None:
     with watching_the_device() as double:
         Workplace(DEVICE).run(work)
     first = {site: number for number, site in reversed(list(enumerate(double.sites)))}
-    last = {site: number for number, site in enumerate(double.sites)}
     assert len(first) > 80
-    for number in sorted({*first.values(), *last.values()}):
+    for number in first.values():
         workplace = Workplace(DEVICE)
         with watching_the_device() as double:
             double.fails_at = number

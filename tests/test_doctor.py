@@ -9,6 +9,7 @@ import mini
 import pytest
 import torch
 
+from speed_erase.speed_ops import doctor
 from speed_erase.speed_ops.cli import main
 from speed_erase.speed_ops.doctor import Finding, examine
 
@@ -28,6 +29,15 @@ def test_it_names_torch_and_the_device() -> None:
     found = by_topic(examine())
     assert found["torch"].found == torch.__version__ and not found["torch"].fix
     assert found["device"].found and found["SPEED"].found
+
+
+@pytest.mark.parametrize("used", ["cuda", "cpu"])
+def test_a_gpu_is_named_and_whether_it_is_used(monkeypatch, used) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "RTX 3060")
+    monkeypatch.setattr(doctor, "best_device", lambda: used)
+    finding = by_topic(examine())["device"]
+    assert finding.found == "RTX 3060" and bool(finding.fix) == (used == "cpu")
 
 
 @pytest.mark.parametrize(("version", "fine"), [("0.7.0", True), ("0.33.1", True), ("0.6.9", False)])

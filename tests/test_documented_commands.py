@@ -58,8 +58,7 @@ def altered_lines(block: Block) -> Iterator[Block]:
         before, after = block.shown[:index], block.shown[index + 1 :]
         yield replace(block, shown=(*before, *after))
         yield replace(block, shown=(*before, line, line, *after))
-        # A word that stands for itself in a comparison, unlike a name in a list of those that
-        # moved.
+        # A word that is compared as it is, unlike a name in a list of those that moved.
         words = re.findall(r"(?<![<\w])[A-Za-z]{3,}(?![\w>])", shape([line])[0])
         if words:
             yield replace(block, shown=(*before, line.replace(words[-1], "something"), *after))
@@ -75,7 +74,7 @@ def test_every_line_and_word_counts(page: str, runs: list[Run]) -> None:
 
 
 RUN = r"(?s)(^\$ speed-erase run[^\n]*\n).*?^```"
-ERROR = r"\1speed-erase: There is no file job.yaml.\n```"
+ERROR = r"\1speed-erase: There is no file job.yaml. Check the path.\n```"
 ALTERED = {
     "two lines swapped": (r"(^\$ speed-erase inspect.*\n)(.*\n)(.*\n)", r"\1\3\2"),
     "another file": (r"demo-model-eraser-lora", "other-model-eraser-lora"),

@@ -29,7 +29,7 @@ from speed_erase.speed_ops.text.plan import EFFORTS, RowPlan
 from speed_erase.speed_ops.text.retain_set import RetainSet, builtin_retain, parse_retain
 from speed_erase.speed_ops.text.tokens import IN_CONTEXT, Position
 
-SMALL = RowPlan(templates=2, retain_templates=1, probe_templates=2)
+SMALL = RowPlan(templates=2, retain_templates=3, probe_templates=2)
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +176,23 @@ def test_probes_stand_in_other_prompts(encoder: ClipTextEncoder) -> None:
     assert torch.pdist(found.targets.values).min() > 1e-3
 
 
+def test_at_half_strength_the_edit_goes_half_of_the_way_and_the_report_measures_all_of_it(
+    encoder: ClipTextEncoder,
+) -> None:
+    lines = ("Van Gogh -> art\nMonet -> art", "Van Gogh -> art || 0.5\nMonet -> art")
+    whole_way, half = (
+        embed_rows(encoder, parse_concepts(text, "style"), RetainSet(), SMALL) for text in lines
+    )
+    first = torch.tensor(whole_way.targets.groups) == 0
+    change, halved = (rows.anchors.values - rows.targets.values for rows in (whole_way, half))
+    assert close(halved[first], change[first] / 2) and close(halved[~first], change[~first])
+    for same, other in zip(whole_way.probes, half.probes, strict=True):
+        assert torch.equal(same.values, other.values)
+
+
 def test_only_ranked_names_get_contexts(encoder: ClipTextEncoder) -> None:
     retain = parse_retain("Monet\nKlee\nDali", kind="style")
-    plan = RowPlan(templates=2, retain_templates=1, probe_templates=1, hold_anchors=False)
+    plan = RowPlan(templates=2, retain_templates=2, probe_templates=1, hold_anchors=False)
     found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), retain, plan, [1])
     assert [found.retain.groups.count(i) for i in range(3)] == [1, 1 + 3 + 4, 1]
     assert found.in_context == 1
@@ -246,7 +260,7 @@ def test_unusable_retain_names_are_counted_and_targets_refused(encoder: ClipText
 
 def test_a_name_too_long_for_its_template_keeps_its_bare_row(encoder: ClipTextEncoder) -> None:
     long = "cat " * 73
-    plan = RowPlan(templates=1, retain_templates=1, hold_anchors=False)
+    plan = RowPlan(templates=1, retain_templates=2, hold_anchors=False)
     found = embed_rows(encoder, parse_concepts("Van Gogh", "style"), parse_retain(long), plan)
     assert len(found.retain.values) == 1 and not found.unusable
 

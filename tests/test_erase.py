@@ -55,9 +55,10 @@ def test_nothing_is_computed_twice(model: Path, tmp_path: Path, strength: str) -
     assert counts["fold"] < 10_000 and counts["same_name_key"] < 5_000
 
 
-def test_nothing_left_is_less_than_something_left() -> None:
-    """0.0 in unseen prompts is a measurement, not a missing one."""
-    gone = ConceptResult("gone", 0.9, 0.9, 0.0, 0.0, 0.0)
-    there = ConceptResult("there", 0.1, 0.1, 0.5, 0.5, 0.0)
-    unproven = replace(there, name="unproven", probe_median=None)
-    assert [concept.left for concept in (gone, there, unproven)] == [0.0, 0.5, 0.1]
+def test_nothing_left_is_a_measurement() -> None:
+    """0.0 in new prompts is not a missing number."""
+    gone = ConceptResult("gone", 0.0, 0.0, 0.0, 0.0, 0.0)
+    untested = replace(gone, probe_median=None)
+    assert (gone.score, gone.verdict) == (0.0, "erased")
+    assert (untested.score, untested.verdict) == (None, "unproven")
+    assert replace(gone, solved_median=0.9).left == 0.0 != replace(untested, solved_median=0.9).left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ ORDER = (
     *("errors", "progress", "inputs", "devices"),
     *("text", "models", "engine", "files", "encoders", "certificate"),
     *("job", "recipe", "provenance", "model", "erasure", "solver"),
-    *("embedder", "embed", "erase", "leak_probe"),
+    *("embedder", "embed", "erase", "leak_probe", "name_probe"),
     *("report", "checkpoints", "doctor"),
     *("demo", "evaluate", "fleet", "cli"),
 )
@@ -147,7 +148,7 @@ def loaded_by(*modules: str) -> set[str]:
     """Rooms and modules of `speed_ops` that a fresh interpreter loads with these modules."""
     code = LOADED.format(root=str(ROOT), modules=list(modules))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = [name.split(".")[2:] for name in eval(done.stdout, {"__builtins__": {}})]
+    names = [name.split(".")[2:] for name in json.loads(done.stdout)]
     return {name[0] for name in names if name}
 
 
@@ -172,6 +173,17 @@ def test_no_module_needs_the_whole_house(path):
     if path.name == "commands.py":
         targets = {target for target in targets if target[1] != "cli"}  # and this every command
     assert len(targets) <= MAX_IMPORTS, sorted("/".join(target) for target in targets)
+
+
+def test_every_package_that_the_library_imports_is_reported_where_it_is_missing():
+    imported = set().union(*map(foreign_imports, python_files("speed_ops"))) - {"__future__"}
+    packages = imported - sys.stdlib_module_names
+    errors = importlib.import_module("speed_erase.speed_ops.errors")
+    codes = {
+        name: errors.error_code(ModuleNotFoundError(f"No module named {name!r}", name=name))
+        for name in packages
+    }
+    assert len(codes) > 12 and set(codes.values()) == {"missing-package"}, codes
 
 
 def test_only_hosts_import_late():

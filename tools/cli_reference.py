@@ -42,7 +42,7 @@ def reference() -> str:
     anchors = {group: _anchor(group[0]) for group in shared}
     parts = [_INTRODUCTION]
     for name, parser in commands.items():
-        parts.append(f"## {name}\n\n{parser.description}\n")
+        parts.append(f"## {name}\n\n{' '.join(str(parser.description).split())}\n")
         groups = _groups(parser)
         parts += [_section(group) for group in groups if group not in anchors and group[1]]
         links = [f"[{group[0]}](#{anchors[group]})" for group in groups if group in anchors]

@@ -62,12 +62,7 @@ export function showDialog(title, elements, closeLabel) {
       onclose: close,
       onclick: (event) => event.target === dialog && dialog.close(),
     },
-    h(
-      "div",
-      { class: "speed-scroll body" },
-      h("div", { class: "head" }, title, closeButton),
-      ...elements,
-    ),
+    h("div", { class: "speed-scroll body" }, h("div", { class: "head" }, title, closeButton), ...elements),
   );
   document.body.append(shield(dialog));
   dialog.showModal();

@@ -2,11 +2,24 @@
 import { h, showDialog } from "./dom.js";
 import { clamp } from "./figures.js";
 import { notify } from "./host.js";
-import { t } from "./words.js";
+import { counted, t } from "./words.js";
 
 const DELAY = 250; // ms without a change before the server is asked
 const SHOWN_PHRASES = 12;
 const COLUMNS = ["one", "two", "three", "four"];
+
+/** How many names there are, and from where: the server's English line, in the front end's language. */
+function sources({ counts, total }) {
+  const [first, ...notes] = counts.split("\n");
+  const listed = first.split(": ").slice(1).join(": ").replace(/\btyped\b/, t("typed"));
+  const head = counted(total, "1 name", "{0} names");
+  return [listed ? t("{0}: ", head) + listed : head, ...notes].join("\n");
+}
+
+const leftOut = (count, names) =>
+  count > 1
+    ? t("{0} can’t be protected because they contain a name you’re erasing: {1}", count, names)
+    : count && t("1 can’t be protected because it contains a name you’re erasing: {0}", names);
 
 /** A retain set: how many names, which, and which drop out. `question()` reads the widgets. */
 export function retainNames(question, ask) {
@@ -26,16 +39,10 @@ export function retainNames(question, ask) {
     if (request !== latest || !answer) return;
     last = key;
     const { names: shown = [], found: matches = 0, dropped_names: droppedNames = [] } = answer;
-    counts.textContent = answer.error ?? answer.counts;
+    counts.textContent = answer.error ?? sources(answer);
     names.replaceChildren(...shown.map((name) => h("div", {}, name)));
     if (matches > shown.length) names.append(h("div", {}, t("and {0} more", matches - shown.length)));
-    dropped.textContent = answer.dropped
-      ? t(
-          "{0} can’t be protected because they contain a name you’re erasing: {1}",
-          answer.dropped,
-          droppedNames.slice(0, 3).join(", "),
-        )
-      : "";
+    dropped.textContent = leftOut(answer.dropped, droppedNames.slice(0, 3).join(", ")) || "";
     dropped.title = droppedNames.join(", ");
   };
   const refresh = () => {
@@ -68,8 +75,7 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       h("span", {}, headline),
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
-    tried.some((phrase) => phrase.leaks && phrase.alias) &&
-      h("div", { class: "buttons" }, button),
+    tried.some((phrase) => phrase.leaks && phrase.alias) && h("div", { class: "buttons" }, button),
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }

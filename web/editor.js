@@ -64,6 +64,7 @@ export class Editor {
     this.input = h("input", {
       placeholder: t("Add names, separated by commas, or paste a column"),
       "aria-label": t("add a concept"),
+      // prettier-ignore
       title: t("For a comma in a name, write \"Doe, Jane\" or Doe\\, Jane."),
       list: this.suggestions.id,
       oninput: () => this.suggest(this.input.value),
@@ -272,7 +273,9 @@ export class Editor {
   draw() {
     const linked = this.source.isLinked();
     const lines = linked ? [] : split(this.source.text());
-    this.inputRow.hidden = linked;
+    // A form gets the whole height: at their usual size nodes have room for it and no more.
+    this.inputRow.hidden = linked || this.editing !== null;
+    this.footer.hidden = this.editing !== null;
     this.drawFooter(lines, linked);
     let top = 0;
     this.rows = [];
@@ -335,7 +338,7 @@ export class Editor {
       this.jumped = next.index;
       this.focus(next.index);
     };
-    const anyOn = concepts.length > 0;
+    const types = new Set(lines.map(({ raw }) => lineType(raw)));
     const bar = h(
       "div",
       { class: "tools" },
@@ -343,9 +346,10 @@ export class Editor {
       problems.length > 0 &&
         button(t("{0} with a problem", problems.length), t("Show the next problem"), jump),
       lines.some(({ raw }) => raw.trim()) && [
-        anyOn
-          ? button(t("All off"), t("Turn every concept off"), () => this.changeAll((raw) => off(raw)))
-          : button(t("All on"), t("Turn every concept on"), () => this.changeAll((raw) => on(raw))),
+        types.has("concept") &&
+          button(t("All off"), t("Turn every concept off"), () => this.changeAll((raw) => off(raw))),
+        types.has("off") &&
+          button(t("All on"), t("Turn every concept on"), () => this.changeAll((raw) => on(raw))),
         button(t("Clear"), t("Remove every line"), () => {
           this.change("");
           this.say(t("List cleared."));
@@ -369,7 +373,10 @@ export class Editor {
     this.list.replaceChildren(...chips);
     if (focused && this.list.contains(focused)) focused.focus({ preventScroll: true });
     else if (index !== undefined) {
-      this.list.querySelector(`[data-line="${Number(index)}"]`)?.querySelector("button, input")?.focus();
+      this.list
+        .querySelector(`[data-line="${Number(index)}"]`)
+        ?.querySelector("button, input")
+        ?.focus();
     }
     this.replacing = false;
   }
@@ -410,6 +417,7 @@ export class Editor {
           { class: "tag", title: aliases.join(", ") },
           counted(aliases.length, "1 alias", "{0} aliases"),
         ),
+      fields.strength !== 1 && h("span", { class: "tag", title: t("strength") }, `× ${fields.strength}`),
       fields.target.includes(",") && h("button", splitProps, "⑂"),
       this.drawButtons(index, fields.off),
       message && h("div", { class: "message cut", title: message }, message),
@@ -450,6 +458,14 @@ export class Editor {
     const target = input(fields.target);
     const aliases = input(fields.aliases.join(" | "), t("other names, separated by commas"));
     const anchor = input(fields.anchor ?? "", t("default for the type"));
+    const strength = h("input", {
+      type: "number",
+      min: 0.05,
+      max: 2,
+      step: 0.05,
+      value: fields.strength,
+      title: t("1 is the whole way to the replacement, 0.5 half of it."),
+    });
     const kind = h(
       "select",
       {},
@@ -466,6 +482,7 @@ export class Editor {
           aliases: aliases.value.split("|").flatMap(namesFrom),
           anchor: anchor.value.trim() || (fields.anchor === "" ? "" : null),
           kind: kind.value || null,
+          strength: Number(strength.value) || 1,
         });
         this.change(replace(this.source.text(), index, raw));
       } else this.change(remove(this.source.text(), index));
@@ -489,7 +506,8 @@ export class Editor {
           if (!this.replacing && this.save === save && !form.contains(event.relatedTarget)) save();
         },
       },
-      [t("erase"), target, t("also"), aliases, t("becomes"), anchor, t("type"), kind],
+      [t("erase"), target, t("also"), aliases, t("becomes"), anchor],
+      [t("type"), h("div", { class: "two" }, kind, t("strength"), strength)],
       h("div", {}, h("button", { onclick: cancel }, t("Cancel")), done),
     );
     return form;

@@ -35,15 +35,12 @@ export function erasureFacts(given) {
   const value = record(given);
   const verdict = word(value.verdict, VERDICTS);
   if (!verdict) return null;
-  const counts = record(value.counts);
   return {
     ...base(value),
     page: matching(value.page, PAGE),
     verdict,
     strength: number(value.strength, -5, 5) ?? 1,
-    concepts: list(value.concepts, 100, concept),
-    counts: Object.fromEntries(VERDICTS.map((name) => [name, number(counts[name], 0, 1e6) ?? 0])),
-    effects: effects(value.side_effects),
+    ...answers(value),
     why: notice(value.why),
     next: list(value.next, 10, (key) => text(key, 40)),
     warnings: list(value.warnings, 12, notice),
@@ -53,14 +50,32 @@ export function erasureFacts(given) {
   };
 }
 
+/** What a run with another limit would show, or null. */
+export function previewFacts(given) {
+  const value = record(given);
+  const chosen = point(value.chosen);
+  return chosen && word(value.verdict, VERDICTS) ? { ...answers(value), chosen } : null;
+}
+
+function answers(value) {
+  const counts = record(value.counts);
+  return {
+    concepts: list(value.concepts, 100, concept),
+    counts: Object.fromEntries(VERDICTS.map((name) => [name, number(counts[name], 0, 1e6) ?? 0])),
+    effects: effects(value.side_effects),
+  };
+}
+
 /** A sentence with its code, and a Map of what it is about, for translations. */
 const notice = (given) => {
   const value = record(given);
   if (!text(value.text)) return null;
-  const data = Object.entries(record(value.data)).slice(0, 12).map(([name, content]) => {
-    const texts = Array.isArray(content) ? list(content, 20, (item) => text(item) || null) : null;
-    return [text(name, 40), texts ?? number(content, -1e9, 1e9) ?? text(content)];
-  });
+  const data = Object.entries(record(value.data))
+    .slice(0, 12)
+    .map(([name, content]) => {
+      const texts = Array.isArray(content) ? list(content, 20, (item) => text(item) || null) : null;
+      return [text(name, 40), texts ?? number(content, -1e9, 1e9) ?? text(content)];
+    });
   return { code: text(value.code, 40), text: text(value.text), data: new Map(data) };
 };
 
@@ -111,10 +126,12 @@ function curve(given) {
   const chosen = point(value.chosen);
   const reach = number(value.reach, 0, 100);
   if (!chosen || !reach) return null;
-  const offers = Object.entries(record(value.offers)).slice(0, 10).map(([name, offer]) => {
-    const numbers = list(offer, 3, (share) => number(share, 0, 100));
-    return [text(name, 40), numbers.length === 3 ? numbers : null];
-  });
+  const offers = Object.entries(record(value.offers))
+    .slice(0, 10)
+    .map(([name, offer]) => {
+      const numbers = list(offer, 3, (share) => number(share, 0, 100));
+      return [text(name, 40), numbers.length === 3 ? numbers : null];
+    });
   return {
     left: list(value.left, 200, point),
     toGo: list(value.to_go, 200, point),
@@ -122,6 +139,7 @@ function curve(given) {
     budget: number(value.budget, 0, 100),
     reach,
     offers: new Map(offers.filter(([, offer]) => offer)),
+    live: value.live === true,
   };
 }
 

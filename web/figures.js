@@ -78,9 +78,17 @@ export function forecast(curve, strength, priority) {
   return { drift: drift * Math.abs(strength), left: Math.max(0, 1 - strength * (1 - left)), moved };
 }
 
+export const MAX_LIMIT = 2;
+
+/** The side-effect limit at a position in a frame whose axis ends at `full`. */
+export function limitAt(x, full, frame) {
+  const share = clamp((x - frame.left) / frame.width, 0, 1);
+  return clamp(Number((share * full).toFixed(3)), 0.005, MAX_LIMIT);
+}
+
 /** The positions of a trade-off in a frame. The axis ends at a round value that holds both points. */
 export function plot(curve, next, frame) {
-  const full = roundUp(Math.max(curve.reach, curve.chosen[0], next?.drift ?? 0));
+  const full = roundUp(Math.max(curve.reach, curve.chosen[0], next?.[0] ?? 0));
   const x = scale(full, frame.width);
   const y = scale(1, frame.height);
   const position = ([drift, share]) => [frame.left + x(drift), frame.top + frame.height - y(share)];
@@ -98,7 +106,7 @@ export function plot(curve, next, frame) {
     left: polyline(curve.left),
     toGo: polyline(curve.toGo),
     chosen: position(curve.chosen),
-    next: next ? position([next.drift, next.left]) : null,
+    next: next ? position(next) : null,
     budget: curve.budget === null ? null : frame.left + x(curve.budget),
   };
 }

@@ -8,7 +8,7 @@ const MAX_STRENGTH = 1.5;
 
 /** {advice: function} for the advice of a result that this node can follow. */
 export function fixesOf(node, facts, openConcept) {
-  if (node.type !== "SpeedErase") return {};
+  if (!["SpeedErase", "SpeedNeverDraw"].includes(node.type)) return {};
   const setAndRun = (name, setting) => () => {
     const input = widget(node, name);
     input.value = setting;
@@ -19,7 +19,7 @@ export function fixesOf(node, facts, openConcept) {
   const fixes = {};
   const { preset } = defaultsOf(node);
   if (preset && preset !== value(node, "preset")) fixes.use_auto = setAndRun("preset", preset);
-  const fullest = fullestPriority(node, facts);
+  const fullest = widget(node, "priority") && fullestPriority(node, facts);
   if (fullest && fullest !== value(node, "priority")) fixes.erase_fully = setAndRun("priority", fullest);
   if (upstream(node, "ConceptList")) fixes.closer_replacement = openConcept;
   const strength = Number(value(node, "strength"));

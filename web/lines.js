@@ -6,6 +6,7 @@ const COMMENT = /\s#[^]*$/;
 const ARROW = /->|→/;
 const TAIL = /\s*(->|→|\|\||\s#|$)/;
 const KIND = /\|\|\s*([A-Za-z]+)\s*$/;
+const STRENGTH = /\|\|\s*(\d+\.?\d*|\.\d+)\s*$/;
 
 /** [{raw, end}]: the lines and their line ends; joined, they are the text again. */
 export function split(text) {
@@ -28,25 +29,46 @@ export function lineType(raw) {
   return off ? "off" : "concept";
 }
 
-/** What a line with a concept seems to mean: {off, target, aliases, anchor, kind, comment}. */
+/** What a line with a concept seems to mean: {off, target, aliases, anchor, kind, strength, comment}. */
 export function guess(raw) {
   const off = raw.startsWith(OFF);
   const line = off ? raw.slice(OFF.length) : raw;
   const comment = line.match(COMMENT)?.[0] ?? "";
   let body = line.slice(0, line.length - comment.length);
+  const strength = body.match(STRENGTH);
+  if (strength) body = body.slice(0, strength.index);
   const kind = body.match(KIND);
   if (kind) body = body.slice(0, kind.index);
   const [names, ...anchors] = body.split(ARROW);
   const [target, ...aliases] = names.split("|").map((name) => name.trim());
   const anchor = anchors.length ? anchors.join("->").trim() : null;
-  return { off, target, aliases, anchor, kind: kind ? kind[1].toLowerCase() : null, comment };
+  const share = strength ? Number(strength[1]) : 1;
+  return {
+    off,
+    target,
+    aliases,
+    anchor,
+    kind: kind ? kind[1].toLowerCase() : null,
+    strength: share,
+    comment,
+  };
 }
 
 /** The line for these fields. An `anchor` of null is up to the kind; "" leaves the name out of the prompt. */
-export function write({ off = false, target, aliases = [], anchor = null, kind = null, comment = "" }) {
+export function write(fields) {
+  const {
+    off = false,
+    target,
+    aliases = [],
+    anchor = null,
+    kind = null,
+    strength = 1,
+    comment = "",
+  } = fields;
   const names = [target, ...aliases].map((name) => name.trim()).filter(Boolean);
   const arrow = anchor === null ? "" : ` -> ${anchor.trim()}`.trimEnd();
-  return (off ? OFF : "") + names.join(" | ") + arrow + (kind ? ` || ${kind}` : "") + comment;
+  const marks = [kind, Number(strength) === 1 ? "" : strength].filter(Boolean).map((mark) => ` || ${mark}`);
+  return (off ? OFF : "") + names.join(" | ") + arrow + marks.join("") + comment;
 }
 
 export function replace(text, index, raw) {
@@ -174,6 +196,7 @@ export function linesFrom(text, fileName = "") {
         aliases: cell(row, "aliases").split("|"),
         anchor: cell(row, "anchor") || null,
         kind: cell(row, "kind").toLowerCase() || null,
+        strength: cell(row, "strength") || 1,
       }),
     );
 }

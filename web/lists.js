@@ -11,12 +11,17 @@ const MAX_LISTS = 500;
 async function readLists() {
   const response = await api.getUserData(FILE);
   if (!response.ok) return new Map();
-  const content = await response.json();
+  const content = await response.json().catch(() => null); // not one of ours: saving replaces it
   const entries = Object.entries(content ?? {}).filter(([, text]) => typeof text === "string");
   return new Map(entries.slice(0, MAX_LISTS));
 }
 
-const writeLists = (lists) => api.storeUserData(FILE, Object.fromEntries(lists), { overwrite: true });
+const writeLists = (lists) =>
+  api.storeUserData(FILE, JSON.stringify(Object.fromEntries(lists)), {
+    overwrite: true,
+    stringify: false,
+    throwOnError: true,
+  });
 
 /** A dialog that saves `text` under a name, and gives saved texts to `load`. */
 export async function openLists(text, load) {
@@ -26,9 +31,13 @@ export async function openLists(text, load) {
     const title = name.value.trim();
     if (!title) return;
     lists.set(title, text);
-    await writeLists(lists);
-    notify(t("List saved"), title);
-    dialog.close();
+    try {
+      await writeLists(lists);
+      notify(t("List saved"), title);
+      dialog.close();
+    } catch (error) {
+      notify(t("Couldn’t save the list"), String(error?.message ?? ""), "error");
+    }
   };
   const row = (title) => {
     const remove = async (event) => {

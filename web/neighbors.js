@@ -2,7 +2,7 @@
 import { app } from "../../scripts/app.js";
 import { downstream, slotOf, upstream, value, widget } from "./graph.js";
 import { ask, captureChange, notify } from "./host.js";
-import { firstNames } from "./lines.js";
+import { firstNames, namesFrom } from "./lines.js";
 import { t } from "./words.js";
 
 const GAP = 60;
@@ -17,7 +17,8 @@ export async function addCompare(node) {
   wire(source(node, "clip"), compare, "clip");
   wire(vae(node), compare, "vae");
   const list = upstream(node, "ConceptList");
-  const text = String(value(list, "text") ?? "");
+  const typed = String(value(list ?? node, "text") ?? "");
+  const text = list ? typed : typed.split(/\n/).flatMap(namesFrom).join("\n");
   const prompts = await ask("compare/prompts", { text, kind: value(list, "kind") });
   for (const [name, prompt] of Object.entries(prompts ?? {})) {
     const input = widget(compare, name);

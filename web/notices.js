@@ -25,7 +25,11 @@ export function noticeText({ code, text, data }) {
 }
 
 const subject = ({ length, 0: first }, total) =>
-  length === 1 ? t("“{0}”", first) : t("{0} of {1} concepts", length, total ?? length);
+  length === 1
+    ? t("“{0}”", first)
+    : length === total
+      ? t("all {0} concepts", total)
+      : t("{0} of {1} concepts", length, total ?? length);
 
 function inWords(value) {
   if (Array.isArray(value)) return value.join(t(", "));

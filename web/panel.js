@@ -1,12 +1,9 @@
 // What an erasure did: is it gone, did anything else change, what to do next. Measurements are in a dialog.
-import { h, svg } from "./dom.js";
+import { h } from "./dom.js";
 import {
   MARK,
-  forecast,
   headline,
   levelWords,
-  percent,
-  plot,
   remainder,
   roundUp,
   scale,
@@ -15,6 +12,7 @@ import {
   worst,
 } from "./figures.js";
 import { noticeText } from "./notices.js";
+import { drawCurve, drawTrade } from "./trade.js";
 import { t } from "./words.js";
 
 const SHOWN_CONCEPTS = 5;
@@ -41,9 +39,26 @@ const ADVICE = {
  * The panel of one run.
  *
  * `state` is what is true of the graph now: {outdated, bypassed, restored}; `actions` are {compare,
- * findLeaks, save, details, fixes: {key: function}}.
+ * findLeaks, save, details, fixes: {key: function}}, without those that the node has no outputs for.
  */
 export function drawPanel(facts, state, actions) {
+  const button = (action, text) => action && h("button", { onclick: action }, text);
+  return [
+    ...drawAnswers(facts, state),
+    worst(facts.counts) !== "erased" && drawAdvice(facts, actions),
+    h(
+      "div",
+      { class: "buttons" },
+      button(actions.compare, t("Compare")),
+      button(actions.findLeaks, t("Find leaks")),
+      button(actions.save, t("Save")),
+      button(actions.details, t("Details")),
+    ),
+  ];
+}
+
+/** The verdict, the least erased concepts, and what else changed. */
+function drawAnswers(facts, state) {
   const { concepts, counts, effects } = facts;
   const shown = concepts.slice(0, SHOWN_CONCEPTS);
   const rest = remainder(counts, shown);
@@ -52,15 +67,6 @@ export function drawPanel(facts, state, actions) {
     ...shown.map(drawConcept),
     rest && h("div", { class: "dim", "data-speed": "rest" }, rest),
     effects && drawEffects(effects),
-    worst(counts) !== "erased" && drawAdvice(facts, actions),
-    h(
-      "div",
-      { class: "buttons" },
-      h("button", { onclick: actions.compare }, t("Compare")),
-      h("button", { onclick: actions.findLeaks }, t("Find leaks")),
-      h("button", { onclick: actions.save }, t("Save")),
-      h("button", { onclick: actions.details }, t("Details")),
-    ),
   ];
 }
 
@@ -126,21 +132,45 @@ function drawAdvice({ why, next }, { fixes }) {
   );
 }
 
-/** What the dialog shows: all measurements of the run. `settings` are those on the node now. */
-export function drawDetails(facts, settings) {
+/**
+ * What the dialog shows: all measurements of the run.
+ *
+ * `settings` are those on the node now; `control` is for `drawTrade`, or null if there is nothing to drag.
+ */
+export function drawDetails(facts, settings, control) {
   const { concepts, drift, curve, details, warnings, next } = facts;
   const advice = next.map((key) => ADVICE[key]?.()).filter(Boolean);
+  const rows = control && concepts.length <= SHOWN_CONCEPTS ? [] : concepts;
   return [
-    section(t("What to try"), advice.length > 0 && h("ul", {}, advice.map((text) => h("li", {}, text)))),
+    control && drawPreview(facts, control),
+    section(
+      t("What to try"),
+      advice.length > 0 &&
+        h(
+          "ul",
+          {},
+          advice.map((text) => h("li", {}, text)),
+        ),
+    ),
     section(
       t("Notes"),
       warnings.length > 0 && warnings.map((notice) => h("div", { class: "warning" }, noticeText(notice))),
     ),
-    section(t("Concepts"), concepts.length > 0 && concepts.map(drawConcept)),
-    section(t("Erasure and side effects"), curve && drawCurve(facts, settings)),
+    section(t("Concepts"), rows.length > 0 && rows.map(drawConcept)),
+    section(t("Erasure and side effects"), curve && !control && drawCurve(facts, settings)),
     section(t("How far other names moved"), drift.length > 0 && drawDrift(drift)),
     section(t("Measurements"), details.length > 0 && details.map((line) => h("div", { class: "dim" }, line))),
-  ].flat(2);
+  ]
+    .flat(2)
+    .filter(Boolean);
+}
+
+/** The answers of this run, or of the next one while its point is dragged. */
+function drawPreview(facts, control) {
+  const answers = h("div", { "data-speed": "preview" });
+  const show = (shown) => answers.replaceChildren(...drawAnswers(shown, {}).filter(Boolean));
+  show(facts);
+  return [answers, drawTrade(facts, { ...control, show })];
 }
 
 const section = (title, content) => (content ? [h("h4", {}, title), content] : []);
@@ -168,74 +198,3 @@ function drawGroup({ group, names, median, p95, maximum, worst: affected }, x) {
     h("span", {}, median.toFixed(2)),
   );
 }
-
-function drawCurve({ curve, strength }, settings) {
-  const nextStrength = settings.strength ?? strength;
-  const next = forecast(curve, nextStrength, settings.priority);
-  const changed = next.moved || Math.abs(nextStrength - strength) > 1e-9;
-  const current = forecast(curve, strength);
-  const chosen = [current.drift, strength === 1 ? curve.chosen[1] : current.left];
-  const line = (symbol, text, props = {}) => h("div", props, h("span", { class: "point" }, symbol), text);
-  const figures = ([drift, left]) => [percent(left, 0), drift.toFixed(2)];
-  const nextWords = t(
-    "the next run: about {0} remaining, side effects {1}",
-    ...figures([next.drift, next.left]),
-  );
-  return h(
-    "div",
-    {},
-    drawPlot({ ...curve, chosen }, changed ? next : null),
-    line("● ", t("this run: {0} remaining, side effects {1}", ...figures(chosen))),
-    changed &&
-      line("◌ ", nextWords, {
-        "data-speed": "forecast",
-        "data-left": next.left,
-        "data-drift": next.drift,
-      }),
-  );
-}
-
-function drawPlot(curve, next) {
-  const frame = { left: 54, top: 10, width: 392, height: 150 };
-  const right = frame.left + frame.width;
-  const bottom = frame.top + frame.height;
-  const positions = plot(curve, next, frame);
-  const level = (share) => {
-    const y = bottom - share * frame.height;
-    return [
-      line({ x1: frame.left, x2: right, y1: y, y2: y, "stroke-opacity": 0.18 }),
-      label(frame.left - 6, y + 5, percent(share, 0), "end"),
-    ];
-  };
-  return svg(
-    "svg",
-    { viewBox: "0 0 460 200", role: "img", "aria-label": t("Erasure and side effects") },
-    [0, 0.5, 1].flatMap(level),
-    label(frame.left, bottom + 18, "0"),
-    label(right, bottom + 18, t("side effects {0}", positions.full), "end"),
-    positions.budget !== null && drawLimit(positions.budget, frame),
-    polyline(positions.toGo, { class: "curve faint" }),
-    polyline(positions.left, { class: "curve" }),
-    circle(positions.chosen, t("this run"), { class: "chosen", "data-speed": "chosen" }),
-    positions.next && circle(positions.next, t("the next run"), { class: "next" }),
-  );
-}
-
-function drawLimit(x, frame) {
-  const ends = { x1: x, x2: x, y1: frame.top, y2: frame.top + frame.height };
-  return [
-    line({ ...ends, "stroke-dasharray": "5 4", "stroke-opacity": 0.7 }),
-    x < frame.left + frame.width / 2
-      ? label(x + 5, frame.top + 15, t("limit"))
-      : label(x - 5, frame.top + 15, t("limit"), "end"),
-  ];
-}
-
-const line = (props) => svg("line", { stroke: "currentColor", ...props });
-
-const label = (x, y, text, anchor = "start") =>
-  svg("text", { x, y, "text-anchor": anchor, fill: "currentColor", "font-size": 14 }, String(text));
-
-const polyline = (points, props) => svg("polyline", { points, ...props });
-
-const circle = ([cx, cy], title, props) => svg("circle", { cx, cy, r: 7, ...props }, svg("title", {}, title));

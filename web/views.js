@@ -1,4 +1,5 @@
 // Our views on nodes: one DOM widget per node, drawn from its widgets or from the result of its last run.
+import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
 import { readSoon, watchRun } from "./current.js";
 import { h, safely, shield, showDialog } from "./dom.js";
@@ -8,6 +9,7 @@ import {
   erasureFacts,
   imageFacts,
   leakFacts,
+  previewFacts,
   stored,
   storedCode,
   storedLeaks,
@@ -37,6 +39,7 @@ const RESULT = "speed"; // node.properties[RESULT]: a short form of the last res
 const TEXT_PREVIEW = "$$node-text-preview"; // the front end's own widget for text under a node
 const RETAIN_WIDGETS = ["builtin", "text", "file", "column", "kind", "limit"];
 const BYPASSED = [2, 4]; // modes of a node that does not run
+const SHOWN_OUTSIDE = ["SpeedErase", "SpeedNeverDraw", "SpeedApplyRecipe", "SpeedLeakProbe", "SpeedCompare"];
 const MAX_RESULTS = 30;
 
 const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236, width: 400 };
@@ -44,7 +47,8 @@ const TEXT = { read: textFacts, store: storedText, draw: textView, height: 130, 
 const VIEWS = {
   ConceptList: addEditor,
   RetainSetLoader: addRetainNames,
-  SpeedErase: (node) => addResultView(node, ERASURE),
+  SpeedErase: addErasureView,
+  SpeedNeverDraw: (node) => addResultView(node, ERASURE),
   SpeedApplyRecipe: (node) => addResultView(node, ERASURE),
   SpeedLeakProbe: (node) =>
     addResultView(node, { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 }),
@@ -53,12 +57,19 @@ const VIEWS = {
   SpeedReport: (node) => addResultView(node, TEXT),
   SpeedEvaluate: (node) => addResultView(node, TEXT),
   SpeedForecast: (node) => addResultView(node, TEXT),
+  SpeedNameProbe: (node) => addResultView(node, TEXT),
   SaveErasedModel: (node) => addResultView(node, TEXT),
 };
 
-export const addView = (node) => VIEWS[node.comfyClass ?? node.type]?.(node);
+export function addView(node) {
+  // Older front ends replace the widgets of a node around a subgraph while they configure it.
+  if (node.subgraph) setTimeout(safely(() => addOutsideView(node)));
+  else VIEWS[node.comfyClass ?? node.type]?.(node);
+}
 
 const editors = new WeakMap(); // node -> Editor
+const drawers = new WeakMap(); // node -> function that draws its result for the node around its subgraph
+const outsides = new Map(); // node around a subgraph -> function that redraws its view
 // Results of this session by node type and code of the run: what the workflow does not store.
 const results = new Map();
 const recipes = new Map(); // code of the run -> recipe
@@ -108,10 +119,25 @@ function addContent(node, name, content, { height, width }) {
   const [minWidth, minHeight] = node.computeSize();
   node.setSize([Math.max(node.size[0], minWidth, width), Math.max(node.size[1], minHeight)]);
   const serial = ++lastSerial;
-  const settle = safely(() => moveToScreen(viewKey(node, name), serial, shell, content));
+  const settle = safely(() => {
+    moveToScreen(viewKey(node, name), serial, shell, content);
+    fillNode(content.parentElement, height);
+  });
   const settleSoon = () => [0, 300, 1200].forEach((delay) => setTimeout(settle, delay));
   runAfter(node, "onConfigure", settleSoon);
+  runAfter(node, "onResize", () => requestAnimationFrame(settle));
   settleSoon();
+}
+
+/** Older Nodes 2.0 gives a view the height it asks for: it asks for all that its node has to spare. */
+function fillNode(shell, height) {
+  shell.style.minHeight = `${height}px`;
+  let stack = shell.parentElement;
+  while (stack && getComputedStyle(stack).gridTemplateRows.split(" ").length < 2) stack = stack.parentElement;
+  const last = stack?.lastElementChild;
+  if (!last) return;
+  const free = stack.clientHeight - (last.offsetTop + last.offsetHeight - stack.firstElementChild.offsetTop);
+  if (free > 8) shell.style.minHeight = `${height + free}px`;
 }
 
 /**
@@ -125,14 +151,20 @@ function addResultView(node, kind) {
   addContent(node, "speed_result", content, kind);
   const state = { outdated: false };
   const settle = previewRemover(node);
-  const show = safely(() => {
+  const drawn = (place) => {
     const { facts, restored } = resultOf(node, kind.read);
     const bypassed = BYPASSED.includes(node.mode);
-    const now = { ...state, bypassed, restored };
-    content.classList.toggle("stale", Boolean(facts) && (bypassed || state.outdated));
-    const empty = h("div", { class: "dim", "data-speed": "empty" }, t("Run the workflow to see the result."));
-    content.replaceChildren(...(facts ? kind.draw(node, facts, now) : [empty]).flat(2).filter(Boolean));
+    const now = { ...state, ...place, bypassed, restored };
+    const stale = Boolean(facts) && (bypassed || state.outdated);
+    return { stale, elements: facts ? kind.draw(node, facts, now).flat(2).filter(Boolean) : [] };
+  };
+  drawers.set(node, () => drawn({ outside: true }));
+  const show = safely(() => {
+    const { stale, elements } = drawn({});
+    content.classList.toggle("stale", stale);
+    content.replaceChildren(...(elements.length ? elements : [emptyNote()]));
     settle();
+    for (const [outer, redraw] of outsides) if (outer.subgraph === node.graph) redraw();
   });
   watchRun(node, (codes) => {
     const run = resultOf(node, kind.read).facts?.run;
@@ -162,6 +194,28 @@ function addResultView(node, kind) {
   show();
 }
 
+const emptyNote = () =>
+  h("div", { class: "dim", "data-speed": "empty" }, t("Run the workflow to see the result."));
+
+/** On a node around a subgraph: the verdicts and images of the nodes in it. */
+function addOutsideView(node) {
+  const inside = () => (node.subgraph?._nodes ?? []).filter(({ type }) => SHOWN_OUTSIDE.includes(type));
+  if (!inside().length) return;
+  const content = h("div", { class: "speed-scroll fill", "data-speed": "outside" });
+  addContent(node, "speed_inside", content, { height: 360, width: 440 });
+  const redraw = safely(() => {
+    const parts = inside().flatMap((inner) => {
+      const { stale, elements } = drawers.get(inner)?.() ?? { elements: [] };
+      return elements.length ? [h("div", { class: stale ? "stale" : "" }, elements)] : [];
+    });
+    content.replaceChildren(...(parts.length ? parts : [emptyNote()]));
+  });
+  outsides.set(node, redraw);
+  runAfter(node, "onRemoved", () => outsides.delete(node));
+  runAfter(node, "onConfigure", () => requestAnimationFrame(redraw));
+  redraw();
+}
+
 /** Returns a function that removes the front end's text, which the view has as well, and its room. */
 function previewRemover(node) {
   let height;
@@ -178,12 +232,19 @@ function previewRemover(node) {
   };
 }
 
+function addErasureView(node) {
+  addResultView(node, ERASURE);
+  runAfter(node, "onConfigure", () => listNumber(node));
+}
+
 function erasurePanel(node, facts, state) {
   const list = upstream(node, "ConceptList");
+  // From outside a subgraph, nothing is added inside it.
+  const hasErasure = !state.outside && node.outputs?.some(({ name }) => name === "erasure");
   const actions = {
-    compare: safely(() => void addCompare(node)),
-    findLeaks: safely(() => addProbe(node)),
-    save: safely(() => addSave(node)),
+    compare: !state.outside && safely(() => void addCompare(node)),
+    findLeaks: hasErasure && safely(() => addProbe(node)),
+    save: hasErasure && safely(() => addSave(node)),
     details: safely(() => openDetails(node, facts)),
     fixes: fixesOf(node, facts, () => editors.get(list)?.open(facts.concepts[0]?.name)),
   };
@@ -193,11 +254,56 @@ function erasurePanel(node, facts, state) {
 function openDetails(node, facts) {
   const { strength, priority } = values(node, ["strength", "priority"]);
   const settings = node.type === "SpeedErase" ? { strength, priority: priorityKey(priority) } : {};
-  const elements = drawDetails(facts, settings);
+  const elements = drawDetails(
+    facts,
+    settings,
+    tradeControl(node, facts, () => dialog.close()),
+  );
   if (!facts.details.length) {
     elements.push(h("div", { class: "dim" }, t("Run again to see all measurements.")));
   }
-  showDialog(t("Details of this run"), elements, t("Close"));
+  const dialog = showDialog(t("Details of this run"), elements, t("Close"));
+}
+
+/** What dragging the point of a run does, or null where its limit is not the widget's. */
+function tradeControl(node, { page, curve }, close) {
+  const isOurs = node.type === "SpeedErase" && !isLinked(node, "settings") && !isLinked(node, "priority");
+  if (!isOurs || !curve?.live || curve.budget === null || !page) return null;
+  const label = value(node, "priority");
+  const limit = curve.offers.get(priorityKey(label))?.[0] ?? Number(label);
+  const strength = Number(value(node, "strength") ?? 1);
+  return {
+    limit: limit > 0 ? limit : curve.budget,
+    strengthChanged: strength !== 1,
+    ask: async (asked) => previewFacts(await ask("trade", { run: page, limit: asked, strength })),
+    choose: safely((chosen) => setLimit(node, chosen, curve)),
+    run: safely(() => {
+      close();
+      void app.queuePrompt(0);
+    }),
+  };
+}
+
+/** Sets the priority to a limit: to its name if it has one, else to the number. */
+function setLimit(node, limit, curve) {
+  const input = widget(node, "priority");
+  const named = choices(node, "priority").find(
+    (label) => curve.offers.get(priorityKey(label))?.[0] === limit,
+  );
+  input.value = named ?? String(limit);
+  listNumber(node);
+  input.callback?.(input.value);
+  captureChange();
+  readSoon();
+}
+
+/** Front ends show a choice only if it is listed. */
+function listNumber(node) {
+  const input = widget(node, "priority");
+  const listed = choices(node, "priority");
+  if (!input || listed.includes(input.value) || !(Number(input.value) > 0)) return;
+  const names = listed.filter((label) => Number.isNaN(Number(label)));
+  input.options.values = [...names, input.value]; // the object stays: Nodes 2.0 has taken it over
 }
 
 function leakView(node, facts, state) {

@@ -40,7 +40,7 @@ class Point:
     to_go: float | None = None
     """How much of what is left lies in the direction of the anchor."""
     told: float | None = None
-    """Share of the held-out names that are told apart after the edit (`names_told_apart`)."""
+    """Share of the test names that are still distinct after the edit (`names_told_apart`)."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def every_row() -> Any:
 
 
 def least_left(points: list[Point], drift: float) -> float:
-    """The least a method leaves within a drift, linear between its points; 1 is no edit."""
+    """The least that a method leaves within a drift, linear between points; 1 without an edit."""
     line = sorted([(0.0, 1.0), *((point.drift, point.left) for point in points)])
     best = 1.0
     for (d0, l0), (d1, l1) in zip(line, [*line[1:], line[-1]], strict=True):

@@ -93,7 +93,7 @@ def add_runtime_edits(patcher: Any, edits: Mapping[str, LayerEdit], strength: fl
     """
     factors = {key: list(pairs) for key, pairs in runtime_factors(patcher).items()}
     for key, edit in edits.items():
-        balanced = edit.balanced()[0].to(torch.float32)
+        balanced = edit.balanced().to(torch.float32)
         pair = (balanced.up.cpu() * strength, balanced.down.cpu())
         factors.setdefault(key, []).append(pair)
     patcher.remove_wrappers_with_key(WrappersMP.APPLY_MODEL, _OURS)

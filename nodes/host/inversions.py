@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -11,12 +10,15 @@ from typing import Any
 from comfy.sd1_clip import SDTokenizer
 from torch import Tensor
 
-from ...speed_ops.encoders.tokenizers import END_TOKEN, INVERSION, START_TOKEN
+from ...speed_ops.encoders.tokenizers import (
+    AFTER_INVERSION,
+    END_TOKEN,
+    INVERSION,
+    START_TOKEN,
+)
 from ...speed_ops.errors import InputError
 from ...speed_ops.text.tokens import long_name
 
-_AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
-"""What may follow a name without a space; ComfyUI would take it for part of the file name."""
 _MAX_TOKENS = 75
 """What CLIP takes between its start and end token."""
 
@@ -95,7 +97,7 @@ class Inversions:
 
     def _file_in(self, word: str) -> str:
         """The start of a word that names an inversion; empty if none does."""
-        for name in (word, _AFTER_INVERSION.sub("", word)):
+        for name in (word, AFTER_INVERSION.sub("", word)):
             if name and any(self._vectors(name).values()):
                 return name
         return ""

@@ -140,7 +140,7 @@ def _loss(patcher: Any, key: str, edit: LayerEdit, kind: torch.dtype) -> Tensor:
 def _state(edits: Mapping[str, LayerEdit]) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for base, edit in edits.items():
-        balanced = edit.balanced()[0].to(torch.float32)
+        balanced = edit.balanced().to(torch.float32)
         state[f"{base}.lora_up.weight"] = balanced.up.cpu().contiguous()
         state[f"{base}.lora_down.weight"] = balanced.down.cpu().contiguous()
         state[f"{base}.alpha"] = torch.tensor(float(balanced.rank))

@@ -35,18 +35,27 @@ _cuts: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 class PublicTextEncoder(InChunks):
     """A `TextEncoder` with one stream, run by `encode_from_tokens`."""
 
-    def __init__(self, clip: Any, row: FamilyEncoder, mixing: HostTextPart | None = None) -> None:
+    def __init__(
+        self,
+        clip: Any,
+        row: FamilyEncoder,
+        mixing: HostTextPart | None = None,
+        *,
+        pools: bool = False,
+    ) -> None:
         """
         Args:
             clip: ComfyUI's CLIP.
             row: The encoder that is run.
             mixing: What the model does to whole prompts before the edited layers.
+            pools: Whether the model also reads the mean of a prompt's rows.
         """
         super().__init__(clip, [row])
         self._row, self._mixing = row, mixing
         self._key = token_key((mixing and mixing.part.ids) or row.name)
         self._keys.add(self._key)
         self.width = row.width if mixing is None else mixing.width
+        self.pooled_width = self.width if pools else 0
         padded = row.padding != "none"
         empty, letter = self._section(""), self._section(_LETTER)
         pairs = enumerate(zip(empty, letter, strict=False))
@@ -74,6 +83,7 @@ class PublicTextEncoder(InChunks):
         )
         self.streams = (stream,)
         self.fingerprint = self._fingerprint()
+        self.pooled_fingerprint = f"mean {self.fingerprint}" if pools else ""
 
     def close(self) -> None:
         """ComfyUI looks after the memory of its models."""
@@ -87,6 +97,7 @@ class PublicTextEncoder(InChunks):
     ) -> Encoded:
         counts = [len(self._section(prompt)) for prompt in prompts]
         out: list[Tensor] = [Tensor()] * len(prompts)
+        means: list[Tensor] = [Tensor()] * len(prompts)
         done = 0
         for batch in _batches(counts, self._row.batchable):
             if progress is not None:
@@ -98,8 +109,9 @@ class PublicTextEncoder(InChunks):
                         f" '{prompts[i][:60]}'. Use ComfyUI's own loader for it."
                     )
                 out[i] = rows[: lengths[i]].clone()
+                means[i] = rows.mean(dim=0)
             done += len(batch)
-        return out, []
+        return out, means if pools else []
 
     def _rows_of(self, prompts: Sequence[str]) -> list[Tensor]:
         """All rows that the model receives of each prompt; their sections are equally long."""

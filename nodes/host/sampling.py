@@ -16,8 +16,6 @@ from .progress import check_stop, show_text
 
 SAMPLERS: list[str] = list(comfy.samplers.KSampler.SAMPLERS)
 SCHEDULERS: list[str] = list(comfy.samplers.KSampler.SCHEDULERS)
-_LATENT_PIXELS = 8
-"""Pixels of an image per pixel of its latent; the model decides on the channels."""
 _IMAGES_AT_ONCE = 8
 _PROJECTION = "text_projection.weight"
 _USABLE = (1e-4, 1.0)
@@ -47,7 +45,9 @@ class Sampler:
         self._started += 1
         show_text(self._hidden, f"Generating image {self._started} of {self._total}")
         widgets, done = self._widgets, (self._started - 1) * self._widgets["steps"]
-        shape = (1, 4, widgets["height"] // _LATENT_PIXELS, widgets["width"] // _LATENT_PIXELS)
+        # The VAE decides how many pixels make one of the latent's, the model on its channels.
+        pixels = self._vae.spacial_compression_encode()
+        shape = (1, 4, widgets["height"] // pixels, widgets["width"] // pixels)
         latent = comfy.sample.fix_empty_latent_channels(model, torch.zeros(shape))
         samples = comfy.sample.sample(
             model,

@@ -31,7 +31,7 @@ from ...speed_ops.progress import Progress, part_of
 from .beside import bypass_id
 from .inversions import Inversions, ids_in, token_key
 from .progress import Result, check_stop
-from .weights import effective_weight, stored_weight
+from .weights import CPU, effective_weight, stored_weight
 
 _SHORT_OF_MEMORY = "out_of_gpu_memory"
 _FIRST_CHUNK = 256
@@ -223,12 +223,13 @@ class HostTextEncoder(InChunks):
         self._trimmed = self._engine_encoder()
 
     def _engine_encoder(self) -> ClipTextEncoder:
-        clip = self._clip
-        self._tensors = _EncoderTensors(clip, self._rows)
-        skip, device = clip.layer_idx if self._rows_are_read else None, clip.patcher.load_device
-        return ClipTextEncoder(
-            self._tensors, self._rows, self._tokenizer, skip, device, self._pooled
-        )
+        device = self._clip.patcher.load_device
+        self._tensors = _EncoderTensors(self._clip, self._rows, device)
+        return self._encoder_of(self._tensors, device)
+
+    def _encoder_of(self, tensors: _EncoderTensors, device: torch.device) -> ClipTextEncoder:
+        skip = self._clip.layer_idx if self._rows_are_read else None
+        return ClipTextEncoder(tensors, self._rows, self._tokenizer, skip, device, self._pooled)
 
     def _examine(self) -> tuple[bool, str, str]:
         """Whether trimmed rows are the public ones; fingerprints of rows and pooled embeddings."""
@@ -246,10 +247,12 @@ class HostTextEncoder(InChunks):
             *zip([rows[:length] for rows in public], trimmed, strict=True),
             *zip(public_pooled, trimmed_pooled, strict=True),
         ]
-        pooled_key = self._trimmed.pooled_fingerprint if pools else ""
+        # Read on the CPU, so that what is offloaded does not go to the device to be hashed.
+        hashed = self._encoder_of(_EncoderTensors(self._clip, self._rows, CPU), CPU)
+        pooled_key = hashed.pooled_fingerprint if pools else ""
         if all(_alike(*pair) for pair in pairs):
-            return True, self._trimmed.fingerprint, pooled_key
-        digest = hashlib.sha256(self._trimmed.fingerprint.encode())
+            return True, hashed.fingerprint, pooled_key
+        digest = hashlib.sha256(hashed.fingerprint.encode())
         for values in (*public, *public_pooled):
             digest.update(values.numpy().tobytes())
         key = f"public {digest.hexdigest()}"
@@ -293,10 +296,10 @@ def on_cpu(clip: Any) -> Any:
         clone = clip.clone(disable_dynamic=True) if dynamic and dynamic() else clip.clone()
     except RuntimeError:
         clone = clip.clone()
-    patcher, cpu = clone.patcher, torch.device("cpu")
-    clone.cond_stage_model, patcher.load_device = patcher.model, cpu
+    patcher = clone.patcher
+    clone.cond_stage_model, patcher.load_device = patcher.model, CPU
     if hasattr(patcher, "register_load_device"):
-        patcher.register_load_device(cpu)
+        patcher.register_load_device(CPU)
     return clone
 
 
@@ -325,8 +328,8 @@ def _tokens_of(clip: Any, name: str, inversions: Inversions) -> Callable[[str], 
 class _EncoderTensors:
     """The CLIP object's weights in effect, under the names of a diffusers folder."""
 
-    def __init__(self, clip: Any, rows: Sequence[FamilyEncoder]) -> None:
-        self._patcher = clip.patcher
+    def __init__(self, clip: Any, rows: Sequence[FamilyEncoder], device: torch.device) -> None:
+        self._patcher, self._device = clip.patcher, device
         self._keys: dict[str, str] = {}
         present = clip.patcher.model.state_dict()
         for row in rows:
@@ -351,4 +354,4 @@ class _EncoderTensors:
         return iter(self._keys)
 
     def __getitem__(self, key: str) -> Tensor:
-        return effective_weight(self._patcher, self._keys[key], self._patcher.load_device)
+        return effective_weight(self._patcher, self._keys[key], self._device)

@@ -33,10 +33,11 @@ class HostTextPart:
         self._modules = self._workplace.run(
             lambda device: [_twin(patcher, path, device) for path in part.modules]
         )
+        # Read on the CPU, so that what is offloaded does not go to the device to be hashed.
         self.fingerprint = tensors_hash(
-            (f"{path}.{name}", value)
+            (f"{path}.{name}", effective_weight(patcher, f"diffusion_model.{path}.{name}"))
             for path, module in zip(part.modules, self._modules, strict=True)
-            for name, value in module.named_parameters()
+            for name, _ in module.named_parameters()
         )
 
     @torch.no_grad()
@@ -48,6 +49,8 @@ class HostTextPart:
         def work(device: torch.device) -> Tensor:
             further = () if ids is None else (ids[None].to(device),)
             states = rows[None].to(device)
+            if self.part.states > 1:
+                states = states.unflatten(-1, (self.part.states, -1))
             for module in self._modules:
                 states = module.to(device)(states, *further)
                 further = ()
@@ -62,7 +65,7 @@ def _twin(patcher: Any, path: str, device: torch.device) -> nn.Module:
         module = patcher.model.get_submodule(f"diffusion_model.{path}")
     except AttributeError:
         raise UnsupportedModelError(
-            f"The model has no {path}, through which its text goes."
+            f"The model lacks {path}, which its text goes through. Load the complete model."
         ) from None
     return _copied(patcher, module, f"diffusion_model.{path}", device)
 

@@ -214,7 +214,7 @@ def _refuse_relatives(patcher: Any) -> None:
         if title := _RELATIVES.get(kind.__name__):
             raise UnsupportedModelError(
                 f"This is {title}, which reads text in another way than the model that it was made"
-                " from: SPEED can't edit it."
+                " from. SPEED can't edit it."
             )
 
 
@@ -222,8 +222,8 @@ def _refuse_isolation(patcher: Any) -> None:
     """Refuses a stand-in for a model that lives in another process: its weights are not here."""
     if not isinstance(patcher.model, torch.nn.Module):
         raise UnsupportedModelError(
-            "ComfyUI runs SPEED in a process of its own, where it can't read the model's weights:"
-            " start ComfyUI without --use-process-isolation."
+            "ComfyUI runs SPEED in a separate process, where it can't read the model's weights."
+            " Start ComfyUI without --use-process-isolation."
         )
 
 

@@ -55,7 +55,7 @@ def wire(
     progress("fingerprint", 0, 1)
     editable = open_model(model, layers, workplace)
     row = editable.architecture.text_part
-    width = next(iter(editable.weights.values())).shape[1] if row else 0
+    width = editable.layers[0].shape[1]
     part = HostTextPart(model, row, width, workplace) if row else None
     encoder = open_text(clip, editable.architecture, part)
     widths = _widths(clip)
@@ -96,7 +96,9 @@ def open_text(
     present = _family_encoders(widths, architecture)
     clips = [row for row in present if row.appends == "columns"]
     second = architecture.second_input
-    pooled = [row for row in second.encoders if widths.get(row.name) == row.width] if second else []
+    pooled: list[FamilyEncoder] = []
+    if second and not second.mean:
+        pooled = [row for row in second.encoders if widths.get(row.name) == row.width]
     parts: list[EncoderPart] = []
     if clips or pooled:
         start = architecture.first_column(clips[0].name) if clips else 0
@@ -105,7 +107,7 @@ def open_text(
         encoder = HostTextEncoder(clip, clips or pooled, start, pooled, column, rows_are_read=read)
         parts.append(EncoderPart(encoder, start, column, rows_are_read=read))
     parts += [
-        EncoderPart(PublicTextEncoder(clip, row, mixing))
+        EncoderPart(PublicTextEncoder(clip, row, mixing, pools=bool(second and second.mean)))
         for row in present
         if row.appends == "rows"
     ]
@@ -119,7 +121,8 @@ def _family_encoders(widths: Mapping[str, int], architecture: Architecture) -> l
     """The family's encoders that the CLIP object has."""
     needed = {row.name: row.hidden_width for row in architecture.encoders}
     present = [row for row in architecture.encoders if widths.get(row.name) == row.hidden_width]
-    foreign = set(widths) - {row.name for row in architecture.every_encoder}
+    known = {row.name for row in architecture.every_encoder} | {*architecture.other_encoders}
+    foreign = set(widths) - known
     missing = [
         row
         for row in architecture.encoders

@@ -12,10 +12,12 @@ One quantity decides, `ConceptResult.score`, and every output shows that one.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
-from ..engine.auto import preferred, reachable, spent
+import torch
+
+from ..engine.auto import Traced, choose, preferred, reachable, spent
 from ..engine.curve import Curve, CurvePoint
 from ..engine.solver import Round
 from ..errors import Notice
@@ -116,6 +118,17 @@ class Drift:
     """The names that moved most."""
     mean: float = 0.0
     """What the side-effect limit is about."""
+
+    def times(self, size: float) -> Drift:
+        """That of an edit which moves every name so many times as far."""
+        return replace(
+            self,
+            median=self.median * size,
+            p95=self.p95 * size,
+            maximum=self.maximum * size,
+            mean=self.mean * size,
+            worst=tuple((name, value * size) for name, value in self.worst),
+        )
 
 
 @dataclass(frozen=True)
@@ -220,6 +233,40 @@ def verdict_of(score: float | None, kind: str = "") -> Verdict:
         return "erased"
     bars = bars_of(kind)
     return "weakened" if score < bars.stands / bars.erased else "stands"
+
+
+class Alternative(NamedTuple):
+    """Another point of the trade-off, with what remains of each concept in the report's prompts."""
+
+    point: CurvePoint
+    left: list[float]
+    to_go: list[float]
+
+
+@dataclass(frozen=True, eq=False)
+class Alternatives:
+    """What `auto` would choose for the same rows within other limits. Everything that a limit does
+    not change is decomposed, so an answer takes a few products of small matrices.
+    """
+
+    candidates: tuple[Traced, ...]
+
+    def within(self, limit: float, strength: float = 1.0) -> Alternative:
+        """What a run with this limit would choose.
+
+        Args:
+            limit: The most drift to allow.
+            strength: What the edit is to be applied with; the point is that at strength 1.
+        """
+        points = [choose(item.points, item.judge, limit) for item in self.candidates]
+        point = preferred(points)
+        reporter = self.candidates[points.index(point)].reporter
+        left, to_go = reporter.remains(point.lam, strength)
+        return Alternative(point, left.tolist(), to_go.tolist())
+
+    def to(self, device: torch.device | str) -> Alternatives:
+        """The same on another device."""
+        return Alternatives(tuple(item.to(device) for item in self.candidates))
 
 
 def point_within(curve: Curve, limit: float) -> CurvePoint:

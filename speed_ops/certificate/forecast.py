@@ -25,15 +25,6 @@ class Forecast:
     order: tuple[int, ...]
     """Index of each name in the caller's set."""
 
-    def endangered(self, scale: float) -> list[int]:
-        """IPF (eq. 6) on bare names: indices of those that move by more than `scale` times the
-        mean, the worst first.
-        """
-        if not self.shifts:
-            return []
-        bar = scale * sum(self.shifts) / len(self.shifts)
-        return [index for index, shift in zip(self.order, self.shifts, strict=True) if shift > bar]
-
 
 def forecast(
     weights: Mapping[str, Tensor], rows: RowSet, settings: EraseSettings | None = None

@@ -1,8 +1,7 @@
 """Measures an edit layer by layer: what is left of the targets, drift of the names and of the empty
 prompt.
 
-`certify` measures an edit that was just made, `measure_edits` one that was read back from a file,
-`certificate_at` one at another strength.
+`certify` measures an edit, `certificate_at` one at another strength.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..engine.curve import Curve
+from ..engine.curve import Curve, stable
 from ..engine.draws import generator, permutation
 from ..engine.edits import LayerEdit
 from ..engine.layers import SolvedLayer
@@ -100,7 +99,9 @@ class Measurer:
             seconds: How long each part took.
             curve: The trade-off, where there is one.
         """
-        invariant = torch.stack(self.invariant_drift).amax(dim=0).tolist()
+        # What is held exactly moves by rounding alone, which is far below the last digit here.
+        moved = torch.stack(self.invariant_drift).amax(dim=0).tolist()
+        invariant = [round(value, 9) for value in moved]
         concepts = self.concepts()
         facts = torch.stack([record.facts for record in self.layers]).tolist()
         layers = tuple(
@@ -140,7 +141,7 @@ class Measurer:
                     solved_worst=solved[1][index],
                     probe_median=median,
                     probe_worst=worst,
-                    energy_lost=self.energy_lost[index],
+                    energy_lost=stable(self.energy_lost[index]),
                     kind=kinds[index],
                     probe_to_go=to_go,
                 )
@@ -165,9 +166,8 @@ class _LayerRecord:
     def layer_facts(self, kept: float, added: float, change: float) -> LayerFacts:
         """Plain numbers, of the three facts."""
         layer = self.layer
-        return LayerFacts(
-            self.key, round(kept), round(added), layer.room, rank=layer.edit.rank, change=change
-        )
+        rank, change = layer.edit.rank, stable(change)
+        return LayerFacts(self.key, round(kept), round(added), layer.room, rank, change)
 
 
 def residuals(change: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,12 +213,12 @@ class _PairRows:
         return (total / size.clamp(min=tiny)).sqrt()
 
     def over_layers(self) -> tuple[list[float], list[float], list[float]]:
-        """Median and worst residual of each concept, and the median of its way still to go."""
+        """Median and worst residual of each concept, and its median distance to the anchor."""
         left, to_go = torch.stack(self.left), torch.stack(self.to_go)
         return (
-            left.median(dim=0).values.tolist(),
-            left.amax(dim=0).tolist(),
-            to_go.median(dim=0).values.tolist(),
+            _stable(left.median(dim=0).values),
+            _stable(left.amax(dim=0)),
+            _stable(to_go.median(dim=0).values),
         )
 
 
@@ -279,11 +279,15 @@ def _summary(group: str, where: str, names: list[str], drift: Tensor, members: T
     indices = members.any(dim=0).nonzero().flatten()
     ordered, order = by_name[indices].sort(descending=True)
     ranks = torch.tensor([0.5, 0.05, 0.0], dtype=drift.dtype, device=drift.device)
-    median, p95, maximum = ordered[((len(ordered) - 1) * ranks).round().long()].tolist()
-    listed = zip(indices[order[:MAX_WORST]].tolist(), ordered[:MAX_WORST].tolist(), strict=True)
+    median, p95, maximum = _stable(ordered[((len(ordered) - 1) * ranks).round().long()])
+    listed = zip(indices[order[:MAX_WORST]].tolist(), _stable(ordered[:MAX_WORST]), strict=True)
     worst = tuple((names[index], value) for index, value in listed)
-    mean = float(drift[members].mean())
+    mean = stable(float(drift[members].mean()))
     return Drift(group, where, len(ordered), median, p95, maximum, worst, mean)
+
+
+def _stable(values: Tensor) -> list[float]:
+    return [stable(value) for value in values.tolist()]
 
 
 class _Sizes:
@@ -451,36 +455,6 @@ def certify(
     return measurer.certificate(rounds, watch.seconds, curve)
 
 
-def measure_edits(
-    weights: Mapping[str, Tensor],
-    edits: Mapping[str, LayerEdit],
-    rows: RowSet,
-    settings: EraseSettings,
-    progress: Progress | None = None,
-) -> Certificate:
-    """What existing edits, such as edits read back from a file, do to the ORIGINAL `weights`.
-
-    Nothing is solved, so the result is about the weights and not about what a header claims. Every
-    name counts as kept, and the whole space as free.
-
-    Args:
-        weights: {layer key: `o x d`}.
-        edits: By layer key.
-        rows: Prepared rows.
-        settings: What the edit was made with.
-        progress: May raise to interrupt.
-    """
-    like = rows.targets.values
-    kept = torch.ones(len(rows.retain.values), dtype=torch.bool, device=like.device)
-    layers = {
-        key: SolvedLayer(
-            LayerEdit(edit.up.to(like), edit.down.to(like)), kept, kept.sum() * 0, rows.width
-        )
-        for key, edit in edits.items()
-    }
-    return certify(layers, rows, settings, weights, progress=progress)
-
-
 def certificate_at(
     strength: float,
     full: Certificate,
@@ -493,7 +467,7 @@ def certificate_at(
     """The certificate of `edits` times `strength`.
 
     Drift is proportional to the strength; what is left of the targets is not, so it is measured
-    again. The kept rows are not needed for that.
+    again. This needs no kept rows.
 
     Args:
         strength: What the edits are multiplied by.
@@ -516,7 +490,7 @@ def certificate_at(
         measurer.measure(key, weight, SolvedLayer(scaled, nothing, nothing.sum(), 0))
     size, concepts = abs(strength), measurer.concepts()
     differences = measurer.difference_medians()
-    drift = tuple(_scaled(summary, size) for summary in full.drift)
+    drift = tuple(summary.times(size) for summary in full.drift)
     outcome = outcome_warnings(rows, settings, drift, full.curve, concepts, differences)
     return replace(
         full,
@@ -529,15 +503,4 @@ def certificate_at(
             *(notice for notice in full.warnings if notice.code not in OUTCOME_CODES),
             *outcome,
         ),
-    )
-
-
-def _scaled(summary: Drift, size: float) -> Drift:
-    return replace(
-        summary,
-        median=summary.median * size,
-        p95=summary.p95 * size,
-        maximum=summary.maximum * size,
-        mean=summary.mean * size,
-        worst=tuple((name, value * size) for name, value in summary.worst),
     )

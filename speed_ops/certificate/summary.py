@@ -71,15 +71,19 @@ class SideEffects:
         """That of the most affected name."""
         return level_of(self.most_affected[0][1]) if self.most_affected else self.level
 
+    @property
+    def worst_words(self) -> str:
+        """The same in words, where it differs from that of all names."""
+        same = self.worst_level == self.level
+        return "" if same else LEVEL_WORDS[self.worst_level].partition(";")[0]
+
     def text(self, names: int = 1) -> str:
         """In words, with the most affected names; the latter are none where `names` is 0."""
         if not self.most_affected or not names:
             return LEVEL_WORDS[self.level]
         shown = ", ".join(name for name, _ in self.most_affected[:names])
         text = f"{LEVEL_WORDS[self.level]}; most affected: {shown}"
-        if self.worst_level == self.level:
-            return text
-        return f"{text} ({LEVEL_WORDS[self.worst_level].partition(';')[0]})"
+        return f"{text} ({self.worst_words})" if self.worst_words else text
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,7 @@ def details(certificate: Certificate) -> Iterator[str]:
     for group in certificate.drift:
         yield drift_line(group)
     if certificate.sot_drift is not None:
-        yield f"Blank prompt: drift at most {blank_prompt_drift(certificate):.1e}"
+        yield f"Blank prompt: drift at most {blank_prompt_drift(certificate):.1g}"
     rooms = [layer.room for layer in certificate.layers]
     rank = max(layer.rank for layer in certificate.layers)
     seconds = sum(certificate.seconds.values())

@@ -112,7 +112,7 @@ def outcome_warnings(
         yield from _over_limit(curve.budget, drift)
     weak = [concept.name for concept in concepts if concept.verdict in ("weakened", "stands")]
     if weak:
-        subject = f"'{weak[0]}'" if len(weak) == 1 else f"{len(weak)} of {len(concepts)} concepts"
+        subject = _subject(weak, len(concepts))
         facts = {"concepts": weak, "total": len(concepts)}
         if curve is not None and curve.budget is not None:
             yield _why_not_erased(curve, curve.budget, subject, facts)
@@ -146,6 +146,14 @@ def outcome_warnings(
                 code="replacement_too_similar",
                 concept=concept.name,
             )
+
+
+def _subject(names: Sequence[str], total: int) -> str:
+    if len(names) == 1:
+        return f"'{names[0]}'"
+    if len(names) == total:
+        return "both concepts" if total == 2 else f"all {total} concepts"
+    return f"{len(names)} of {total} concepts"
 
 
 def _over_limit(limit: float, drift: Sequence[Drift]) -> Iterator[Notice]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import PACKAGE_VERSION, FileError, Notice
 from ..files.atomic import write_bytes
-from ..files.checkpoint import Checkpoint, file_hash
+from ..files.checkpoint import file_hash
 from ..files.header import MAX_HEADER_BYTES
 from ..files.schema import Fields, load_json, read_bounded
 from ..recipe import Recipe
@@ -34,7 +34,7 @@ class Attestation:
     """A statement as it was read: every field checked, and nothing in it true yet."""
 
     files: dict[str, str]
-    """{path of a weight file, relative to its folder: sha256}."""
+    """{name, relative to the folder: sha256}."""
     base: str
     recipe: Recipe
     recipe_hash: str
@@ -53,10 +53,13 @@ class Attestation:
             raise FileError(f"{path} is not a statement about an erasure. Run `attest` again.")
         predicate = Fields.of(fields.values.get("predicate"), f"{title}: the predicate")
         recipe = predicate.values.get("recipe")
-        files = {
-            item.text("name"): Fields.of(item.values.get("digest"), item.title).text("sha256")
+        subjects = [
+            (item.text("name"), Fields.of(item.values.get("digest"), item.title).text("sha256"))
             for item in fields.objects("subject", _MAX_FILES)
-        }
+        ]
+        files = dict(subjects)
+        if len(files) < len(subjects):
+            raise FileError(f"{path} names a file twice. Run `attest` again.")
         return cls(
             files,
             predicate.text("base"),
@@ -126,11 +129,11 @@ def write_attestation(
 
 
 def _digests(file: Path) -> dict[str, str]:
-    """{name: sha256} of the file, or of every weight file of a folder."""
-    model = Checkpoint.open(file)
-    if not model.is_folder:
+    """{name: sha256} of the file, or of every file in a folder: loaders read more than weights."""
+    if not file.is_dir():
         return {file.name: file_hash(file)}
-    return {part.file.relative_to(file).as_posix(): file_hash(part.file) for part in model.parts}
+    parts = (part for part in sorted(file.rglob("*")) if part.is_file())
+    return {part.relative_to(file).as_posix(): file_hash(part) for part in parts}
 
 
 def _recipe_hash(recipe: Recipe) -> str:

@@ -21,9 +21,9 @@ from ..files.schema import reading
 from ..models.detect import is_lora, model_name, piece_name, unet_conflict
 from ..models.keys import Shapes, find_unet
 from ..progress import Announce, Stage
-from ..provenance import header_recipe
-from ..recipe import Recipe, StoredJob, recipe_of, same_form
-from .erase_file import clean_file, finished
+from ..recipe import Recipe, StoredJob, recipe_of
+from .erase_file import clean_file
+from .finished import already_applied, finished
 from .output_files import PRODUCTS, OutputFiles, Product
 from .text_setup import TextSetup
 
@@ -199,18 +199,9 @@ def _known_outcome(
         return candidate.skipped(f"It is the result of an earlier run on {producer.name}.")
     if reason := _not_a_model(checkpoint.shapes):
         return candidate.skipped(f"{reason}.")
-    if _already_applied(checkpoint, recipe):
+    if already_applied(checkpoint, recipe):
         return candidate.skipped("This recipe has been applied to it before.")
     return None
-
-
-def _already_applied(checkpoint: Checkpoint, recipe: Recipe) -> bool:
-    """Whether the header records this job, as the last one or an earlier one."""
-    applied, earlier = header_recipe(checkpoint.metadata), recipe.as_earlier()
-    return applied is not None and (
-        same_form(recipe, applied)
-        or any(same_form(earlier, previous) for previous in applied.history)
-    )
 
 
 def _not_a_model(shapes: Shapes) -> str | None:

@@ -35,17 +35,17 @@ def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate
 
     Args:
         claimed: The header's certificate; empty for a file without one.
-        recipe: The header's recipe. Its names stand for the concepts, as it may have none.
+        recipe: The header's recipe, whose names the claims must have.
         measured: The certificate of the file's own weights.
     """
     if not claimed:
         return []
     expected = measured.short()
-    faults = list(_section(claimed, expected, recipe, "The certificate"))
+    faults = list(_section(claimed, expected, recipe, "The recorded report"))
     sections = claimed.get("other_inputs")
     sections = sections if isinstance(sections, dict) else {}
     for name in {**sections, **expected["other_inputs"]}:
-        title = f"The certificate of the {str(name)[:40]} path"
+        title = f"The recorded report of the {str(name)[:40]} input"
         claim, fact = sections.get(name), expected["other_inputs"].get(name)
         if not isinstance(claim, dict) or fact is None:
             faults.append(f"{title} is missing, or about an input that the recipe leaves alone.")
@@ -55,10 +55,19 @@ def broken_claims(claimed: dict[str, Any], recipe: Recipe, measured: Certificate
     return [Notice(text, code="certificate") for text in faults]
 
 
+def other_numbers(expected: Certificate, measured: Certificate) -> Iterator[str]:
+    """Where a file measures otherwise than the recipe's own edit."""
+    recipe, file = expected.short(), measured.short()
+    for part, tolerance in (("concepts", LEFT_TOLERANCE), ("drift", DRIFT_TOLERANCE)):
+        for claim, fact in zip(recipe[part], file[part], strict=True):
+            yield from _numbers(claim, fact, part, fact.get("name", "Other names"), tolerance)
+    yield from _numbers(recipe, file, "", "The empty prompt", DRIFT_TOLERANCE)
+
+
 def not_measured(claimed: Mapping[str, Any]) -> list[str]:
     """What a header may contain that no measurement of the finished file can check."""
     topics = " and ".join(title for name, title in _NOT_MEASURED.items() if claimed.get(name))
-    return [f"What the header says about {topics} was not measured again."] if topics else []
+    return [f"Not measured again: {topics} in the header."] if topics else []
 
 
 def _section(
@@ -149,7 +158,7 @@ def _settings(
     claimed: Mapping[str, Any], recipe: Recipe, expected: Mapping[str, Any]
 ) -> Iterator[str]:
     if claimed.get("settings") != expected:
-        yield "The certificate was made with other settings than the recipe's."
+        yield "The recorded report was made with other settings than the recipe's."
     curve = claimed.get("curve")
     if isinstance(curve, dict) and curve.get("budget") not in (None, expected["drift_budget"]):
-        yield "The certificate has another side-effect limit than the recipe."
+        yield "The recorded report has another side-effect limit than the recipe."

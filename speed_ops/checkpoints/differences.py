@@ -5,7 +5,7 @@ whatever the layout, the prefixes and the number types.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +15,35 @@ from ..errors import Notice
 from ..files.checkpoint import Checkpoint
 from ..files.tensors import EDITABLE, TORCH_DTYPES
 from ..models.detect import is_adapter_key
+from ..models.keys import UNET_PREFIXES
 from ..models.spelling import EMA, MODEL, common_names, is_buffer
 from ..progress import Progress
 from .source import ModelSource
 
 _THROUGH = ("F16", "BF16", "F32")
 """Types that a file may have been stored in on its way."""
+
+
+_LOADER_SETTINGS = (
+    *("_quantization_metadata", "config", "is_512", "tae_latent_channels"),
+    "lora_adapter_metadata",
+)
+"""Metadata by which ComfyUI (the first line) and diffusers read the same tensors as another
+model."""
+
+
+def loader_settings(source: ModelSource, copy: Checkpoint) -> Iterator[Notice]:
+    """A sentence about metadata that change what loaders make of the tensors."""
+    known = source.checkpoint.metadata
+    headers = [part.header.metadata for part in copy.parts]
+    changed = sorted(
+        name
+        for name in _LOADER_SETTINGS
+        if any(header.get(name, known.get(name)) != known.get(name) for header in headers)
+    )
+    if changed:
+        text = f"Metadata make loaders read its tensors in another way: {', '.join(changed)}."
+        yield Notice(text, code="loader-settings", keys=changed)
 
 
 @dataclass(frozen=True)
@@ -57,6 +80,10 @@ def compare(
     for name, count in Counter(theirs.values()).items():
         if count > 1:
             faults.setdefault("two-entries", []).append(by_name[name])
+    if pairs != {key: key for key in pairs}:  # the layout is another: it must be one
+        usual, *others = _layouts(theirs)
+        if others:
+            faults["two-layouts"] = [usual, *others]
     for key in copy.shapes.keys() - set(pairs.values()):
         if code := _extra(copy, key):
             faults.setdefault(code, []).append(key)
@@ -65,7 +92,7 @@ def compare(
             faults.setdefault("missing-tensor", []).append(key)
     done, total = 0, base.size
     for key, other in pairs.items():
-        if code := _different(base, key, copy, other, key in edited):
+        if code := different(base, key, copy, other, key in edited):
             faults.setdefault(code, []).append(other)
         _, start, stop = base.span(key)
         done += stop - start
@@ -74,6 +101,19 @@ def compare(
     if progress:
         progress("compare", total, total)
     return Comparison(pairs, tuple(_notices(faults)))
+
+
+def _layouts(names: Mapping[str, str]) -> list[str]:
+    """One key of the diffusion model for each layout in which some of its keys are: loaders read
+    those of one. `names`: {key: common name}.
+    """
+    first: dict[tuple[str, bool], str] = {}
+    for key, name in names.items():
+        if name.startswith(MODEL):
+            prefix = next(prefix for prefix in UNET_PREFIXES if key.startswith(prefix))
+            renamed = name != MODEL + key.removeprefix(prefix)
+            first.setdefault((prefix, renamed), key)
+    return list(first.values())
 
 
 def _extra(copy: Checkpoint, key: str) -> str:
@@ -86,12 +126,21 @@ def _extra(copy: Checkpoint, key: str) -> str:
     if key.endswith("logit_scale") and shape == ():
         return ""
     if key.endswith("position_ids") and len(shape) == 2 and shape[0] == 1 and shape[1] <= 4096:
-        return "" if torch.equal(copy.read(key)[0].long(), torch.arange(shape[1])) else "new-tensor"
+        ids = copy.read(key)[0].double()
+        return "" if torch.equal(ids, torch.arange(shape[1]).double()) else "new-tensor"
     return "new-tensor"
 
 
-def _different(base: Checkpoint, key: str, copy: Checkpoint, other: str, edited: bool) -> str:
-    """The code of a difference between two tensors; empty where there is none."""
+def different(base: Checkpoint, key: str, copy: Checkpoint, other: str, edited: bool) -> str:
+    """The code of a difference between two tensors; empty where there is none.
+
+    Args:
+        base: The base.
+        key: The tensor's key there.
+        copy: The file.
+        other: Its key there.
+        edited: Whether its values may differ.
+    """
     if key.startswith(EMA):
         return "ema-copy"
     if base.shapes[key] != copy.shapes[other]:
@@ -129,6 +178,7 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "new-tensor": ("is new", "are new"),
     "adapter-in-model": ("changes weights like a LoRA", "change weights like a LoRA"),
     "two-entries": ("is stored twice", "are stored twice"),
+    "two-layouts": ("is in another layout", "are in different layouts, and loaders read one"),
     "ema-copy": (
         "is an averaged copy (EMA), which is not edited",
         "are an averaged copy (EMA), which is not edited",

@@ -13,13 +13,13 @@ from ..engine.edits import LayerEdit
 from ..errors import FileError, Notice
 from ..files.checkpoint import Checkpoint
 from ..files.lora import read_lora
-from ..files.rewrite import unexpected_files
 from ..files.tensors import read_scaled
 from ..models.detect import is_lora
 from ..progress import Progress
 from ..provenance import VERSION, Provenance, history_of, read_provenance
 from ..recipe import Recipe, StoredJob, job_of, same_form
-from .differences import compare, converted
+from .differences import compare, converted, loader_settings
+from .folder_differences import unexpected_files
 from .source import ModelSource
 
 LAYERS_HASH = "layers:"
@@ -41,6 +41,7 @@ class ErasedFile:
     """By canonical key, each layer that the recipe edits; only layers that differ."""
     strength: float
     """What the recipe's edit is multiplied by in this file."""
+    is_lora: bool
     faults: tuple[Notice, ...]
     """Differences that are not an edit of ours."""
 
@@ -100,7 +101,8 @@ def open_erased(
         edits,
         # ComfyUI's savers put the strength into models, and leave it to the loader of a LoRA.
         1.0 if lora and not of_file else stored.strength,
-        (*faults, *_origin_faults(provenance, header, source)),
+        lora,
+        (*faults, *loader_settings(source, copy), *_origin_faults(provenance, header, source)),
     )
 
 
@@ -122,26 +124,39 @@ def _lora_edits(
     copy: Checkpoint, source: ModelSource, stored: StoredJob, progress: Progress | None
 ) -> tuple[dict[str, LayerEdit], list[Notice]]:
     """What a LoRA adds, and a sentence for everything in it that is not an edit of ours."""
+    if copy.is_folder:
+        raise FileError(f"{copy.path} is a folder. Give the LoRA file itself.")
     try:
         lora = read_lora(copy.path, source.every_layer("KV"))
     except FileError as fault:
         code = str(fault.data.get("fault", "no-edit"))
         return {}, [Notice(str(fault), code=code, keys=[fault.data.get("key", "")])]
-    ours = {layer.canonical for layer in source.edited_layers(stored.job.settings)}
+    ours = {layer.canonical: layer for layer in source.edited_layers(stored.job.settings)}
+    edits = {key: edit for key, edit in lora.edits.items() if key in ours}
     kinds = {
         "foreign-layer": ((*lora.unmatched, *(key for key in lora.edits if key not in ours))),
         "disputed-key": lora.disputed,
-    }
-    sentences = {
-        "foreign-layer": "The LoRA edits layers that the recipe leaves alone",
-        "disputed-key": "ComfyUI and diffusers do not read the same from the LoRA's keys",
+        "half-precision": lora.out_of_range,
+        "changed-tensor": [
+            key
+            for key, edit in edits.items()
+            if bool(edit.delta()[:, source.text_columns(ours[key]) :].any())
+        ],
     }
     faults = [
-        Notice(f"{sentences[code]}: {', '.join(keys[:_LISTED])}.", code=code, keys=keys[:_LISTED])
+        Notice(f"{_SENTENCES[code]}: {', '.join(keys[:_LISTED])}.", code=code, keys=keys[:_LISTED])
         for code, keys in kinds.items()
         if keys
     ]
-    return {key: edit for key, edit in lora.edits.items() if key in ours}, faults
+    return edits, faults
+
+
+_SENTENCES = {
+    "foreign-layer": "The LoRA edits layers that the recipe leaves alone",
+    "disputed-key": "ComfyUI and diffusers do not read the same from the LoRA's keys",
+    "half-precision": "Half precision, in which programs load LoRAs, does not hold these edits",
+    "changed-tensor": "The LoRA edits columns that read no text",
+}
 
 
 def _model_edits(
@@ -160,7 +175,7 @@ def _model_edits(
             continue
         before = read_scaled(base.read, base.shapes, key)[0]
         after = read_scaled(copy.read, copy.shapes, other)[0]
-        count = source.architecture.text_columns(layer.text_input) or before.shape[1]
+        count = source.text_columns(layer)
         if not converted(before[:, count:], after[:, count:]):
             text = f"{other} is changed in columns that read no text."
             faults.append(Notice(text, code="changed-tensor", keys=[other]))
@@ -171,6 +186,8 @@ def _model_edits(
             identity = torch.eye(min(outputs, width), dtype=delta.dtype)
             factors = (identity, delta) if outputs < width else (delta, identity)
             edits[layer.canonical] = LayerEdit(*factors)
+    if not edits:
+        faults.append(Notice("No layer differs from the base: nothing is erased.", code="no-edit"))
     return edits, faults
 
 

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from ..errors import SettingsError, suggestion
 
-Product = Literal["checkpoint", "lora", "recipe", "report"]
-PRODUCTS: tuple[Product, ...] = ("checkpoint", "lora", "recipe", "report")
+Product = Literal["checkpoint", "lora", "recipe", "card", "report"]
+PRODUCTS: tuple[Product, ...] = ("checkpoint", "lora", "recipe", "card", "report")
 _ENDINGS: dict[Product, str] = {
     "checkpoint": "-erased.safetensors",
     "lora": "-eraser-lora.safetensors",
     "recipe": "-recipe.json",
+    "card": "-README.md",
     "report": "-report.html",
 }
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)

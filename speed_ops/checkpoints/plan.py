@@ -29,6 +29,7 @@ QUICK_PARAMETERS = 10**9
 long to fingerprint.
 """
 _REPORT_BYTES = 30_000
+_CARD_BYTES = 3_000
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def plan_file(path: Path, stored: StoredJob, text: TextSetup, outputs: OutputFil
         # Upper bound: two factors per layer in half precision.
         "lora": sum(2 * min(rank, *layer.shape) * sum(layer.shape) for layer in layers),
         "recipe": len(recipe.to_json()),
+        "card": _CARD_BYTES,
         "report": _REPORT_BYTES,
     }
     plan = Plan(

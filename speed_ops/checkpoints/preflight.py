@@ -15,6 +15,7 @@ from ..job import Job
 from ..progress import Announce
 from ..provenance import header_recipe, history_of
 from ..recipe import Recipe, StoredJob, recipe_of, same_form
+from ..report.card import is_ours
 from .output_files import OutputFiles, Product, parse_products
 from .source import ModelSource
 from .text_setup import TextSetup, before_starting
@@ -62,10 +63,7 @@ def preflight(
     if not outputs.force and 0 < len(existing) < len(paths):
         replaceable = made_by(recipe, source, existing)
         if replaceable:
-            note(
-                "an earlier run of this job was cut short while it saved: its results are completed"
-                " now."
-            )
+            note("Finishing a save that an earlier run left incomplete.")
     check_paths(paths, source.checkpoint, replaceable, outputs.label)
     for sentence in before_starting(source, stored.job, text):
         note(sentence)
@@ -73,7 +71,7 @@ def preflight(
 
 
 def made_by(recipe: Recipe, source: ModelSource, paths: Collection[Path]) -> set[Path]:
-    """Those files whose own recipe is this one, made from this same model. Reports have none.
+    """Those files whose own recipe is this one, made from this same model, with their card.
 
     Args:
         recipe: The recipe to look for.
@@ -86,7 +84,9 @@ def made_by(recipe: Recipe, source: ModelSource, paths: Collection[Path]) -> set
         if (stored := _recipe_in(path)) is not None and same_form(recipe, stored)
     }
     digest = source.checkpoint.sha256() if hashes else ""
-    return {path for path, base_hash in hashes.items() if base_hash == digest}
+    made = {path for path, base_hash in hashes.items() if base_hash == digest}
+    cards = {path for path in paths if made and path.suffix == ".md" and is_ours(path, digest)}
+    return made | cards
 
 
 def _recipe_in(path: Path) -> Recipe | None:

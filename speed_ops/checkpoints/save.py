@@ -20,6 +20,7 @@ from ..files.lora import write_lora
 from ..files.rewrite import write_edited
 from ..progress import Progress
 from ..provenance import build_metadata
+from ..report.card import model_card
 from ..report.html import report_page
 from .no_names import mentions_name, without_names
 from .output_files import OutputFiles, Product
@@ -87,12 +88,14 @@ def save(
             )
         if "recipe" in paths and written.recipe is not None:
             written.recipe.write(temporary(paths["recipe"]))
+        title = model.name or str(model)
+        title = "a model" if hides(title) else title
+        names = {str(key): path.name for key, path in paths.items() if not hides(path.name)}
+        if "card" in paths:
+            terms = source.checkpoint.metadata.get("modelspec.license", "")
+            card = model_card(written, title, "" if hides(terms) else terms, names)
+            write_bytes(temporary(paths["card"]), card.encode("utf-8", "replace"))
         if "report" in paths:
-            title = model.name or str(model)
-            title = "a model" if hides(title) else title
-            names = {
-                str(product): path.name for product, path in paths.items() if not hides(path.name)
-            }
             page = report_page(written, title, source.checkpoint.size, names)
             # file names are not always valid text
             write_bytes(temporary(paths["report"]), page.encode("utf-8", "replace"))
@@ -129,8 +132,8 @@ def _save_checkpoint(
     if left_out:
         were = "file in the folder was" if len(left_out) == 1 else "files in the folder were"
         notes.append(
-            f"{len(left_out)} {were} left out: only the parts of the model that are known here are"
-            " copied."
+            f"{len(left_out)} {were} left out, because SPEED copies only the parts of the model"
+            " that it knows."
         )
     lost = sum(value**2 for value in rounding.values()) ** 0.5
     size = sum(float(edit.norm()) ** 2 for edit in written.applied.values()) ** 0.5

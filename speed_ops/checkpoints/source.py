@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ..encoders.encoder import RootMeanSquareNorm, RowFunction
 from ..engine.settings import EraseSettings
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
@@ -17,9 +18,10 @@ from ..files.tensors import EDITABLE, read_scaled, tensors_hash
 from ..model import EditableModel, LazyWeights
 from ..models.architecture import Architecture, FamilyEncoder, LayerKey
 from ..models.detect import detect, layers, second_layer
-from ..models.keys import encoder_keys, spelling
+from ..models.keys import encoder_keys, find_entry, spelling
 
 _TABLES = ("text_model.embeddings.token_embedding.weight", "token_embedding.weight")
+_CHAT_TABLES = ("model.embed_tokens.weight",)
 _T5_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
 _T5_GATE = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"
 _UMT5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -62,6 +64,10 @@ class ModelSource:
         layers = self.every_layer(settings.layers)
         return [layer for layer in layers if settings.edits_input(layer.text_input)]
 
+    def text_columns(self, layer: LayerKey) -> int:
+        """How many columns of a layer read text, from the first on."""
+        return self.architecture.text_columns(layer.text_input) or layer.shape[1]
+
     def model(self, which: str) -> EditableModel:
         """What an erasure sees of it; weights are read when they are asked for."""
         checkpoint, available = self.checkpoint, self.every_layer(which)
@@ -71,6 +77,18 @@ class ModelSource:
             return read_scaled(checkpoint.read, checkpoint.shapes, keys[key])[0]
 
         return EditableModel(self.architecture, tuple(available), LazyWeights(keys, read))
+
+    def text_part(self) -> RowFunction | None:
+        """What the model does to each row before the edited layers; None: nothing."""
+        part = self.architecture.text_part
+        layout = find_entry(self.checkpoint.shapes, self.architecture)
+        if part is None or part.norm is None or layout is None:
+            return None
+        (module,) = part.modules
+        key = f"{layout.prefix}{module}.weight"
+        return RootMeanSquareNorm(
+            read_scaled(self.checkpoint.read, self.checkpoint.shapes, key)[0], part.norm
+        )
 
     def takes_edits(self, which: str) -> bool:
         """Whether an edit can be baked in: not into 8 bits, where it would drown in rounding."""
@@ -184,7 +202,8 @@ def _keys_inside(encoder: FamilyEncoder, file: Checkpoint) -> dict[str, str]:
     if keys := encoder_keys(encoder, file.keys())[1]:
         return keys
     shapes, is_t5 = file.shapes, encoder.name == "t5xxl"
-    tables = [shapes.get(name, ()) for name in (_T5_TABLES if is_t5 else _TABLES)]
+    names = _TABLES if encoder.appends == "columns" else _CHAT_TABLES
+    tables = [shapes.get(name, ()) for name in (_T5_TABLES if is_t5 else names)]
     width = next((shape[-1] for shape in tables if len(shape) == 2), None)
     if spelling(encoder, shapes) is None or width != encoder.width:
         return {}

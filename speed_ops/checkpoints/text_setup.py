@@ -12,14 +12,21 @@ from pathlib import Path
 
 from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
-from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder, Workplace
+from ..encoders.encoder import (
+    EncoderPart,
+    JoinedTextEncoder,
+    TextEncoder,
+    TowerEncoder,
+    Workplace,
+)
+from ..encoders.inversions import Inversion
+from ..encoders.qwen import QwenTextEncoder
 from ..encoders.t5 import T5TextEncoder
-from ..encoders.tokenizers import clip_tokenizer, t5_tokenizer
+from ..encoders.tokenizers import clip_tokenizer, qwen_tokenizer, t5_tokenizer
 from ..encoders.tower import RESIDENT_BYTES
 from ..errors import Notice
 from ..inputs import INPUT_TITLES, POOLED
 from ..job import Job
-from ..models.architecture import Architecture
 from ..text.retain_set import drop_targets
 from .source import EncoderFiles, ModelSource, encoder_hash
 
@@ -50,6 +57,8 @@ class TextSetup:
     tokenizer: Path | None = None
     text_encoders: tuple[Path, ...] = ()
     """Other files that hold text encoders; the others are looked for in the model's own file."""
+    embeddings: tuple[Path, ...] = ()
+    """Files of textual inversions that concepts may name."""
     cache: EmbeddingCache | None = None
     device: str = "cpu"
     """Where text is encoded and the edit is computed, as torch calls it."""
@@ -60,6 +69,7 @@ class TextSetup:
             self,
             tokenizer=self.tokenizer.absolute() if self.tokenizer else None,
             text_encoders=tuple(path.absolute() for path in self.text_encoders),
+            embeddings=tuple(path.absolute() for path in self.embeddings),
             cache=None,
         )
 
@@ -70,36 +80,42 @@ class TextSetup:
     def encoder(self, source: ModelSource, workplace: Workplace | None = None) -> CachedEncoder:
         """The encoder of a model, read in this way; `workplace`: where it runs."""
         files = source.encoder_files(self.text_encoders)
-        plain = self._plain(source.architecture, files, workplace or self.workplace())
-        return CachedEncoder(plain, self.cache)
+        plain = self._plain(source, files, workplace or self.workplace())
+        return CachedEncoder(plain, self.cache, source.text_part())
 
     def encoder_hash(self, source: ModelSource) -> str:
         """Hash of the text encoders that are read."""
         return encoder_hash(source.encoder_files(self.text_encoders), source.architecture)
 
-    def _plain(
-        self, family: Architecture, files: EncoderFiles, workplace: Workplace
-    ) -> TextEncoder:
+    def _plain(self, source: ModelSource, files: EncoderFiles, workplace: Workplace) -> TextEncoder:
+        family = source.architecture
         parts: list[EncoderPart] = []
         second = family.second_input
         column = second.first_column(files.second[0].name) if second and files.second else 0
         clips = [row for row in files.available if row.appends == "columns"]
         if clips or files.second:
-            words = clip_tokenizer(self.tokenizer, files.holders)
+            clip_words = clip_tokenizer(self.tokenizer, files.holders)
             # Where no rows of CLIP are read, clip skip is not meant for it.
             skip = self.clip_skip if clips else None
+            inversions = [Inversion.read(path) for path in self.embeddings]
+            rows, second_rows = clips or files.second, files.second
             clip = ClipTextEncoder(
-                files, clips or files.second, words, skip, workplace.device, files.second
+                files, rows, clip_words, skip, workplace.device, second_rows, inversions
             )
             clip.workplace = workplace
             start = family.first_column(clips[0].name) if clips else 0
             parts.append(EncoderPart(clip, start, column, rows_are_read=bool(clips)))
         for row in files.available:
             if row.appends == "rows":
-                pieces = t5_tokenizer(self.tokenizer, files.holders)
-                t5 = T5TextEncoder(files, row, pieces, self.clip_skip, workplace.device)
-                t5.workplace = workplace
-                parts.append(EncoderPart(t5))
+                encoder: TowerEncoder
+                if row.causal:
+                    words = qwen_tokenizer(self.tokenizer, files.holders)
+                    encoder = QwenTextEncoder(files, row, words, self.clip_skip, workplace.device)
+                else:
+                    pieces = t5_tokenizer(self.tokenizer, files.holders)
+                    encoder = T5TextEncoder(files, row, pieces, self.clip_skip, workplace.device)
+                encoder.workplace = workplace
+                parts.append(EncoderPart(encoder))
         if len(parts) == 1 and parts[0].encoder.width == family.context_width:
             return parts[0].encoder
         return JoinedTextEncoder(parts, family.context_width, second.text_width if second else 0)

@@ -22,7 +22,7 @@ from ..inputs import INPUT_TITLES, TOKENS
 from ..progress import Progress
 from .claims import broken_claims, not_measured
 from .erased_file import ErasedFile
-from .recompute import recompute
+from .recompute import ROUNDING, Stored, recompute
 from .text_setup import TextSetup, missing_encoders
 
 _LISTED = 5
@@ -66,11 +66,13 @@ def verify_file(
     certificates: dict[str, Certificate | None] = {}
     for name in text_inputs:
         weights = model.inputs[name]
-        stored = {key: erased.edit_of(key, weights[key].shape) for key in weights}
-        record = claimed.get("settings") if name == TOKENS else None
-        certificates[name], found = recompute(
-            weights, rows[name], settings, stored, erased.strength, record, progress
+        stored = Stored(
+            {key: erased.edit_of(key, weights[key].shape) for key in weights},
+            erased.strength,
+            rounding=0.0 if erased.is_lora else ROUNDING,
+            record=claimed.get("settings") if name == TOKENS else None,
         )
+        certificates[name], found = recompute(weights, rows[name], settings, stored, progress)
         faults += found
     measured = joined_certificate(certificates)
     if measured is None:
@@ -94,7 +96,7 @@ def _unmeasured(erased: ErasedFile, measured: tuple[str, ...]) -> Iterator[Notic
         claims = isinstance(sections, dict) and bool(sections.get(name))
         if name not in measured and (erased.edits_input(name) or claims):
             text = (
-                f"The {name} path is edited, but not all of its text encoders are here to measure"
-                " it."
+                f"The {name} input is edited, but not all of its text encoders are here to"
+                " measure it."
             )
             yield Notice(text, code="unmeasured", advice="give-text-encoder")

@@ -16,6 +16,7 @@ ADVICE = {
     "keep-fewer-names": "To encode fewer, protect fewer names with --retain-limit N.",
     "use-comfyui": "Open it in ComfyUI with SPEED Erase.",
     "concept-file": "Use --concepts-file FILE.",
+    "give-inversion": "Give its file with --embedding FILE; the file's name is the name to write.",
     "tokenizer": "Use --tokenizer PATH.",
     "give-server": "For any other model, give a ComfyUI server with --server URL.",
     "start-ray": "Start one with `ray start --head`, or omit --address to work on this machine.",

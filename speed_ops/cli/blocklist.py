@@ -16,9 +16,11 @@ from ..text.names import list_label
 _PINNED = re.compile(r"(?P<file>.+)@sha256:(?P<digest>[0-9a-f]{64})")
 
 
-def add_blocklist(parser: Any) -> None:
+_HELP = "a concept list in this version only; its name and digest are recorded; repeatable"
+
+
+def add_blocklist(parser: Any, help: str = _HELP) -> None:
     """The flag that `blocked_by` reads."""
-    help = "a concept list in this version only; its name and digest are recorded; repeatable"
     parser.add_argument(
         "--blocklist", action="append", default=[], metavar="FILE@sha256:DIGEST", help=help
     )
@@ -31,10 +33,10 @@ def blocked_by(args: Namespace, kind: str = "style") -> tuple[ConceptList, tuple
         args: The flags.
         kind: Type of the lines that set none.
     """
-    from ..files.checkpoint import file_hash
-
     total, labels = ConceptList(()), []
     for text in args.blocklist:
+        from ..files.checkpoint import file_hash
+
         match = _PINNED.fullmatch(text)
         if match is None:
             raise UsageError(f"--blocklist is {text[:200]!r}. Write FILE@sha256:DIGEST.")

@@ -44,8 +44,8 @@ class Console:
     ) -> None:
         self.quiet, self.machine, self.lines = quiet, machine or lines, lines
         self.verbose, self.decorated = verbose, _takes_marks(sys.stdout)
-        terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._bars = _make_bars() if terminal and not quiet and not self.machine else None
+        watched = _is_watched(sys.stderr)
+        self._bars = _make_bars() if watched and not quiet and not self.machine else None
         self._tasks: dict[str, Any] = {}
         self._stage: Stage | None = None
         self._started = self._reported = time.perf_counter()
@@ -208,9 +208,19 @@ _MARKS = {
 }
 
 
+_AGENTS = ("AI_AGENT", "CLAUDECODE", "CODEX_SANDBOX")
+"""Variables that coding agents set. They read plain lines, as in a pipe."""
+
+
+def _is_watched(stream: Any) -> bool:
+    """Whether a stream is a terminal that a person looks at."""
+    agent = any(name in os.environ for name in _AGENTS)
+    return stream is not None and stream.isatty() and not agent
+
+
 def _takes_marks(stream: Any) -> bool:
     """Whether a stream is a terminal that shows colors and our characters."""
-    if stream is None or not stream.isatty() or "NO_COLOR" in os.environ:
+    if not _is_watched(stream) or "NO_COLOR" in os.environ:
         return False
     if os.environ.get("TERM") == "dumb" or (os.name == "nt" and "WT_SESSION" not in os.environ):
         return False
@@ -251,9 +261,9 @@ def visible_lines(text: str) -> str:
 
 
 def time_in_words(seconds: float) -> str:
-    """A duration in the largest unit that leaves two digits."""
+    """A duration in the largest unit that leaves at least 2."""
     for unit, length in (("hours", 3600), ("minutes", 60)):
-        if seconds >= 10 * length:
+        if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
 

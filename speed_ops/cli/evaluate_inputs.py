@@ -93,9 +93,9 @@ def setup_from(args: argparse.Namespace, headers: Mapping[str, Provenance]) -> S
         notes = list(setup.notes)
         for name, group in setup.missing_lists.items():
             if group:
-                notes.append(f"{group} was left out: give its prompts with --list {name}=FILE.")
+                notes.append(f"{group} was left out. Give its prompts with --list {name}=FILE.")
             else:
-                notes.append(f"The {name} are ours: give the paper's with --list {name}=FILE.")
+                notes.append(f"The {name} are ours. Give the paper's with --list {name}=FILE.")
         setup = replace(setup, notes=tuple(notes))
     else:
         concepts, neighbors = _concepts(args, headers)

@@ -80,7 +80,7 @@ def _facts(model: Checkpoint) -> dict[str, Any]:
 
 def _plain_recipe(recipe: Recipe) -> dict[str, Any]:
     return vars(recipe) | {
-        "concepts": [vars(concept) for concept in recipe.concepts],
+        "concepts": [concept.content() for concept in recipe.concepts],
         "retain": [vars(source) for source in recipe.retain],
         "history": [_plain_recipe(earlier) for earlier in recipe.history],
     }

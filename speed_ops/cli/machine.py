@@ -34,7 +34,14 @@ def text_setup_from(
 
     skip = clip_skip if args.clip_skip is None else -abs(args.clip_skip)
     cache = None if args.no_cache else EmbeddingCache()
-    return TextSetup(skip, args.tokenizer, tuple(args.text_encoder), cache, device=device)
+    return TextSetup(
+        skip,
+        args.tokenizer,
+        tuple(args.text_encoder),
+        tuple(args.embedding),
+        cache,
+        device=device,
+    )
 
 
 def _machine_from(args: Namespace) -> str:

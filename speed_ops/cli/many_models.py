@@ -52,7 +52,7 @@ def clean_many(
 def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:
     """Replaces the work by a plan of it. The disk must hold the results of all models."""
     from ..checkpoints.batch import Done
-    from ..checkpoints.erase_file import finished
+    from ..checkpoints.finished import finished
     from ..checkpoints.plan import plan_file, refuse_without_space
 
     plans: list[Plan] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ from .machine import text_setup_from as text_setup_from
 if TYPE_CHECKING:
     from .console import Console
 
+SHARED_FLAGS = "what to print"
+"""Title of the flags that all commands have."""
 NO_LIST = "none"
 STDIN = Path("-")
 
@@ -78,12 +81,12 @@ def command(
     parser: ArgumentParser = subparsers.add_parser(
         name,
         help=help,
-        description=help,
+        description=textwrap.fill(help, 80),
         epilog=epilog,
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    group = parser.add_argument_group("output")
+    group = parser.add_argument_group(SHARED_FLAGS)
     group.add_argument("--verbose", action="store_true", help="show all measurements")
     group.add_argument("--quiet", action="store_true", help="show errors only")
     group.add_argument("--json", action="store_true", help="print one JSON value to stdout")
@@ -117,7 +120,7 @@ def add_concepts(group: Any) -> None:
         " per line"
     )
     group.add_argument("--concepts", action="append", default=[], metavar="TEXT", help=help)
-    help = "txt or csv; - reads standard input"
+    help = "txt, csv or a LECO prompt file (toml); - reads standard input"
     group.add_argument(
         "--concepts-file", action="append", default=[], type=Path, metavar="FILE", help=help
     )
@@ -186,14 +189,20 @@ def add_text_setup(parser: ArgumentParser) -> None:
     help = "hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)"
     add("--clip-skip", type=int, metavar="N", help=help)
     help = (
-        "folder with vocab.json and merges.txt (CLIP) or tokenizer.json (T5), or a ComfyUI checkout"
+        "folder with vocab.json and merges.txt (CLIP, Qwen) or tokenizer.json (T5), or a ComfyUI"
+        " checkout"
     )
     add("--tokenizer", type=Path, metavar="PATH", help=help)
     help = (
         "a file or folder with a text encoder that the model file lacks; repeatable, in any order"
     )
     add("--text-encoder", action="append", default=[], type=Path, metavar="PATH", help=help)
-    add("--no-cache", action="store_true", help="neither read nor write the embedding cache")
+    help = (
+        "a textual inversion (safetensors) that a concept names as embedding:FILE, without its"
+        " ending; repeatable"
+    )
+    add("--embedding", action="append", default=[], type=Path, metavar="FILE", help=help)
+    add("--no-cache", action="store_true", help="don't read or write the embedding cache")
     add = parser.add_argument_group("this machine").add_argument
     help = (
         "where to compute: auto (default: a GPU with double precision, else the CPU), cpu, cuda,"

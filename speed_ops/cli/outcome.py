@@ -24,6 +24,7 @@ _PURPOSES = {
     "checkpoint": "the cleaned model",
     "lora": "the same edit as a LoRA",
     "recipe": "repeats it on another model",
+    "card": "the model card, to publish with it",
     "report": "all measurements",
     "pictures": "images before and after",
 }
@@ -45,6 +46,7 @@ def show_erasure(cleaned: CleanedFile, console: Console) -> None:
             "notes": [*erasure.notes, *cleaned.notes],
             "dropped": list(rows.dropped),
             "unusable": list(rows.unusable),
+            "prompting": rows.prompting,
             "encoded": rows.encoded,
             "reused": rows.reused,
             "seconds": round(cleaned.seconds, 3),
@@ -56,7 +58,11 @@ def show_erasure(cleaned: CleanedFile, console: Console) -> None:
     _show_answers(erasure, summary, console)
     if console.verbose:
         console.gap()
-        for line in (*details(certificate), *rows.lines(verbose=True)):
+        for line in (
+            *details(certificate),
+            f"Tested in new prompts: {rows.style}.",
+            *rows.lines(verbose=True),
+        ):
             console.say(line)
         if cleaned.rounding is not None:
             console.say(f"Rounding to the file's precision lost {cleaned.rounding:.2%} of the edit")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from ..errors import PACKAGE_VERSION, UsageError, suggestion
 from .commands import COMMANDS
 from .console import visible_lines, write_result
-from .options import path_or_url
+from .options import SHARED_FLAGS, path_or_url
 
 _EPILOG = """\
 examples:
@@ -33,6 +33,16 @@ _CHOICE = re.compile(
 )
 
 
+_IN_OUR_WORDS = (
+    (r"the following arguments are required: (.+)", r"Missing \1"),
+    (r"unrecognized arguments: (.+)", r"Unexpected \1"),
+    (r"argument (\S+): expected (?:one|at least one) argument", r"\1 needs a value"),
+    (r"argument (\S+): invalid float value: (.+)", r"Invalid \1 \2. Use a number"),
+    (r"argument (\S+): invalid int value: (.+)", r"Invalid \1 \2. Use a whole number"),
+)
+"""What argparse says -> what we say."""
+
+
 class Parser(argparse.ArgumentParser):
     """Raises bad usage like every other fault, and answers an unknown name with the nearest one."""
 
@@ -46,6 +56,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse with half a sentence."""
+        for pattern, words in _IN_OUR_WORDS:
+            message = re.sub(pattern, words, message)
         text = message[:1].upper() + message[1:]
         if match := _CHOICE.fullmatch(message):
             value, choices = _literal(match["value"]), re.findall(r"[\w.-]+", match["choices"])
@@ -54,6 +66,11 @@ class Parser(argparse.ArgumentParser):
                 text = f"There is no command {value!r}"
             text += f"{suggestion(value, choices)}. Use one of: {', '.join(choices)}"
         raise UsageError(f"{text}. See `{self.prog} --help`.")
+
+    def format_help(self) -> str:
+        """The help, with the flags that all commands share at its end."""
+        self._action_groups.sort(key=lambda group: group.title == SHARED_FLAGS)
+        return super().format_help()
 
     def _refuse_unknown_flags(self, words: Sequence[str]) -> None:
         flags = self._option_string_actions

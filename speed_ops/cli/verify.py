@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..provenance import Provenance, load_recipe
 from .advice import advised
+from .blocklist import add_blocklist, blocked_by
 from .console import Console
 from .options import add_text_setup, command, text_setup_from
 
@@ -32,16 +33,18 @@ def add_to(subparsers: Any) -> None:
     add_erased_file(parser)
     help = "also fail unless every concept is measured as erased"
     parser.add_argument("--strict", action="store_true", help=help)
+    help = "also fail unless every concept of this list is erased; repeatable"
+    add_blocklist(parser, help)
     help = "a statement about the file, whose digests and numbers are checked as well"
     parser.add_argument("--attestation", type=Path, metavar="STATEMENT", help=help)
 
 
-def add_erased_file(parser: argparse.ArgumentParser) -> None:
+def add_erased_file(parser: argparse.ArgumentParser, base_required: bool = True) -> None:
     """An erased file, and what is needed to measure it."""
     help = "an erased checkpoint, diffusers folder or eraser LoRA"
     parser.add_argument("file", type=Path, metavar="FILE", help=help)
     help = "the original model"
-    parser.add_argument("--base", type=Path, required=True, metavar="BASE", help=help)
+    parser.add_argument("--base", type=Path, required=base_required, metavar="BASE", help=help)
     help = "the recipe, for a file written without names or saved again without a header"
     parser.add_argument("--recipe", type=Path, metavar="RECIPE", help=help)
     add_text_setup(parser)
@@ -69,6 +72,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         more = attested.faults(args.file, erased, verification)
         verification = replace(verification, faults=(*verification.faults, *more))
         console.note(SIGNATURE)
+    if args.blocklist:
+        from ..checkpoints.blocked import not_erased_of
+
+        missing = not_erased_of(blocked_by(args)[0], erased, verification.measured)
+        verification = replace(verification, faults=(*verification.faults, *missing))
     for text in verification.notes:
         console.note(text)
     show_verification(verification, erased.provenance, args.file, console)

@@ -53,7 +53,7 @@ class DemoModel:
             {key: file[AUTOENCODER + key].float() for key in autoencoder.state_dict()}
         )
         scale, shift = (file[f"{AUTOENCODER}vae_{name}"].float() for name in ("scale", "shift"))
-        return cls(_build_unet(weights).eval(), autoencoder.eval(), scale, shift)
+        return cls(_build_unet(weights).train(False), autoencoder.train(False), scale, shift)
 
     @torch.no_grad()
     def generate(

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from ..job import Job, host_settings
 from ..progress import Progress
-from ..report.font import font_for
+from ..report.chart import font_for
 from ..report.html import Drawn
 from ..text.concept_list import parse_concepts
 from ..text.retain_set import builtin_retain, parse_retain, union

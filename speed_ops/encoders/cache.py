@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from os import environ
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ class CacheInfo:
 
 def default_folder() -> Path:
     """`SPEED_ERASE_CACHE`, else the user's cache folder on this system."""
-    override = os.getenv(ENVIRONMENT)
+    override = environ.get(ENVIRONMENT)
     if override:
         return Path(override)
     from platformdirs import user_cache_dir

@@ -17,6 +17,7 @@ from ..files.tensors import read_scaled
 from ..models.architecture import FamilyEncoder
 from ..text.tokens import Stream
 from .encoder import TowerEncoder
+from .inversions import Inversion, extended, token_numbers
 from .tokenizers import END_TOKEN, START_TOKEN, ClipTokenizer
 from .tower import STORED, Built, EncoderWeights, LazyBlocks, Tensors, Tower, assign, tensors_digest
 
@@ -31,8 +32,9 @@ _BLOCK = {
 }
 
 _ATTENTION_INPUTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+_TABLE = "embeddings.token_embedding.weight"
 _TOP = {
-    "embeddings.token_embedding.weight": "token_embedding.weight",
+    _TABLE: "token_embedding.weight",
     "embeddings.position_embedding.weight": "positional_embedding",
     "final_layer_norm.weight": "ln_final.weight",
     "final_layer_norm.bias": "ln_final.bias",
@@ -44,17 +46,19 @@ _OPEN_PROJECTION = "text_projection"
 class ClipWeights(EncoderWeights):
     """One encoder's tensors, under the names that they have in `transformers`' text model."""
 
-    def __init__(self, tensors: Tensors, row: FamilyEncoder) -> None:
+    def __init__(
+        self, tensors: Tensors, row: FamilyEncoder, inversions: Sequence[Inversion] = ()
+    ) -> None:
         super().__init__(tensors, row)
+        self._inversions = inversions
         self._open_clip = self.naming == "open_clip"
         self.layers = self._count_layers(
             "transformer.resblocks.{}.ln_1.weight"
             if self._open_clip
             else "text_model.encoder.layers.{}.layer_norm1.weight"
         )
-        self.vocabulary, self.width = self._shape(
-            self._spelled("embeddings.token_embedding.weight"), 2
-        )
+        self.vocabulary, self.width = self._shape(self._spelled(_TABLE), 2)
+        self.vocabulary += sum(inversion.count for inversion in inversions)
         self.positions, _ = self._shape(self._spelled("embeddings.position_embedding.weight"), 2)
         (self.inner_width,) = self._shape(self._spelled("encoder.layers.0.mlp.fc1.bias"), 1)
 
@@ -87,7 +91,9 @@ class ClipWeights(EncoderWeights):
         return tuple(layer for layer in range(self.layers) if is_idle(layer))
 
     def top(self) -> dict[str, Tensor]:
-        return {name: self._read(self._spelled(name)) for name in _TOP}
+        tensors = {name: self._read(self._spelled(name)) for name in _TOP}
+        tensors[_TABLE] = extended(tensors[_TABLE], self._inversions, self.row.name)
+        return tensors
 
     def projection(self) -> Tensor | None:
         """`pooled width x d`: maps the end token's last state to the pooled embedding.
@@ -141,6 +147,7 @@ class ClipTower(Tower):
     """CLIP-L, CLIP-H or CLIP-G."""
 
     def __init__(self, weights: ClipWeights, clip_skip: int | None, device: torch.device) -> None:
+        """See `Tower`."""
         super().__init__(weights, clip_skip, device)
         self.weights = weights
         # A file may lack the last blocks, which the rows do without.
@@ -201,7 +208,7 @@ class ClipTower(Tower):
             eos_token_id=END_TOKEN,
         )
         with torch.device("meta"):
-            model = CLIPTextModel(config).eval()
+            model = CLIPTextModel(config).train(False)
         core = _core(model)
         assign(core, weights.top(), self._device, weights.row.name, strict=False)
         core.embeddings.position_ids = torch.arange(weights.positions, device=self._device).expand(
@@ -232,6 +239,7 @@ class ClipTextEncoder(TowerEncoder):
         clip_skip: int | None = None,
         device: torch.device | str = "cpu",
         pooled: Sequence[FamilyEncoder] = (),
+        inversions: Sequence[Inversion] = (),
     ) -> None:
         """
         Args:
@@ -242,10 +250,15 @@ class ClipTextEncoder(TowerEncoder):
                 family was trained with.
             device: Where the encoders run.
             pooled: Those of them whose pooled embeddings the family also reads.
+            inversions: Textual inversions that texts may contain.
         """
         self._clips = tuple(
-            ClipTower(ClipWeights(tensors, row), clip_skip, torch.device(device)) for row in rows
+            ClipTower(ClipWeights(tensors, row, inversions), clip_skip, torch.device(device))
+            for row in rows
         )
+        sizes = {tower.weights.vocabulary for tower in self._clips}
+        added = sum(inversion.count for inversion in inversions)
+        tokenizer.inversions = token_numbers(inversions, min(sizes) - added)
         lengths = {tower.weights.positions for tower in self._clips}
         if len(lengths) != 1:
             raise FileError(

@@ -38,6 +38,20 @@ class RowFunction(Protocol):
         """Rows as the encoder gives them (`n x d`) to those that the layers read."""
 
 
+class RootMeanSquareNorm:
+    """A `RowFunction` with the weight of a norm."""
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        self._weight, self._epsilon = weight.to(torch.float32), epsilon
+        self.width = len(weight)
+        digest = hashlib.sha256(self._weight.contiguous().numpy().tobytes())
+        self.fingerprint = f"rms {epsilon} {digest.hexdigest()}"
+
+    def __call__(self, rows: Tensor, ids: Tensor | None = None) -> Tensor:
+        scale = torch.rsqrt(rows.square().mean(dim=-1, keepdim=True) + self._epsilon)
+        return rows * scale * self._weight
+
+
 Encoded = tuple[list[Tensor], list[Tensor]]
 """Rows of each prompt, and the pooled embedding of each if asked for."""
 
@@ -195,8 +209,11 @@ class JoinedTextEncoder(TextEncoder):
     """A `TextEncoder` made of others. SD3: CLIP in columns 0 to 2047, below it T5 in all 4096."""
 
     def __init__(self, parts: Sequence[EncoderPart], width: int, pooled_width: int = 0) -> None:
-        """`parts` from the first row down; `width` and `pooled_width`: of what the model receives,
-        zero where no part fills it.
+        """
+        Args:
+            parts: From the first row down.
+            width: Width of the rows that the model receives, zero where no part fills them.
+            pooled_width: The same of the pooled embedding.
         """
         self._parts = tuple(parts)
         self.parts = tuple(part.encoder for part in parts)
@@ -263,6 +280,8 @@ def _waiting(progress: Progress | None, total: int) -> Progress | None:
     return None if progress is None else lambda stage, *_: progress(stage, 0, total)
 
 
+_USUAL_LENGTH = 48
+"""Rows of a prompt without padding: a template, a context and a name."""
 BATCH_TOKENS = 1536
 """Token rows per batch: large enough matrix products, and a block of CLIP in under a second."""
 
@@ -329,6 +348,8 @@ class TowerEncoder(TextEncoder):
     def trial(self) -> float:
         """About how many seconds a whole prompt takes, from one block of each tower."""
         length = self.context_length
+        if self.streams[0].padding == "none":  # there it is only the most that a prompt may have
+            length = min(length, _USUAL_LENGTH)
         return sum(
             tower.trial(self._padded([[]], tower, length), BATCH_TOKENS // length)
             for tower in self._towers

@@ -80,6 +80,7 @@ class T5Tower(Tower):
     """T5-XXL or smaller. No attention mask: its models were trained on padding rows as well."""
 
     def __init__(self, weights: T5Weights, clip_skip: int | None, device: torch.device) -> None:
+        """See `Tower`."""
         super().__init__(weights, clip_skip, device)
         self.weights = weights
 
@@ -102,7 +103,7 @@ class T5Tower(Tower):
             feed_forward_proj="gated-gelu",
         )
         with torch.device("meta"):
-            model = T5EncoderModel(config).eval()
+            model = T5EncoderModel(config).train(False)
         assign(model, weights.top(), self._device, self.row.name, strict=False)
         model.set_input_embeddings(model.shared)  # one table, not two
         # The first block alone has a table of distances, and hands its values on: any of its kind
@@ -126,7 +127,14 @@ class T5TextEncoder(TowerEncoder):
         clip_skip: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        """`row`: the family's T5 from the registry. `clip_skip`: ComfyUI's also reaches T5."""
+        """
+        Args:
+            tensors: Of the file.
+            row: The family's T5 from the registry.
+            tokenizer: T5's.
+            clip_skip: ComfyUI's also reaches T5.
+            device: Where the encoder runs.
+        """
         weights = T5Weights(tensors, row)
         if tokenizer.size > weights.vocabulary:
             raise FileError(

@@ -1,4 +1,5 @@
-"""CLIP's and T5's tokenizers. CLIP's vocabulary ships with the package; nothing is downloaded.
+"""CLIP's, T5's and Qwen's tokenizers. CLIP's vocabulary ships with the package; nothing is
+downloaded.
 
 A model's own copy of CLIP's vocabulary gives the same ids (tested), so embeddings cached through
 one are valid through the other.
@@ -10,10 +11,10 @@ import functools
 import gzip
 import hashlib
 import json
-import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import environ
 from pathlib import Path
 
 from ..errors import FileError, InputError
@@ -28,6 +29,8 @@ _SAMPLE = (
 )
 INVERSION = re.compile(r"(?<!\S)embedding:(\S+)")
 """ComfyUI's spelling of a textual inversion: a file whose vectors act as a word."""
+AFTER_INVERSION = re.compile(r"(?:'s|[^\w'])+$")
+"""What may follow a name without a space; ComfyUI would take it for part of the file name."""
 
 
 class LiteralTokenizer:
@@ -46,6 +49,8 @@ class LiteralTokenizer:
         """
         self._encode = encode
         self.knows_inversions = knows_inversions
+        self.inversions: Mapping[str, Sequence[int]] = {}
+        """{name: tokens} of the textual inversions that texts may contain."""
         sample = json.dumps([self.token_ids(text) for text in _SAMPLE])
         self.fingerprint = hashlib.sha256(sample.encode()).hexdigest()[:16]
 
@@ -56,19 +61,29 @@ class LiteralTokenizer:
                 f"The text contains '{control.group()}', which would start or end the prompt."
                 " Remove it."
             )
-        if not self.knows_inversions and (inversion := INVERSION.search(text)):
-            raise InputError(
-                f"'{inversion.group()}' is a textual inversion, which only ComfyUI can look up."
-                f" Erase it there, or write 'embedding :{inversion.group(1)}' if you mean the"
-                " words."
-            )
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(
                 "The text contains half a character (a lone surrogate). Remove it."
             ) from error
-        return list(self._encode(text))
+        ids, done = [], 0
+        for inversion in () if self.knows_inversions else INVERSION.finditer(text):
+            name = self._inversion_in(inversion.group(1))
+            ids += [*self._encode(text[done : inversion.start()]), *self.inversions[name]]
+            done = inversion.start(1) + len(name)
+        return ids + list(self._encode(text[done:]))
+
+    def _inversion_in(self, word: str) -> str:
+        """The start of a word that names an inversion."""
+        for name in (word, AFTER_INVERSION.sub("", word)):
+            if name in self.inversions:
+                return name
+        raise InputError(
+            f"There is no file for the textual inversion '{word}'. Write 'embedding :{word}' if you"
+            " mean the words.",
+            advice="give-inversion",
+        )
 
 
 START_TOKEN = 49406
@@ -129,7 +144,8 @@ def _packaged_encode() -> Callable[[str], list[int]]:
 def read_merges(path: Path) -> list[tuple[str, str]]:
     """CLIP's merges in their order; the first line of the file is a comment."""
     try:
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()[1:]
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            lines = file.read().splitlines()[1:]
         merges = [(first, second) for first, second in (line.split() for line in lines)]
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise FileError(
@@ -198,6 +214,51 @@ class T5Tokenizer(LiteralTokenizer):
         return t5
 
 
+QWEN_IN_COMFYUI = Path("comfy", "text_encoders", "qwen25_tokenizer")
+_QWEN_WORD = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+class QwenTokenizer(LiteralTokenizer):
+    """Qwen's tokenizer. `from_files` makes one."""
+
+    control = re.compile(r"<\|\w+\|>|</?(?:think|tool_call|tool_response)>")
+    size: int
+    """Number of tokens."""
+    template_ids: Callable[[str], list[int]]
+    """Ids of a piece of a chat template, with its control tokens."""
+
+    @classmethod
+    def from_files(cls, folder: Path, knows_inversions: bool = True) -> QwenTokenizer:
+        """With `vocab.json` and `merges.txt` of a folder: of a model, or ComfyUI's own."""
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+        files = folder / _CLIP_VOCABULARY, folder / "merges.txt"
+        try:
+            words, merges = models.BPE.read_file(*map(str, files))
+        except Exception as error:  # the library raises bare exceptions for anything unreadable
+            raise FileError(f"The tokenizer in '{folder}' cannot be read ({error}).") from error
+        if any(word.endswith("</w>") for word in words):
+            raise FileError(
+                f"The tokenizer in '{folder}' is CLIP's. Give a folder with Qwen's tokenizer."
+            )
+        tokenizer = Tokenizer(models.BPE(words, merges))
+        tokenizer.normalizer = normalizers.NFC()
+        split = pre_tokenizers.Split(Regex(_QWEN_WORD), behavior="isolated")
+        bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytewise])
+        tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+
+        def ids_of(text: str) -> list[int]:
+            return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+        qwen = cls(ids_of, knows_inversions)
+        qwen.size, qwen.template_ids = tokenizer.get_vocab_size(), ids_of
+        return qwen
+
+
 def clip_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> ClipTokenizer:
     """The tokenizer in the user's folder, else in the model's, else the package's.
 
@@ -223,10 +284,35 @@ def t5_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> T5Tokenize
             return T5Tokenizer.from_files(folder, knows_inversions=False)
     where = "" if path is None else f" in {path}"
     raise FileError(
-        f"No T5 tokenizer was found{where}: give a ComfyUI checkout or a folder with T5's {T5_FILE}"
+        f"No T5 tokenizer was found{where}. Give a ComfyUI checkout or a folder with T5's {T5_FILE}"
         " (`tokenizer_2` of a Flux or `tokenizer_3` of an SD3 diffusers folder).",
         advice="tokenizer",
     )
+
+
+def qwen_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> QwenTokenizer:
+    """The tokenizer in the user's folder, else in the model's, else in a ComfyUI checkout."""
+    folders = [] if path is None else [path / QWEN_IN_COMFYUI, path / "tokenizer", path]
+    for model in [holder.path.resolve() for holder in holders if holder.is_folder]:
+        folders += [model / "tokenizer", model.parent / "tokenizer", model]
+    folders += [checkout / QWEN_IN_COMFYUI for checkout in _checkouts(holders)]
+    for folder in folders:
+        if (folder / _CLIP_VOCABULARY).is_file():
+            return QwenTokenizer.from_files(folder, knows_inversions=False)
+    where = "" if path is None else f" in {path}"
+    raise FileError(
+        f"No Qwen tokenizer was found{where}: give a ComfyUI checkout or a folder with Qwen's"
+        f" {_CLIP_VOCABULARY} and merges.txt.",
+        advice="tokenizer",
+    )
+
+
+def _checkouts(holders: Sequence[Checkpoint]) -> Iterator[Path]:
+    """Folders that may be a ComfyUI."""
+    yield from (parent for holder in holders for parent in holder.path.resolve().parents)
+    if comfyui := environ.get("COMFYUI_PATH"):
+        yield Path(comfyui)
+    yield from (*Path(__file__).resolve().parents, Path.home() / "comfy" / "ComfyUI")
 
 
 def _t5_folders(path: Path | None, holders: Sequence[Checkpoint]) -> Iterator[Path]:
@@ -238,8 +324,4 @@ def _t5_folders(path: Path | None, holders: Sequence[Checkpoint]) -> Iterator[Pa
     for model in [holder.path.resolve() for holder in holders if holder.is_folder]:
         for folder in (model, model.parent):
             yield from (folder / name for name in _T5_FOLDERS)
-    checkouts = [parent for holder in holders for parent in holder.path.resolve().parents]
-    if comfyui := os.getenv("COMFYUI_PATH"):
-        checkouts.append(Path(comfyui))
-    checkouts += [*Path(__file__).resolve().parents, Path.home() / "comfy" / "ComfyUI"]
-    yield from (checkout / T5_IN_COMFYUI for checkout in checkouts)
+    yield from (checkout / T5_IN_COMFYUI for checkout in _checkouts(holders))

@@ -250,6 +250,13 @@ class Tower(ABC):
     def __init__(
         self, weights: EncoderWeights, clip_skip: int | None, device: torch.device
     ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            weights: The encoder's tensors.
+            clip_skip: Hidden layer, counted from the end; None is the family's own.
+            device: Where it runs.
+        """
         self.row = weights.row
         self.hidden = weights.row.hidden if clip_skip is None else clip_skip
         self.width = weights.width

@@ -1,18 +1,21 @@
 """What the preset `auto` settles by itself: rows per concept, and how far to go.
 
 An erasure trades what is left of the targets against how far everything else drifts. `auto` goes
-along the curve of both (`curve`), as far towards the anchors as the budget of drift allows, and
-less far where more drift buys next to nothing or leads away from the anchors. It judges by names
-and contexts of their own: the edit is not made from them, and the certificate judges by others.
-Where the caller set no contexts aside, it cross-validates over those that there are (`folds`).
+along the curve of both (`curve`), as far toward the anchors as the limit on drift allows, and less
+far where more drift gains little or leads away from the anchors. It judges by tuning names and
+tuning prompts: the edit is not made from them, and the certificate judges by others.
+Where the caller set no prompts aside, it cross-validates over those that there are (`folds`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..progress import Stopwatch
@@ -20,6 +23,7 @@ from .closed_form import Span
 from .curve import (
     Curve,
     CurvePoint,
+    Judge,
     Judges,
     RidgePath,
     in_the_way,
@@ -67,13 +71,38 @@ def settle_rows(settings: EraseSettings, concepts: int) -> EraseSettings:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """One softness: its curve, who chooses on it, and who measures in the report's prompts."""
+
+    points: tuple[CurvePoint, ...]
+    judge: Judges
+    reporter: Judge
+
+    def to(self, device: torch.device | str) -> Traced:
+        """The same on another device."""
+        return Traced(self.points, self.judge.to(device), self.reporter.to(device))
+
+
+class Settled(NamedTuple):
+    """Settings with nothing left to choose, and what was found on the way."""
+
+    settings: EraseSettings
+    curve: Curve | None = None
+    """Where one curve holds for all layers."""
+    span: Span | None = None
+    """What the kept names leave to the edit."""
+    candidates: tuple[Traced, ...] = ()
+    """What `auto` chose from; none where the settings decide alone."""
+
+
 def settle(
     rows: RowSet,
     pairs: ErasePairs,
     settings: EraseSettings,
     weights: Mapping[str, Tensor],
     watch: Stopwatch,
-) -> tuple[EraseSettings, Curve | None, Span | None]:
+) -> Settled:
     """Chooses for `auto`, and traces the trade-off wherever there is one.
 
     Args:
@@ -82,25 +111,21 @@ def settle(
         settings: What the caller asked for.
         weights: {layer key: `o x d`}.
         watch: Where the seconds go.
-
-    Returns:
-        The settings with nothing left to choose; the curve, where one curve holds for all layers;
-        and what the kept names leave to the edit, if it was found on the way.
     """
     auto = settings.preset_name == "auto"
     one_curve = settings.method == "speed" and not refines(settings) and settings.mu == 0
     if not one_curve or not (auto or rows.witnesses):
-        return settings, None, None
+        return Settled(settings)
     with watch.part("curve"):
         layers = sketch(weights, rows.targets.values)
     chooses = auto and settings.prior == "soft"
-    candidates = [settings]
-    if chooses:
-        softness = SECOND_SOFTNESS_RATIO * settings.softness
-        candidates.append(settings.replace(softness=softness))
-    traced = [_traced(rows, pairs, candidate, layers, chooses, watch) for candidate in candidates]
-    best = preferred([curve.chosen for _, curve, _ in traced])
-    return next(entry for entry in traced if entry[1].chosen == best)
+    softness = SECOND_SOFTNESS_RATIO * settings.softness
+    tried = [settings, settings.replace(softness=softness)] if chooses else [settings]
+    traced = [_traced(rows, pairs, each, layers, chooses, watch) for each in tried]
+    best = preferred([curve.chosen for _, curve, _, _ in traced])
+    chosen, curve, span, _ = next(entry for entry in traced if entry[1].chosen == best)
+    candidates = tuple(candidate for _, _, _, candidate in traced)
+    return Settled(chosen, curve, span, candidates if chooses else ())
 
 
 def _traced(
@@ -110,7 +135,7 @@ def _traced(
     layers: Tensor,
     chooses: bool,
     watch: Stopwatch,
-) -> tuple[EraseSettings, Curve, Span]:
+) -> tuple[EraseSettings, Curve, Span, Traced]:
     """One softness: its curve, and the point on it."""
     path, span = _path(rows, pairs, settings, watch)
     problems = [(rows, path)]
@@ -126,11 +151,13 @@ def _traced(
             points=points,
             chosen=point,
             budget=budget,
-            names=len(judge.names.names),
+            names=judge.names,
             unseen=rows.witnesses_are_held_out,
             in_the_way=in_the_way(rows, path, layers, points[-1].lam),
         )
-    return settings.replace(lam=point.lam), curve, span
+        reported = rows.probes or rows.trial or (rows.targets, rows.anchors)
+        reporter = Judge(path, layers, reported, rows.targets.take_concepts([]))
+    return settings.replace(lam=point.lam), curve, span, Traced(points, judge, reporter)
 
 
 def _path(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,6 +35,14 @@ SKETCH_ROWS = 1024
 """Mixtures for all layers together; the size of one row is off by 2 % (1 / sqrt(2 * 1024))."""
 MAX_LISTED = 8
 """Kept names listed as being in the way."""
+_DECIMALS = 6
+
+
+def stable(share: float) -> float:
+    """A share or a drift without the digits that depend on the number of threads: what is decided
+    by it, and what is stored, is then always the same. Near zero they begin at the ninth decimal.
+    """
+    return round(share, _DECIMALS)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,8 @@ class RidgePath:
     @cached_property
     def top(self) -> float:
         """The largest eigenvalue: the scale of `lam`."""
-        return max(float(self.sizes[-1]), torch.finfo(self.sizes.dtype).tiny)
+        size = float(f"{float(self.sizes[-1]):.8g}")  # for the reason given in `stable`
+        return max(size, torch.finfo(self.sizes.dtype).tiny)
 
 
 def ridge_path(targets: Tensor, change: Tensor, span: Span) -> RidgePath:
@@ -119,8 +129,14 @@ class Judge:
     def __init__(
         self, path: RidgePath, layers: Tensor, trial: tuple[Rows, Rows], names: Rows
     ) -> None:
-        """`layers`: their sketch. `trial`: target and anchor rows. `names`: whose drift counts."""
-        self.path = path
+        """
+        Args:
+            path: All edits, by `lam`.
+            layers: The layers' sketch.
+            trial: Target and anchor rows.
+            names: Whose drift counts.
+        """
+        self.sizes = path.sizes
         outputs = path.change @ layers.T  # r x m
         self.gram = outputs @ outputs.T
         targets, anchors = trial
@@ -128,11 +144,19 @@ class Judge:
         self.groups, self.concepts = targets.group_index(), len(targets.names)
         self.response, self.along = targets.values @ path.down.T, change @ outputs.T
         self.whole = change.square().sum(dim=1)
-        self.names = names
+        self.names = len(names.names)
         self.members = names.group_index()
         self.reach = names.values @ path.down.T
         size = (names.values @ layers.T).square().sum(dim=1)
-        self.size = per_concept(size, self.members, len(names.names)).clamp(min=1e-30)
+        self.size = per_concept(size, self.members, self.names).clamp(min=1e-30)
+
+    def to(self, device: torch.device | str) -> Judge:
+        """The same on another device."""
+        moved = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
 
     def measured(self, lam: float) -> Tensor:
         """Left, mean drift, its standard error and the way to go, of the edit with this `lam`."""
@@ -144,15 +168,15 @@ class Judge:
 
     def drift(self, lam: float) -> Tensor:
         """One for each name."""
-        moved = self._sizes(self.reach / (self.path.sizes + lam))
-        return (per_concept(moved, self.members, len(self.names.names)) / self.size).sqrt()
+        moved = self._sizes(self.reach / (self.sizes + lam))
+        return (per_concept(moved, self.members, self.names) / self.size).sqrt()
 
-    def remains(self, lam: float) -> tuple[Tensor, Tensor]:
-        """What is left of each concept, and how much of that is way still to go.
+    def remains(self, lam: float, strength: float = 1.0) -> tuple[Tensor, Tensor]:
+        """What is left of each concept, and how much of that leads toward the anchor.
 
         What went straight on beyond the anchor is in neither.
         """
-        response = self.response / (self.path.sizes + lam)
+        response = strength * self.response / (self.sizes + lam)
         towards = (response * self.along).sum(dim=1)
         missing = self._sizes(response) - 2 * towards + self.whole
         tiny = torch.finfo(self.whole.dtype).tiny
@@ -177,6 +201,10 @@ class Judges:
     def __init__(self, judges: Sequence[Judge]) -> None:
         self.judges, self.names = judges, judges[0].names
 
+    def to(self, device: torch.device | str) -> Judges:
+        """The same on another device."""
+        return Judges([judge.to(device) for judge in self.judges])
+
     def at(self, lam: float) -> CurvePoint:
         """Left and drift of the edit with this `lam`."""
         return self.points([lam])[0]
@@ -186,8 +214,10 @@ class Judges:
         measured = torch.stack(
             [torch.stack([judge.measured(lam) for lam in lams]) for judge in self.judges]
         )
-        values = measured.mean(dim=0).tolist()
-        return tuple(CurvePoint(lam, *row) for lam, row in zip(lams, values, strict=True))
+        return tuple(
+            CurvePoint(lam, *map(stable, values))
+            for lam, values in zip(lams, measured.mean(dim=0).tolist(), strict=True)
+        )
 
 
 def judge_of(rows: RowSet, path: RidgePath, layers: Tensor) -> Judge:
@@ -232,6 +262,6 @@ def in_the_way(
     top = drift.topk(min(MAX_LISTED, len(drift)))
     names = rows.retain.labels()
     return tuple(
-        (names[index], value)
+        (names[index], stable(value))
         for index, value in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     )

@@ -15,12 +15,18 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 def normal(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal draws of `like`'s type, made on the host: the same on every device."""
+    """Standard normal draws, made on the host: the same on every device.
+
+    Args:
+        shape: Of the result.
+        source: Generates them.
+        like: Has the type and device of the result.
+    """
     return torch.randn(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 
 def uniform(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """The same, uniform in [0, 1)."""
+    """As `normal`, uniform in [0, 1)."""
     return torch.rand(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 

@@ -1,4 +1,4 @@
-"""One exact low-rank edit per layer, which can be scaled, merged, compressed and undone."""
+"""One exact low-rank edit per layer, which can be scaled, merged and undone."""
 
 from __future__ import annotations
 
@@ -41,28 +41,24 @@ class LayerEdit:
         """The sum of two edits, as one."""
         return LayerEdit(torch.cat([self.up, other.up], dim=1), torch.cat([self.down, other.down]))
 
-    def balanced(self, rank: int | None = None) -> tuple[LayerEdit, float]:
-        """The same edit with orthogonal, equally sized factors, strongest term first, and the
-        relative error.
+    def balanced(self) -> LayerEdit:
+        """The same edit with orthogonal, equally sized factors, strongest term first.
 
-        Balanced factors survive half precision: no term is a small difference of large ones. With a
-        `rank` only the strongest terms stay, which is the best edit of that rank; the error is
-        relative to the edit's norm.
+        They survive half precision: no term is a small difference of large ones.
         """
         left, left_mix = torch.linalg.qr(self.up)
         right, right_mix = torch.linalg.qr(self.down.T)
         rotation, sizes, turn_back = torch.linalg.svd(left_mix @ right_mix.T)
-        energy = sizes.square()
         # Terms below rounding are no content; at least one term stays, so that the file names the
         # layer.
-        real = int((sizes > sizes[:1] * torch.finfo(sizes.dtype).eps * len(sizes)).sum())
-        count = max(1, min(real, rank if rank is not None else real))
-        root = sizes[:count].sqrt()
-        edit = LayerEdit(
-            (left @ rotation[:, :count]) * root, root[:, None] * (turn_back[:count] @ right.T)
-        )
-        total = energy.sum()
-        return edit, float((energy[count:].sum() / total).sqrt()) if float(total) > 0 else 0.0
+        tiny = sizes[:1] * torch.finfo(sizes.dtype).eps * len(sizes)
+        rank = max(1, int((sizes > tiny).sum()))
+        root = sizes[:rank].sqrt()
+        up, down = (left @ rotation[:, :rank]) * root, root[:, None] * (turn_back[:rank] @ right.T)
+        # A term's sign is free: the largest entry is made positive, the same on every machine.
+        sign = down.gather(1, down.abs().argmax(dim=1, keepdim=True)).sign()
+        sign[sign == 0] = 1.0
+        return LayerEdit(up * sign.T, down * sign)
 
     def to(self, where: torch.dtype | torch.device | str) -> LayerEdit:
         """The factors in another precision or on another device."""

@@ -108,7 +108,7 @@ class Rows:
 
 
 _SKETCHED = 4096
-"""Rows that stand for all layers while an edit is chosen, in all forms they take."""
+"""Rows that represent all rows of a layer while an edit is chosen."""
 
 
 @dataclass(frozen=True, eq=False)

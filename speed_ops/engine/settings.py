@@ -230,6 +230,12 @@ def priority_of(text: str) -> float:
         raise SettingsError(
             f"A limit of {word} is out of range. Write {value / 100:g} or {word}%.", priority=word
         )
+    if not value > 0:
+        raise SettingsError(
+            f"A limit of {word} is out of range. Use {', '.join(PRIORITIES)}, or a number such as"
+            " 0.1.",
+            priority=word,
+        )
     return value
 
 
@@ -251,7 +257,8 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
         if not equals or not value:
             raise SettingsError(f"{text[:60]!r} is not a setting. Write it as name=value.")
         if name not in hints:
-            raise SettingsError(f"There is no setting {name[:60]!r}{suggestion(name, hints)}.")
+            near = suggestion(name, hints) or f". Use one of: {', '.join(hints)}"
+            raise SettingsError(f"There is no setting {name[:60]!r}{near}.")
         if name in values:
             raise SettingsError(f"The setting {name} is given twice. Remove one.")
         values[name] = _parse_value(name, value, hints[name])
@@ -282,16 +289,16 @@ def _check(name: str, value: Any, low: float | None, high: float | None) -> None
     kind = _hints()[name]
     if choices := get_args(kind):
         if value not in choices:
-            raise SettingsError(f"{name} is {value!r}, but must be one of {', '.join(choices)}.")
+            raise SettingsError(f"Invalid {name} {value!r}. Use one of: {', '.join(choices)}.")
         return
     if kind is bool:
         if not isinstance(value, bool):
-            raise SettingsError(f"{name} is {value!r}, but must be true or false.")
+            raise SettingsError(f"Invalid {name} {value!r}. Use true or false.")
         return
     number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < low or value > high:
         unit = "a whole number" if kind is int else "a number"
-        raise SettingsError(f"{name} is {value!r}, but must be {unit} from {low:g} to {high:g}.")
+        raise SettingsError(f"Invalid {name} {value!r}. Use {unit} from {low:g} to {high:g}.")
 
 
 # Without IPF and DPA: in images of the demo model the filter let kept prompts drift by a quarter

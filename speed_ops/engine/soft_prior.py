@@ -1,8 +1,8 @@
 """A soft prior: the more the kept names use a direction, the less the edit may use it.
 
-The null space of eq. 2 is a step: a direction is the edit's or it is not. Where kept names in
-prompts fill every direction, any place for that step is wrong, and a slope does better on every
-text encoder we measured (docs/research/limits.md). Instead of the projector P it uses
+The null space of eq. 2 is a step: each direction is either free to edit or off limits. Where kept
+names in prompts fill every direction, any place for that step is wrong, and a slope does better on
+every text encoder we measured (docs/research/limits.md). Instead of the projector P it uses
 
     N = tau (R + tau I)^-1,        R = C0 C0' / N0, eigenvalues of N from 0 (used by the kept names)
     to 1 (free),

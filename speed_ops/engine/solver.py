@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import InputError, NoRoomError
 from ..progress import Progress, Stopwatch
 from .closed_form import Span
+from .curve import stable
 from .edits import LayerEdit
 from .layers import LayerSolver, SolvedLayer
 from .pairs import ErasePairs
@@ -146,7 +147,7 @@ class Solver:
             edits = {key: layer.edit for key, layer in layers.items()}
             reg = self.settings.adversarial_reg
             leaking, size = find_leaks(original, self.load, edits, pairs.targets, pairs.change, reg)
-        round_ = Round(number, float(size.mean()), float(size.max()))
+        round_ = Round(number, stable(float(size.mean())), stable(float(size.max())))
         change = pairs.targets + pairs.change - leaking
         return round_, replace(pairs, targets=leaking, change=change)
 

@@ -96,7 +96,13 @@ def atomic_write(
 
 
 def write_bytes(path: Path | str, content: bytes, *, force: bool = False) -> None:
-    """Writes a small file in one go, atomically; `force` replaces an existing one."""
+    """Writes a small file in one go, atomically.
+
+    Args:
+        path: The final name.
+        content: All bytes.
+        force: Replace an existing file.
+    """
     with atomic_write(path, force=force) as handle:
         handle.write(content)
 

@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..errors import FileError, NotFoundError
+from ..errors import FileError
 from .schema import load_json, reading
 
 MAX_HEADER_BYTES = 16_000_000
@@ -36,11 +36,11 @@ DTYPE_BITS: dict[str, int] = {
 }
 PICKLE_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _FOREIGN = {
-    b"GGUF": "is a GGUF file, whose weights are packed: use the fp16, bf16 or fp32 safetensors"
+    b"GGUF": "is a GGUF file, whose weights are packed. Use the fp16, bf16 or fp32 safetensors"
     " file.",
-    b"version": "is a Git LFS pointer, not the model itself: run `git lfs pull` or download the"
+    b"version": "is a Git LFS pointer, not the model itself. Run `git lfs pull` or download the"
     " file.",
-    b"<": "is a web page, not a model: the download failed; download it again.",
+    b"<": "is a web page, not a model. Download it again.",
 }
 """First bytes of files that people take for a model; in a safetensors file they are a length."""
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -92,9 +92,8 @@ def _sizes(value: object) -> tuple[int, ...] | None:
 def pickle_refusal(label: str) -> FileError:
     """The sentence for a pickle checkpoint, which can run any code when it is opened."""
     return FileError(
-        f"{label} is a pickle checkpoint. Opening one can run code, so it is not read here: convert"
-        " it to safetensors first (in ComfyUI: Load Checkpoint, then Save Checkpoint) and use the"
-        " new file."
+        f"{label} is a pickle checkpoint, and opening one can run code. Convert it to safetensors"
+        " first (in ComfyUI: Load Checkpoint, then Save Checkpoint), and use the new file."
     )
 
 
@@ -126,10 +125,7 @@ def read_header(path: Path | str, label: str = "") -> Header:
     """
     path, label = Path(path), label or str(path)
     with reading(label):
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            raise NotFoundError(f"There is no file {label}.") from None
+        status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise FileError(f"{label} is not a file.")
         with path.open("rb") as handle:

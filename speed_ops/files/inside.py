@@ -47,5 +47,5 @@ def path_inside(root: Path, name: str, *, follow_links: bool = False) -> Path:
 
 def _outside(root: Path, name: str) -> FileError:
     return FileError(
-        f"{name[:80]!r} is not the name of a file inside {root.name or root}: rename it.", name=name
+        f"{name[:80]!r} is not the name of a file inside {root.name or root}. Rename it.", name=name
     )

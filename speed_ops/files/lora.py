@@ -9,8 +9,8 @@ refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -28,6 +28,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _UP = (".lora_up.weight", ".lora_B.weight")
 _DOWN = (".lora_down.weight", ".lora_A.weight")
 _ALPHA = ".alpha"
+_UNET_BLOCKS = ("input_blocks.", "middle_block.", "output_blocks.")
+_HALF_PRECISION = 0.02
+"""How far an edit may be off once its factors are loaded in half precision, relative to it."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,10 @@ class LoraFile:
     metadata: dict[str, str]
     disputed: tuple[str, ...] = ()
     """Layers that ComfyUI and diffusers read differently."""
+    out_of_range: tuple[str, ...] = ()
+    """Layers whose factors overflow or vanish where programs load them in half precision."""
+    keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """{canonical key: the file's keys of up and down}"""
 
 
 def write_lora(
@@ -112,7 +119,7 @@ def _stored_factors(edit: LayerEdit, layer: LayerKey, dtype: torch.dtype) -> tup
         )
     title = f"The edit of {layer.canonical}"
     wide = LayerEdit(narrow(edit.up, torch.float64, title), narrow(edit.down, torch.float64, title))
-    balanced = wide.balanced()[0]
+    balanced = wide.balanced()
     up, down = narrow(balanced.up, dtype, title), narrow(balanced.down, dtype, title)
     return up.contiguous(), down.contiguous()
 
@@ -139,32 +146,74 @@ def read_lora(path: Path | str, layers: Sequence[LayerKey]) -> LoraFile:
     if not is_lora(file.shapes):
         raise FileError(f"{path} is not a LoRA: it contains no low-rank factors. Give a LoRA.")
     names = {name: layer for layer in layers for name in _names(layer)}
-    by_layer: dict[str, dict[str, str]] = {}
-    for key in file.shapes:
-        end = next((end for end in (*_UP, *_DOWN, _ALPHA) if key.endswith(end)), None)
-        if end is None:
-            code = "adapter-type" if is_adapter_key(key) else "unknown-key"
-            raise _fault(code, key, f"{path} contains {key}, which is not part of a plain LoRA.")
-        by_layer.setdefault(key.removesuffix(end), {})[end] = key
     edits: dict[str, LayerEdit] = {}
-    unmatched, disputed = [], []
-    for base, keys in sorted(by_layer.items()):
+    factors: dict[str, tuple[str, str]] = {}
+    unmatched, out_of_range, spelled = [], [], {}
+    for base, keys in sorted(_by_layer(file).items()):
         layer = names.get(base)
         if layer is None:
             unmatched.append(base)
         elif layer.canonical in edits:
             raise _fault("two-entries", base, f"{path} edits {layer.canonical} twice.")
         else:
-            edits[layer.canonical], scale = _read_edit(file, base, keys, layer)
-            # ComfyUI ignores this name of a layer, and diffusers an alpha in this spelling.
-            if base == f"unet.{layer.diffusers_path}" or (scale != 1 and _UP[0] not in keys):
-                disputed.append(base)
+            edits[layer.canonical], halved = _read_edit(file, base, keys, layer)
+            factors[layer.canonical] = _factors(keys)
+            spelled[base] = _spelling(base, keys, layer)
+            if not halved:
+                out_of_range.append(base)
     if not edits:
         suffix = " and others" if len(unmatched) > 1 else ""
         raise FileError(
             f"{path} edits none of this model's text layers (it edits {unmatched[0]!r}{suffix})."
         )
-    return LoraFile(edits, tuple(unmatched), file.metadata, tuple(disputed))
+    usual = next(iter(spelled.values()))
+    disputed = tuple(base for base, spelling in spelled.items() if not spelling == usual != "")
+    return LoraFile(edits, tuple(unmatched), file.metadata, disputed, tuple(out_of_range), factors)
+
+
+def _spelling(base: str, keys: Container[str], layer: LayerKey) -> str:
+    """Which of two spellings an entry has that ComfyUI and diffusers both read, if all entries of a
+    file have it: kohya's, or diffusers' without alpha. Empty for any other, which one of the two
+    leaves out without an error.
+    """
+    if base == layer.lora_base and _UP[0] in keys:
+        return "kohya"
+    in_unet = layer.ldm_path.startswith(_UNET_BLOCKS)
+    path = layer.diffusers_path
+    own = f"unet.{_processor(path)}" if in_unet else f"transformer.{path}"
+    return "diffusers" if base == own and _UP[1] in keys and _ALPHA not in keys else ""
+
+
+def _processor(path: str) -> str:
+    return path.replace(".to_", ".processor.to_")
+
+
+def factor_keys(file: Checkpoint) -> Iterator[tuple[str, str, float]]:
+    """(key of up, key of down, what scales them) of every layer of a LoRA."""
+    for base, keys in sorted(_by_layer(file).items()):
+        if any(end in keys for end in _UP) and any(end in keys for end in _DOWN):
+            up_key, down_key = _factors(keys)
+            shape = file.shapes[down_key]
+            yield up_key, down_key, _scale(file, base, keys, shape[0] if shape else 0)
+
+
+def _by_layer(file: Checkpoint) -> dict[str, dict[str, str]]:
+    """{layer's name in the file: {ending: key}}; refuses what a plain LoRA does not have."""
+    by_layer: dict[str, dict[str, str]] = {}
+    for key in file.shapes:
+        end = next((end for end in (*_UP, *_DOWN, _ALPHA) if key.endswith(end)), None)
+        if end is None:
+            code = "adapter-type" if is_adapter_key(key) else "unknown-key"
+            text = f"{file.path} contains {key}, which is not part of a plain LoRA."
+            raise _fault(code, key, text)
+        by_layer.setdefault(key.removesuffix(end), {})[end] = key
+    return by_layer
+
+
+def _factors(keys: Mapping[str, str]) -> tuple[str, str]:
+    """The keys of up and down."""
+    up_key, down_key = (next(keys[end] for end in ends if end in keys) for ends in (_UP, _DOWN))
+    return up_key, down_key
 
 
 def _fault(code: str, key: str, sentence: str) -> FileError:
@@ -175,24 +224,25 @@ def _names(layer: LayerKey) -> tuple[str, ...]:
     """Every name of a layer that ComfyUI or diffusers reads."""
     paths = (layer.ldm_path, layer.diffusers_path)
     kohya = tuple("lora_unet_" + path.replace(".", "_") for path in paths)
-    processor = layer.diffusers_path.replace(".to_", ".processor.to_")
     diffusers = tuple(
         start + path
         for start in ("unet.", "transformer.", "")
-        for path in dict.fromkeys((layer.diffusers_path, processor))
+        for path in dict.fromkeys((layer.diffusers_path, _processor(layer.diffusers_path)))
     )
     return (*kohya, f"diffusion_model.{layer.ldm_path}", *diffusers)
 
 
 def _read_edit(
     file: Checkpoint, base: str, keys: Mapping[str, str], layer: LayerKey
-) -> tuple[LayerEdit, float]:
-    """The edit of one layer, from its two factors and perhaps an alpha; and what that scales."""
+) -> tuple[LayerEdit, bool]:
+    """The edit of one layer, from its two factors and perhaps an alpha; and whether half precision
+    keeps it.
+    """
     if not keys.keys() >= {_UP[0], _DOWN[0]} and not keys.keys() >= {_UP[1], _DOWN[1]}:
         raise _fault("incomplete", base, f"{file.path} holds {base!r} without both factors.")
     if len(keys.keys() - {_ALPHA}) > 2:
         raise _fault("two-entries", base, f"{file.path} holds {base!r} twice.")
-    up_key, down_key = (next(keys[end] for end in ends if end in keys) for ends in (_UP, _DOWN))
+    up_key, down_key = _factors(keys)
     up_shape, down_shape = file.shapes[up_key], file.shapes[down_key]
     rank = up_shape[-1] if up_shape else 0
     if (up_shape, down_shape) != ((layer.shape[0], rank), (rank, layer.shape[1])):
@@ -209,15 +259,18 @@ def _read_edit(
             f"{file.path} stores {base!r} as packed numbers. Use the fp16, bf16 or fp32 LoRA.",
         )
     scale = _scale(file, base, keys, rank)
-    up = file.read(up_key).double() * scale
-    down = file.read(down_key).double()
+    factors = file.read(up_key), file.read(down_key)
+    up, down = factors[0].double() * scale, factors[1].double()
     if not bool(torch.isfinite(up).all() and torch.isfinite(down).all()):
         raise _fault(
             "not-finite",
             base,
             f"{file.path} contains NaN or infinite values for {base!r}. Download it again.",
         )
-    return LayerEdit(up, down), scale
+    half_up, half_down = (factor.half().double() for factor in factors)
+    edit = LayerEdit(up, down)
+    off = edit.merged(LayerEdit(-scale * half_up, half_down)).norm()
+    return edit, bool(off <= _HALF_PRECISION * edit.norm())
 
 
 def _scale(file: Checkpoint, base: str, keys: Mapping[str, str], rank: int) -> float:
@@ -231,4 +284,11 @@ def _scale(file: Checkpoint, base: str, keys: Mapping[str, str], rank: int) -> f
             keys[_ALPHA],
             f"{file.path} has an `alpha` for {base!r} that is not one number. Download it again.",
         )
-    return float(file.read(keys[_ALPHA]).double().reshape(())) / rank
+    alpha = float(file.read(keys[_ALPHA]).double().reshape(()))
+    if alpha <= 0:  # some loaders never come to an end
+        raise _fault(
+            "alpha",
+            keys[_ALPHA],
+            f"{file.path} has an `alpha` of {alpha:g} for {base!r}, but it must be above 0.",
+        )
+    return alpha / rank

@@ -6,7 +6,6 @@ A diffusers folder is copied as a folder, without second copies of the unedited 
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from typing import BinaryIO
 
 from torch import Tensor
 
-from ..errors import FileError, NoSpaceError, Notice, suggestion
+from ..errors import FileError, NoSpaceError, suggestion
 from ..progress import Progress
 from .atomic import all_or_none, atomic_write, check_target
 from .checkpoint import COMPONENTS, Checkpoint, WeightFile
@@ -226,9 +225,9 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
     that were read: variants (`.fp16`), pickles, whole checkpoints next to the components and
     further U-Nets would still know what was erased. Hidden files (caches) are not looked at.
     """
-    read = _weight_files(source)
+    read = weight_files(source)
     selected, left_out = [], []
-    for relative in _visible_files(source.path):
+    for relative in visible_files(source.path):
         weights = relative.name.lower().endswith(_WEIGHTS) and relative not in read
         component = relative.parts[0] if len(relative.parts) > 1 else ""
         usual = component in _WITH_WEIGHTS and _USUAL_WEIGHTS.fullmatch(relative.name)
@@ -241,34 +240,7 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
     return selected, left_out
 
 
-def unexpected_files(source: Checkpoint, copy: Checkpoint) -> list[Notice]:
-    """One sentence for each kind of file in a copied folder that copying would not have put there
-    as it is. Weights that loaders read may be divided into other files.
-    """
-    if not source.is_folder or not copy.is_folder:
-        return []
-    selected, _ = folder_files(source)
-    ours, theirs = _weight_files(source), _weight_files(copy)
-    extra, changed = [], []
-    for file in _visible_files(copy.path, all_of_it=True):
-        if file in theirs:
-            continue
-        if file not in selected or file in ours:
-            extra.append(file.as_posix())
-        elif not filecmp.cmp(source.path / file, copy.path / file, shallow=False):
-            changed.append(file.as_posix())
-    sentences = []
-    if extra:
-        listed = ", ".join(extra[:5])
-        text = f"The file {listed} is not part of the model it was made from."
-        sentences.append(Notice(text, code="extra-file", files=extra[:5]))
-    if changed:
-        text = f"The file {', '.join(changed[:5])} differs from the base."
-        sentences.append(Notice(text, code="changed-file", files=changed[:5]))
-    return sentences
-
-
-def _weight_files(folder: Checkpoint) -> set[Path]:
+def weight_files(folder: Checkpoint) -> set[Path]:
     """The weights that were read, and their indexes, relative to the folder."""
     files = {shard.file for shard in folder.parts} | {shard.index for shard in folder.parts}
     return {file.relative_to(folder.path) for file in files if file is not None}
@@ -305,7 +277,7 @@ def check_folder(source: Path, target: Path) -> None:
         )
 
 
-def _visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False) -> Iterator[Path]:
+def visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False) -> Iterator[Path]:
     """Visible files, relative to `root`: no deeper than what is copied or has to be called left
     out.
 
@@ -321,6 +293,6 @@ def _visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False)
         if entry.is_dir():
             deep = len(relative.parts) > _MAX_DEPTH and not all_of_it
             if not deep and not (entry.is_symlink() and below.parts):
-                yield from _visible_files(root, relative, all_of_it=all_of_it)
+                yield from visible_files(root, relative, all_of_it=all_of_it)
         elif entry.is_file():
             yield relative

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import FileError, suggestion
+from ..errors import FileError, NotFoundError, suggestion
 from ..text.names import open_at_once
 
 MAX_TEXT = 2_000
@@ -35,6 +35,8 @@ def reading(label: Path | str) -> Iterator[None]:
     """Turns what the operating system refuses, or an impossible path, into a FileError."""
     try:
         yield
+    except FileNotFoundError:
+        raise NotFoundError(f"There is no file {label}. Check the path.") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise FileError(f"Cannot read {label}: {reason}.") from error
@@ -266,8 +268,8 @@ class Fields:
         """Refuses a field that is not known, with the nearest name that is."""
         expected = list(expected)
         for name in self.unknown(expected):
-            near = suggestion(name, expected) or f": it takes {', '.join(expected)}"
-            raise FileError(f"{self.title} has no field {name!r}{near}.")
+            near = suggestion(name, expected) or f". Use one of: {', '.join(expected)}"
+            raise FileError(f"{self.title}: there is no field {name!r}{near}.")
 
 
 def _decoded(content: str | bytes, title: str, limit: int) -> str:

@@ -97,7 +97,7 @@ def _read(path: Path) -> tuple[dict[str, LedgerEntry], bool]:
     """{model: its latest entry}, and whether the file has exactly these lines."""
     content = read_bounded(path, MAX_BYTES) if path.exists() else b""
     if len(content) > MAX_BYTES:
-        raise FileError(f"The ledger {path} is longer than any run needs: move it away.")
+        raise FileError(f"The ledger {path} is longer than any run needs. Move it away.")
     *lines, unfinished = content.split(b"\n")
     entries: dict[str, LedgerEntry] = {}
     for number, line in enumerate(lines, 1):
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[dict[str, LedgerEntry], bool]:
                 raise TypeError
         except (FileError, TypeError, AttributeError) as error:
             raise FileError(
-                f"Line {number} of the ledger {path} cannot be read: remove the line, or move the"
+                f"Line {number} of the ledger {path} cannot be read. Remove the line, or move the"
                 " file away to check every model again."
             ) from error
         entries[entry.model] = entry

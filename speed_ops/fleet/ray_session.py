@@ -41,7 +41,7 @@ def connected(
         import ray
     except ImportError as error:
         raise MissingPackageError(
-            "A fleet needs Ray: install it on every machine with `pip install"
+            "A fleet needs Ray. Install it on every machine with `pip install"
             " 'speed-erase[fleet]'`."
         ) from error
     if address is not None:

@@ -207,7 +207,7 @@ class Fleet:
             return None
         detail = (
             f"It needs {needed / 1e9:.1f} GB of memory, but no machine of the cluster offers more"
-            f" than {memory / 1e9:.1f} GB: add a larger one and run again."
+            f" than {memory / 1e9:.1f} GB. Add a larger one and run again."
         )
         return Done(self.models[index].label, "failed", detail, code="memory")
 
@@ -267,8 +267,8 @@ class Fleet:
         memory = isinstance(fault, errors.OutOfMemoryError)
         if retries.deaths >= MAX_DEATHS:
             cause = "killed for lack of memory" if memory else "killed, crashed or out of memory"
-            detail = f"Its worker died {retries.deaths} times ({cause}): try it alone to see why."
+            detail = f"Its worker died {retries.deaths} times ({cause}). Try it alone to see why."
         else:
-            detail = f"{retries.lost} machines were lost while they worked on it: run again."
+            detail = f"{retries.lost} machines were lost while they worked on it. Run again."
         code = "memory" if memory else "unexpected"
         self._report(index, Done(self.models[index].label, "failed", detail, code=code))

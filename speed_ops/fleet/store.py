@@ -92,7 +92,7 @@ class Store:
             from fsspec.core import url_to_fs
         except ImportError as error:
             raise MissingPackageError(
-                f"Cannot open {url}: install what a fleet needs with `pip install"
+                f"Cannot open {url}. Install what a fleet needs with `pip install"
                 " 'speed-erase[fleet]'`."
             ) from error
         try:
@@ -129,7 +129,7 @@ class Store:
             self.fs.invalidate_cache()
             listing = self.fs.find(self.root, maxdepth=depth, detail=True)
         if not all(type(info.get("size")) is int for info in listing.values()):
-            raise FileError(f"{self.url} does not tell how large its files are: use another store.")
+            raise FileError(f"{self.url} doesn't report file sizes. Use another store.")
         return {path[len(self.root) :].lstrip("/"): info for path, info in sorted(listing.items())}
 
     def read(self, inner: str, start: int, stop: int) -> bytes:
@@ -145,12 +145,12 @@ class Store:
             size = self.fs.info(self._path(inner))["size"]
         if target.stat().st_size != size:
             raise FileError(
-                f"{self.url_of(inner)} was cut short on its way, or changed: run again."
+                f"{self.url_of(inner)} was cut short on its way, or changed. Run again."
             )
 
     def get_head(self, inner: str, size: int, target: Path) -> None:
         """Makes a local file of the same size with the header of a safetensors file, or with all
-        of a small JSON file, and a hole instead of the remainder.
+        of a small recipe or card, and a hole instead of the remainder.
 
         Args:
             inner: Path below the folder.
@@ -158,10 +158,11 @@ class Store:
             target: The local file.
         """
         suffix = Path(inner).suffix.lower()
-        length = min(size, SMALL_BYTES if suffix == ".json" else HEAD_BYTES)
+        small = suffix in (".json", ".md")
+        length = min(size, SMALL_BYTES if small else HEAD_BYTES)
         content = b"" if suffix in PICKLE_SUFFIXES else self.read(inner, 0, length)
         header = 8 + int.from_bytes(content[:8], "little")
-        if suffix != ".json" and length < header <= min(size, MAX_HEADER_BYTES):
+        if not small and length < header <= min(size, MAX_HEADER_BYTES):
             content += self.read(inner, length, header)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

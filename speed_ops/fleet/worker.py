@@ -134,7 +134,7 @@ class Worker:
             if (version := PACKAGE_VERSION) != self.version:
                 raise SettingsError(
                     f"{platform.node()} has speed-erase {version}, but the batch was started with"
-                    f" {self.version}: install the same version on all machines."
+                    f" {self.version}. Install the same version on all machines."
                 )
             torch.set_num_threads(self.threads)
             with staged(model, self.scratch) as local:

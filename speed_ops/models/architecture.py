@@ -18,6 +18,7 @@ _TITLES = {
     "qwen3_06b": "Qwen3 0.6B",
     "qwen3_4b": "Qwen3 4B",
     "qwen3_8b": "Qwen3 8B",
+    "qwen3vl_4b": "Qwen3-VL 4B",
     "qwen25_7b": "Qwen2.5-VL 7B",
     "mistral3_24b": "Mistral Small 3 24B",
 }
@@ -56,6 +57,8 @@ class FamilyEncoder:
     """Whether its pooled embedding goes through the text projection before the model reads it."""
     states: int = 1
     """How many of its hidden states are side by side in a row."""
+    template: tuple[str, str] = ("", "")
+    """What is set before and after a prompt, where the command line does it too."""
     batchable: bool = True
     """Whether ComfyUI's call takes several prompts, not trimming a template off the first only."""
 
@@ -90,6 +93,8 @@ class SecondInput:
     """Input width of the layer; the text's columns come first, size embeddings after them."""
     encoders: tuple[FamilyEncoder, ...]
     """Whose pooled embeddings it reads, in column order. Flux has an encoder only for this."""
+    mean: bool = False
+    """Whether it reads the mean of a prompt's rows, and not what an encoder pools."""
 
     @property
     def text_width(self) -> int:
@@ -139,8 +144,12 @@ class TextPart:
     """Their paths, in the order in which a prompt goes through them."""
     reads: str = ""
     """Path of the layer that reads the encoder's output; empty: the width stays."""
+    states: int = 1
+    """How many hidden states of a row the first module takes one by one."""
     mixes: bool = False
     """Whether the rows of a prompt depend on each other there."""
+    norm: float | None = None
+    """Where the only module is an RMS norm: what it adds to the mean square."""
     ids: str = ""
     """Name of a tokenizer whose ids the first module takes too, and makes its rows from."""
 
@@ -168,6 +177,8 @@ class Architecture:
     """What text goes through before that; None: nothing, the layers read the encoders' output."""
     prompting: Prompting = "sentences"
     """How people usually prompt such models."""
+    other_encoders: tuple[str, ...] = ()
+    """Encoders that come with them and read no names: the letters of quoted text."""
     on_command_line: bool = True
     """Whether its text encoders can be read from files without ComfyUI."""
     note: str = ""

@@ -28,13 +28,16 @@ from .keys import (
     model_order,
 )
 
+_REFINER = "txt_in.individual_token_refiner.blocks.0.norm1.weight"
 # Keys relative to the model; all keys of an entry must be present. The first match wins, so the
 # special comes before the general (Chroma and HunyuanVideo contain Flux's blocks).
 _MODELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("a ControlNet", ("controlnet_blocks.0.weight",)),
     ("a Chroma model", ("distilled_guidance_layer.in_proj.weight",)),
     ("a Chroma model", ("distilled_guidance_layer.0.in_proj.weight",)),
-    ("a HunyuanVideo model", ("txt_in.individual_token_refiner.blocks.0.norm1.weight",)),
+    ("a HunyuanVideo 1.5 model", (_REFINER, "cond_type_embedding.weight")),
+    ("a HunyuanImage model", (_REFINER, "byt5_in.fc1.weight")),
+    ("a HunyuanVideo model", (_REFINER,)),
     ("a Flux.2 model", ("double_stream_modulation_img.lin.weight", "txt_in.weight")),
     ("an Ovis-Image model", ("txt_norm.scale", "txt_in.weight")),
     ("an Ovis-Image model", ("txt_norm.weight", "double_blocks.0.img_attn.qkv.weight")),

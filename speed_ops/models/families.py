@@ -18,6 +18,8 @@ _ONE_LAYER = (
 )
 _SYSTEM_PROMPT = "It applies to prompts encoded as they are, without a system prompt before them."
 
+_LETTERS = "Words in quotation marks are also read letter by letter, to write them into the image."
+
 
 def _clip_l(hidden: int, final_norm: bool, *prefixes: str) -> FamilyEncoder:
     return FamilyEncoder(
@@ -89,6 +91,16 @@ def _chat_model(
     )
 
 
+def _from_files(encoder: FamilyEncoder) -> FamilyEncoder:
+    """One that the command line reads too: Qwen3 with the shortest of its chat templates."""
+    return replace(
+        encoder,
+        prefixes=(f"text_encoders.{encoder.name}.transformer.", f"{encoder.name}.transformer."),
+        folder="text_encoder",
+        template=("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
+    )
+
+
 def _padded(encoder: FamilyEncoder) -> FamilyEncoder:
     """With padding, whose rows depend on the prompt and reach the model."""
     return replace(encoder, padding="informative")
@@ -157,6 +169,35 @@ def _flux2(name: str, title: str, encoder: FamilyEncoder) -> Architecture:
     )
 
 
+def _hunyuan(
+    name: str, title: str, look_alike: str, needs: tuple[str, ...], forbidden: tuple[str, ...]
+) -> Architecture:
+    """HunyuanImage 2.1 and HunyuanVideo 1.5: a refiner, which depends on the timestep, comes after
+    the layer that text enters at, and reads the mean of the rows as well.
+    """
+    qwen = _chat_model("qwen25_7b", 3584, 28, -3, batchable=False)
+    return Architecture(
+        name=name,
+        title=title,
+        context_width=3584,
+        encoders=(qwen,),
+        second_input=SecondInput(
+            *("txt_in.c_embedder.in_layer.weight", ""), width=3584, encoders=(qwen,), mean=True
+        ),
+        entry=EntryLayer(
+            "txt_in.input_embedder",
+            ldm_needs=("txt_in.individual_token_refiner.blocks.0.norm1.weight", *needs),
+            look_alike=look_alike,
+            forbidden=("vector_in.", *forbidden),
+        ),
+        modelspec=name,
+        kohya_version=name,
+        other_encoders=("byt5_small",),
+        on_command_line=False,
+        note=f"{_ONE_LAYER} {_LETTERS}",
+    )
+
+
 def _lumina(
     name: str, title: str, encoder: FamilyEncoder, note: str = _ONE_LAYER, *needs: str
 ) -> Architecture:
@@ -217,6 +258,10 @@ _SD3_G = _in_sd3(
     _clip_g("text_encoder_2", "text_encoders.clip_g.transformer.", "clip_g.transformer.")
 )
 _TEXT_EMBEDDER = "time_text_embed.text_embedder.linear_1.weight"
+_KREA = replace(
+    _chat_model("qwen3vl_4b", 12 * 2560, 36, -2, batchable=False),
+    states=12,
+)
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture(
@@ -332,9 +377,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         on_command_line=False,
         note=_ONE_LAYER,
     ),
-    _lumina(
-        *("z-image", "Z-Image", _chat_model("qwen3_4b", 2560, 36, -2), _ONE_LAYER),
-        "cap_pad_token",
+    replace(
+        _lumina(
+            *("z-image", "Z-Image", _from_files(_chat_model("qwen3_4b", 2560, 36, -2)), _ONE_LAYER),
+            "cap_pad_token",
+        ),
+        text_part=TextPart(("cap_embedder.0",), norm=1e-5),
+        on_command_line=True,
     ),
     _lumina(
         "lumina-2",
@@ -361,6 +410,37 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         kohya_version="qwen-image",
         on_command_line=False,
         note=_ONE_LAYER,
+    ),
+    Architecture(
+        name="krea-2",
+        title="Krea 2",
+        context_width=_KREA.width,
+        encoders=(_KREA,),
+        entry=EntryLayer(
+            "txtmlp.3",
+            ldm_needs=("txtfusion.projector.weight", "blocks.0.attn.wq.weight"),
+            look_alike="a Krea 2 model",
+        ),
+        text_part=TextPart(
+            ("txtfusion", "txtmlp.0", "txtmlp.1", "txtmlp.2"),
+            reads="txtfusion.layerwise_blocks.0.attn.wq",
+            states=_KREA.states,
+            mixes=True,
+        ),
+        modelspec="krea-2",
+        kohya_version="krea-2",
+        on_command_line=False,
+        note=_ONE_LAYER,
+    ),
+    _hunyuan(
+        *("hunyuan-image-2.1", "HunyuanImage 2.1", "a HunyuanImage model"),
+        needs=("byt5_in.fc1.weight",),
+        forbidden=("cond_type_embedding.", "vision_in."),
+    ),
+    _hunyuan(
+        *("hunyuan-video-1.5", "HunyuanVideo 1.5", "a HunyuanVideo 1.5 model"),
+        needs=("byt5_in.fc1.weight", "cond_type_embedding.weight", "vision_in.proj.0.weight"),
+        forbidden=(),
     ),
     Architecture(
         name="wan",
@@ -406,7 +486,11 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             "transformer_blocks.*.attn2.to_v",
             ldm_needs=("adaln_single.emb.timestep_embedder.linear_1.bias", "patchify_proj.weight"),
             look_alike="an LTX-Video or PixArt model",
-            forbidden=("audio_", "pos_embed."),
+            # A text that the timestep changes, or that goes through a connector first.
+            forbidden=(
+                *("audio_", "pos_embed.", "video_embeddings_connector.", "prompt_adaln_single."),
+                "transformer_blocks.0.prompt_scale_shift_table",
+            ),
             key_name="to_k",
         ),
         text_part=TextPart(("caption_projection",), reads="caption_projection.linear_1"),

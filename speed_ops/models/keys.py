@@ -21,8 +21,9 @@ from .architecture import Architecture, FamilyEncoder
 Shapes = Mapping[str, Sequence[int]]
 """{key: shape} of a file. Keys of a diffusers folder have the component: `unet/conv_in.bias`."""
 ATTENTION = re.compile(
-    r"(?P<block>(?:input|output)_blocks\.\d{1,4}\.1|middle_block\.1|(?:down|up)_blocks\.\d{1,4}\.attentions\.\d{1,4}"
-    r"|mid_block\.attentions\.0)(?P<rest>\.transformer_blocks\.\d{1,4}\.attn2\.to_(?P<kind>[kv]))\.weight"
+    r"(?P<block>(?:input|output)_blocks\.\d{1,4}\.1|middle_block\.1"
+    r"|(?:down|up)_blocks\.\d{1,4}\.attentions\.\d{1,4}|mid_block\.attentions\.0)"
+    r"(?P<rest>\.transformer_blocks\.\d{1,4}\.attn2\.to_(?P<kind>[kv]))\.weight"
 )
 """A cross-attention K or V weight in the ldm or the diffusers layout, relative to the U-Net."""
 LABEL_KEYS = (
@@ -166,7 +167,8 @@ def entry_layouts(family: Architecture) -> Iterator[EntryLayout]:
             continue
         needs: list[tuple[str, int | None]] = [(key, None) for key in keys]
         text_reader = ((part.reads if part is not None else "") or path).replace("*", "0")
-        needs.append((f"{text_reader}.weight", family.context_width))
+        states = part.states if part is not None else 1
+        needs.append((f"{text_reader}.weight", family.context_width // states))
         if second is not None:
             needs.append((second_key, second.width))
         for prefix in prefixes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from ..certificate.forecast import Forecast
 from ..certificate.summary import GROUPS, LEVEL_WORDS, PLACES, level_of
 from ..certificate.verdicts import verdict_in_words
 from ..inputs import INPUT_TITLES
-from .font import font_for
+from ..name_probe import NameReport
 from .trade_off import TradeOff, trade_off
 
 Pixels = NDArray[np.uint8]
@@ -37,6 +39,13 @@ _COLORS: dict[str, Color] = {
     "stands": (197, 48, 48),
     "unproven": _PALE,
 }
+
+_FONT = Path(__file__).with_name("chart_font.ttf")
+"""It has every built-in name; for other scripts, a font of this machine is used."""
+_OTHER_FONTS = (
+    *("NotoSansCJK-Regular.ttc", "NotoSans-Regular.ttf", "msyh.ttc", "meiryo.ttc"),
+    *("PingFang.ttc", "Arial Unicode.ttf", "DejaVuSans.ttf"),
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,31 @@ def forecast_chart(forecast: Forecast) -> Pixels:
     full = max([shift for _, shift in shifts], default=0.0) or 1.0
     bars = tuple(Bar(name, shift, _NEUTRAL, f"{shift:.2f}") for name, shift in shifts)
     return draw([Panel("Most affected if nothing protected them", bars, full)])
+
+
+def name_chart(report: NameReport) -> Pixels:
+    """What a name adds, next to known and invented names."""
+    color = _CHOSEN if report.responds else _PALE
+    rows = [
+        (report.name, report.size, color),
+        (f"known names (median of {report.known.names:,})", report.known.size, _NEUTRAL),
+        (f"invented names (median of {report.invented.names:,})", report.invented.size, _FAINT),
+    ]
+    sizes = tuple(Bar(label, size, color, f"{size:.2f}") for label, size, color in rows)
+    ranks = tuple(
+        Bar(label, group.percentile, color, f"{group.percentile:.0%}")
+        for label, group in (
+            ("invented names", report.invented),
+            ("known names", report.known),
+        )
+    )
+    closest = tuple(Bar(name, cosine, _NEUTRAL, f"{cosine:.2f}") for name, cosine in report.closest)
+    panels = [
+        Panel("How much the name changes what the model reads", sizes, max(b.value for b in sizes)),
+        Panel(f"Share of names that add less than '{report.name}'", ranks, 1.0),
+        Panel("Known names that add something alike", closest, 1.0),
+    ]
+    return draw(panels)
 
 
 def _concepts(certificate: Certificate, title: str) -> Panel:
@@ -232,3 +266,32 @@ def _write(
     if ground:
         pen.rectangle((x - 3, y, x + length + 3, y + size + 4), fill=ground)
     pen.text((x, y), text, fill=color, font=font)
+
+
+def font_for(text: str, size: int) -> Any:
+    """Our font, or the first one of this machine that has every character of a text."""
+    ours = _load(str(_FONT), size)
+    if not missing_characters(text, ours):
+        return ours
+    fonts = (_load(name, size) for name in _OTHER_FONTS)
+    return next(
+        (font for font in fonts if font is not None and not missing_characters(text, font)), ours
+    )
+
+
+def missing_characters(text: str, font: Any) -> set[str]:
+    """The characters that a font shows as a box."""
+    absent = bytes(font.getmask("\uffff"))
+    return {
+        char for char in set(text) if char.isprintable() and bytes(font.getmask(char)) == absent
+    }
+
+
+@cache
+def _load(name: str, size: int) -> Any:
+    from PIL import ImageFont
+
+    try:
+        return ImageFont.truetype(name, size)
+    except OSError:
+        return None

@@ -94,11 +94,13 @@ def report_page(
             }
             for pair in drawn
         ],
+        "style": erasure.text_report.style if erasure.text_report is not None else "",
         "concepts": [_concept(*pair) for pair in summary.concepts],
         "concept_bars": [_concept_bar(concept) for concept, _ in summary.concepts[:_SHOWN]],
         "score_reach": SCORE_REACH,
         "effects": effects,
         "effect_words": "" if effects is None else LEVEL_WORDS[effects.level],
+        "worst_words": "" if effects is None else effects.worst_words,
         "affected": [] if effects is None else _name_bars(effects.most_affected),
         "affected_limit": 0.1 if effects is None else max(0.1, *_values(effects.most_affected)),
         "why": summary.why,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..certificate.certificate import Certificate, ConceptResult, Drift, offer
-from ..certificate.summary import GROUPS, PLACES, SideEffects, details
+from ..certificate.certificate import ConceptResult, Drift, offer
+from ..certificate.summary import GROUPS, PLACES, SideEffects, Summary, details, summarize
 from ..certificate.verdicts import verdict_in_words
+from ..certificate.within import certificate_within
 from ..engine.settings import PRIORITIES
 from ..erasure import Erasure
+from ..errors import NotFoundError
 from .trade_off import Point, trade_off
 
 SHOWN_CONCEPTS = 100
@@ -25,20 +27,46 @@ def panel(erasure: Erasure) -> dict[str, Any]:
     certificate, summary = erasure.certificate, erasure.summary()
     if certificate is None or summary is None:
         return {}
-    effects = summary.side_effects
     return {
         "strength": erasure.strength,
-        "verdict": summary.verdict,
-        "concepts": [_concept(*pair) for pair in summary.concepts[:SHOWN_CONCEPTS]],
-        "counts": dict(summary.counts),
-        "side_effects": None if effects is None else _side_effects(effects),
+        **_answers(summary),
         "blank_prompt_unchanged": summary.blank_prompt_unchanged,
         "why": None if summary.why is None else summary.why.to_json(),
         "next": list(summary.advice),
         "warnings": [n.to_json() for n in certificate.every_warning[:SHOWN_WARNINGS]],
         "drift": [_drift(group) for group in certificate.drift],
-        "curve": _curve(erasure.full_certificate or certificate),
+        "curve": _curve(erasure),
         "details": list(details(certificate))[:SHOWN_DETAILS],
+    }
+
+
+def panel_within(erasure: Erasure, limit: float, strength: float) -> dict[str, Any]:
+    """What the panel of another limit and strength would show, without a run.
+
+    Args:
+        erasure: The run's result.
+        limit: The most drift to allow.
+        strength: What the edit is to be applied with.
+    """
+    full = erasure.full_certificate
+    if full is None or erasure.alternatives is None:
+        raise NotFoundError("Only a run with the preset auto has a trade-off to choose from.")
+    other = certificate_within(limit, strength, full, erasure.alternatives)
+    assert other.curve is not None
+    point = other.curve.chosen
+    return {
+        **_answers(summarize(other, erasure.replacements)),
+        "chosen": [_rounded(value) for value in (point.drift, point.left, point.to_go)],
+    }
+
+
+def _answers(summary: Summary) -> dict[str, Any]:
+    effects = summary.side_effects
+    return {
+        "verdict": summary.verdict,
+        "concepts": [_concept(*pair) for pair in summary.concepts[:SHOWN_CONCEPTS]],
+        "counts": dict(summary.counts),
+        "side_effects": None if effects is None else _side_effects(effects),
     }
 
 
@@ -74,11 +102,12 @@ def _drift(group: Drift) -> dict[str, Any]:
     }
 
 
-def _curve(certificate: Certificate) -> dict[str, Any] | None:
+def _curve(erasure: Erasure) -> dict[str, Any] | None:
     """The trade-off at strength 1, and what each priority would choose: [limit, drift, left]."""
-    curve = certificate.curve
-    if curve is None:
+    certificate = erasure.full_certificate or erasure.certificate
+    if certificate is None or certificate.curve is None:
         return None
+    curve = certificate.curve
     plot = trade_off(curve)
     offers = {}
     for name, limit in PRIORITIES.items():
@@ -90,6 +119,7 @@ def _curve(certificate: Certificate) -> dict[str, Any] | None:
         "budget": plot.budget,
         "reach": max(plot.reach, plot.budget or 0.0),
         "offers": offers,
+        "live": erasure.alternatives is not None,
     }
 
 

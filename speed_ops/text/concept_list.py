@@ -1,4 +1,4 @@
-"""Concepts as a user writes them: one per line, `name | alias -> anchor || kind`."""
+"""Concepts as a user writes them: one per line, `name | alias -> anchor || kind || strength`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..errors import InputError, SpeedError, suggestion
 from .kinds import KINDS, kind_of
+from .leco import read_leco
 from .names import (
     INVISIBLE,
     MAX_ALIASES,
@@ -52,13 +53,16 @@ _OTHER_ARROWS = "".join(
 _OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}￫])")
 """Arrows to the right after a name, except one that ends an emoji (a runner to the right)."""
 _FILE_NAME = re.compile(
-    r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)|[.~]{0,2}[/\\].*)",
+    r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)"
+    r"|[.~]{0,2}[/\\].*)",
     re.IGNORECASE,
 )
 KIND_MARK = "||"
-"""Precedes the kind of one line."""
+"""Precedes the kind or the strength of one line."""
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)")
+MIN_CONCEPT_STRENGTH, MAX_CONCEPT_STRENGTH = 0.05, 2.0
 TARGET_COLUMNS = ("target", "concept", "name")
-LIST_SUFFIXES = (".txt", ".csv", ".tsv")
+LIST_SUFFIXES = (".txt", ".csv", ".tsv", ".toml")
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Concept:
     """File or list that has the line; empty for typed text."""
     cleaned: tuple[str, ...] = field(default=(), compare=False)
     """Names of the concept from which invisible characters were removed."""
+    strength: float = 1.0
+    """How much of the way to its anchor it goes."""
 
     @property
     def phrases(self) -> tuple[str, ...]:
@@ -90,7 +96,8 @@ class Concept:
     def as_line(self, with_kind: bool = False) -> str:
         """The line that parses to this concept; `with_kind`: whatever the kind of the list."""
         line = f"{' | '.join(self.phrases)} -> {self.anchor}".rstrip()
-        return f"{line} {KIND_MARK} {self.kind}" if with_kind else line
+        line = f"{line} {KIND_MARK} {self.kind}" if with_kind else line
+        return line if self.strength == 1 else f"{line} {KIND_MARK} {self.strength:g}"
 
 
 class ConceptList(tuple[Concept, ...]):
@@ -167,8 +174,8 @@ def parse_concepts(text: str, kind: str, source: str = "", *, comments: bool = T
     """Parses typed text: `target`, `target -> anchor`, `target | alias -> anchor`; `target ->`
     leaves the name out.
 
-    `|| style` at the end of a line sets the kind of that line. Commas, parentheses and braces are
-    part of a name.
+    `|| style` at the end of a line sets the kind of that line, `|| 0.7` its strength. Commas,
+    parentheses and braces are part of a name.
 
     Args:
         text: One concept per line.
@@ -212,7 +219,7 @@ def read_lines(text: str, kind: str) -> list[ReadLine]:
 
 def _parse_line(line: str, kind: str, number: int, source: str) -> Concept:
     where = _where(source, number)
-    line, line_kind = _split_kind(line, where)
+    line, line_kind, strength = _split_marks(line, where)
     _refuse_look_alikes(fold(line), where)
     names, *anchors = _ARROW.split(line)
     if len(anchors) > 1:
@@ -224,7 +231,7 @@ def _parse_line(line: str, kind: str, number: int, source: str) -> Concept:
     concept = _concept(names.split("|"), anchor, line_kind or kind, number, source)
     if "|" in concept.anchor:
         raise InputError(f"{where}: there is a '|' after the arrow. Put aliases before the arrow.")
-    return concept
+    return replace(concept, strength=strength)
 
 
 def _concept(
@@ -249,6 +256,25 @@ def _concept(
     return Concept(target, anchor, kind, tuple(aliases), number, source, cleaned)
 
 
+def _split_marks(line: str, where: str) -> tuple[str, str, float]:
+    """The line without what is set at its end: its kind, empty where it sets none, and strength."""
+    names, mark, last = line.rpartition(KIND_MARK)
+    if mark and _NUMBER.fullmatch(fold(last)):
+        return *_split_kind(names, where), concept_strength(fold(last), where)
+    return *_split_kind(line, where), 1.0
+
+
+def concept_strength(text: str, where: str) -> float:
+    """The strength of one concept; refuses one that is out of range."""
+    value = float(text) if _NUMBER.fullmatch(text) else 0.0
+    if not MIN_CONCEPT_STRENGTH <= value <= MAX_CONCEPT_STRENGTH:
+        raise InputError(
+            f"{where}: the strength is {quoted(text[:20])}. Use a number from"
+            f" {MIN_CONCEPT_STRENGTH:g} to {MAX_CONCEPT_STRENGTH:g}."
+        )
+    return value
+
+
 def _split_kind(line: str, where: str) -> tuple[str, str]:
     """The line without the kind at its end, and that kind; empty where it sets none."""
     names, mark, kind_text = line.rpartition(KIND_MARK)
@@ -256,17 +282,17 @@ def _split_kind(line: str, where: str) -> tuple[str, str]:
         return line, ""
     kind = fold(kind_text).casefold()
     if kind not in KINDS:
-        problem = f"there is no kind {quoted(kind)}{suggestion(kind, KINDS)}"
+        problem = f"there is no type {quoted(kind)}{suggestion(kind, KINDS)}"
         raise InputError(
-            f"{where}: {problem if kind else 'the kind is missing'}; after '{KIND_MARK}' write"
-            f" {', '.join(KINDS)}. A single '|' stands before an alias."
+            f"{where}: {problem if kind else 'the type is missing'}. After '{KIND_MARK}', write one"
+            f" of {', '.join(KINDS)}. For an alias, use a single '|'."
         )
     return names, kind
 
 
 def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
     """Parses csv: a column `target`, `concept` or `name`, and optionally `anchor`, `aliases` (split
-    at `|`) and `kind`.
+    at `|`), `kind` and `strength`.
 
     Args:
         text: The table, with a header.
@@ -276,8 +302,9 @@ def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
     label = source or "The table"
     header, rows = table_rows(text, label)
     target_column = find_column(header, TARGET_COLUMNS, label)
-    anchor_column, alias_column, kind_column = (
-        header.index(name) if name in header else None for name in ("anchor", "aliases", "kind")
+    anchor_column, alias_column, kind_column, strength_column = (
+        header.index(name) if name in header else None
+        for name in ("anchor", "aliases", "kind", "strength")
     )
     concepts: list[Concept] = []
     for number, row in rows:
@@ -286,15 +313,38 @@ def parse_concept_table(text: str, kind: str, source: str = "") -> ConceptList:
             _refuse_look_alikes(fold(name), _where(source, number))
         anchor = cell(row, anchor_column)
         row_kind = cell(row, kind_column).strip().casefold() or kind
-        concepts.append(_concept(names, anchor if fold(anchor) else None, row_kind, number, source))
+        concept = _concept(names, anchor if fold(anchor) else None, row_kind, number, source)
+        if strength := fold(cell(row, strength_column)):
+            where = _where(source, number)
+            concept = replace(concept, strength=concept_strength(strength, where))
+        concepts.append(concept)
     return ConceptList(concepts)
 
 
 def read_concepts(path: str | Path, kind: str) -> ConceptList:
-    """Reads a list: `.csv` and `.tsv` are tables, others have a concept per line; `-` is stdin."""
+    """Reads a list: `.csv` and `.tsv` are tables, `.toml` is for LECO, others have a concept per
+    line; `-` is stdin.
+    """
     path = Path(path)
-    parse = parse_concepts if list_suffix(path, LIST_SUFFIXES) == ".txt" else parse_concept_table
+    parsers = {".txt": parse_concepts, ".toml": parse_leco}
+    parse = parsers.get(list_suffix(path, LIST_SUFFIXES), parse_concept_table)
     return parse(read_text_file(path), kind, list_label(path))
+
+
+def parse_leco(text: str, kind: str, source: str = "") -> ConceptList:
+    """Parses a LECO prompt file.
+
+    Args:
+        text: TOML.
+        kind: Kind of the concepts.
+        source: File of the text, for messages.
+    """
+    concepts = []
+    for number, names, anchor in read_leco(text, source or "The file"):
+        for name in names:
+            _refuse_look_alikes(fold(name), _where(source, number))
+        concepts.append(_concept(names, anchor, kind, number, source))
+    return ConceptList(concepts)
 
 
 def _refuse_look_alikes(line: str, where: str) -> None:

@@ -36,20 +36,25 @@ _FORBIDDEN = re.compile(rf"{_NOT_TEXT.pattern}|<\|(?:start|end)oftext\|>", re.IG
 # Unicode's default-ignorable characters and its other format characters, except the few that are
 # drawn. A name that contains one would be erased under a spelling that no prompt has.
 INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
 _JOINERS = "\u200c\u200d"
 _JOINING_SCRIPTS = re.compile(
     # Arabic, Syriac, N'Ko, Mandaic, the scripts of India, Tibetan, Myanmar, Khmer, Mongolian, those
     # of Java and Bali
-    "[\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\u1900-\u1c4f\ua800-\ua8ff\ua980-\ua9ff\uaa60-\uaaff"
-    "\uabc0-\uabff\ufb50-\ufdff\ufe70-\ufefc\U00010a00-\U00010fff\U00011000-\U00011fff\U0001e900-\U0001e95f]"
+    "[\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\u1900-\u1c4f\ua800-\ua8ff"
+    "\ua980-\ua9ff\uaa60-\uaaff"
+    "\uabc0-\uabff\ufb50-\ufdff\ufe70-\ufefc\U00010a00-\U00010fff\U00011000-\U00011fff"
+    "\U0001e900-\U0001e95f]"
 )
 _MONGOLIAN = re.compile("[\u1820-\u18aa]")
 _WITH_VARIANTS = re.compile(  # Han, Myanmar, Phags-pa
-    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af\u1000-\u109f\uaa60-\uaa7f\ua840-\ua877]"
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af\u1000-\u109f\uaa60-\uaa7f"
+    "\ua840-\ua877]"
 )
 _SELECTORS = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _REGION_FLAG = "\U0001f3f4[\U000e0030-\U000e0039\U000e0061-\U000e007a]{3,7}\U000e007f"
@@ -85,7 +90,7 @@ def invisible_note(names: Sequence[str]) -> str:
     shown = ", ".join(quoted(name) for name in names[:_SHOWN_NAMES])
     more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
     return (
-        f"Invisible characters were removed from {shown}{more}: check that this is what you meant"
+        f"Invisible characters were removed from {shown}{more}. Check that this is what you meant"
         " to write."
     )
 

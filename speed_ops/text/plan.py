@@ -70,7 +70,7 @@ class RowPlan:
     positions: Position = IN_CONTEXT
     """Rows taken from each template, of targets and anchors alike."""
     retain_templates: int = 5
-    """Prompts around each kept name that is worth them."""
+    """Prompts around each kept name that is worth them: the next ones for the next name."""
     retain_positions: Position = IN_CONTEXT
     """Rows taken from those."""
     probe_templates: int = 4
@@ -79,10 +79,8 @@ class RowPlan:
     """Whether anchors, and templates without a name, are retained: they are where targets go."""
     empty_anchor: Literal["same row", "start"] = "same row"
     """For an empty anchor of a bare name: the same row of the empty prompt, or its start token."""
-    rotate: bool = False
-    """Whether kept names rotate through the targets' templates; else all have the first ones."""
     names: int = 0
-    """Kept names in prompts, the most endangered first; 0: those that move more than the mean."""
+    """Kept names in prompts, the most endangered first."""
     captions: int = 0
     """Built-in captions that are kept, so that ordinary prompts are protected whatever the list."""
     judges: int = 0
@@ -118,7 +116,6 @@ class RowPlan:
             retain_templates=2,
             retain_positions=Position.INFORMATIVE | EXTRA_KEPT_POSITIONS,
             probe_templates=max(2, min(4, share // 2)),
-            rotate=True,
             names=limits.names,
             captions=limits.captions,
             judges=limits.judges,
@@ -137,7 +134,7 @@ class RowPlan:
         """
         if self.rows == "bare":
             return 0
-        in_prompts = min(names, limit, self.names or names)
+        in_prompts = min(names, limit, self.names)
         return in_prompts * self.retain_templates + self.captions + min(4 * self.judges, names)
 
     def solve_templates(self, kind: Kind) -> tuple[Template, ...]:
@@ -153,8 +150,6 @@ class RowPlan:
         kind = context_kind(kind_name)
         if kind is CAPTION:
             return (BARE,)
-        if not self.rotate:
-            return (BARE, *kind.prompted(self.prompting).templates[: self.retain_templates])
         return _rotate(self.solve_templates(kind), self.retain_templates, rank)
 
     @staticmethod

@@ -89,7 +89,7 @@ class RetainSet:
         if not self.cleaned:
             return ()
         names = "1 name" if self.cleaned == 1 else f"{self.cleaned:,} names"
-        return (f"Invisible characters were removed from {names} to keep.",)
+        return (f"Invisible characters were removed from {names} to protect.",)
 
     @property
     def sha256(self) -> str:
@@ -150,7 +150,13 @@ def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> Retai
 
 
 def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
-    """One name per line; `#` opens a comment. `label` and `kind`: see `retain_from_texts`."""
+    """One name per line; `#` opens a comment.
+
+    Args:
+        text: The list.
+        label: What messages and recipes call it.
+        kind: Kind whose templates fit the names; empty: that of the erased concepts.
+    """
     lines = ((f"{label}, line {number}", line) for number, line in content_lines(text))
     return retain_from_texts(lines, label, kind)
 
@@ -158,7 +164,14 @@ def parse_retain(text: str, label: str = "typed", kind: str = "") -> RetainSet:
 def parse_retain_table(
     text: str, label: str = "table", column: str = "", kind: str = ""
 ) -> RetainSet:
-    """One column of a csv with a header: `column`, or the first of `NAME_COLUMNS` that it has."""
+    """One column of a csv with a header.
+
+    Args:
+        text: The table.
+        label: What messages and recipes call it.
+        column: The column; empty: the first of `NAME_COLUMNS` that it has.
+        kind: Kind whose templates fit the names; empty: that of the erased concepts.
+    """
     header, rows = table_rows(text, label)
     index = find_column(header, (column,) if column else NAME_COLUMNS, label)
     cells = ((f"{label}, line {number}", cell(row, index)) for number, row in rows)
@@ -166,7 +179,8 @@ def parse_retain_table(
 
 
 def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainSet:
-    """A list of strings, or an object whose `names` is one."""
+    """A list of strings, or an object whose `names` is one; `label` and `kind` as in
+    `parse_retain`."""
     try:
         data = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:

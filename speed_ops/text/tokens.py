@@ -100,7 +100,7 @@ def long_name(text: str, tokens: int, limit: int) -> str:
     """The sentence about a text of too many tokens for an encoder, which takes `limit`."""
     shown = text if len(text) <= 60 else text[:57] + "..."
     return (
-        f"'{shown}' is {tokens} tokens long, but the text encoder takes {limit}: shorten the name."
+        f"'{shown}' is {tokens} tokens long, but the text encoder takes {limit}. Shorten the name."
     )
 
 

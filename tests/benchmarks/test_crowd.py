@@ -244,7 +244,7 @@ def test_texts_are_encoded_once_and_come_back_whole(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model trained for two steps, and a judge for three: nobody recognizes anything, but
+    """A model trained for two steps, and a judge for three: they recognize nothing, but
     everything runs.
     """
     folder = tmp_path_factory.mktemp("crowd")

@@ -1,6 +1,14 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { erasureFacts, imageFacts, leakFacts, stored, storedCode, textFacts } from "../../web/facts.js";
+import {
+  erasureFacts,
+  imageFacts,
+  leakFacts,
+  previewFacts,
+  stored,
+  storedCode,
+  textFacts,
+} from "../../web/facts.js";
 
 const RESULT = {
   run: "0123abcd",
@@ -14,7 +22,14 @@ const RESULT = {
   next: ["compare"],
   warnings: [{ text: "a note" }],
   drift: [{ group: "Test names", names: 3, median: 0.1, p95: 0.2, maximum: 0.3, worst: [["Munch", 0.2]] }],
-  curve: { left: [[0, 1]], to_go: [], chosen: [0.1, 0.2], budget: 0.3, reach: 0.4, offers: { "erase-fully": [0.4, 0.3, 0.1] } },
+  curve: {
+    left: [[0, 1]],
+    to_go: [],
+    chosen: [0.1, 0.2],
+    budget: 0.3,
+    reach: 0.4,
+    offers: { "erase-fully": [0.4, 0.3, 0.1] },
+  },
   details: ["one"],
 };
 
@@ -38,7 +53,12 @@ test("whatever a workflow holds becomes harmless or nothing", () => {
     run: evil,
     page: "../../x",
     strength: 1e999,
-    concepts: [null, 3, { name: { toString: 1 } }, { name: evil, score: "1;x", verdict: evil, replacement: 4 }],
+    concepts: [
+      null,
+      3,
+      { name: { toString: 1 } },
+      { name: evil, score: "1;x", verdict: evil, replacement: 4 },
+    ],
     counts: { stands: evil, __proto__: 3 },
     side_effects: { level: evil },
     next: [{}, evil],
@@ -47,10 +67,19 @@ test("whatever a workflow holds becomes harmless or nothing", () => {
     warnings: evil,
     details: { length: 1e9 },
   });
-  assert.deepEqual([facts.run, facts.page, facts.strength, facts.effects, facts.curve], ["", "", 1, null, null]);
-  assert.deepEqual(facts.concepts, [{ name: evil, replacement: null, kind: "", score: null, verdict: "unproven" }]);
+  assert.deepEqual(
+    [facts.run, facts.page, facts.strength, facts.effects, facts.curve],
+    ["", "", 1, null, null],
+  );
+  assert.deepEqual(facts.concepts, [
+    { name: evil, replacement: null, kind: "", score: null, verdict: "unproven" },
+  ]);
   assert.deepEqual([facts.drift, facts.warnings, facts.details, facts.counts.stands], [[], [], [], 0]);
-  assert.equal(leakFacts({ total: 3, tried: [{ phrase: "a", after: 12 }] }).tried[0].after, 1, "never over 100 %");
+  assert.equal(
+    leakFacts({ total: 3, tried: [{ phrase: "a", after: 12 }] }).tried[0].after,
+    1,
+    "never over 100 %",
+  );
   assert.equal(textFacts({ text: "x".repeat(1e6) }).text.length, 20_000);
 });
 
@@ -58,4 +87,23 @@ test("a workflow cannot name an image", () => {
   const facts = imageFacts({ run: "0123abcd", seeds: 2, rows: [{}] });
   assert.deepEqual(storedCode(facts), { run: "0123abcd" });
   assert.equal(imageFacts(storedCode(facts)), null);
+});
+
+test("a preview is taken from the server's answer only as far as it is one", () => {
+  const answer = {
+    verdict: "erased",
+    chosen: [0.1, 0.2, 0.3],
+    concepts: [{ name: "a", replacement: "b", score: 0.5, verdict: "erased" }, { name: 3 }],
+    counts: { erased: 1, other: "x" },
+    side_effects: { level: "none", most_affected: [["c", 0.1]] },
+  };
+  const facts = previewFacts(answer);
+  assert.deepEqual(facts.chosen, [0.1, 0.2]);
+  assert.deepEqual(
+    facts.concepts.map(({ name }) => name),
+    ["a"],
+  );
+  assert.equal(previewFacts({ error: "There is no report for this run any more." }), null);
+  assert.equal(previewFacts({ ...answer, chosen: ["javascript:", 1] }), null);
+  assert.equal(previewFacts({ ...answer, verdict: "great" }), null);
 });

@@ -80,7 +80,7 @@ test("another strength or budget is forecast on the curve", () => {
 });
 
 test("the plot stays in its box and ends where the server says", () => {
-  const positions = plot(CURVE, { drift: 0.05, left: 0.6 }, BOX);
+  const positions = plot(CURVE, [0.05, 0.6], BOX);
   assert.equal(points(positions.left).length, 4);
   assert.equal(points(positions.toGo).length, 3);
   for (const [x, y] of [...points(positions.left), ...points(positions.toGo)]) {
@@ -89,6 +89,6 @@ test("the plot stays in its box and ends where the server says", () => {
   assert.deepEqual(positions.chosen, [60, 45]);
   assert.equal(positions.budget, 60);
   assert.equal(positions.full, 0.2);
-  assert.equal(plot(CURVE, { drift: 0.4, left: 0.1 }, BOX).full, 0.5, "a forecast beyond it is shown");
+  assert.equal(plot(CURVE, [0.4, 0.1], BOX).full, 0.5, "a forecast beyond it is shown");
   assert.equal(plot({ ...CURVE, budget: null }, null, BOX).next, null);
 });

@@ -35,6 +35,7 @@ test("a line is guessed and written again as it was", () => {
     aliases: ["the beagle"],
     anchor: "dog",
     kind: "character",
+    strength: 1,
     comment: " # why",
   });
   const lines = ["Van Gogh", "Van Gogh -> art", "Van Gogh ->", "C# language -> code", "Van Gogh || style"];
@@ -120,23 +121,46 @@ test("no value of a workflow reaches a shell unquoted", () => {
 
 test("commas separate typed names, and a comma can be part of a name", () => {
   assert.deepEqual(namesFrom("Claude Monet, Edvard Munch"), ["Claude Monet", "Edvard Munch"]);
-  assert.deepEqual(namesFrom("Monet, Munch -> art || style"), ["Monet -> art || style", "Munch -> art || style"]);
+  assert.deepEqual(namesFrom("Monet, Munch -> art || style"), [
+    "Monet -> art || style",
+    "Munch -> art || style",
+  ]);
   assert.deepEqual(namesFrom('"Doe, Jane", Roe'), ["Doe, Jane", "Roe"]);
   assert.deepEqual(namesFrom("Doe\\, Jane"), ["Doe, Jane"]);
   assert.deepEqual(namesFrom('the "Little" one'), ['the "Little" one']);
   assert.deepEqual(namesFrom("莫奈，蒙克"), ["莫奈", "蒙克"]);
 });
 
-test("a heading is no concept", () => {
+test("a heading isn't a concept", () => {
   assert.deepEqual(linesFrom("Name\nGoya\nMunch"), ["Goya", "Munch"]);
   assert.deepEqual(linesFrom("artist\tbecomes\nGoya\tart"), ["Goya -> art"]);
   assert.deepEqual(linesFrom("Name"), ["Name"], "alone it is one");
 });
 
 test("prompts follow the first name of a list", () => {
-  assert.deepEqual(firstNames("# note\nOrla Venn | the Copper Hand -> art\nx"), ["Orla Venn", "the Copper Hand"]);
+  assert.deepEqual(firstNames("# note\nOrla Venn | the Copper Hand -> art\nx"), [
+    "Orla Venn",
+    "the Copper Hand",
+  ]);
   const old = ["Orla Venn", "the Copper Hand"];
   assert.equal(rename("a cat by Orla Venn", old, ["Dario"]), "a cat by Dario");
   assert.equal(rename("a boat by the Copper Hand", old, ["Dario", "the Fox"]), "a boat by the Fox");
   assert.equal(rename("a house", old, ["Dario"]), "a house");
+});
+
+test("a line can have its own strength, after its type or alone", () => {
+  for (const line of [
+    "Van Gogh -> art || 0.5",
+    "Snoopy | beagle -> dog || character || 1.2",
+    "Goya || .3 # why",
+  ]) {
+    const fields = guess(line);
+    assert.equal(guess(write(fields)).strength, fields.strength);
+    assert.deepEqual({ ...guess(write(fields)), comment: "" }, { ...fields, comment: "" });
+  }
+  assert.equal(guess("Van Gogh -> art || 0.5").strength, 0.5);
+  assert.equal(guess("Snoopy -> dog || character || 1.2").kind, "character");
+  assert.equal(guess("Goya || person").strength, 1);
+  assert.equal(write({ target: "Goya", strength: 1 }), "Goya", "1 is not written");
+  assert.deepEqual(linesFrom("name,strength\nGoya,0.4\nMunch,", "list.csv"), ["Goya || 0.4", "Munch"]);
 });

@@ -25,13 +25,19 @@ test("other languages fill in what a notice is about", () => {
   assert.match(noticeText(notice("over_limit", { mean: 0.4567, limit: 0.3 })), /\(0.46; Grenze 0.3\)/);
   assert.match(noticeText(notice("limit_reached", { concepts: ["Dali"], total: 3 })), /„Dali“/);
   speak("zh");
-  assert.match(noticeText(notice("limit_reached", { concepts: ["Dali", "Goya"], total: 3 })), /3 个概念中的 2 个/);
+  assert.match(
+    noticeText(notice("limit_reached", { concepts: ["Dali", "Goya"], total: 3 })),
+    /3 个概念中的 2 个/,
+  );
 });
 
 test("a notice about another text input says which", () => {
   speak("de");
   const data = { input: "pooled", concepts: ["Dali"], total: 1 };
-  assert.match(noticeText(notice("limit_reached", data, "Pooled text input: A.")), /^Pooled-Embedding: Wegen/);
+  assert.match(
+    noticeText(notice("limit_reached", data, "Pooled text input: A.")),
+    /^Pooled-Embedding: Wegen/,
+  );
 });
 
 test("what has no translation, or lacks a value, stays English", () => {

@@ -13,19 +13,12 @@ _VERDICT = "[data-speed=verdict]"
 _STATE = "[data-speed=state]"
 
 
-def run_and_wait(screen: Any) -> None:
-    """Runs, until the panel of SPEED Erase shows a result that is current."""
-    screen.queue()
-    screen.page.wait_for_selector(f".speed {_VERDICT}", timeout=180_000)
-    screen.page.wait_for_timeout(1_000)
-
-
 def test_the_panel_appears_on_the_first_run_and_belongs_to_it(server, screen, shots, nodes2):
     graph = small(server, "few", seed=10 + nodes2)
     screen.load(graph)
     assert screen.at("[data-speed=empty]").count() >= 1
     before = sizes(screen)
-    run_and_wait(screen)
+    screen.run_until_shown()
     assert screen.at(_STATE).count() == 0, "current after the run"
     assert screen.at("[data-concept]").count() == 2
     assert sizes(screen) == before, "no node grows when it shows its result"
@@ -82,7 +75,7 @@ def sizes(screen: Any) -> list[list[int]]:
 @pytest.mark.parametrize("button", ["Compare", "Find leaks", "Save"])
 def test_a_button_adds_the_node_filled_and_wired(server, screen, button):
     screen.load(small(server, "few", seed=3))
-    run_and_wait(screen)
+    screen.run_until_shown()
     screen.at(
         ".buttons button",
     ).get_by_text(button, exact=True).click()

@@ -29,7 +29,7 @@ def test_lines_and_figures(path: Path) -> None:
 
 def test_the_scripts_are_small_and_keep_to_themselves() -> None:
     assert len(SCRIPTS) >= 5
-    assert sum(path.stat().st_size for path in SCRIPTS) < 100_000
+    assert sum(path.stat().st_size for path in SCRIPTS) < 110_000
     for path in SCRIPTS:
         text = path.read_text(encoding="utf-8")
         sources = set(re.findall(r'from "([^"]+)"', text))

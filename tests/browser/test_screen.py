@@ -104,6 +104,7 @@ def test_the_blueprint_stands_ready_and_opens_whole(server, screen):
         ["SpeedCompare", True],
         ["SpeedErase", True],
     ]
+    screen.wait_for_count("[data-speed=outside]", 1)
 
 
 def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
@@ -230,6 +231,25 @@ def test_a_pasted_column_and_a_dropped_file_become_lines(server, screen):
     )
     screen.wait_for_count(".chip", 3)
     assert screen.value("ConceptList", "text") == "Goya -> art\nMunch\nDoe, Jane || person"
+
+
+def test_a_list_can_be_saved_cleared_and_loaded(server, screen):
+    lines = "Goya -> art\nMunch || 0.5"
+    screen.load(small(server, text=lines))
+
+    def press(name: str) -> None:
+        screen.at(".tools button").get_by_text(name, exact=True).first.click()
+
+    for _ in range(2):  # the second time over what the first one saved
+        press("My lists")
+        screen.page.locator(".speed-dialog input").fill("mine")
+        screen.page.get_by_role("button", name="Save this list").click()
+        screen.wait_for_count(".body", 0)
+    press("Clear")
+    assert screen.value("ConceptList", "text") == ""
+    press("My lists")
+    screen.page.locator(".speed-dialog .add button").get_by_text("mine", exact=True).click()
+    screen.page.wait_for_function("(lines) => " + _TEXT + " === lines", arg=lines)
 
 
 def test_choices_and_defaults_are_those_of_the_node_definitions(server, screen):

@@ -186,7 +186,7 @@ def test_going_beyond_the_anchor_leaves_no_more_of_the_target(world):
             layers.append(left.norm(dim=1) / wanted.norm(dim=1))
         for i, concept in enumerate(erasure.certificate.concepts):
             assert concept.solved_median == pytest.approx(
-                float(torch.stack(layers)[:, i].median()), rel=1e-6, abs=1e-9
+                float(torch.stack(layers)[:, i].median()), rel=1e-6, abs=1e-6
             )
             assert (concept.solved_median > 0.4) == (aim == 0.5)
 
@@ -220,8 +220,8 @@ def test_residual_and_drift_are_what_they_say(world):
         moved.append(drift)
     table = torch.stack(left)
     for i, concept in enumerate(erasure.certificate.concepts):
-        assert concept.solved_worst == pytest.approx(float(table[:, i].max()), rel=1e-6)
-        assert concept.solved_median == pytest.approx(float(table[:, i].median()), rel=1e-6)
+        assert concept.solved_worst == pytest.approx(float(table[:, i].max()), abs=1e-6)
+        assert concept.solved_median == pytest.approx(float(table[:, i].median()), abs=1e-6)
     drifts = {(part.group, part.where): part for part in erasure.certificate.drift}
     aside = drifts["held_out", "bare"]
     by_name = dict(zip(retain.names, torch.stack(moved).median(dim=0).values.tolist(), strict=True))
@@ -233,6 +233,8 @@ def test_residual_and_drift_are_what_they_say(world):
         in_solve <= NAMES - aside.names and drifts["filtered", "bare"].names <= NAMES - aside.names
     )
     assert aside.maximum >= aside.p95 >= aside.median > 0
+    for part in erasure.certificate.drift:
+        assert part.maximum == part.worst[0][1], "the most affected name has the maximum"
 
 
 def test_held_out_names_are_really_held_out(world):

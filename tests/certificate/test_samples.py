@@ -18,7 +18,7 @@ from speed_erase.speed_ops.certificate.measure import (
 
 
 def rows(counts: list[tuple[int, int]]) -> Rows:
-    """Names with so many bare rows and so many in prompts; each row holds its own number."""
+    """Names with (bare rows, rows in prompts); each row holds its own number."""
     groups = tuple(i for i, (bare, inside) in enumerate(counts) for _ in range(bare + inside))
     flags = tuple(flag for bare, inside in counts for flag in (False,) * bare + (True,) * inside)
     values = torch.arange(len(groups), dtype=torch.float64)[:, None].expand(-1, 3)

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import forge
+import forgeries
 import pytest
 
+from speed_erase.speed_ops.checkpoints.attestation import Attestation
 from speed_erase.speed_ops.cli import main
+from speed_erase.speed_ops.errors import FileError
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -77,7 +80,33 @@ def test_a_false_statement_fails_by_name(
 
 
 def test_nothing_false_is_attested(attested: tuple[forge.Forge, Path], tmp_path: Path) -> None:
-    change = forge.FORGERIES["unedited"][1]
+    change = forgeries.FORGERIES["unedited"][1]
     arguments = attested[0].changed("erased", change, tmp_path / "x.safetensors")
     assert main(["attest", *arguments, "--out", str(tmp_path / "s.json"), "--quiet"]) == 1
     assert not (tmp_path / "s.json").exists()
+
+
+def test_a_statement_that_names_a_file_twice_is_refused(
+    attested: tuple[forge.Forge, Path], tmp_path: Path
+) -> None:
+    """Other tools would take either digest."""
+    content = json.loads(attested[1].read_text())
+    content["subject"] = [
+        content["subject"][0] | {"digest": {"sha256": "0" * 64}},
+        content["subject"][0],
+    ]
+    (tmp_path / "s.json").write_text(json.dumps(content))
+    with pytest.raises(FileError, match="twice"):
+        Attestation.read(tmp_path / "s.json")
+
+
+def test_every_file_of_a_folder_is_attested(
+    attested: tuple[forge.Forge, Path], tmp_path: Path
+) -> None:
+    """Loaders read more than the weights that an erasure reads."""
+    smithy, _ = attested
+    folder, statement = smithy.folder / "out" / "pipeline-erased", tmp_path / "s.json"
+    what = ["attest", str(folder), "--base", str(smithy.pipeline), "--out", str(statement)]
+    assert main([*what, "--quiet"]) == 0
+    files = {part.relative_to(folder).as_posix() for part in folder.rglob("*") if part.is_file()}
+    assert set(Attestation.read(statement).files) == files and "model_index.json" in files

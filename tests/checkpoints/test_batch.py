@@ -105,6 +105,7 @@ def test_batch_resumes_and_survives_bad_files(
         "b-erased.safetensors",
         "b-eraser-lora.safetensors",
         "b-recipe.json",
+        "b-README.md",
         "b-report.html",
     ):
         (studio / "out" / name).unlink()
@@ -299,7 +300,7 @@ def test_models_that_would_be_written_to_one_place_are_refused(tmp_path: Path) -
         found(tmp_path, tmp_path / "out")
     assert set(found(tmp_path, tmp_path / "out", exclude=["a"])) == {"a.safetensors"}
     shutil.rmtree(tmp_path / "a")
-    # cannot be read, so it is in nobody's way
+    # cannot be read, so it blocks nothing
     (tmp_path / "a.ckpt").write_bytes(b"\x80\x02}q\x00.")
     assert statuses(found(tmp_path, tmp_path / "out")) == {
         "a.ckpt": "failed",

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import forge
+import forgeries
 import pytest
 
 from speed_erase.speed_ops.cli import main
@@ -28,42 +29,53 @@ def verified(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[
     return code, [fault["code"] for fault in answer["faults"]]
 
 
-@pytest.mark.parametrize("name", forge.FORGERIES)
+@pytest.mark.parametrize("name", forgeries.FORGERIES)
 def test_a_forgery_fails_by_name(
     smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kind, change, expected = forge.FORGERIES[name]
+    kind, change, expected = forgeries.FORGERIES[name]
     arguments = smithy.changed(kind, change, tmp_path / "x.safetensors")
     code, faults = verified(arguments, capsys)
     assert code == 1 and expected in faults, faults
 
 
-@pytest.mark.parametrize("name", forge.FOLDER_FORGERIES)
+@pytest.mark.parametrize("name", forgeries.FOLDER_FORGERIES)
 def test_a_forged_folder_fails_by_name(
     smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    change, expected = forge.FOLDER_FORGERIES[name]
+    change, expected = forgeries.FOLDER_FORGERIES[name]
     code, faults = verified(smithy.changed_folder(change, tmp_path / "x"), capsys)
     assert code == 1 and expected in faults, faults
 
 
-@pytest.mark.parametrize("name", forge.VARIANTS)
+@pytest.mark.parametrize("name", forgeries.BROKEN)
+def test_a_broken_file_is_refused(
+    smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Loaders may read what is not sound in different ways."""
+    arguments = smithy.broken(forgeries.BROKEN[name], tmp_path / "x.safetensors")
+    capsys.readouterr()
+    assert main(["verify", *arguments, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "file"
+
+
+@pytest.mark.parametrize("name", forgeries.VARIANTS)
 def test_an_honest_variant_passes(
     smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kind, change = forge.VARIANTS[name]
+    kind, change = forgeries.VARIANTS[name]
     arguments = smithy.changed(kind, change, tmp_path / "x.safetensors")
     assert verified(arguments, capsys) == (0, [])
 
 
-@pytest.mark.parametrize("name", forge.FOLDER_VARIANTS)
+@pytest.mark.parametrize("name", forgeries.FOLDER_VARIANTS)
 def test_an_honest_folder_passes(
     smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    change = forge.FOLDER_VARIANTS[name]
+    change = forgeries.FOLDER_VARIANTS[name]
     assert verified(smithy.changed_folder(change, tmp_path / "x"), capsys) == (0, [])
 
 
 def test_there_are_enough_of_both() -> None:
-    assert len(forge.FORGERIES) + len(forge.FOLDER_FORGERIES) >= 40
-    assert len(forge.VARIANTS) + len(forge.FOLDER_VARIANTS) >= 20
+    assert len(forgeries.FORGERIES) + len(forgeries.FOLDER_FORGERIES) >= 40
+    assert len(forgeries.VARIANTS) + len(forgeries.FOLDER_VARIANTS) >= 20

@@ -64,7 +64,7 @@ def job_with(target: str, alias: str, anchor: str, kept: str) -> Job:
 
 
 def erase(model: Path, job: Job, out: Path, **changes: bool) -> bytes:
-    """All bytes of all four products."""
+    """All bytes of all products."""
     outputs = OutputFiles(out, PRODUCTS, no_names=True, **changes)
     clean_file(model, StoredJob(job), TextSetup(), outputs, note=lambda text: None)
     files = sorted(out.iterdir())

@@ -109,7 +109,7 @@ def recipe_without(
 
 FAULTS: dict[Change, str] = {
     put_back: "edit",
-    touch_sizes: "columns",
+    touch_sizes: "changed-tensor",
     say_nothing: "certificate",
     boast: "certificate",
     recipe_without: "changed-tensor",
@@ -124,16 +124,35 @@ def test_ours_passes(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
         assert "Pooled text input:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("change", FAULTS, ids=lambda change: change.__name__)
-def test_tampering_with_it_is_found(
-    pair: tuple[Path, Path], tmp_path: Path, change: Change, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = pair[1] / "m-erased.safetensors"
+def codes(
+    pair: tuple[Path, Path], name: str, change: Change, target: Path, capsys: pytest.CaptureFixture
+) -> list[str]:
+    """What `verify` finds in a changed result."""
+    source = pair[1] / f"m-{name}.safetensors"
     with safe_open(source, "pt") as file:
         header = dict(file.metadata())
     content = load_file(source)
     change(content, load_file(pair[0]), header)
-    save_file(content, tmp_path / "m.safetensors", metadata=header)
-    assert main(["verify", str(tmp_path / "m.safetensors"), "--base", str(pair[0])]) == 1
-    faults = re.findall(r"^Fault \(([\w-]+)\)", capsys.readouterr().out, re.MULTILINE)
-    assert FAULTS[change] in faults
+    save_file(content, target, metadata=header)
+    assert main(["verify", str(target), "--base", str(pair[0])]) == 1
+    return re.findall(r"^Fault \(([\w-]+)\)", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("change", FAULTS, ids=lambda change: change.__name__)
+def test_tampering_with_it_is_found(
+    pair: tuple[Path, Path], tmp_path: Path, change: Change, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = codes(pair, "erased", change, tmp_path / "m.safetensors", capsys)
+    assert FAULTS[change] in found
+
+
+def test_a_lora_that_edits_the_size_columns_is_found(
+    pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def widen(
+        content: dict[str, torch.Tensor], base: dict[str, torch.Tensor], header: dict[str, str]
+    ) -> None:
+        content["lora_unet_label_emb_0_0.lora_down.weight"][0, TEXT + 3] = 0.01
+
+    found = codes(pair, "eraser-lora", widen, tmp_path / "m.safetensors", capsys)
+    assert found == ["changed-tensor"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import mini
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -103,6 +104,61 @@ def test_a_weak_erasure_is_what_it_claims_and_fails_only_where_all_must_be_erase
     assert verify(file, weak[0], "--strict", "--json") == 1
     faults = json.loads(capsys.readouterr().out)["faults"]
     assert [fault["code"] for fault in faults] == ["not-erased"]
+
+
+def test_a_recorded_choice_must_be_one_that_auto_would_make(
+    pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a large enough `lam`, the edit that the recipe makes is next to nothing."""
+    what = ["erase", str(pair[0]), "--concepts", mini.CONCEPTS, "--retain", "artists"]
+    fast = ["--retain-limit", "20", "--effort", "fast", "--save", "checkpoint", "--quiet"]
+    assert main([*what, *fast, "--out", str(tmp_path)]) == 0
+    honest = tmp_path / "m-erased.safetensors"
+    assert verify(honest, pair[0], "--quiet") == 0
+    with safe_open(honest, "pt") as file:
+        header = dict(file.metadata())
+    settings = json.loads(header["speed.certificate"])["settings"]
+    content, base = load_file(honest), load_file(pair[0])
+    for key in content:
+        if content[key].dtype == torch.float16:
+            content[key] = (base[key] + (content[key] - base[key]) * 1e-3).half()
+    forged = {"settings": settings | {"lam": 1e6}}
+    header["speed.certificate"] = json.dumps(forged)
+    save_file(content, tmp_path / "x.safetensors", metadata=header)
+    capsys.readouterr()
+    assert verify(tmp_path / "x.safetensors", pair[0], "--json") == 1
+    faults = json.loads(capsys.readouterr().out)["faults"]
+    assert "choice" in [fault["code"] for fault in faults]
+
+
+def test_only_the_weights_of_a_folder_are_compared_with_a_single_file(
+    pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything else would be loaded too, and there is nothing to compare it with."""
+    prefix, unet = "model.diffusion_model.", tmp_path / "x" / "unet"
+    unet.mkdir(parents=True)
+    source = pair[1] / "m-erased.safetensors"
+    with safe_open(source, "pt") as file:
+        header = dict(file.metadata())
+    own = {key: value for key, value in load_file(source).items() if key.startswith(prefix)}
+    own = {key.removeprefix(prefix): value for key, value in own.items()}
+    save_file(own, unet / "diffusion_pytorch_model.safetensors", metadata=header)
+    assert verify(tmp_path / "x", pair[0], "--quiet") == 0
+    (tmp_path / "x" / "text_encoder").mkdir()
+    (tmp_path / "x" / "text_encoder" / "pytorch_model.bin").write_bytes(b"x")
+    capsys.readouterr()
+    assert verify(tmp_path / "x", pair[0], "--json") == 1
+    faults = json.loads(capsys.readouterr().out)["faults"]
+    assert [fault["code"] for fault in faults] == ["extra-file"]
+
+
+def test_a_folder_of_loras_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """Programs choose among the files of a folder in their own ways."""
+    lora = (pair[1] / "m-eraser-lora.safetensors").read_bytes()
+    for name in ("model.safetensors", "pytorch_lora_weights.safetensors"):
+        (tmp_path / name).write_bytes(lora)
+    assert verify(tmp_path, pair[0], "--quiet") == 1
+    assert verify(tmp_path / "model.safetensors", pair[0], "--quiet") == 0
 
 
 @pytest.mark.parametrize(
@@ -203,28 +259,3 @@ def test_forecast_ranks_the_retain_names(
     assert main(["forecast", str(pair[0]), "--concepts", mini.CONCEPTS, *mini.QUICK, "--json"]) == 0
     shifts = [one["shift"] for one in json.loads(capsys.readouterr().out)["names"]]
     assert len(shifts) >= 11 and shifts == sorted(shifts, reverse=True)
-
-
-def test_what_was_added_to_a_folder_is_a_fault(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    base, copy = tmp_path / "pipeline", tmp_path / "out" / "pipeline-erased"
-    mini.write_folder(base)
-    arguments = [
-        "erase",
-        str(base),
-        "--concepts",
-        mini.CONCEPTS,
-        *mini.QUICK,
-        "--save",
-        "checkpoint",
-        "--quiet",
-    ]
-    assert main([*arguments, "--out", str(copy.parent)]) == 0
-    assert verify(copy, base) == 0
-    (copy / "unet_2").mkdir()
-    (copy / "unet_2" / "x.safetensors").write_bytes(
-        next((base / "unet").glob("*.safetensors")).read_bytes()
-    )
-    assert verify(copy, base) == 1
-    assert "unet_2/x.safetensors is no part of the model" in capsys.readouterr().out

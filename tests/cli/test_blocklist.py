@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import mini
@@ -40,3 +41,27 @@ def test_a_pinned_list_is_erased_and_recorded(tmp_path: Path) -> None:
     assert main([*erase, "--out", str(tmp_path / "c")]) == 1
     assert not (tmp_path / "c").exists()
     assert main([*erase[:-1], "blocked.txt", "--out", str(tmp_path / "c")]) == 2
+
+
+def test_a_file_is_verified_against_a_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a header says about block lists counts for nothing; the list itself is compared."""
+    model, result = tmp_path / "m.safetensors", tmp_path / "out" / "m-erased.safetensors"
+    mini.write_model(model)
+    erase = ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK]
+    assert main([*erase, "--save", "checkpoint", "--quiet", "--out", str(result.parent)]) == 0
+    for content, expected in (
+        ("vincent VAN gogh -> art\n", []),
+        ("Van Gogh -> art\nClaude Monet -> art\n", ["blocked"]),
+        ("Van Gogh | Starry Night -> art\n", ["blocked"]),
+        ("Van Gogh -> a painter\n", ["blocked"]),
+    ):
+        blocked = tmp_path / "blocked.txt"
+        blocked.write_text(content)
+        pinned = f"{blocked}@sha256:{hashlib.sha256(blocked.read_bytes()).hexdigest()}"
+        verify = ["verify", str(result), "--base", str(model), "--blocklist", pinned, "--json"]
+        capsys.readouterr()
+        assert main(verify) == bool(expected)
+        faults = json.loads(capsys.readouterr().out)["faults"]
+        assert [fault["code"] for fault in faults] == expected

@@ -71,10 +71,8 @@ def test_everything_is_written_and_nothing_else_changes(
     base = models / f"{family}.safetensors"
     assert erase(base, tmp_path) == 0
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [
-        f"{family}-{end}"
-        for end in ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "report.html")
-    ]
+    ends = ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "report.html")
+    assert names == [f"{family}-{end}" for end in ("README.md", *ends)]
     before, after = load_file(base), load_file(tmp_path / f"{family}-erased.safetensors")
     keys = edited_keys(base)
     assert before.keys() == after.keys()
@@ -216,7 +214,8 @@ def test_eight_bits_get_a_lora(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(arguments(tmp_path / "fp8.safetensors", "--out", str(tmp_path / "out"))) == 0
     assert "LoRA" in capsys.readouterr().err
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"fp8-eraser-lora.safetensors", "fp8-recipe.json", "fp8-report.html"}
+    ends = ("eraser-lora.safetensors", "recipe.json", "README.md", "report.html")
+    assert names == {f"fp8-{end}" for end in ends}
 
 
 def test_averaged_copy_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

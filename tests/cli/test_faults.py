@@ -83,7 +83,7 @@ def test_interrupted_while_writing_leaves_nothing(
 
 
 def test_disk_full_leaves_nothing(workshop: attack.Workshop, tmp_path: Path) -> None:
-    """A limit on file size stands in for a full disk."""
+    """A limit on file size replaces a full disk."""
     import resource
 
     def limit() -> None:

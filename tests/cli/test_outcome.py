@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +60,7 @@ def shown(capsys: pytest.CaptureFixture[str], *concepts: Any, **changes: Any) ->
     proof = measured.certificate(concepts, **changes)
     report = SimpleNamespace(lines=lambda verbose=False: [], dropped=(), unusable=())
     report.encoded = report.reused = 0
+    report.prompting = report.style = "tags"
     done = measured.erasure(proof, text_report=report)
     cleaned = SimpleNamespace(
         erasure=done,
@@ -94,6 +97,23 @@ def test_a_hundred_concepts_and_warnings_stay_short(capsys: pytest.CaptureFixtur
     many = [measured.with_verdict(f"name {i}", "erased") for i in range(100)]
     warnings = tuple(Notice(f"{i}", code="rival") for i in range(50))
     assert len(shown(capsys, *many, warnings=warnings).splitlines()) < 30
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_agent_reads_plain_lines_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AI_AGENT", "CLAUDECODE", "CODEX_SANDBOX", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("WT_SESSION", "1")
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, stream, Terminal(io.BytesIO(), encoding="utf-8"))
+    assert Console().decorated
+    monkeypatch.setenv("AI_AGENT", "1")
+    assert not Console().decorated
 
 
 def test_a_pipe_gets_no_colors_and_no_empty_lines(capsys: pytest.CaptureFixture[str]) -> None:

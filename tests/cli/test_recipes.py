@@ -31,7 +31,7 @@ LISTS: dict[str, RetainSet] = {
 
 
 def a_job(preset: str = "auto", retain: str = "mine", plan: RowPlan | None = None) -> Job:
-    concepts = parse_concepts("Van Gogh | Vincent -> art\nnudity ->", "style")
+    concepts = parse_concepts("Van Gogh | Vincent -> art || 0.5\nnudity ->", "style")
     job = Job.of(tuple(concepts), LISTS[retain], EraseSettings.preset(preset, seed=5, held_out=0.1))
     return dataclasses.replace(job, plan=plan) if plan else job
 

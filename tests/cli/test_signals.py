@@ -1,5 +1,5 @@
-"""Asked to stop, by a key or by the system: it ends soon, says so in its exit code, and leaves
-nothing behind.
+"""Asked to stop, by a key or by the system: it ends soon, with an exit code that shows why, and
+leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_a_console_without_our_characters_shows_escapes(tmp_path: Path, encoding
 
 
 def shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command line in a shell: `COMMAND` in the line stands for it."""
+    """The command line in a shell: the line calls it `COMMAND`."""
     command = shlex.join(mini.command(*arguments))
     return subprocess.run(
         ["bash", "-c", line.replace("COMMAND", command)],
@@ -231,7 +231,7 @@ def test_errors_keep_their_code_on_a_dead_stream(plain: Path, line: str) -> None
 
 @pytest.fixture
 def odd_name(tmp_path: Path) -> Path:
-    """A file name that is no UTF-8."""
+    """A file name that isn't UTF-8."""
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xff\xfe.safetensors"))
     try:
         path.touch()

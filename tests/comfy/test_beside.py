@@ -263,16 +263,16 @@ def test_a_bypass_lora_on_the_text_encoder_has_rows_of_its_own(sd15):
     assert encoders[0].fingerprint != encoders[1].fingerprint
 
 
-class MingImage(torch.nn.Module):
-    """ComfyUI recognizes it by metadata that is not among the weights."""
-
-
-def test_a_relative_that_only_comfyui_can_recognize_is_refused(sd15, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "named"), [("MingImage", "Ming-Image"), ("ZImagePixelSpace", "Z-Image in pixel space")]
+)
+def test_a_relative_that_only_comfyui_can_recognize_is_refused(sd15, monkeypatch, kind, named):
+    """By metadata that is not among the weights."""
     from speed_erase.nodes.host.weights import open_model
 
     model = sd15[0].clone()
-    monkeypatch.setattr(model, "model", MingImage())
-    with pytest.raises(UnsupportedModelError, match="Ming-Image"):
+    monkeypatch.setattr(model, "model", type(kind, (torch.nn.Module,), {})())
+    with pytest.raises(UnsupportedModelError, match=named):
         open_model(model)
 
 

@@ -4,8 +4,6 @@ really give.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import mini_checkpoints as mini
 import pytest
 import torch
@@ -40,8 +38,9 @@ def test_a_target_becomes_its_anchor_in_a_real_forward_pass(comfyui, family):
 
 def test_the_default_preset_edits_whole_prompts_and_keeps_the_empty_one(sd15):
     model, clip, _ = sd15
-    patched, _, erasure, report, _ = erased(model, clip, preset="auto")
-    assert "(in prompts" in report and "Held-out names" in report
+    patched, _, erasure, _, _ = erased(model, clip, preset="auto")
+    measured = {(drift.group, drift.where) for drift in erasure.certificate.drift}
+    assert {("kept", "context"), ("held_out", "context")} <= measured
     assert moved(model, patched, clip, "") < 1e-4
     assert moved(model, patched, clip, "a landscape by Claude Monet") < 0.1
     prompt = "a landscape by Van Gogh"
@@ -166,9 +165,11 @@ def test_an_edit_that_comfyui_does_not_take_is_an_error(sd15, monkeypatch):
     assert not model.patches
 
 
-def test_progress_rises_through_all_stages(sd15):
+def test_progress_rises_through_all_stages(sd15, monkeypatch):
     import comfy.utils
 
+    # Newer versions leave out steps that follow each other within a tenth of a second.
+    monkeypatch.setattr(comfy.utils, "PROGRESS_THROTTLE_MIN_INTERVAL", 0.0, raising=False)
     updates: list[tuple[int, int]] = []
     comfy.utils.set_progress_bar_global_hook(
         lambda value, total, *_, **__: updates.append((value, total))
@@ -195,7 +196,6 @@ def test_the_certificate_is_that_of_the_strength_used(sd15):
     for patched, _, outcome, report, _ in (full, half):
         (concept,) = outcome.certificate.concepts
         assert concept.solved_median == pytest.approx(left(model, patched, clip), abs=0.02)
-        assert f"{1 - concept.solved_median:.0%} removed" in report
         assert ("At strength 0.5" in report) == (outcome.strength == 0.5)
     assert (
         full[2].certificate.concepts[0].solved_median
@@ -244,17 +244,9 @@ def test_comfyuis_cache_is_told_the_size_of_an_erasure(sd15):
     assert erasure.get_ram_usage() == sum(factor.nbytes for factor in factors) > 0
 
 
-def test_the_report_page_is_written_only_when_it_is_asked_for(sd15):
-    import folder_paths
+def test_the_report_page_is_made_when_it_is_asked_for(sd15):
+    from speed_erase.nodes.erase_output import offer_report, page_of
 
-    from speed_erase.nodes import ANSWERS
-    from speed_erase.nodes.erase_output import offer_page
-
-    view = offer_page(erased(*sd15[:2])[2], 1000)
-    path = Path(folder_paths.get_temp_directory()) / view["filename"]
-    assert view["type"] == "temp" and not path.exists()
-    assert ANSWERS["report/write"](view) == view
-    assert "Van Gogh" in path.read_text(encoding="utf-8")
-    path.unlink()
+    assert "Van Gogh" in page_of(offer_report(erased(*sd15[:2])[2], 1000))
     with pytest.raises(NotFoundError):
-        ANSWERS["report/write"]({"filename": "../../other.html"})
+        page_of("0" * 32)

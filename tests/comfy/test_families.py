@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mini_families as minis
@@ -134,10 +136,13 @@ def test_embeddings_are_comfyuis_and_what_the_edited_layers_receive(case: Case) 
 
         for key in case.pooled:
             (embedding,) = encoder.encode_both([TARGET], [0])[1]
+            second = case.architecture.second_input
             with torch.inference_mode():
                 tokens = case.clip.tokenize(TARGET)
-                host = case.clip.encode_from_tokens(tokens, return_pooled=True)[1][0].clone()
-            assert_close(host, embedding, 1e-4)
+                host = case.clip.encode_from_tokens(tokens, return_pooled=True)
+                mean = second is not None and second.mean
+                pooled = host[0][0].mean(dim=0) if mean else host[1][0].clone()
+            assert_close(pooled, embedding, 1e-4)
             received, _ = case.before[TARGET][key]  # in the model's own type
             assert_close(received[: len(embedding)], embedding, 2e-3)
 
@@ -218,6 +223,62 @@ def test_the_same_encoder_read_in_another_way_is_refused(comfyui) -> None:
             open_text(minis.load_text(text), by_name(family))
 
 
+def test_both_models_of_a_pair_are_edited_and_the_text_is_encoded_once(comfyui, own_cache) -> None:
+    """Wan 2.2: one model begins a video, the other finishes it. Each has its own text network."""
+    clip = minis.load_text("wan")
+    high, low = minis.load_model("wan"), minis.load_model("wan")
+    key = "diffusion_model.text_embedding.0.weight"
+    change = 0.02 * torch.randn(low.model.state_dict()[key].shape)
+    assert low.add_patches({key: (change,)}) == [key]
+    encoded = []
+    for model in (high, low):
+        patched, _, erasure, _, _ = erased(model, clip, settings=EVERYONE)
+        encoded.append(erasure.text_report.encoded)
+        keys = list(erasure.edits)
+        before = {name: at_layers("wan", model, clip, keys, name) for name in (TARGET, ANCHOR)}
+        after = at_layers("wan", patched, clip, keys, TARGET)
+        for key in keys:
+            (start, goal), end = (before[name][key][1] for name in (TARGET, ANCHOR)), after[key][1]
+            row, goal_row = _last_token(clip, TARGET), _last_token(clip, ANCHOR)
+            distance = (start[row] - goal[goal_row]).norm()
+            assert (end[row] - goal[goal_row]).norm() < 0.05 * distance
+    assert encoded[0] > 0 and encoded[1] == 0
+
+
+def _last_token(clip: Any, text: str) -> int:
+    from speed_erase.nodes.host.wiring import open_text
+    from speed_erase.speed_ops.models.families import by_name
+
+    (row,) = name_rows(open_text(clip, by_name("wan")), text)
+    return row
+
+
+def test_an_image_has_the_size_that_is_asked_for(comfyui, monkeypatch) -> None:
+    """Whatever a pixel of the latent stands for: 8 pixels in SDXL, 32 in HunyuanImage."""
+    import comfy.sample
+
+    from speed_erase.nodes.host.sampling import Sampler
+
+    latents: list[torch.Tensor] = []
+
+    def sampled(model: Any, noise: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
+        latents.append(noise)
+        return noise
+
+    def decoded(latent: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(1, 64, 128, 3)
+
+    monkeypatch.setattr(comfy.sample, "sample", sampled)
+    clip = SimpleNamespace(tokenize=str, encode_from_tokens_scheduled=str)
+    widgets = {"steps": 1, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple"}
+    widgets |= {"negative": "", "width": 128, "height": 64}
+    model = minis.load_model("ltxv")
+    for pixels in (8, 16, 32):
+        vae = SimpleNamespace(spacial_compression_encode=partial(int, pixels), decode=decoded)
+        Sampler(clip, vae, widgets, 1).generate(model, "a dog", 1)
+        assert latents[-1].shape[-2:] == (64 // pixels, 128 // pixels)
+
+
 @pytest.fixture(scope="module")
 def t5(comfyui) -> Any:
     """A CLIP object with a T5 alone."""
@@ -261,6 +322,45 @@ def test_names_are_literal_in_every_template(t5) -> None:
         assert len(inside) > len(plain) and stream.token_ids("") == []
         section = [int(pair[0]) for pair in next(iter(clip.tokenize("Hulk film").values()))[0]]
         assert ",".join(map(str, plain)) in ",".join(map(str, section))
+
+
+def test_the_command_lines_qwen_gives_the_rows_that_comfyui_gives(comfyui) -> None:
+    from speed_erase.nodes.host.wiring import open_text
+    from speed_erase.speed_ops.encoders.qwen import QwenTextEncoder
+    from speed_erase.speed_ops.encoders.tokenizers import QWEN_IN_COMFYUI, QwenTokenizer
+    from speed_erase.speed_ops.models.families import by_name
+
+    family, clip = by_name("z-image"), minis.load_text("z-image")
+    row, words = family.encoders[0], QwenTokenizer.from_files(comfyui / QWEN_IN_COMFYUI)
+    prefix = "qwen3_4b.transformer."
+    tensors = {
+        f"{row.folder}/{key.removeprefix(prefix).replace('.table.', '.')}": value.clone()
+        for key, value in clip.cond_stage_model.state_dict().items()
+        if key.startswith(prefix)
+    }
+    table = f"{row.folder}/model.embed_tokens.weight"
+    tensors[table] = tensors[table][torch.arange(words.size) % minis.DISTINCT]
+    ours = QwenTextEncoder(tensors, replace(row, layers=3), words)
+    with torch.inference_mode():
+        host = open_text(clip, family)
+        for text in (*PROMPTS, "é (x:1.3)  葛飾\n"):
+            assert ours.streams[0].token_ids(text) == host.streams[0].token_ids(text)
+            count = host.streams[0].before + len(words.token_ids(text)) + host.streams[0].after
+            assert_close(ours.encode([text], [count])[0], host.encode([text], [count])[0], 1e-5)
+
+
+def test_a_name_in_quotation_marks_is_encoded(comfyui) -> None:
+    """HunyuanImage reads what is inside letter by letter, with another encoder."""
+    from speed_erase.nodes.host.wiring import open_text
+    from speed_erase.speed_ops.models.families import by_name
+
+    clip, text = minis.load_text("hunyuan-image-2.1"), '"Weird Al" Yankovic'
+    with torch.inference_mode():
+        encoder = open_text(clip, by_name("hunyuan-image-2.1"))
+        (host,) = clip.encode_from_tokens(clip.tokenize(text))
+        (rows,), (mean,) = encoder.encode_both([text], [len(host)])
+    assert_close(rows, host, 1e-4)
+    assert_close(mean, host.mean(dim=0), 1e-4)
 
 
 def test_no_text_is_encoded_twice_and_no_encoder_that_is_not_asked_for(

@@ -70,7 +70,7 @@ def test_a_restarted_server_reads_what_was_saved_and_encodes_nothing_again(comfy
         assert np.array_equal(picture(second, out), expected), (
             "the recipe solves the same edit again"
         )
-        assert "\n0 texts encoded" in out["5"]["text"][0], out["5"]["text"][0]
+        assert "\nEncoded 0 prompts" in out["5"]["text"][0], out["5"]["text"][0]
     finally:
         second.stop()
 

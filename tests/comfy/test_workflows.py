@@ -8,7 +8,24 @@ from pathlib import Path
 import mini_checkpoints as mini
 import pytest
 from comfy_server import ComfyServer
-from templates import DEMO, FLUX, RECIPE, SD15, SDXL, build, written
+from templates import (
+    ANIMA,
+    DEMO,
+    FLUX,
+    FLUX2_VAE,
+    KLEIN,
+    QWEN3_06B,
+    QWEN3_4B,
+    QWEN_VAE,
+    RECIPE,
+    SD15,
+    SDXL,
+    UMT5,
+    WAN_HIGH,
+    WAN_LOW,
+    build,
+    written,
+)
 from ui_graph import NOTES, is_widget, specs, to_api, widget_values
 from workflows import node
 
@@ -21,9 +38,14 @@ pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
 GRAPHS = sorted((Path(__file__).resolve().parents[2] / "example_workflows").glob("*.json"))
 MODELS = {SDXL: "sdxl", SD15: "sd15", DEMO: "sd15", FLUX: "sd15"}
-NOT_RUN = ("Erase from Flux",)
-"""A shrunken Flux has no text encoders that a loader would take: its nodes and inputs are looked
-at, and any file will do for the name in its loader."""
+APART = {
+    "diffusion_models": (ANIMA, KLEIN, WAN_HIGH, WAN_LOW),
+    "text_encoders": (QWEN3_06B, QWEN3_4B, UMT5),
+    "vae": (QWEN_VAE, FLUX2_VAE),
+}
+NOT_RUN = tuple(f"Erase from {name}" for name in ("Flux", "Flux.2 Klein", "Anima", "Wan 2.2"))
+"""A shrunken model of these has no text encoders that a loader would take: its nodes and inputs are
+looked at, and any file will do for the names in its loaders."""
 each_graph = pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
 
 
@@ -32,6 +54,9 @@ def server(comfyui, tmp_path_factory):
     running = ComfyServer(comfyui, tmp_path_factory.mktemp("workflows"))
     for name, family in MODELS.items():
         running.add_checkpoint(mini.shared(family), name)
+    for folder, names in APART.items():
+        for name in names:
+            running.add_model(mini.shared("sd15"), folder, name)
     recipe = running.folder / RECIPE
     recipe.parent.mkdir(parents=True)
     recipe_of(
@@ -47,7 +72,8 @@ def server(comfyui, tmp_path_factory):
 def test_it_is_what_its_description_makes(server, path):
     """After a change of the nodes: `python tests/support/templates.py <address of a ComfyUI>`."""
     info = server.get("/object_info")
-    info["SaveImage"] |= {"output": [], "output_name": []}  # newer versions pass the image on
+    for ends in ("SaveImage", "PreviewImage", "PreviewAny"):
+        info[ends] |= {"output": [], "output_name": []}  # newer versions pass their input on
     assert path.read_text(encoding="utf-8") == written(build(path.stem, info))
 
 
@@ -63,7 +89,7 @@ def test_every_node_and_input_is_the_servers(server, path):
         # Newer versions give stock nodes more outputs.
         assert outputs == info[saved["type"]]["output"][: len(outputs)], saved["type"]
         for name, value in widget_values(saved, info[saved["type"]]):
-            kind, options = inputs[name][0], inputs[name][1]
+            kind, options = (*inputs[name], {})[:2]
             choices = kind if isinstance(kind, list) else options.get("options")
             if choices is not None:
                 assert value in choices, f"{saved['type']}.{name}"

@@ -138,7 +138,8 @@ def test_the_demo_writes_what_it_says(demo_run: tuple[Path, dict]) -> None:
         "erased",
         "erased",
     ]
-    ends = ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "report.html")
+    ends = ("erased.safetensors", "eraser-lora.safetensors", "recipe.json", "README.md")
+    ends = (*ends, "report.html")
     names = {"demo-model.safetensors", "before-after.png", *(f"demo-model-{end}" for end in ends)}
     assert {path.name for path in out.iterdir()} == names
     assert (

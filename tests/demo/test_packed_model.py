@@ -73,7 +73,7 @@ def drawn(out: Path) -> dict[str, np.ndarray]:
 
 
 def test_this_machine_draws_what_the_demo_draws(box, tmp_path, monkeypatch):
-    """With a LoRA that came to nothing the same, and with all channels in the place of one of each
+    """With a LoRA that came to nothing the same, and with all channels instead of one of each
     pair.
     """
     assert (

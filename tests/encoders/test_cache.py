@@ -94,7 +94,7 @@ def test_a_text_that_names_another_file_is_another_text(tmp_path: Path) -> None:
 
 
 class Scaled:
-    """Stands for what a model does to each row."""
+    """Replaces what a model does to each row."""
 
     def __init__(self, encoder: TextEncoder, factor: float) -> None:
         self.width, self.factor, self.fingerprint = encoder.width, factor, str(factor)

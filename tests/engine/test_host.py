@@ -77,7 +77,9 @@ def test_another_device_gives_the_same_edit_and_is_rarely_waited_for(settings):
     rounds = 1 + settings.adversarial_rounds
     few, many = looks(2, 60), looks(6, 60)
     assert (many - few) / 4 <= rounds * LOOKS_PER_LAYER and few <= rounds * LOOKS_AT_ALL
-    assert abs(looks(2, 150, concepts=9) - few) <= 2 * LOOKS_PER_LAYER
+    # `auto` may halve a step of the curve a few times, whatever the size of the problem.
+    search = 2 * LOOKS_PER_LAYER if settings.preset_name == "auto" else 0
+    assert abs(looks(2, 150, concepts=9) - few) <= 2 * LOOKS_PER_LAYER + search
 
 
 @pytest.mark.parametrize("settings", [SWITCHES[0], SWITCHES[-1]], ids=lambda s: s.preset_name)

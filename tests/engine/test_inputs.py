@@ -155,8 +155,8 @@ def test_numerically_hopeless_settings_are_a_sentence():
         ("threshold", -1.0, "from 0 to"),
         ("augmentations", 2.5, "a whole number from 0 to 1000"),
         ("augment_rank", 0, "from 1 to 64"),
-        ("method", "esd", "one of speed, uce, rece, null_space"),
-        ("layers", "Q", "one of V, K, KV"),
+        ("method", "esd", "speed, uce, rece, null_space"),
+        ("layers", "Q", "V, K, KV"),
         ("held_out", 0.9, "from 0 to 0.5"),
         ("ipf", 1, "true or false"),
         ("seed", -1, "a whole number from 0"),
@@ -166,7 +166,8 @@ def test_numerically_hopeless_settings_are_a_sentence():
 def test_a_setting_out_of_range_names_itself_its_value_and_the_range(field, value, range_):
     with pytest.raises(SettingsError) as refusal:
         EraseSettings(**{field: value})
-    assert str(refusal.value).startswith(f"{field} is {value!r}") and range_ in str(refusal.value)
+    text = str(refusal.value)
+    assert f" {field} {value!r}" in text and range_ in text
 
 
 def test_settings_that_contradict_each_other():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from problems import make, row_set, solve
 
+from speed_erase import speed_ops
 from speed_erase.speed_ops import EraseSettings, InputError, progress
 from speed_erase.speed_ops.engine import layers, solver
 from speed_erase.speed_ops.engine.edits import LayerEdit
@@ -124,22 +125,18 @@ def test_an_edit_wider_than_its_layer_is_measured_alike():
     """Terms that add nothing make the factors larger than the matrix, which is then measured as
     one.
     """
-    from speed_erase.speed_ops.certificate.measure import measure_edits
-    from speed_erase.speed_ops.engine.prepare import prepare
-
     problem = make(32, 3, 40, outs=(16, 48))
-    erasure = solve(*problem.args(), FEW)
-    ready = prepare(row_set(*problem.args()[1:]), FEW)
+    weights, *rows = problem.args()
+    erasure = solve(weights, *rows, FEW)
 
     def padded(edit: LayerEdit) -> LayerEdit:
         return edit.merged(
             LayerEdit(edit.up.new_zeros((len(edit.up), 40)), edit.down.new_ones((40, 32)))
         )
 
-    slim = measure_edits(problem.weights, erasure.edits, ready, FEW)
-    wide = measure_edits(
-        problem.weights, {key: padded(edit) for key, edit in erasure.edits.items()}, ready, FEW
-    )
+    stored = {key: padded(edit) for key, edit in erasure.edits.items()}
+    wide = speed_ops.solve(weights, row_set(*rows), FEW, stored=stored).certificate
+    slim = erasure.certificate
     for one, other in zip(slim.concepts, wide.concepts, strict=True):
         assert other.solved_median == pytest.approx(one.solved_median, rel=1e-9)
     for one, other in zip(slim.drift, wide.drift, strict=True):

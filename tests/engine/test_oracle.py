@@ -171,7 +171,7 @@ def test_a_round_equals_its_formula(method, monkeypatch):
 
 
 def test_grouped_rows_weigh_concepts_equally():
-    """Several rows a concept: shares 1/(concepts x rows), for targets and for retain names
+    """Several rows per concept: shares 1/(concepts x rows), for targets and for retain names
     alike.
     """
     settings = EraseSettings(ipf=False, dpa=False)

@@ -14,9 +14,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from speed_erase.speed_ops.checkpoints.folder_differences import unexpected_files
 from speed_erase.speed_ops.errors import ExistsError, FileError
 from speed_erase.speed_ops.files.checkpoint import Checkpoint
-from speed_erase.speed_ops.files.rewrite import unexpected_files, write_edited
+from speed_erase.speed_ops.files.rewrite import write_edited
 from speed_erase.speed_ops.models.detect import detect
 
 

@@ -17,7 +17,13 @@ from safetensors.torch import save_file
 
 from speed_erase.speed_ops.checkpoints.source import encoder_hash
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.errors import ExistsError, FileError, InputError, SpeedError
+from speed_erase.speed_ops.errors import (
+    ExistsError,
+    FileError,
+    InputError,
+    NotFoundError,
+    SpeedError,
+)
 from speed_erase.speed_ops.files.checkpoint import Checkpoint, file_hash
 from speed_erase.speed_ops.files.header import MAX_HEADER_BYTES, encode_header, parse_header
 from speed_erase.speed_ops.files.tensors import tensors_hash
@@ -137,7 +143,9 @@ def test_nonsense_is_a_sentence(text: str) -> None:
 def test_bad_bytes_and_missing_files_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="not UTF-8"):
         Recipe.from_json(b"\xff\xfe{}")
-    for path in (tmp_path / "missing.json", tmp_path, "a\0b"):
+    with pytest.raises(NotFoundError):
+        Recipe.read(tmp_path / "missing.json")
+    for path in (tmp_path, "a\0b"):
         with pytest.raises(FileError, match="Cannot read"):
             Recipe.read(path)
     with pytest.raises(FileError, match="plain and finite"):

@@ -269,7 +269,7 @@ def test_a_worker_does_what_the_local_batch_does(
     files = done.facts["files"]
     remote = contents(out)
     local = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
-    assert remote.keys() == local.keys() and len(remote) == 8
+    assert remote.keys() == local.keys() and len(remote) == 10
     timed = {name for name in remote if name.endswith(".html")}
     assert all(remote[name] == local[name] for name in remote.keys() - timed)
     assert not list(scratch.iterdir())
@@ -282,7 +282,7 @@ def test_a_worker_does_what_the_local_batch_does(
     out.fs.rm("/shop/out/b-eraser-lora.safetensors")  # as if killed between two uploads
     out.fs.rm("/shop/out/b-report.html")
     done, notes, _ = worker.clean(second, None, True)
-    assert done.status == "cleaned" and any("cut short" in sentence for sentence in notes)
+    assert done.status == "cleaned" and any("earlier run" in sentence for sentence in notes)
     completed = contents(out)
     assert completed.keys() == remote.keys()
     assert all(completed[name] == remote[name] for name in remote.keys() - {"b-report.html"})

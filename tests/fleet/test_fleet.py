@@ -186,7 +186,7 @@ def test_a_node_dies_and_nothing_is_lost_or_done_twice(
     results = {path.name for path in (studio / "out").iterdir()}
     assert results == {*names, "fleet-ledger.jsonl"}, "nothing half done"
     (studio / "in" / "killer.safetensors").unlink()
-    assert main(batch(studio, "--quiet", "--threads", "1", out="local")) == 0
+    assert main(batch(studio, "--quiet", out="local")) == 0
     for name in names:
         assert (studio / "out" / name).read_bytes() == (studio / "local" / name).read_bytes(), name
 

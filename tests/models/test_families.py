@@ -188,6 +188,9 @@ TEXT_LAYERS = {
     "z-image": ("z-image", ["cap_embedder.1"]),
     "lumina-2": ("lumina-2", ["cap_embedder.1"]),
     "qwen-image": ("qwen-image", ["txt_in"]),
+    "krea-2": ("krea-2", ["txtmlp.3"]),
+    "hunyuan-image-2.1": ("hunyuan-image-2.1", ["txt_in.input_embedder"]),
+    "hunyuan-video-1.5": ("hunyuan-video-1.5", ["txt_in.input_embedder"]),
     "wan": ("wan", ["blocks.0.cross_attn.v", "blocks.1.cross_attn.v"]),
     "cosmos-predict2": (
         "cosmos-predict2",
@@ -294,10 +297,47 @@ def without(model: str, *starts: str) -> dict[str, object]:
             | {"txt_in.out_layer.weight": (3072, 3072)},
             "a Qwen-Image 2.1 model",
         ),
+        # NewBie reads a second encoder next to Lumina's.
+        (
+            RECORDED["lumina-2"] | {"clip_text_pooled_proj.0.weight": (1024,)},
+            "it has clip_text_pooled_proj",
+        ),
+        # Z-Image in pixels.
+        (RECORDED["z-image"] | {"dec_net.cond_embed.weight": (64, 64)}, "in pixel space"),
+        # Krea 2 with states of another encoder.
+        (
+            RECORDED["krea-2"] | {"txtfusion.layerwise_blocks.0.attn.wq.weight": (4096, 4096)},
+            "a Krea 2 model, but txtfusion",
+        ),
+        # The refiner of HunyuanImage has no letters, HunyuanVideo reads Llama's rows and CLIP.
+        (without("hunyuan-image-2.1", "byt5_in."), "a HunyuanVideo model"),
+        (
+            RECORDED["hunyuan-image-2.1"] | {"vector_in.in_layer.weight": (128, 768)},
+            "a HunyuanImage model, but it has vector_in",
+        ),
+        (
+            without("hunyuan-image-2.1", "byt5_in.")
+            | {"txt_in.input_embedder.weight": (128, 4096)}
+            | {"txt_in.c_embedder.in_layer.weight": (128, 4096)}
+            | {"vector_in.in_layer.weight": (128, 768)},
+            "a HunyuanVideo model",
+        ),
+        # HunyuanVideo 1.5 without what it reads images with.
+        (
+            without("hunyuan-video-1.5", "vision_in."),
+            "a HunyuanVideo 1.5 model, but it has no vision_in",
+        ),
+        # HiDream reads another hidden state at each of its layers.
+        ({"caption_projection.0.linear.weight": (64, 4096)}, "a HiDream model"),
         # LTX-2 reads text in a stream of video and in one of sound.
         (
             RECORDED["ltxv"] | {"audio_adaln_single.linear.weight": (4, 4)},
             "an LTX-2 model",
+        ),
+        # The timestep changes the text of newer models before the layers that read it.
+        (
+            RECORDED["ltxv"] | {"transformer_blocks.0.prompt_scale_shift_table": (2, 256)},
+            "but it has transformer_blocks.0.prompt_scale_shift_table",
         ),
         # Flux.2 with another encoder.
         (RECORDED["flux2-dev"] | {"txt_in.weight": (6144, 4096)}, "a Flux.2 model, but txt_in"),
@@ -311,7 +351,11 @@ def without(model: str, *starts: str) -> dict[str, object]:
             "a Cosmos Predict2 model, but blocks.0",
         ),
     ],
-    ids=["LongCat-Image", "Ming-Image", "Qwen-Image 2.1", "LTX-2", "Flux.2", "Anima", "Cosmos"],
+    ids=[
+        *("LongCat-Image", "Ming-Image", "Qwen-Image 2.1", "NewBie", "Z-Image in pixels", "Krea 2"),
+        *("HunyuanImage's refiner", "HunyuanImage with CLIP", "HunyuanVideo"),
+        *("HunyuanVideo 1.5", "HiDream", "LTX-2", "LTX-2.3", "Flux.2", "Anima", "Cosmos"),
+    ],
 )
 def test_newer_relatives_of_a_family_are_refused(keys: dict[str, object], reason: str) -> None:
     for prefix in ("", "diffusion_model."):

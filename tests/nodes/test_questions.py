@@ -32,7 +32,7 @@ def test_every_line_is_judged_whatever_is_wrong_with_others(folder):
     assert (lines[4]["kind"], lines[4]["aliases"]) == ("character", ["beagle"])
     assert lines[5]["problem"] == "" and "already in line 1" in lines[5]["note"]
     assert "would become itself" in lines[6]["problem"]
-    assert "there is no kind 'paintr'" in lines[7]["problem"] and "'||'" in lines[7]["problem"]
+    assert "there is no type 'paintr'" in lines[7]["problem"] and "'||'" in lines[7]["problem"]
 
 
 def test_what_a_run_would_refuse_is_what_is_marked(folder):

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.comfy
 
+GET_REPORT = "GET /speed/report/{id}"
 DEEP = 100_000
 ODD: list[Any] = [
     *(None, True, 0, -1, 10**39, 1.5, "", "none", "\0", "a\0b", "\ud800", "\u202e"),
@@ -131,6 +134,14 @@ def test_a_fault_of_ours_is_logged_and_answered_with_a_sentence(folder, caplog):
 
     asked(work, faulty=faulty)
     assert "boom" in caplog.text
+
+
+def test_every_route_is_documented_and_no_other(comfyui):
+    from speed_erase.nodes import ANSWERS
+
+    page = Path(__file__).parents[2] / "docs" / "reference" / "http-routes.md"
+    listed = re.findall(r"^\| `(\w+ /speed/\S+)` \|", page.read_text("utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted([*(f"POST /speed/{n}" for n in ANSWERS), GET_REPORT])
 
 
 def test_a_report_opens_only_by_an_id_of_this_process(folder, monkeypatch):

@@ -43,19 +43,32 @@ def test_a_template_fits_a_window_at_a_size_that_can_be_read(path: Path) -> None
         assert max(ends) - min(node["pos"][axis] for node in nodes) <= most
 
 
-def test_all_but_three_templates_run_without_a_download() -> None:
-    loaders = {
-        path.stem: node
+_LOADERS = {
+    "CheckpointLoaderSimple": "checkpoints",
+    "UNETLoader": "diffusion_models",
+    "CLIPLoader": "text_encoders",
+    "VAELoader": "vae",
+}
+"""Node -> the folder that it loads from."""
+
+
+_DOWNLOADING = ("SDXL", "Flux", "Flux.2 Klein", "Anima", "Wan 2.2")
+
+
+def test_most_templates_run_without_a_download() -> None:
+    others = [
+        (path.stem, node)
         for path in GRAPHS
         for node in json.loads(path.read_text())["nodes"]
-        if node["type"] == "CheckpointLoaderSimple"
-    }
-    others = {title: node for title, node in loaders.items() if node["widgets_values"] != [DEMO]}
-    assert set(others) == {"Erase an idea", "Erase from SDXL", "Erase from Flux"}
-    for title, node in others.items():
+        if node["type"] in _LOADERS and node["widgets_values"] != [DEMO]
+    ]
+    names = {"Erase an idea", *(f"Erase from {name}" for name in _DOWNLOADING)}
+    assert {title for title, _ in others} == names
+    for title, node in others:
         (model,) = node["properties"]["models"]
-        assert [model["name"]] == node["widgets_values"], title
-        assert model["url"].endswith(model["name"]) and model["directory"] == "checkpoints"
+        assert model["name"] == node["widgets_values"][0], title
+        assert model["url"].endswith(model["name"])
+        assert model["directory"] == _LOADERS[node["type"]], title
 
 
 def test_the_first_template_sorts_first_and_three_are_apps() -> None:
@@ -119,7 +132,8 @@ def test_our_nodes_have_the_inputs_of_their_schema(path: Path, comfyui: Path) ->
 
     schemas = {node.define_schema().node_id: node.define_schema() for node in NODES}
     ours = [node for node in json.loads(path.read_text())["nodes"] if node["type"] in schemas]
-    assert {"SpeedErase", "SpeedApplyRecipe", "SpeedInspect"} & {node["type"] for node in ours}
+    entries = {"SpeedErase", "SpeedNeverDraw", "SpeedApplyRecipe", "SpeedInspect"}
+    assert entries & {node["type"] for node in ours}
     for node in ours:
         schema = schemas[node["type"]]
         assert [slot["name"] for slot in node["inputs"] if "widget" not in slot] == [
@@ -186,7 +200,7 @@ def test_ids_stay_as_saved_workflows_have_them(comfyui: Path) -> None:
     assert set(names) >= {
         *("ConceptList", "RetainSetLoader", "SpeedErase", "SaveErasedModel", "SpeedSettings"),
         *("SpeedApplyErasure", "SpeedApplyRecipe", "SpeedCompare", "SpeedEvaluate"),
-        *("SpeedForecast", "SpeedInspect", "SpeedLeakProbe", "SpeedReport"),
+        *("SpeedForecast", "SpeedInspect", "SpeedLeakProbe", "SpeedNameProbe", "SpeedReport"),
     }
     assert [names[name] for name in ("ConceptList", "RetainSetLoader", "SpeedErase")] == [
         *("Concept List", "Retain Set Loader", "SPEED Erase")

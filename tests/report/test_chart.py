@@ -10,8 +10,12 @@ import pytest
 
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.certificate.forecast import Forecast
-from speed_erase.speed_ops.report.chart import certificate_chart, forecast_chart
-from speed_erase.speed_ops.report.font import font_for, missing
+from speed_erase.speed_ops.report.chart import (
+    certificate_chart,
+    font_for,
+    forecast_chart,
+    missing_characters,
+)
 from speed_erase.speed_ops.report.html import curve_facts
 from speed_erase.speed_ops.report.trade_off import round_ticks, trade_off, trade_off_from_json
 from speed_erase.speed_ops.text.retain_set import builtin_retain, builtin_retain_sets
@@ -38,16 +42,16 @@ def test_the_chart_is_an_image_of_bytes() -> None:
 @pytest.mark.parametrize("name", builtin_retain_sets())
 def test_every_built_in_name_can_be_shown(name: str) -> None:
     text = "".join(sorted(set("".join(builtin_retain(name).names))))
-    assert not missing(text, font_for(text, 13))
+    assert not missing_characters(text, font_for(text, 13))
 
 
 def test_a_missing_character_would_be_found() -> None:
-    assert missing("a葛é", font_for("a", 13)) == {"葛"}
+    assert missing_characters("a葛é", font_for("a", 13)) == {"葛"}
 
 
 def test_greek_and_cyrillic_names_can_be_shown() -> None:
     for name in ("Ελ Γκρέκο", "Илья Репин", "Trần Văn Cẩn", "Ștefan Luchian", "→ … – “x”"):
-        assert not missing(name, font_for(name, 16))
+        assert not missing_characters(name, font_for(name, 16))
 
 
 @pytest.mark.parametrize("left", [0.1, 0.47, 0.49, 0.9])

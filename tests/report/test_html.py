@@ -76,7 +76,7 @@ def test_names_are_text() -> None:
         [measured.drift(worst=((EVIL, 0.3),))],
         warnings=(Notice(EVIL, code="rival"),),
     )
-    report = SimpleNamespace(lines=lambda: iter([EVIL]))
+    report = SimpleNamespace(lines=lambda: iter([EVIL]), style="tags")
     page = page_of(certificate, text_report=report, notes=(EVIL,))
     assert "script" not in check(page) and "<script" not in page and page.count("&lt;script") >= 5
 

@@ -179,8 +179,10 @@ class Killer:
         assert not lost, f"{lost} are gone"
         if how != KILL:
             assert set(leftovers(self.out)) <= before, "a run that could clean up did not"
-        if self.kind not in REPLACING and not self.dice.randrange(3):
-            # begin anew now and then: else all is done and skipped
+        # How busy the machine is decides which strikes come while there is something to kill.
+        self.longest *= 1.1 if caught else 0.8
+        if self.kind not in REPLACING and not (caught and self.dice.randrange(3)):
+            # start over now and then, or everything would be done and skipped
             shutil.rmtree(self.out, ignore_errors=True)
         return caught
 

@@ -122,7 +122,7 @@ class Screen:
         self.page.get_by_test_id(f"template-workflow-{title}").click(timeout=_WAIT)
 
     def wait_for_count(self, selector: str, count: int) -> None:
-        """Until our part of the page has so many of these: a busy machine draws late."""
+        """Waits until our part of the page has `count` of these: a busy machine draws late."""
         from playwright.sync_api import expect
 
         expect(self.at(selector)).to_have_count(count, timeout=_WAIT)
@@ -186,6 +186,12 @@ class Screen:
     def queue(self) -> None:
         """What the button does."""
         self.run("() => app.queuePrompt(0)")
+
+    def run_until_shown(self) -> None:
+        """Runs, until a panel shows a verdict."""
+        self.queue()
+        self.page.wait_for_selector(".speed [data-speed=verdict]", timeout=_WAIT)
+        self.page.wait_for_timeout(1_000)
 
     def at(self, selector: str) -> Any:
         """Elements of ours."""

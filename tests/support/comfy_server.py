@@ -136,6 +136,8 @@ class ComfyServer:
             "models/checkpoints",
             "models/loras",
             "models/diffusion_models",
+            "models/text_encoders",
+            "models/vae",
         ):
             (folder / name).mkdir(parents=True, exist_ok=True)
         link = folder / "custom_nodes" / "ComfyUI-SPEED"
@@ -151,6 +153,10 @@ class ComfyServer:
     def add_diffusion_model(self, path: Path, name: str) -> None:
         """Puts a diffusion model where stock loaders look."""
         _link(path, self.folder / "models" / "diffusion_models" / name)
+
+    def add_model(self, path: Path, folder: str, name: str) -> None:
+        """Puts a file into a folder of models, where stock loaders look."""
+        _link(path, self.folder / "models" / folder / name)
 
     def start(self) -> ComfyServer:
         """Starts main.py and waits until it answers."""

@@ -77,6 +77,7 @@ def erasure(proof: Certificate, strength: float = 1.0, **changes: Any) -> Any:
     values: dict[str, Any] = {
         "certificate": proof,
         "full_certificate": proof,
+        "alternatives": None,
         "strength": strength,
         "summary": lambda: summarize(proof, replacements),
         "recipe": recipe,

@@ -222,7 +222,7 @@ def _encoder(width: int, shrunk: bool, generator: torch.Generator) -> dict[str, 
                 torch.zeros(width),
             )
         for module, shape in shapes.items():
-            # CLIP's scale: blocks outweigh the token's own embedding, so that rows speak of the
+            # CLIP's scale: blocks outweigh the token's own embedding, so that rows depend on the
             # whole prompt.
             size = width**-0.5 * (0.5 if module in ("self_attn.out_proj", "mlp.fc2") else 1.0)
             out[f"{start}.{module}.weight"] = random(*shape, size=size)

@@ -10,13 +10,14 @@ widths of text are real, but for tokenizers that a checkpoint brings.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import math
 import string
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
@@ -38,8 +39,33 @@ _CHAT = {
     "num_attention_heads": 2,
     "num_key_value_heads": 1,
 }
-_CHATS = ("qwen3_06b", "qwen3_4b", "qwen3_8b", "qwen25_7b", "gemma2_2b", "mistral3_24b")
+_VISION = {"hidden_size": 64, "intermediate_size": 32}
+_CHATS = (
+    "qwen3_06b",
+    "qwen3_4b",
+    "qwen3_8b",
+    "qwen3vl_4b",
+    "qwen25_7b",
+    "gemma2_2b",
+    "mistral3_24b",
+)
+_BLOCKS = {"qwen3vl_4b": 12, "qwen25_7b": 4}
+"""More blocks, where twelve states are read, or the third from the last."""
 _CHAT_TABLE = {"vocab_size": DISTINCT}
+_HUNYUAN = {
+    "vec_in_dim": None,
+    "context_in_dim": 3584,
+    "hidden_size": 128,
+    "mlp_ratio": 4.0,
+    "num_heads": 1,
+    "depth": 1,
+    "depth_single_blocks": 1,
+    "theta": 256,
+    "qkv_bias": True,
+    "guidance_embed": False,
+    "byt5": True,
+    "meanflow": False,
+}
 _FLUX = {
     "in_channels": 16,
     "out_channels": 16,
@@ -264,6 +290,27 @@ MINIS: dict[str, Mini] = {
         size=(1, 8, 8),
         shrunk={"attention_head_dim": 24, "num_attention_heads": 2, "axes_dims_rope": (8, 8, 8)},
     ),
+    "krea-2": Mini(
+        *("krea-2", "krea2.model:SingleStreamDiT"),
+        {"features": 128, "heads": 1, "kvheads": 1, "layers": 2},
+        *("krea2:Krea2Tokenizer", "krea2:te"),
+        shrunk={"multiplier": 1},
+    ),
+    "hunyuan-image-2.1": Mini(
+        *("hunyuan-image-2.1", "hunyuan_video.model:HunyuanVideo"),
+        {**_HUNYUAN, "in_channels": 64, "out_channels": 64, "patch_size": [1, 1]}
+        | {"axes_dim": [64, 64], "use_cond_type_embedding": False}
+        | {"vision_in_dim": None, "meanflow_sum": False},
+        *("hunyuan_image:HunyuanImageTokenizer", "hunyuan_image:te"),
+    ),
+    "hunyuan-video-1.5": Mini(
+        *("hunyuan-video-1.5", "hunyuan_video.model:HunyuanVideo"),
+        {**_HUNYUAN, "in_channels": 65, "out_channels": 32, "patch_size": [1, 1, 1]}
+        | {"axes_dim": [16, 56, 56], "use_cond_type_embedding": True}
+        | {"vision_in_dim": 1152, "meanflow_sum": True},
+        *("hunyuan_video:HunyuanVideo15Tokenizer", "hunyuan_image:te"),
+        size=(1, 8, 8),
+    ),
     "wan": Mini(
         *("wan", "wan.model:WanModel"),
         {
@@ -374,6 +421,25 @@ def _shrunk(
     return ModelPatcher(model.to(device), load_device=device, offload_device=device)
 
 
+@contextmanager
+def _small_vision() -> Iterator[None]:
+    """While a text encoder is made that can also see images."""
+    with ExitStack() as stack:
+        qwen_vl = import_module("comfy.text_encoders.qwen_vl")
+        whole = qwen_vl.Qwen2VLVisionTransformer
+
+        def smaller(**options: Any) -> Any:
+            return whole(**{**options, **_VISION, "num_layers": 1})
+
+        stack.enter_context(patch.object(qwen_vl, whole.__name__, smaller))
+        with suppress(ModuleNotFoundError):  # ComfyUI 0.7.0
+            qwen3vl = import_module("comfy.text_encoders.qwen3vl")
+            sizes = {**_VISION, "depth": 1, "deepstack_visual_indexes": [0]}
+            changed = dict.fromkeys(qwen3vl.QWEN3VL_VISION, sizes)
+            stack.enter_context(patch.dict(qwen3vl.QWEN3VL_VISION, changed))
+        yield
+
+
 def load_text(name: str, **options: Any) -> Any:
     """CLIP with the family's own tokenizers and shrunken encoders."""
     import comfy.sd
@@ -390,9 +456,13 @@ def load_text(name: str, **options: Any) -> Any:
         for kind in ("t5xxl", "umt5xxl", "pile_t5xl")
     }
     shapes |= {f"{kind}_model_config": {**_CHAT, **_CHAT_TABLE} for kind in _CHATS}
+    for kind, blocks in _BLOCKS.items():
+        shapes[f"{kind}_model_config"]["num_hidden_layers"] = blocks
+    if "byt5" in inspect.signature(encoder).parameters:  # ByT5 has no name there
+        shapes["_model_config"] = dict(_T5)
     data = {"spiece_model": _pieces(**mini.pieces)} if mini.pieces else {}
     data["tekken_model"] = _tekken()
-    with torch.inference_mode():
+    with torch.inference_mode(), _small_vision():
         clip = comfy.sd.CLIP(
             target, tokenizer_data=data, model_options=te_options() | shapes | options
         )

@@ -216,7 +216,7 @@ def many(shop: Workshop, sheet: Sheet) -> None:
         for position, pair in enumerate(done.pairs(*prompts)):
             sheet.tile(pair[half], 62 + position % 4 * 100, top + position // 4 * 86, 78)
     sheet.arrow(SIDE // 2, 232, 24, down=True)
-    sheet.text(SIDE // 2, 456, "many names, one edit", 21)
+    sheet.text(SIDE // 2, 472, "many names, one edit", 20)
 
 
 def idea(shop: Workshop, sheet: Sheet) -> None:
@@ -232,12 +232,42 @@ def replaced(shop: Workshop, sheet: Sheet) -> None:
         sheet.tile(pair[1], 286, y, 190, _BLUE)
 
 
+def never(shop: Workshop, sheet: Sheet) -> None:
+    sheet.text(SIDE // 2, 110, "never draw", 52)
+    sheet.pen.rounded_rectangle((70, 190, SIDE - 70, 300), 12, "#343b4a")
+    sheet.text(96, 245, "cat, Van Gogh, blood", 28, _INK, "lm")
+    sheet.text(SIDE // 2, 370, "a negative prompt at CFG 1", 24, _STAYS)
+
+
 def sdxl(shop: Workshop, sheet: Sheet) -> None:
     wiring(sheet, "SDXL", "SDXL")
 
 
 def flux(shop: Workshop, sheet: Sheet) -> None:
     wiring(sheet, "Flux", "Flux")
+
+
+def anima(shop: Workshop, sheet: Sheet) -> None:
+    wiring(sheet, "Anima", "Anima")
+
+
+def klein(shop: Workshop, sheet: Sheet) -> None:
+    wiring(sheet, "Flux.2 Klein", "Klein")
+
+
+def wan(shop: Workshop, sheet: Sheet) -> None:
+    sheet.text(SIDE // 2, 96, "Wan 2.2", 64)
+    for y, noise in ((190, "high noise"), (310, "low noise")):
+        for x, words, color in (
+            (40, noise, "#343b4a"),
+            (200, "SPEED Erase", _BLUE),
+            (360, "LoRA", "#343b4a"),
+        ):
+            if x > 40:
+                sheet.pen.line((x - 48, y + 34, x, y + 34), _SOFT, 4)
+            sheet.pen.rounded_rectangle((x, y, x + 112, y + 68), 10, color)
+            sheet.text(x + 56, y + 34, words, 16)
+    sheet.text(SIDE // 2, SIDE - 40, "needs models that you download", 17, _SOFT)
 
 
 def wiring(sheet: Sheet, title: str, model: str) -> None:
@@ -291,8 +321,9 @@ def recipe(shop: Workshop, sheet: Sheet) -> None:
         "a castle by Yuki Tallow", "a mushroom by Yuki Tallow"
     )
     paper(sheet, 28, 190, "recipe", _STAYS)
-    for position, pair in enumerate(pairs):
+    for position, (pair, words) in enumerate(zip(pairs, ("a checkpoint", "another"), strict=True)):
         y = 74 + position * 200
+        sheet.text(336, y + 160, words, 16, _SOFT)
         sheet.pen.line((144, 254, 172, y + 75), _SOFT, 4)
         sheet.tile(pair[0], 182, y, 140)
         sheet.arrow(328, y + 70, 14)
@@ -331,10 +362,10 @@ def leaks(shop: Workshop, sheet: Sheet) -> None:
 
 
 def my_style(shop: Workshop, sheet: Sheet) -> None:
-    paper(sheet, 60, 160, "a model", _BLUE)
-    sheet.text(SIDE // 2, 230, "- my style", 32, _GONE)
-    sheet.arrow(330, 230)
-    paper(sheet, 380, 160, "LoRA", _STAYS)
+    paper(sheet, 40, 160, "a model", _BLUE)
+    sheet.text(242, 230, "- my style", 28, _GONE)
+    sheet.arrow(338, 230)
+    paper(sheet, 392, 160, "LoRA", _STAYS)
     sheet.text(SIDE // 2, 400, "erase my style", 32)
 
 
@@ -353,8 +384,12 @@ PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
     "Erase many names at once": many,
     "Erase an idea": idea,
     "Replace one thing with another": replaced,
+    "Never draw": never,
     "Erase from SDXL": sdxl,
     "Erase from Flux": flux,
+    "Erase from Anima": anima,
+    "Erase from Flux.2 Klein": klein,
+    "Erase from Wan 2.2": wan,
     "Save a LoRA, a checkpoint and a recipe": saving,
     "Compare before and after": compared,
     "Find leaks and close them": leaks,
@@ -365,7 +400,7 @@ PREVIEWS: dict[str, Callable[[Workshop, Sheet], None]] = {
 """A template's title -> what draws its preview."""
 
 
-WITHOUT_IMAGES = (idea, sdxl, flux, checked, my_style)
+WITHOUT_IMAGES = (idea, never, sdxl, flux, anima, klein, wan, checked, my_style)
 
 
 def main(folder: Path, titles: Sequence[str]) -> None:

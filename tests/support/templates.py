@@ -25,11 +25,25 @@ DEMO, SD15, SDXL = (
     "sd_xl_base_1.0.safetensors",
 )
 FLUX = "flux1-dev-fp8.safetensors"
+WAN_HIGH, WAN_LOW = (
+    f"wan2.2_t2v_{noise}_noise_14B_fp8_scaled.safetensors" for noise in ("high", "low")
+)
+UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+ANIMA, QWEN3_06B, QWEN_VAE = (
+    "anima-base-v1.0.safetensors",
+    "qwen_3_06b_base.safetensors",
+    "qwen_image_vae.safetensors",
+)
+KLEIN, QWEN3_4B, FLUX2_VAE = (
+    "flux-2-klein-4b-fp8.safetensors",
+    "qwen_3_4b.safetensors",
+    "flux2-vae.safetensors",
+)
 RECIPE = "output/recipes/speed/erased_00001_.recipe.json"
 """What the template that saves has written after its first run."""
 _NOTE, _ERASE, _AFTER, _LAST = -400, 420, 910, 1440
-"""Columns besides the one at 0. The front end fits a template into the window: below 60 % nobody
-can read it.
+"""Columns besides the one at 0. The front end fits a template into the window: text below 60 %
+is too small to read.
 """
 Info = Mapping[str, Any]
 
@@ -103,6 +117,11 @@ class Graph:
         ]
         self.nodes.append({**node, "widgets_values": values})
         return number
+
+    def offer(self, number: int, name: str, directory: str) -> None:
+        """Where front ends offer to download the model that a node loads."""
+        model = {"name": name, "url": _DOWNLOADS[name], "directory": directory}
+        self.nodes[number - 1]["properties"]["models"] = [model]
 
     def note(self, at: tuple[int, int], size: tuple[int, int], text: str) -> None:
         """Words for newcomers."""
@@ -182,13 +201,38 @@ def _erase(
     """
     loader = graph.add("CheckpointLoaderSimple", (0, 0), (380, 100), ckpt_name=checkpoint)
     if checkpoint in _DOWNLOADS:
-        model = {"name": checkpoint, "url": _DOWNLOADS[checkpoint], "directory": "checkpoints"}
-        graph.nodes[loader - 1]["properties"]["models"] = [model]
+        graph.offer(loader, checkpoint, "checkpoints")
     listed = graph.add(
         "ConceptList", (0, 170), (380, 420), "What to erase", text=concepts, kind=kind
     )
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP"), "concepts": (listed, "concepts")}
     return loader, graph.add("SpeedErase", (_ERASE, 170), (450, 490), **wires, **given)
+
+
+def _erase_apart(
+    graph: Graph, files: tuple[str, str, str], family: str, concepts: str
+) -> tuple[dict[str, tuple[int, str]], int]:
+    """Loaders of a model, a text encoder and a VAE in files of their own, list and SPEED Erase;
+    returns what SPEED Compare needs of the loaders, and the eraser.
+    """
+    loaders = []
+    for place, (kind, widgets) in enumerate(
+        (
+            ("UNETLoader", {"unet_name": files[0]}),
+            ("CLIPLoader", {"clip_name": files[1], "type": family}),
+            ("VAELoader", {"vae_name": files[2]}),
+        )
+    ):
+        loader = graph.add(kind, (0, 140 * place), (380, 110 if place == 1 else 90), **widgets)
+        graph.offer(loader, files[place], ("diffusion_models", "text_encoders", "vae")[place])
+        loaders.append(loader)
+    model, clip, vae = zip(loaders, ("MODEL", "CLIP", "VAE"), strict=True)
+    listed = graph.add(
+        *("ConceptList", (0, 420), (380, 420), "What to erase"), text=concepts, kind="style"
+    )
+    wires = {"model": model, "clip": clip, "concepts": (listed, "concepts")}
+    eraser = graph.add("SpeedErase", (_ERASE, 420), (450, 490), **wires, effort="fast")
+    return {"original": model, "clip": clip, "vae": vae}, eraser
 
 
 def _demo(graph: Graph, concepts: str, kind: str = "style", **given: Any) -> tuple[int, int]:
@@ -208,11 +252,16 @@ def _demo(graph: Graph, concepts: str, kind: str = "style", **given: Any) -> tup
 
 def _compare(graph: Graph, loader: int, eraser: int, **given: Any) -> int:
     """SPEED Compare, whose prompts follow the first concept of the list."""
-    wires = {"original": (loader, "MODEL"), "erased": (eraser, "model")}
-    encoders = {"clip": (loader, "CLIP"), "vae": (loader, "VAE")}
-    number = graph.add(
-        "SpeedCompare", (_AFTER, 0), (490, 1080), "Before and after", **wires, **encoders, **given
-    )
+    sources = {"original": (loader, "MODEL"), "clip": (loader, "CLIP"), "vae": (loader, "VAE")}
+    return _compare_apart(graph, sources, eraser, **given)
+
+
+def _compare_apart(
+    graph: Graph, sources: Mapping[str, tuple[int, str]], eraser: int, **given: Any
+) -> int:
+    """The same with a model, a text encoder and a VAE from anywhere."""
+    wires = {**sources, "erased": (eraser, "model"), **given}
+    number = graph.add("SpeedCompare", (_AFTER, 0), (490, 1080), "Before and after", **wires)
     texts = (node["widgets_values"][0] for node in graph.nodes if node["type"] == "ConceptList")
     names = str(next(texts, "")).split("\n")[0].partition(" ->")[0].split(" | ")
     if names[0]:
@@ -236,12 +285,26 @@ _PAINTERS = [
     "Bruna Castell",
 ]
 _SUBJECTS = ["cat", "house", "tree", "boat", "flower", "fish", "castle", "mushroom", "butterfly"]
+_COMFY_ORG = "https://huggingface.co/Comfy-Org/"
+_SPLIT = "resolve/main/split_files"
+_ANIMA = f"https://huggingface.co/circlestone-labs/Anima/{_SPLIT}"
 _DOWNLOADS = {
     SD15: "https://huggingface.co/Comfy-Org/stable-diffusion-v1-5-archive/resolve/main/" + SD15,
     SDXL: "https://huggingface.co/stabilityai/stable-diffusion-xl-base-1.0/resolve/main/" + SDXL,
     FLUX: "https://huggingface.co/Comfy-Org/flux1-dev/resolve/main/" + FLUX,
+    **{
+        name: f"{_COMFY_ORG}Wan_2.2_ComfyUI_Repackaged/{_SPLIT}/diffusion_models/{name}"
+        for name in (WAN_HIGH, WAN_LOW)
+    },
+    UMT5: f"{_COMFY_ORG}Wan_2.1_ComfyUI_repackaged/{_SPLIT}/text_encoders/{UMT5}",
+    ANIMA: f"{_ANIMA}/diffusion_models/{ANIMA}",
+    QWEN3_06B: f"{_ANIMA}/text_encoders/{QWEN3_06B}",
+    QWEN_VAE: f"{_ANIMA}/vae/{QWEN_VAE}",
+    KLEIN: "https://huggingface.co/black-forest-labs/FLUX.2-klein-4b-fp8/resolve/main/" + KLEIN,
+    QWEN3_4B: f"{_COMFY_ORG}z_image_turbo/{_SPLIT}/text_encoders/{QWEN3_4B}",
+    FLUX2_VAE: f"{_COMFY_ORG}flux2-dev/{_SPLIT}/vae/{FLUX2_VAE}",
 }
-"""Checkpoint -> where front ends offer to download it."""
+"""Model file -> where front ends offer to download it."""
 _YOURS = (
     "\n\nFor your own model, choose another checkpoint, write your names, and set the size in"
     " *Before and after* to what the model needs (512 for SD1.5, 1024 for SDXL)."
@@ -338,10 +401,9 @@ def idea(graph: Graph) -> None:
     graph.note(
         (_NOTE, 0),
         (360, 320),
-        "## Erase an idea\n\nSome things have no name of their own: violence, nudity, gore. Choose"
-        " the type **theme**. With nothing after the arrow, the words count as if they were not in"
-        " the prompt.\n\nWrite the words people use for it as aliases. Then look for leaks: ideas"
-        " have many names.",
+        "## Erase an idea\n\nSome ideas have many names: violence, nudity, gore. Choose the type"
+        " **theme**. With nothing after the arrow, the words count as if they were not in"
+        " the prompt.\n\nWrite the words people use for it as aliases. Then look for leaks.",
     )
     loader, eraser = _erase(graph, SD15, "blood | gore | bloodshed ->", "theme")
     _compare(
@@ -421,13 +483,125 @@ def flux(graph: Graph) -> None:
     )
 
 
+def anima(graph: Graph) -> None:
+    graph.note(
+        (_NOTE, 0),
+        (360, 320),
+        "## Anima\n\nAnima is prompted with tags, and artists with @name. SPEED makes and tests the"
+        " edit in such prompts. Write the name without the @.\n\nYou need a ComfyUI that knows"
+        " Anima.",
+    )
+    files = (ANIMA, QWEN3_06B, QWEN_VAE)
+    sources, eraser = _erase_apart(graph, files, "stable_diffusion", "Van Gogh -> art")
+    _compare_apart(
+        graph,
+        sources,
+        eraser,
+        target="masterpiece, best quality, @van gogh, village, night",
+        alias="",
+        neighbour="masterpiece, best quality, @claude monet, garden, pond",
+        control="masterpiece, best quality, 1girl, red car, rain",
+        width=1024,
+        height=1024,
+        pairs=1,
+        cfg=4.0,
+    )
+
+
+def klein(graph: Graph) -> None:
+    graph.note(
+        (_NOTE, 0),
+        (360, 240),
+        "## Flux.2 Klein\n\nAll text enters through one layer, and SPEED edits that layer. This is"
+        " the distilled 4B model: keep cfg at 1.",
+    )
+    files = (KLEIN, QWEN3_4B, FLUX2_VAE)
+    sources, eraser = _erase_apart(graph, files, "flux2", "Van Gogh | Vincent van Gogh -> art")
+    _compare_apart(
+        graph,
+        sources,
+        eraser,
+        target="a village at night by Van Gogh",
+        alias="",
+        neighbour="a garden with a pond by Claude Monet",
+        control="a photo of a red car in the rain",
+        width=1024,
+        height=1024,
+        pairs=1,
+        steps=4,
+        cfg=1.0,
+        scheduler="simple",
+    )
+
+
+def wan(graph: Graph) -> None:
+    graph.note(
+        (_NOTE, 0),
+        (360, 320),
+        "## Wan 2.2\n\nWan 2.2 has two models: one begins the video, the other finishes it. Erase"
+        " from both, with the same list. The text is encoded once.\n\nPress **Run** to save a LoRA"
+        " for each. To generate a video, connect each *SPEED Erase* to the sampler of its model.",
+    )
+    text = graph.add("CLIPLoader", (0, 300), (380, 130), clip_name=UMT5, type="wan")
+    graph.offer(text, UMT5, "text_encoders")
+    listed = graph.add(
+        *("ConceptList", (0, 500), (380, 420), "What to erase"),
+        text="Van Gogh | Vincent van Gogh -> art",
+        kind="style",
+    )
+    for place, (noise, name) in enumerate((("high", WAN_HIGH), ("low", WAN_LOW))):
+        loader = graph.add("UNETLoader", (0, 150 * place), (380, 90), unet_name=name)
+        graph.offer(loader, name, "diffusion_models")
+        wires = {"model": (loader, "MODEL"), "clip": (text, "CLIP")}
+        concepts, top = (listed, "concepts"), 560 * place
+        eraser = graph.add(
+            *("SpeedErase", (_ERASE, top), (450, 490), f"SPEED Erase, {noise} noise"),
+            **wires,
+            concepts=concepts,
+            effort="fast",
+        )
+        graph.add(
+            *("SaveErasedModel", (_AFTER, top), (490, 430)),
+            model=(eraser, "model"),
+            erasure=(eraser, "erasure"),
+            filename_prefix=f"speed/wan-{noise}-noise",
+            recipe=False,
+        )
+
+
+def never(graph: Graph) -> None:
+    graph.note(
+        (_NOTE, 0),
+        (360, 320),
+        "## Never draw\n\nA negative prompt for models that take none (Flux, Klein, Z-Image Turbo)."
+        " It works at CFG 1 and costs nothing per step.\n\nWrite names and words in *Never Draw*,"
+        " separated by commas, and press **Run**. It acts on the words in prompts. What a model"
+        " adds unasked, such as watermarks, stays.",
+    )
+    loader = graph.add("CheckpointLoaderSimple", (0, 0), (380, 100), ckpt_name=DEMO)
+    wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
+    blocked = graph.add(
+        "SpeedNeverDraw", (_ERASE, 170), (450, 460), **wires, text="fish, Orla Venn -> art || style"
+    )
+    _compare(
+        graph,
+        loader,
+        blocked,
+        target="a fish in the style of Tibor Quill",
+        alias="a boat in the style of Orla Venn",
+        neighbour="a boat in the style of Tibor Quill",
+        control="a house",
+        **_DEMO_LOOK,
+    )
+
+
 def saving(graph: Graph) -> None:
     graph.note(
         (_NOTE, 0),
         (360, 320),
         "## Keep the result\n\n*Save Erased Model* writes to ComfyUI's output folder:\n\n- a"
         " **LoRA** of a few megabytes, for people who have the checkpoint\n- the cleaned"
-        " **checkpoint**; there is no LoRA in it to leave out\n- a **recipe**, a small text file"
+        " **checkpoint**; nothing in it can be unloaded\n- a **recipe**, a small text file"
         " that repeats the erasure on another model",
     )
     loader, eraser = _demo(graph, "Ines Marrow -> art\nYuki Tallow -> art")
@@ -548,7 +722,7 @@ def recipe(graph: Graph) -> None:
         (360, 260),
         "## Repeat a recipe\n\nRun *Save a LoRA, a checkpoint and a recipe* first. Then press R and"
         " choose your recipe here. The edit is recalculated for this model: a recipe fits every"
-        " checkpoint, a LoRA only its own family.",
+        " checkpoint, a LoRA is exact only on its own.",
     )
     loader = graph.add("CheckpointLoaderSimple", (0, 0), (380, 100), ckpt_name=DEMO)
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
@@ -574,8 +748,12 @@ TEMPLATES: dict[str, Callable[[Graph], None]] = {
     "Erase many names at once": many,
     "Erase an idea": idea,
     "Replace one thing with another": replaced,
+    "Never draw": never,
     "Erase from SDXL": sdxl,
     "Erase from Flux": flux,
+    "Erase from Anima": anima,
+    "Erase from Flux.2 Klein": klein,
+    "Erase from Wan 2.2": wan,
     "Save a LoRA, a checkpoint and a recipe": saving,
     "Compare before and after": compared,
     "Find leaks and close them": leaks,

@@ -21,7 +21,7 @@ def to_api(graph: Mapping[str, Any], info: Mapping[str, Any]) -> Workflow:
     out: Workflow = {}
     for node in graph["nodes"]:
         if node["type"] in NOTES or node["mode"] == _BYPASSED:
-            continue  # a bypassed node of ours stands at an end of the graph: nothing hangs on it
+            continue  # a bypassed node of ours is at an end of the graph: nothing depends on it
         assert node["type"] in info, node["type"]
         inputs = dict(widget_values(node, info[node["type"]]))
         for slot in node["inputs"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -368,3 +369,20 @@ def test_reading_lines_agrees_with_parsing() -> None:
     assert [line.concept for line in read_lines(text, "style")] == list(
         parse_concepts(text, "style")
     )
+
+
+def test_a_line_can_have_its_own_strength_and_keeps_it():
+    (one, two, three) = parse_concepts("a -> b || 0.5\nc || object || 1.2\nd", "style")
+    assert [(one.strength, one.kind), (two.strength, two.kind)] == [(0.5, "style"), (1.2, "object")]
+    assert three.strength == 1 and "||" not in three.as_line()
+    for concept in (one, two, three):
+        (again,) = parse_concepts(concept.as_line(with_kind=True), "theme")
+        assert again == replace(concept, line=1)
+    table = parse_concept_table("name,strength\na,0.4\nb,\n", "style")
+    assert [concept.strength for concept in table] == [0.4, 1.0]
+
+
+@pytest.mark.parametrize("mark", ["0", "-1", "2.1", "1000"])
+def test_a_strength_out_of_range_is_refused(mark):
+    with pytest.raises(InputError):
+        parse_concepts(f"a -> b || {mark}", "style")

@@ -62,13 +62,6 @@ def test_names_to_judge_by_go_round_all_prompts():
     assert RowPlan.judging_prompts("caption", lambda kind: (), 3) == (BARE,)
 
 
-def test_without_rotation_every_name_has_the_first_templates():
-    plan = RowPlan()
-    assert not plan.rotate and not plan.captions and not plan.judges and plan.names == 0
-    assert plan.solve_templates(KINDS["style"])[1:] == KINDS["style"].templates[:6]
-    assert plan.retain_prompts("style", 7) == (BARE, *KINDS["style"].templates[:5])
-
-
 @pytest.mark.parametrize(
     "changes", [{"names": -1}, {"captions": 10**5}, {"trial_templates": TRIAL_TEMPLATES + 1}]
 )

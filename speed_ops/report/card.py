@@ -1,0 +1,118 @@
+"""A model card for a cleaned model: Markdown that Hugging Face and Civitai show."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+
+from ..certificate.summary import Summary
+from ..certificate.verdicts import verdict_in_words
+from ..erasure import Erasure
+from ..errors import InputError, SpeedError
+from ..text.names import read_text_file
+
+_SHOWN = 200
+_LICENSES = {
+    "apache-2.0": "apache-2.0",
+    "mit": "mit",
+    "creativeml open rail-m": "creativeml-openrail-m",
+    "creativeml openrail-m": "creativeml-openrail-m",
+    "creativeml-openrail-m": "creativeml-openrail-m",
+    "creativeml open rail++-m": "openrail++",
+    "openrail++": "openrail++",
+    "cc0-1.0": "cc0-1.0",
+    "cc-by-4.0": "cc-by-4.0",
+}
+"""What headers call licenses, and what Hugging Face calls the same ones."""
+LIMITS = (
+    "The erasure works by name. A description without the name can get through.",
+    "It doesn't stop img2img, IP-Adapter, textual inversion or new training.",
+    "The values were measured at the layers that read text, not on images.",
+    "This is not a statement about what the model was trained on.",
+)
+_MARKUP = re.compile(r"([\\`*_\[\]|~#])")
+_SEAL = re.compile(r"<!-- speed-erase ([0-9a-f]{64}) -->\n\Z")
+
+
+def model_card(
+    erasure: Erasure, title: str, license: str = "", files: Mapping[str, str] | None = None
+) -> str:
+    """The card. The last line is a digest of the rest and of the base, by which `is_ours` knows it.
+
+    Args:
+        erasure: What was done; it has a recipe and a certificate.
+        title: The original model's name.
+        license: What the original's header has.
+        files: Names of the files that were written, by product.
+    """
+    summary, recipe = erasure.summary(), erasure.recipe
+    if summary is None or recipe is None:
+        raise InputError("This erasure was not measured, so it has no model card. Erase again.")
+    body = "\n".join(_lines(erasure, summary, title, license, files or {})) + "\n"
+    return f"{body}\n<!-- speed-erase {_digest(body, recipe.base_hash)} -->\n"
+
+
+def is_ours(path: Path, base_hash: str) -> bool:
+    """Whether a card was written for this base and not changed since."""
+    try:
+        text = read_text_file(path)
+    except SpeedError:
+        return False
+    seal = _SEAL.search(text)
+    return seal is not None and seal[1] == _digest(text[: seal.start() - 1], base_hash)
+
+
+def _digest(body: str, base_hash: str) -> str:
+    return hashlib.sha256(f"{base_hash}\n{body}".encode("utf-8", "replace")).hexdigest()
+
+
+def _lines(
+    erasure: Erasure, summary: Summary, title: str, license: str, files: Mapping[str, str]
+) -> Iterator[str]:
+    recipe, count = erasure.recipe, len(summary.concepts)
+    assert recipe is not None
+    known = _LICENSES.get(license.strip().lower())
+    yield from ("---", *([f"license: {known}"] if known else []))
+    yield from ("tags:", "- concept-erasure", "- speed-erase", "---", "")
+    yield f"# {_plain(title)}, with {count:,} {'concept' if count == 1 else 'concepts'} erased"
+    yield ""
+    yield f"{erasure.architecture.title}, edited with SPEED (speed-erase). Nothing was trained."
+    yield from ("", "## What was erased", "", "| concept | becomes | result | remaining |")
+    yield "| --- | --- | --- | --- |"
+    for concept, replacement in summary.concepts[:_SHOWN]:
+        becomes = "" if replacement is None else _plain(replacement) or "(nothing)"
+        verdict = verdict_in_words(concept.verdict)
+        yield f"| {_plain(concept.name)} | {becomes} | {verdict} | {concept.left:.2f} |"
+    if count > _SHOWN:
+        yield from ("", f"{count - _SHOWN:,} more are in the recipe.")
+    yield from (
+        "",
+        "*Remaining* is the share that is left in prompts not used to make the edit.",
+        "",
+    )
+    yield from ("## What else changed", "")
+    for label, effects in (("Protected", summary.protected), ("Unlisted", summary.unlisted)):
+        if effects is not None:
+            yield f"- {label} names: {_plain(effects.text())} (mean drift {effects.mean:.2f})"
+    yield f"- Blank prompt: {'un' if summary.blank_prompt_unchanged else ''}changed"
+    yield from ("", "## Limits", "", *(f"- {limit}" for limit in LIMITS), "")
+    yield from ("## Verify and repeat", "")
+    yield f"- Original: sha256 `{recipe.base_hash}`"
+    yield f"- Strength {erasure.strength:g}, SPEED {recipe.package_version}"
+    for product, name in files.items():
+        yield f"- {product}: `{name.replace('`', '')}`"
+    if "checkpoint" in files:
+        yield "- `speed-erase verify` checks the checkpoint against the original, tensor by tensor."
+    yield from ("", "## License", "")
+    if license.strip():
+        yield f"The original's header has the license: {_plain(license)}"
+    else:
+        yield "The original's header has no license. The terms of the original model apply."
+
+
+def _plain(text: str) -> str:
+    """Text that no renderer takes for markup, in one line."""
+    return _MARKUP.sub(r"\\\1", escape(" ".join(text.split()), quote=False))
