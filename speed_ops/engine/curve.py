@@ -158,20 +158,8 @@ class Judge:
                 setattr(moved, name, value.to(device))
         return moved
 
-    def at(self, lam: float) -> CurvePoint:
-        """Left and drift of the edit with this `lam`."""
-        return self.points([lam])[0]
-
-    def points(self, lams: Sequence[float]) -> tuple[CurvePoint, ...]:
-        """The same of several edits, brought to the host at once."""
-        measured = torch.stack([self._measured(lam) for lam in lams]).tolist()
-        return tuple(
-            CurvePoint(lam, *map(stable, values))
-            for lam, values in zip(lams, measured, strict=True)
-        )
-
-    def _measured(self, lam: float) -> Tensor:
-        """Left, mean drift, its standard error and the way to go."""
+    def measured(self, lam: float) -> Tensor:
+        """Left, mean drift, its standard error and the way to go, of the edit with this `lam`."""
         drift, (left, to_go) = self.drift(lam), self.remains(lam)
         zero = drift.new_zeros(())
         mean = drift.mean() if len(drift) else zero
@@ -207,8 +195,33 @@ class Judge:
         return ((response @ self.gram) * response).sum(dim=1).clamp(min=0)
 
 
-def trace(rows: RowSet, path: RidgePath, layers: Tensor) -> tuple[tuple[CurvePoint, ...], Judge]:
-    """Twenty points of the curve, the most careful first, and the judge that can measure others.
+class Judges:
+    """One judge or several, each with a problem of its own: the mean of what they measure."""
+
+    def __init__(self, judges: Sequence[Judge]) -> None:
+        self.judges, self.names = judges, judges[0].names
+
+    def to(self, device: torch.device | str) -> Judges:
+        """The same on another device."""
+        return Judges([judge.to(device) for judge in self.judges])
+
+    def at(self, lam: float) -> CurvePoint:
+        """Left and drift of the edit with this `lam`."""
+        return self.points([lam])[0]
+
+    def points(self, lams: Sequence[float]) -> tuple[CurvePoint, ...]:
+        """The same of several edits, brought to the host at once."""
+        measured = torch.stack(
+            [torch.stack([judge.measured(lam) for lam in lams]) for judge in self.judges]
+        )
+        return tuple(
+            CurvePoint(lam, *map(stable, values))
+            for lam, values in zip(lams, measured.mean(dim=0).tolist(), strict=True)
+        )
+
+
+def judge_of(rows: RowSet, path: RidgePath, layers: Tensor) -> Judge:
+    """The judge of a problem: on its trial rows and witnesses, or else on what it is made from.
 
     Args:
         rows: Prepared rows.
@@ -216,10 +229,20 @@ def trace(rows: RowSet, path: RidgePath, layers: Tensor) -> tuple[tuple[CurvePoi
         layers: The layers' sketch.
     """
     trial = rows.trial or (rows.targets, rows.anchors)
-    judge = Judge(path, layers, trial, rows.witnesses or rows.targets.take_concepts([]))
+    return Judge(path, layers, trial, rows.witnesses or rows.targets.take_concepts([]))
+
+
+def trace(path: RidgePath, judge: Judges) -> tuple[CurvePoint, ...]:
+    """Twenty points of the curve, the most careful first.
+
+    Args:
+        path: All edits, by `lam`.
+        judge: Measures them.
+    """
     ratio = math.log(MIN_LAM_RATIO / MAX_LAM_RATIO) / (POINTS - 1)
-    lams = [path.top * MAX_LAM_RATIO * math.exp(ratio * step) for step in range(POINTS)]
-    return judge.points(lams), judge
+    return judge.points(
+        [path.top * MAX_LAM_RATIO * math.exp(ratio * step) for step in range(POINTS)]
+    )
 
 
 def in_the_way(

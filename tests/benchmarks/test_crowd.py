@@ -266,6 +266,10 @@ def test_training_goes_on_where_it_stopped(folder: Path, tmp_path: Path) -> None
         assert torch.allclose(value, stored[key], atol=1e-6), key
 
 
+NAMES = ("none", DEFAULT, "few", "uce_lent", "oce_10", "uce_2023", "uce_2025", "rece_released")
+NAMES += ("oce_released", "double_projections")
+
+
 def test_from_runs_to_the_page(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,7 +277,7 @@ def test_from_runs_to_the_page(
     monkeypatch.setattr(tasks, "default_retain", lambda concepts: few)
     crowd = Crowd(folder, CrowdText(folder, fake_encoder()), steps=2)
     runner = Runner(crowd, 6, lambda text: None, effort="fast")
-    chosen = [METHODS[name] for name in ("none", DEFAULT, "few", "uce_lent", "oce_10")]
+    chosen = [METHODS[name] for name in NAMES]
     task = TASKS["painters1"]
     runner.run_all([task], lambda name: chosen)
     found = {r["method"]: r for r in runner.results()}

@@ -12,6 +12,7 @@ import torch
 from problems import embeddings, make, solve
 
 from speed_erase.speed_ops import EraseSettings, Rows
+from speed_erase.speed_ops.engine import auto
 from speed_erase.speed_ops.engine.auto import (
     FREE_DRIFT,
     MAX_EXTRA_RESIDUAL,
@@ -211,6 +212,64 @@ def test_where_the_way_is_gone_less_astray_is_worth_drift_too():
         point(1.0, 0.09, 0.4, to_go=0.0),
     )
     assert choose(gone, Fake(), 0.45) == gone[1]
+
+
+class Spoken:
+    """Names inside prompts: a row is the name, the prompt, and what the prompt makes of the name.
+    Some names and some prompts are unknown to the edit.
+    """
+
+    PROMPTS, NEW, WIDTH = 6, 4, 64
+
+    def __init__(self) -> None:
+        source = torch.Generator().manual_seed(5)
+        self._draw = lambda *shape: torch.randn(shape, generator=source, dtype=torch.float64)
+        prompts = self._draw(self.PROMPTS + self.NEW, 3) @ self._draw(3, self.WIDTH)
+        common = 3 * self._draw(1, self.WIDTH)
+        rows = [self._rows(common, prompts, count) for count in (4, 160, 40)]
+        given, new = slice(0, self.PROMPTS), slice(self.PROMPTS, None)
+        known, names = rows[0], rows[1]
+        anchors = self._rows(common, prompts, 1).expand(4, -1, -1)
+        self.targets, self.anchors = self._grouped(known, given), self._grouped(anchors, given)
+        self.retain = self._grouped(names, given)
+        self.probes = self._grouped(known, new), self._grouped(anchors, new)
+        self.held_out = self._grouped(rows[2], new)
+        self.weights = {"a": self._draw(96, self.WIDTH)}
+
+    def _rows(self, common: torch.Tensor, prompts: torch.Tensor, count: int) -> torch.Tensor:
+        """`count x prompts x d`."""
+        names = self._draw(count, 1, self.WIDTH)
+        return common + prompts + names + 0.6 * self._draw(count, len(prompts), self.WIDTH)
+
+    def _grouped(self, rows: torch.Tensor, prompts: slice) -> Rows:
+        part = rows[:, prompts]
+        return grouped(part.reshape(-1, self.WIDTH), part.shape[1])
+
+    def erased(self, budget: float):
+        """The certificate of `auto` with nothing but the rows of the edit and of the check."""
+        settings = EraseSettings.preset("auto", drift_budget=budget)
+        empty = torch.zeros(0, self.WIDTH, dtype=torch.float64)
+        return solve(
+            self.weights, self.targets, self.anchors, self.retain, empty, settings,
+            probes=self.probes, held_out=self.held_out,
+        ).certificate  # fmt: skip
+
+
+def test_the_budget_holds_in_new_prompts_without_prompts_set_aside(monkeypatch):
+    """The plain `solve` of the Python API: `auto` cross-validates over the prompts that it has."""
+    problem, budget = Spoken(), 0.3
+
+    def told_and_true() -> tuple[float, float, float]:
+        certificate = problem.erased(budget)
+        (drift,) = (part.mean for part in certificate.drift if part.group == "held_out")
+        left = sum(concept.probe_median for concept in certificate.concepts) / 4
+        return certificate.curve.chosen.left, left, drift
+
+    told, left, drift = told_and_true()
+    assert 0.5 * budget < drift <= budget and told == pytest.approx(left, abs=0.1)
+    monkeypatch.setattr(auto, "folds", lambda rows: [])
+    told, more, drift = told_and_true()
+    assert told < 0.5 * more and drift > budget and more > left + 0.05, "negative control"
 
 
 def test_it_looks_between_the_points_to_use_the_budget():
