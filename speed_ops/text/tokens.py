@@ -97,7 +97,13 @@ class TokenSpan:
 
 
 def long_name(text: str, tokens: int, limit: int) -> str:
-    """The sentence about a text of too many tokens for an encoder, which takes `limit`."""
+    """The sentence about a text of too many tokens for an encoder.
+
+    Args:
+        text: The text.
+        tokens: How many it has.
+        limit: How many the encoder takes.
+    """
     shown = text if len(text) <= 60 else text[:57] + "..."
     return (
         f"'{shown}' is {tokens} tokens long, but the text encoder takes {limit}. Shorten the name."
