@@ -254,6 +254,109 @@ def test_no_public_name_has_two_meanings():
     assert not double
 
 
+def literal_choices(path: Path) -> Iterator[tuple[str, ...]]:
+    """The values of every `Literal[...]` of a module that has more than one."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+            values = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            if len(values) > 1:
+                yield tuple(sorted(map(ast.unparse, values)))
+
+
+def test_every_list_of_choices_is_declared_once():
+    """And so is its name: `test_no_public_name_has_two_meanings`."""
+    homes: dict[tuple[str, ...], list[str]] = {}
+    for path in (*MODULES, *python_files("nodes")):
+        for choices in literal_choices(path):
+            homes.setdefault(choices, []).append(relative(path))
+    assert ("'K'", "'KV'", "'V'") in homes and len(homes) > 15, "negative control"
+    assert not {choices: paths for choices, paths in homes.items() if len(paths) > 1}
+
+
+MAX_UNDOCUMENTED = 2
+"""Parameters of a function whose names and types are enough."""
+HOOKS = {"define_schema", "execute", "fingerprint_inputs", "validate_inputs"}
+"""ComfyUI calls them with a node's inputs, and the inputs have tooltips."""
+
+
+def public_functions(
+    body: list[ast.stmt], owner: str = ""
+) -> Iterator[tuple[str, list[str], ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """(name, parameters without `self`, definition) of public functions and methods."""
+    for node in body:
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if node.name.startswith("_"):
+            continue
+        if isinstance(node, ast.ClassDef):
+            yield from public_functions(node.body, f"{owner}{node.name}.")
+            continue
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        every += [extra for extra in (arguments.vararg, arguments.kwarg) if extra]
+        names = [argument.arg for argument in every]
+        yield (
+            owner + node.name,
+            names[1:] if owner and names[:1] in (["self"], ["cls"]) else names,
+            node,
+        )
+
+
+@pytest.mark.parametrize("path", [*MODULES, *python_files("nodes")], ids=relative)
+def test_parameters_are_explained(path):
+    missing = []
+    for name, parameters, node in public_functions(parsed(path).body):
+        if len(parameters) > MAX_UNDOCUMENTED and node.name not in HOOKS:
+            _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
+            explained = re.findall(r"^ +\*{0,2}(\w+)(?:, \w+)*:", section, re.MULTILINE)
+            if set(parameters) - set(explained):
+                missing.append(f"{name}: {sorted(set(parameters) - set(explained))}")
+    assert not missing
+
+
+def test_the_parameters_are_really_looked_at():
+    """The negative control: functions and methods with `Args:` are found."""
+    functions = [f for path in MODULES for f in public_functions(parsed(path).body)]
+    explained = [name for name, _, node in functions if "Args:" in (ast.get_docstring(node) or "")]
+    assert len(functions) > 500 and sum("." in name for name in explained) > 20
+
+
+OVERRIDES = {"_print_message"}
+"""Methods of our subclasses that the standard library calls."""
+
+
+def mentioned(path: Path) -> set[str]:
+    """Every name that the code of a file uses; documentation and definitions do not count."""
+    if path.suffix != ".py":
+        return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    names: set[str] = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+    return names | {text for text, _ in sentences(path) if text.isidentifier()}
+
+
+def test_nothing_is_there_for_its_own_test_only():
+    """Every function, class and method is used by the product, what supports tests or a benchmark.
+    Names are compared, so that one with a namesake in use goes unnoticed.
+    """
+    folders = ("speed_ops", "nodes", "tests/support", "benchmarks", "tools")
+    users = [ROOT / "__init__.py", ROOT / "tests" / "conftest.py", *LIBRARY.rglob("*.html")]
+    users += [path for folder in folders for path in python_files(folder)]
+    used = set().union(*map(mentioned, users))
+    defined = {
+        node.name: relative(path)
+        for path in MODULES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        if not node.name.startswith("__") and node.name not in OVERRIDES
+    }
+    assert len(defined) > 1_000
+    assert not {name: path for name, path in defined.items() if name not in used}
+
+
 def test_the_pooled_embedding_is_one_text_input_among_others():
     """Only the registry, the encoders and the host's adapter know what makes it special."""
     word = re.compile(r"pooled|pools")

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Literal
 
 from ..errors import InputError
+from ..inputs import Padding
 from .kinds import Prompt
 
 
@@ -78,10 +78,6 @@ def informative_positions(causal: bool, padded: bool) -> Position:
     if padded:
         return Position.TOKENS | Position.FIRST_PAD | Position.LAST_PAD
     return Position.TOKENS
-
-
-Padding = Literal["informative", "masked", "none"]
-"""After the end token: rows that depend on the text, rows of zeros or masked ones, or nothing."""
 
 
 @dataclass(frozen=True)
