@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,25 +132,52 @@ def test_the_library_does_without_its_neighbors():
     assert not wrong
 
 
-LOADED = """
+HOUSE = """
 import importlib.util, json, sys
 spec = importlib.util.spec_from_file_location(
     "speed_erase", {root!r} + "/__init__.py", submodule_search_locations=[{root!r}]
 )
 sys.modules["speed_erase"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["speed_erase"])
+"""
+LOADED = """
 for name in {modules!r}:
     importlib.import_module("speed_erase." + name)
 print(json.dumps([name for name in sys.modules if name.startswith("speed_erase.")]))
 """
 
 
+def run_fresh(code: str) -> Any:
+    """What code prints in a fresh interpreter that has imported this folder as `speed_erase`."""
+    code = HOUSE.format(root=str(ROOT)) + code
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def loaded_by(*modules: str) -> set[str]:
     """Rooms and modules of `speed_ops` that a fresh interpreter loads with these modules."""
-    code = LOADED.format(root=str(ROOT), modules=list(modules))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = [name.split(".")[2:] for name in json.loads(done.stdout)]
+    loaded = run_fresh(LOADED.format(modules=list(modules)))
+    names = [name.split(".")[2:] for name in loaded]
     return {name[0] for name in names if name}
+
+
+PUBLIC = """
+import speed_erase
+loaded = ["torch" in sys.modules]
+from speed_erase import EraseSettings, SpeedError
+loaded.append("torch" in sys.modules)
+from speed_erase import RowSet, solve
+loaded.append("torch" in sys.modules)
+missing = [name for name in speed_erase.__all__ if getattr(speed_erase, name, None) is None]
+print(json.dumps([loaded, speed_erase.__all__, missing]))
+"""
+
+
+def test_every_public_name_imports_and_torch_is_loaded_for_those_that_need_it():
+    loaded, names, missing = run_fresh(PUBLIC)
+    assert {"solve", "EraseSettings", "RowSet", "apply_edits"} <= set(names) and not missing
+    assert loaded == [False, False, True]
 
 
 def test_the_engine_and_the_certificate_load_nothing_else():
