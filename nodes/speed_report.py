@@ -40,8 +40,9 @@ class SpeedReport(io.ComfyNode):
     def execute(cls, erasure: Erasure) -> io.NodeOutput:
         text, chart = describe(erasure), erasure_chart(erasure)
         facts = erasure.certificate.to_json() if erasure.certificate is not None else {}
-        preview = ui.PreviewImage(chart, cls=cls).as_dict() | ui_text(cls, text)
-        return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=preview)
+        (file,) = ui.PreviewImage(chart, cls=cls).as_dict()["images"]
+        shown = ui_text(cls, text) | {"speed": ({"chart": file},)}
+        return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=shown)
 
 
 def erasure_chart(erasure: Erasure) -> torch.Tensor:

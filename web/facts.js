@@ -179,6 +179,12 @@ export function textFacts(given) {
   return facts.text ? facts : null;
 }
 
+/** A report and the file of its chart as the server sent it, or null. */
+export function reportFacts(given) {
+  const facts = textFacts(given);
+  return facts && { ...facts, chart: record(given).chart };
+}
+
 /** What a workflow stores of a result: little. */
 export function stored(facts) {
   const { run, page, verdict, strength, concepts, counts, effects: effect, why, next } = facts;

@@ -10,6 +10,7 @@ import {
   imageFacts,
   leakFacts,
   previewFacts,
+  reportFacts,
   stored,
   storedCode,
   storedLeaks,
@@ -54,7 +55,7 @@ const VIEWS = {
     addResultView(node, { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 }),
   SpeedCompare: addCompareView,
   SpeedInspect: (node) => addResultView(node, TEXT),
-  SpeedReport: (node) => addResultView(node, TEXT),
+  SpeedReport: (node) => addResultView(node, { ...TEXT, read: reportFacts, draw: reportView }),
   SpeedEvaluate: (node) => addResultView(node, TEXT),
   SpeedForecast: (node) => addResultView(node, TEXT),
   SpeedNameProbe: (node) => addResultView(node, TEXT),
@@ -96,15 +97,17 @@ let lastSerial = 0;
 const viewKey = (node, name) =>
   `${node.graph?.rootGraph?.id ?? node.graph?.id ?? ""} ${node.id} ${node.type} ${name}`;
 
+/** Returns the element that now has the content, or null if a newer node has it. */
 function moveToScreen(key, serial, shell, content) {
   const current = shells.get(key);
-  if (current?.serial > serial) return;
+  if (current?.serial > serial) return null;
   const home = !shell.isConnected && current?.home.isConnected ? current.home : shell;
   shells.set(key, { home, serial });
-  if (content.parentElement === home) return;
+  if (content.parentElement === home) return home;
   const focused = content.contains(document.activeElement) ? document.activeElement : null;
   home.replaceChildren(content);
   focused?.focus({ preventScroll: true });
+  return home;
 }
 
 /**
@@ -120,8 +123,8 @@ function addContent(node, name, content, { height, width }) {
   node.setSize([Math.max(node.size[0], minWidth, width), Math.max(node.size[1], minHeight)]);
   const serial = ++lastSerial;
   const settle = safely(() => {
-    moveToScreen(viewKey(node, name), serial, shell, content);
-    fillNode(content.parentElement, height);
+    const home = moveToScreen(viewKey(node, name), serial, shell, content);
+    if (home) fillNode(home, height);
   });
   const settleSoon = () => [0, 300, 1200].forEach((delay) => setTimeout(settle, delay));
   runAfter(node, "onConfigure", settleSoon);
@@ -315,10 +318,18 @@ function textView(node, { text }) {
   return drawText(text);
 }
 
-/** Compare's images come from this session's runs only: a workflow cannot name an image. */
+// Images come from this session's runs only: a workflow cannot name an image.
+const imageUrl = (file) => api.apiURL(viewPath(file));
+
+/** The front end's own preview of an image would make the node grow over its neighbors. */
+function reportView(node, { text, chart }, { restored }) {
+  const image = chart && !restored && h("img", { class: "chart", src: imageUrl(chart), alt: "" });
+  return [drawText(text), image];
+}
+
 function addCompareView(node) {
-  const url = (file) => api.apiURL(viewPath(file));
-  const draw = (_, facts, { outdated }) => [outdated && outdatedNote(), drawPairs(facts, url)];
+  const draw = (_, facts, { outdated, restored }) =>
+    restored ? [] : [outdated && outdatedNote(), drawPairs(facts, imageUrl)];
   addResultView(node, { read: imageFacts, store: storedCode, draw, height: 300, width: 400 });
 }
 

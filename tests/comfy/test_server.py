@@ -109,7 +109,7 @@ def test_end_to_end_sample_save_and_load_with_stock_nodes(server):
     out = server.run(flow)
     erased, original = picture(server, out, "15"), picture(server, out, "25")
     assert not np.array_equal(erased, original)
-    assert "Van Gogh" in out["5"]["text"][0] and out["5"]["images"]
+    assert "Van Gogh" in out["5"]["text"][0] and out["5"]["speed"][0]["chart"]["filename"]
     assert np.abs(picture(server, out, "45") - erased).max() <= 1, (
         "the LORA_MODEL socket is the same edit"
     )

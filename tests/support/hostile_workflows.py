@@ -79,9 +79,13 @@ FACTS: dict[str, Any] = {
         | {"leaks": True, "alias": False}
     ],
     "rows": [
-        {"title": "Erased", "prompt": "x", "before": [{"filename": "a.png"}]}
-        | {"after": [{"filename": "b.png", "subfolder": "x", "type": "temp"}]}
+        {
+            "name": "Erased",
+            "prompt": "x",
+            "pairs": [{"seed": 1, "before": {"filename": "a.png"}, "after": {"filename": "b.png"}}],
+        }
     ],
+    "chart": {"filename": "c.png", "subfolder": "x", "type": "temp"},
 }
 """What any of the views shows, all in one."""
 
