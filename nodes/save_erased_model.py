@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from comfy_api.latest import io
@@ -17,9 +17,9 @@ from .sockets import CATEGORY, ErasureSocket, search_aliases, ui_text, validatio
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
+    from ..speed_ops.provenance import Content
 
 SOURCE = "same as source"
-Content = Literal["checkpoint", "diffusion_model", "lora"]
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 

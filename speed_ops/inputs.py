@@ -12,6 +12,10 @@ Prompting = Literal["auto", "sentences", "tags", "at-tags", "mixed"]
 """How people prompt a model. at-tags: tags in which artists are called by @name; mixed: sentences
 and tags in turn; auto: as is usual for the model's family.
 """
+RowMode = Literal["bare", "context"]
+"""How a name is encoded. bare: alone, as in the paper; context: also inside prompts."""
+Padding = Literal["informative", "masked", "none"]
+"""After the end token: rows that depend on the text, rows of zeros or masked ones, or nothing."""
 PROMPTING_TITLES: dict[Prompting, str] = {
     "sentences": "sentences",
     "tags": "tags",

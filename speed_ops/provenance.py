@@ -16,6 +16,8 @@ from .recipe import MAX_HISTORY, Recipe
 from .text.names import MAX_CONCEPTS
 
 VERSION = "1.0"
+Content = Literal["checkpoint", "diffusion_model", "lora"]
+"""What a file that we write holds."""
 MAX_CERTIFICATE_BYTES = 8_000_000
 """Room for the most concepts that one list may have."""
 
@@ -61,7 +63,7 @@ class Provenance:
 
 def build_metadata(
     architecture: Architecture,
-    content: Literal["checkpoint", "diffusion_model", "lora"],
+    content: Content,
     recipe: Recipe,
     certificate: Mapping[str, Any],
     *,

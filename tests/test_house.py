@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,25 +132,52 @@ def test_the_library_does_without_its_neighbors():
     assert not wrong
 
 
-LOADED = """
+HOUSE = """
 import importlib.util, json, sys
 spec = importlib.util.spec_from_file_location(
     "speed_erase", {root!r} + "/__init__.py", submodule_search_locations=[{root!r}]
 )
 sys.modules["speed_erase"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["speed_erase"])
+"""
+LOADED = """
 for name in {modules!r}:
     importlib.import_module("speed_erase." + name)
 print(json.dumps([name for name in sys.modules if name.startswith("speed_erase.")]))
 """
 
 
+def run_fresh(code: str) -> Any:
+    """What code prints in a fresh interpreter that has imported this folder as `speed_erase`."""
+    code = HOUSE.format(root=str(ROOT)) + code
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def loaded_by(*modules: str) -> set[str]:
     """Rooms and modules of `speed_ops` that a fresh interpreter loads with these modules."""
-    code = LOADED.format(root=str(ROOT), modules=list(modules))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = [name.split(".")[2:] for name in json.loads(done.stdout)]
+    loaded = run_fresh(LOADED.format(modules=list(modules)))
+    names = [name.split(".")[2:] for name in loaded]
     return {name[0] for name in names if name}
+
+
+PUBLIC = """
+import speed_erase
+loaded = ["torch" in sys.modules]
+from speed_erase import EraseSettings, SpeedError
+loaded.append("torch" in sys.modules)
+from speed_erase import RowSet, solve
+loaded.append("torch" in sys.modules)
+missing = [name for name in speed_erase.__all__ if getattr(speed_erase, name, None) is None]
+print(json.dumps([loaded, speed_erase.__all__, missing]))
+"""
+
+
+def test_every_public_name_imports_and_torch_is_loaded_for_those_that_need_it():
+    loaded, names, missing = run_fresh(PUBLIC)
+    assert {"solve", "EraseSettings", "RowSet", "apply_edits"} <= set(names) and not missing
+    assert loaded == [False, False, True]
 
 
 def test_the_engine_and_the_certificate_load_nothing_else():
@@ -252,6 +280,109 @@ def test_no_public_name_has_two_meanings():
         if len(paths) > 1 and not name.startswith("_") and name not in CONVENTIONS
     }
     assert not double
+
+
+def literal_choices(path: Path) -> Iterator[tuple[str, ...]]:
+    """The values of every `Literal[...]` of a module that has more than one."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+            values = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            if len(values) > 1:
+                yield tuple(sorted(map(ast.unparse, values)))
+
+
+def test_every_list_of_choices_is_declared_once():
+    """And so is its name: `test_no_public_name_has_two_meanings`."""
+    homes: dict[tuple[str, ...], list[str]] = {}
+    for path in (*MODULES, *python_files("nodes")):
+        for choices in literal_choices(path):
+            homes.setdefault(choices, []).append(relative(path))
+    assert ("'K'", "'KV'", "'V'") in homes and len(homes) > 15, "negative control"
+    assert not {choices: paths for choices, paths in homes.items() if len(paths) > 1}
+
+
+MAX_UNDOCUMENTED = 2
+"""Parameters of a function whose names and types are enough."""
+HOOKS = {"define_schema", "execute", "fingerprint_inputs", "validate_inputs"}
+"""ComfyUI calls them with a node's inputs, and the inputs have tooltips."""
+
+
+def public_functions(
+    body: list[ast.stmt], owner: str = ""
+) -> Iterator[tuple[str, list[str], ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """(name, parameters without `self`, definition) of public functions and methods."""
+    for node in body:
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if node.name.startswith("_"):
+            continue
+        if isinstance(node, ast.ClassDef):
+            yield from public_functions(node.body, f"{owner}{node.name}.")
+            continue
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        every += [extra for extra in (arguments.vararg, arguments.kwarg) if extra]
+        names = [argument.arg for argument in every]
+        yield (
+            owner + node.name,
+            names[1:] if owner and names[:1] in (["self"], ["cls"]) else names,
+            node,
+        )
+
+
+@pytest.mark.parametrize("path", [*MODULES, *python_files("nodes")], ids=relative)
+def test_parameters_are_explained(path):
+    missing = []
+    for name, parameters, node in public_functions(parsed(path).body):
+        if len(parameters) > MAX_UNDOCUMENTED and node.name not in HOOKS:
+            _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
+            explained = re.findall(r"^ +\*{0,2}(\w+)(?:, \w+)*:", section, re.MULTILINE)
+            if set(parameters) - set(explained):
+                missing.append(f"{name}: {sorted(set(parameters) - set(explained))}")
+    assert not missing
+
+
+def test_the_parameters_are_really_looked_at():
+    """The negative control: functions and methods with `Args:` are found."""
+    functions = [f for path in MODULES for f in public_functions(parsed(path).body)]
+    explained = [name for name, _, node in functions if "Args:" in (ast.get_docstring(node) or "")]
+    assert len(functions) > 500 and sum("." in name for name in explained) > 20
+
+
+OVERRIDES = {"_print_message"}
+"""Methods of our subclasses that the standard library calls."""
+
+
+def mentioned(path: Path) -> set[str]:
+    """Every name that the code of a file uses; documentation and definitions do not count."""
+    if path.suffix != ".py":
+        return set(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    names: set[str] = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+    return names | {text for text, _ in sentences(path) if text.isidentifier()}
+
+
+def test_nothing_is_there_for_its_own_test_only():
+    """Every function, class and method is used by the product, what supports tests or a benchmark.
+    Names are compared, so that one with a namesake in use goes unnoticed.
+    """
+    folders = ("speed_ops", "nodes", "tests/support", "benchmarks", "tools")
+    users = [ROOT / "__init__.py", ROOT / "tests" / "conftest.py", *LIBRARY.rglob("*.html")]
+    users += [path for folder in folders for path in python_files(folder)]
+    used = set().union(*map(mentioned, users))
+    defined = {
+        node.name: relative(path)
+        for path in MODULES
+        for node in ast.walk(parsed(path))
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        if not node.name.startswith("__") and node.name not in OVERRIDES
+    }
+    assert len(defined) > 1_000
+    assert not {name: path for name, path in defined.items() if name not in used}
 
 
 def test_the_pooled_embedding_is_one_text_input_among_others():

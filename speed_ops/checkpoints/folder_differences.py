@@ -19,6 +19,8 @@ _BOOKKEEPING = (
 )
 """What diffusers and transformers write into a configuration when they save a model, and do not
 build a model from."""
+_CARD = Path("README.md")
+"""A folder's model card, which loaders do not read. A cleaned model gets its own."""
 _MAX_BYTES = 1_000_000
 
 
@@ -32,7 +34,7 @@ def unexpected_files(source: Checkpoint, copy: Checkpoint) -> list[Notice]:
     expected = set(folder_files(source)[0]) if source.is_folder else set()
     ours = weight_files(source) if source.is_folder else set()
     theirs = weight_files(copy)
-    files = set(visible_files(copy.path, all_of_it=True))
+    files = set(visible_files(copy.path, all_of_it=True)) - {_CARD}
     extra = {file for file in files - theirs if file not in expected or file in ours}
     changed = {
         file for file in files - theirs - extra if not _same(source.path / file, copy.path / file)

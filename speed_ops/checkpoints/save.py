@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from ..files.atomic import all_or_none, write_bytes
 from ..files.lora import write_lora
 from ..files.rewrite import write_edited
 from ..progress import Progress
-from ..provenance import build_metadata
+from ..provenance import Content, build_metadata
 from ..report.card import model_card
 from ..report.html import report_page
 from .no_names import mentions_name, without_names
@@ -147,7 +146,7 @@ def _add(delta: Callable[[], Tensor], stored: Tensor) -> Tensor:
 def _metadata(
     erasure: Erasure,
     source: ModelSource,
-    content: Literal["checkpoint", "lora"],
+    content: Content,
     hides: Callable[[str], bool],
 ) -> dict[str, str]:
     assert erasure.recipe is not None and erasure.certificate is not None

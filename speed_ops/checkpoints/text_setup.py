@@ -13,9 +13,9 @@ from pathlib import Path
 from ..encoders.cache import CachedEncoder, EmbeddingCache
 from ..encoders.clip import ClipTextEncoder
 from ..encoders.encoder import EncoderPart, JoinedTextEncoder, TextEncoder, Workplace
+from ..encoders.language_model import language_model_encoder
 from ..encoders.tokenizers import clip_tokenizer
 from ..encoders.tower import RESIDENT_BYTES
-from ..encoders.unpooled import unpooled_encoder
 from ..errors import Notice
 from ..inputs import INPUT_TITLES, POOLED
 from ..job import Job
@@ -98,7 +98,7 @@ class TextSetup:
             parts.append(EncoderPart(clip, start, column, rows_are_read=bool(clips)))
         for row in files.available:
             if row.appends == "rows":
-                encoder = unpooled_encoder(
+                encoder = language_model_encoder(
                     *(files, row, self.tokenizer, files.holders, self.clip_skip, workplace.device)
                 )
                 encoder.workplace = workplace

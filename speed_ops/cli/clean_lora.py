@@ -21,8 +21,9 @@ from .options import (
 def add_to(subparsers: Any) -> None:
     """Declares the command."""
     help = (
-        "Erase concepts from a LoRA. The result has the same rank and format. With --verify: check"
-        " that a file is that result."
+        "Experimental: erase concepts from a LoRA. The result has the same rank and format. With"
+        " --verify: check that a file is that result. The verdicts can miss visible changes, so"
+        " compare images."
     )
     parser = command(subparsers, "clean-lora", run, help)
     parser.add_argument("lora", type=Path, metavar="LORA", help="the LoRA")
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
         )
     if any(name.startswith("lora_te") for name in cleaned.outside):
         console.note("The LoRA changes the text encoder too. Names were read without that change.")
+    console.say("Experimental: compare images before you publish.")
     if args.out is not None:
         console.say(f"Saved {args.out}")
     elif wrong:
@@ -82,6 +84,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     console.result(
         {
             "file": str(args.out or args.verify),
+            "experimental": True,
             "measured": certificate.to_json() if certificate else None,
             "editable": cleaned.editable,
             "layers": len(cleaned.tensors),

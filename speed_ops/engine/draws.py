@@ -26,7 +26,13 @@ def normal(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Ten
 
 
 def uniform(shape: tuple[int, ...], source: torch.Generator, like: Tensor) -> Tensor:
-    """As `normal`, uniform in [0, 1)."""
+    """Uniform draws in [0, 1), made on the host: the same on every device.
+
+    Args:
+        shape: Of the result.
+        source: Generates them.
+        like: Has the type and device of the result.
+    """
     return torch.rand(shape, generator=source, dtype=torch.float64, device="cpu").to(like)
 
 
@@ -36,6 +42,12 @@ def permutation(count: int, source: torch.Generator) -> list[int]:
 
 
 def shuffle(count: int, seed: int, like: Tensor) -> Tensor:
-    """Each kept row's position in a shuffled list, on `like`'s device."""
+    """Each kept row's position in a shuffled list.
+
+    Args:
+        count: Number of kept rows.
+        seed: The erasure's seed.
+        like: Has the device of the result.
+    """
     source = generator(seed, "shuffle of kept rows")
     return torch.tensor(permutation(count, source), dtype=torch.long, device=like.device)

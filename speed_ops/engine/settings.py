@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
 from ..errors import SettingsError, suggestion
-from ..inputs import POOLED, Prompting
+from ..inputs import POOLED, Prompting, RowMode
 
 Method = Literal["speed", "uce", "rece", "null_space"]
 Layers = Literal["V", "K", "KV"]
 InvariantMode = Literal["paper", "span"]
-RowMode = Literal["bare", "context"]
 Prior = Literal["null_space", "soft"]
 Effort = Literal["fast", "normal", "thorough"]
 PresetName = Literal["auto", "fixed", "few", "multi", "implicit"]

@@ -129,6 +129,13 @@ class ComfyClient:
         return {key: value for key, value in header.items() if isinstance(value, str)}
 
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
+        """Queues one image and waits for it.
+
+        Args:
+            model: The model.
+            spec: Prompt and seed.
+            sampling: Settings of the sampler.
+        """
         end = time.monotonic() + self.image_seconds
         entry = self.run(_text_to_image(model, self._names, spec, sampling), end)
         images = _listed(_mapped(_output(entry, _OUTPUT_NODE)).get("images"))

@@ -65,6 +65,13 @@ class LocalBackend:
                     )
 
     def generate(self, model: ModelRef, spec: ImageSpec, sampling: Sampling) -> GeneratedImage:
+        """Generates one image with the demo model, on this machine.
+
+        Args:
+            model: The model.
+            spec: Prompt and seed.
+            sampling: Settings of the sampler.
+        """
         start = time.perf_counter()
         demo_model, encoder = self._load(model)
         cached, self._rows = self._rows, {}

@@ -279,10 +279,12 @@ def check_folder(source: Path, target: Path) -> None:
 
 def visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False) -> Iterator[Path]:
     """Visible files, relative to `root`: no deeper than what is copied or has to be called left
-    out.
+    out. Linked folders are entered only at the top, so there is no circle.
 
-    `all_of_it`: hidden ones as well, and to the bottom. Linked folders are entered only at the top,
-    so there is no circle.
+    Args:
+        root: The folder of a model.
+        below: The folder in it to begin with.
+        all_of_it: Hidden files as well, and to the bottom.
     """
     with reading(f"the folder {root / below}"):
         entries = sorted((root / below).iterdir())

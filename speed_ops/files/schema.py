@@ -213,7 +213,13 @@ class Fields:
         )
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        """A whole number from `low` to `high`; None where it is absent or null."""
+        """A whole number; None where it is absent or null.
+
+        Args:
+            name: The field.
+            low: Smallest allowed value.
+            high: Largest allowed value.
+        """
         value = self.values.get(name)
         if value is not None and (type(value) is not int or not low <= value <= high):
             raise FileError(

@@ -112,7 +112,13 @@ class HeaderMirror:
         return None
 
     def read(self, path: Path, start: int, stop: int) -> bytes:
-        """Bytes of a model from `start` up to `stop`, from the store if it is mirrored."""
+        """Bytes of a model, from the store if it is mirrored.
+
+        Args:
+            path: The model.
+            start: Position of the first byte.
+            stop: Position after the last byte.
+        """
         if self.store is not None and path.is_relative_to(self.folder):
             return self.store.read(path.relative_to(self.folder).as_posix(), start, stop)
         with path.open("rb") as handle:

@@ -133,7 +133,13 @@ class Store:
         return {path[len(self.root) :].lstrip("/"): info for path, info in sorted(listing.items())}
 
     def read(self, inner: str, start: int, stop: int) -> bytes:
-        """The bytes of a file from `start` up to `stop`."""
+        """Part of a file.
+
+        Args:
+            inner: Path of the file below the store's folder.
+            start: Position of the first byte.
+            stop: Position after the last byte.
+        """
         with _reading(self.url_of(inner)):
             return bytes(self.fs.cat_file(self._path(inner), start=start, end=stop))
 

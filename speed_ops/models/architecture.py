@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..inputs import POOLED, TOKENS, Prompting
+from ..inputs import POOLED, TOKENS, Padding, Prompting
+
+Naming = Literal["hf", "open_clip"]
+"""How the keys of a CLIP are spelled."""
+LoraPaths = Literal["ldm", "diffusers"]
+"""Which spelling of a layer's path LoRAs have."""
+LayerKind = Literal["K", "V", "entry", "second"]
+"""What a layer that reads text is: of cross attention, where text enters, of the second input."""
 
 _TITLES = {
     "clip_l": "CLIP-L",
@@ -41,7 +48,7 @@ class FamilyEncoder:
     pad_token: int = 0
     prefixes: tuple[str, ...] = ()
     """Prefixes of its keys in a single-file checkpoint; the first one present counts."""
-    naming: Literal["hf", "open_clip"] = "hf"
+    naming: Naming = "hf"
     """Spelling of the keys after that prefix, as published; a file's own is read from its keys."""
     folder: str = ""
     """Component folder in the diffusers layout."""
@@ -51,8 +58,8 @@ class FamilyEncoder:
     """What it adds to the encoders before it: columns of the same rows, or more rows."""
     optional: bool = False
     """Whether the model runs without it (zero columns, absent rows) if it has another encoder."""
-    padding: Literal["informative", "masked", "none"] = "informative"
-    """What follows the end of a prompt: see `text.tokens.Padding`."""
+    padding: Padding = "informative"
+    """What follows the end of a prompt: see `inputs.Padding`."""
     projected: bool = False
     """Whether its pooled embedding goes through the text projection before the model reads it."""
     states: int = 1
@@ -167,7 +174,7 @@ class Architecture:
     modelspec: str
     kohya_version: str
     second_input: SecondInput | None = None
-    lora_paths: Literal["ldm", "diffusers"] = "ldm"
+    lora_paths: LoraPaths = "ldm"
     """Spelling of a layer's path that kohya's trainer writes, and so every program reads."""
     label_widths: tuple[int | None, ...] = ()
     """Input widths of the label embedding in this family of U-Nets; None: without one."""
@@ -215,10 +222,10 @@ class LayerKey:
     """Key in the file (or, for a folder, component and key) that was examined."""
     ldm_path: str
     diffusers_path: str
-    kind: Literal["K", "V", "entry", "second"]
+    kind: LayerKind
     shape: tuple[int, int]
     """Outputs x width of the rows that it reads, or the whole width of the pooled path's layer."""
-    lora_paths: Literal["ldm", "diffusers"] = "ldm"
+    lora_paths: LoraPaths = "ldm"
     """Which of the two paths a LoRA uses."""
 
     @property

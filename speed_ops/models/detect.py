@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from ..errors import SettingsError, UnsupportedModelError
-from .architecture import Architecture, EntryLayer, LayerKey
+from .architecture import Architecture, EntryLayer, LayerKey, LayerKind
 from .families import ARCHITECTURES
 from .keys import (
     ATTENTION,
@@ -215,7 +214,7 @@ def _entry_layers(
     if layout is None:
         raise _refusal(f"This is not a {architecture.title} model")
     for value_path in (layout.path, *entry.extra_paths):
-        paths: list[tuple[Literal["K", "V", "entry"], str]] = [("entry", value_path)]
+        paths: list[tuple[LayerKind, str]] = [("entry", value_path)]
         if entry.key_name:
             paths = [("K", _key_path(value_path, entry)), ("V", value_path)]
         for kind, path in paths:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from .architecture import Architecture, FamilyEncoder
+from .architecture import Architecture, FamilyEncoder, Naming
 
 Shapes = Mapping[str, Sequence[int]]
 """{key: shape} of a file. Keys of a diffusers folder have the component: `unet/conv_in.bias`."""
@@ -218,7 +218,7 @@ def entry_difference(shapes: Shapes, family: Architecture, layout: EntryLayout) 
     return f"it has {extra[len(layout.prefix) :]}" if extra else None
 
 
-def spelling(encoder: FamilyEncoder, names: Iterable[str]) -> Literal["hf", "open_clip"] | None:
+def spelling(encoder: FamilyEncoder, names: Iterable[str]) -> Naming | None:
     """How these names inside one encoder are spelled; None: they are of another kind of encoder."""
     names = list(names)
     if not encoder.causal:
@@ -228,9 +228,7 @@ def spelling(encoder: FamilyEncoder, names: Iterable[str]) -> Literal["hf", "ope
     return "hf" if any(".layers." in name for name in names) else None
 
 
-def encoder_keys(
-    encoder: FamilyEncoder, keys: Iterable[str]
-) -> tuple[Literal["hf", "open_clip"], dict[str, str]]:
+def encoder_keys(encoder: FamilyEncoder, keys: Iterable[str]) -> tuple[Naming, dict[str, str]]:
     """Spelling and {name inside the encoder: file key} of one text encoder; empty when the file
     does not contain it.
 

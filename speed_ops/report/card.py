@@ -33,6 +33,13 @@ LIMITS = (
     "The values were measured at the layers that read text, not on images.",
     "This is not a statement about what the model was trained on.",
 )
+_PRODUCTS = {
+    "checkpoint": "Cleaned model",
+    "lora": "The same edit as a LoRA",
+    "recipe": "Recipe",
+    "report": "Report",
+}
+"""The files that a card lists."""
 _MARKUP = re.compile(r"([\\`*_\[\]|~#])")
 _SEAL = re.compile(r"<!-- speed-erase ([0-9a-f]{64}) -->\n\Z")
 
@@ -79,38 +86,41 @@ def _lines(
     yield from ("tags:", "- concept-erasure", "- speed-erase", "---", "")
     yield f"# {_plain(title)}, with {count:,} {'concept' if count == 1 else 'concepts'} erased"
     yield ""
-    yield f"{erasure.architecture.title}, edited with SPEED (speed-erase). Nothing was trained."
+    yield f"{erasure.architecture.title}, edited without training, with SPEED (speed-erase)."
     yield from ("", "## What was erased", "", "| concept | becomes | result | remaining |")
     yield "| --- | --- | --- | --- |"
     for concept, replacement in summary.concepts[:_SHOWN]:
         becomes = "" if replacement is None else _plain(replacement) or "(nothing)"
         verdict = verdict_in_words(concept.verdict)
-        yield f"| {_plain(concept.name)} | {becomes} | {verdict} | {concept.left:.2f} |"
+        yield f"| {_plain(concept.name)} | {becomes} | {verdict} | {concept.left:.0%} |"
     if count > _SHOWN:
-        yield from ("", f"{count - _SHOWN:,} more are in the recipe.")
+        yield from ("", f"The recipe lists {count - _SHOWN:,} more.")
     yield from (
         "",
-        "*Remaining* is the share that is left in prompts not used to make the edit.",
+        "*Remaining* is the share that is left in new prompts, which the edit didn't use.",
         "",
     )
     yield from ("## What else changed", "")
     for label, effects in (("Protected", summary.protected), ("Unlisted", summary.unlisted)):
         if effects is not None:
-            yield f"- {label} names: {_plain(effects.text())} (mean drift {effects.mean:.2f})"
+            yield f"- {label} names (average change {effects.mean:.2f}): {_plain(effects.text())}"
     yield f"- Blank prompt: {'un' if summary.blank_prompt_unchanged else ''}changed"
     yield from ("", "## Limits", "", *(f"- {limit}" for limit in LIMITS), "")
     yield from ("## Verify and repeat", "")
-    yield f"- Original: sha256 `{recipe.base_hash}`"
+    of_layers, _, digest = recipe.base_hash.rpartition(":")
+    yield f"- Original{', layers that were edited' if of_layers else ''}: sha256 `{digest}`"
     yield f"- Strength {erasure.strength:g}, SPEED {recipe.package_version}"
-    for product, name in files.items():
-        yield f"- {product}: `{name.replace('`', '')}`"
-    if "checkpoint" in files:
-        yield "- `speed-erase verify` checks the checkpoint against the original, tensor by tensor."
+    named = {key: name.replace("`", "") for key, name in files.items() if key in _PRODUCTS}
+    for product, name in named.items():
+        yield f"- {_PRODUCTS[product]}: `{name}`"
+    if "checkpoint" in named:
+        yield ""
+        yield "`speed-erase verify` compares the cleaned model with the original, tensor by tensor."
     yield from ("", "## License", "")
     if license.strip():
-        yield f"The original's header has the license: {_plain(license)}"
+        yield f"The original file lists this license: {_plain(license)}"
     else:
-        yield "The original's header has no license. The terms of the original model apply."
+        yield "The original file lists no license. The terms of the original model apply."
 
 
 def _plain(text: str) -> str:

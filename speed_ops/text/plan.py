@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..errors import SettingsError
-from ..inputs import Prompting
+from ..inputs import Prompting, RowMode
 from .kinds import BARE, CAPTION, TRIAL_TEMPLATES, Kind, Template, context_kind
 from .tokens import EXTRA_KEPT_POSITIONS, IN_CONTEXT, Position
 
@@ -63,7 +63,7 @@ _MAXIMA = {
 class RowPlan:
     """How much text is made of a name: `bare()` as in the paper, `context()` by default."""
 
-    rows: Literal["bare", "context"] = "context"
+    rows: RowMode = "context"
     """bare: the name alone, at the rows of its kind; context: also inside templates."""
     templates: int = 6
     """Templates around each target."""

@@ -145,7 +145,13 @@ def retain_from_texts(texts: Iterable[tuple[str, str]], label: str, kind: str = 
 
 
 def retain_from_names(names: Iterable[str], label: str, kind: str = "") -> RetainSet:
-    """As `retain_from_texts`, for names that are on no line of a file."""
+    """As `retain_from_texts`, for names that are on no line of a file.
+
+    Args:
+        names: The names.
+        label: What messages and recipes call the list.
+        kind: Kind whose templates fit the names; empty: that of the erased concepts.
+    """
     return retain_from_texts(((label, name) for name in names), label, kind)
 
 
@@ -179,8 +185,13 @@ def parse_retain_table(
 
 
 def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainSet:
-    """A list of strings, or an object whose `names` is one; `label` and `kind` as in
-    `parse_retain`."""
+    """A list of strings, or an object whose `names` is one.
+
+    Args:
+        text: JSON.
+        label: What messages and recipes call the list.
+        kind: Kind whose templates fit the names; empty: that of the erased concepts.
+    """
     try:
         data = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import Literal
 
 from ..errors import InputError
+from ..inputs import Padding
 from .kinds import Prompt
 
 
@@ -80,10 +80,6 @@ def informative_positions(causal: bool, padded: bool) -> Position:
     return Position.TOKENS
 
 
-Padding = Literal["informative", "masked", "none"]
-"""After the end token: rows that depend on the text, rows of zeros or masked ones, or nothing."""
-
-
 @dataclass(frozen=True)
 class TokenSpan:
     """A tokenized prompt."""
@@ -97,7 +93,13 @@ class TokenSpan:
 
 
 def long_name(text: str, tokens: int, limit: int) -> str:
-    """The sentence about a text of too many tokens for an encoder, which takes `limit`."""
+    """The sentence about a text of too many tokens for an encoder.
+
+    Args:
+        text: The text.
+        tokens: How many it has.
+        limit: How many the encoder takes.
+    """
     shown = text if len(text) <= 60 else text[:57] + "..."
     return (
         f"'{shown}' is {tokens} tokens long, but the text encoder takes {limit}. Shorten the name."

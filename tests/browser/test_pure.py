@@ -45,10 +45,16 @@ def test_the_scripts_are_small_and_keep_to_themselves() -> None:
 def test_the_scripts_repeat_no_choice_or_default_of_the_server() -> None:
     """Kinds, priorities, efforts and presets come from the node definitions."""
     choices = {*KINDS, *PRIORITIES, *PRESETS, *get_args(Effort)}
-    assert {"style", "balanced", "normal", "auto"} <= choices
+    choices |= {choice.replace("-", " ") for choice in choices}
+    assert {"style", "balanced", "erase fully", "normal", "auto"} <= choices
+    limits = {f"{limit:g}" for limit in PRIORITIES.values() if limit > 0.1}
     for path in SCRIPTS:
-        literals = set(re.findall(r"""["'`](\w+)["'`]""", path.read_text(encoding="utf-8")))
-        assert not literals & choices, path.name
+        code = re.sub(r"/\*.*?\*/|//.*", "", path.read_text(encoding="utf-8"))
+        literals = set(re.findall(r"""["'`]([\w -]+)["'`]""", code))
+        listed = set(re.findall(r"[(|](\w+)(?=[|)])", code))  # as the choices of a pattern
+        numbers = set(re.findall(r"(?<![\w.])0\.[1-9]\d*", code))
+        assert not literals & choices and len(listed & choices) < 2, path.name
+        assert not numbers & limits, path.name
 
 
 def test_the_scripts_fit_the_line() -> None:

@@ -84,7 +84,7 @@ def test_batch_resumes_and_survives_bad_files(
         "b.safetensors": "cleaned",
         **bad,
     }, models
-    assert len(list((studio / "out").iterdir())) == 8
+    assert len(list((studio / "out").iterdir())) == 2 * len(PRODUCTS)
 
     stamps = {path: path.stat().st_mtime_ns for path in (studio / "out").iterdir()}
     skipped = {"a.safetensors": "skipped", "b.safetensors": "skipped"}
@@ -165,7 +165,7 @@ def test_results_next_to_the_models_are_not_models(
     assert main(common) == 0
     capsys.readouterr()
     before = sorted(path.name for path in (studio / "in").iterdir())
-    assert len(before) == 3 + 2 * 4
+    assert len(before) == 3 + 2 * len(PRODUCTS)
     assert main(common) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["cleaned"], found["failed"]) == (0, 0) and found["skipped"] == 2 + 2 * 2

@@ -116,7 +116,7 @@ def test_a_run_that_was_cut_short_is_completed_by_the_next(
         run(workshop / model, tmp_path, "Claude Lorrain")
     assert names(tmp_path) == sorted(there[:kept])
     said = run(workshop / model, tmp_path)
-    assert names(tmp_path) == whole and any("completed" in text for text in said)
+    assert names(tmp_path) == whole and any("incomplete" in text for text in said)
     with pytest.raises(ExistsError):
         run(workshop / model, tmp_path)
 

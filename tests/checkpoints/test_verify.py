@@ -152,6 +152,26 @@ def test_only_the_weights_of_a_folder_are_compared_with_a_single_file(
     assert [fault["code"] for fault in faults] == ["extra-file"]
 
 
+def test_results_verify_with_their_model_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the card replaces the original's, as the guide advises for a folder."""
+    base, out = tmp_path / "m", tmp_path / "out"
+    mini.write_folder(base)
+    (base / "README.md").write_text("the original's card")
+    words = ["erase", str(base), "--concepts", mini.CONCEPTS, *mini.QUICK, "--out", str(out)]
+    assert main([*words, "--quiet"]) == 0
+    card, folder = out / "m-README.md", out / "m-erased"
+    assert card.is_file() and verify(folder, base, "--quiet") == 0
+    card.replace(folder / "README.md")
+    assert verify(folder, base, "--quiet") == 0
+    (folder / "unet" / "README.md").write_text("only the folder's own card may differ")
+    capsys.readouterr()
+    assert verify(folder, base, "--json") == 1
+    faults = json.loads(capsys.readouterr().out)["faults"]
+    assert [fault["code"] for fault in faults] == ["extra-file"]
+
+
 def test_a_folder_of_loras_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """Programs choose among the files of a folder in their own ways."""
     lora = (pair[1] / "m-eraser-lora.safetensors").read_bytes()

@@ -38,7 +38,7 @@ from speed_erase.speed_ops.errors import (
 from speed_erase.speed_ops.job import host_settings
 
 ERASE = ["erase", "m.safetensors", "--concepts", "a -> b", "--out", "out"]
-NAMES = [module.__name__.rpartition(".")[2] for module in COMMANDS]
+NAMES = [module.__name__.rpartition(".")[2].replace("_", "-") for module in COMMANDS]
 
 
 def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -142,7 +142,7 @@ def test_it_runs(server, path):
     erasers = [
         number
         for number, step in flow.items()
-        if step["class_type"] in ("SpeedErase", "SpeedApplyRecipe")
+        if step["class_type"] in ("SpeedErase", "SpeedApplyRecipe", "SpeedNeverDraw")
     ]
     assert erasers or "SpeedInspect" in kinds
     assert all(out[number]["speed"][0]["concepts"] for number in erasers)
@@ -151,5 +151,6 @@ def test_it_runs(server, path):
         assert len(rows) >= 3 and all(row["pairs"][0]["before"]["filename"] for row in rows)
     if "SaveErasedModel" in kinds:
         lines = out[kinds["SaveErasedModel"]]["text"][0].splitlines()
-        assert [line.split(":")[0] for line in lines] == ["Recipe", "LoRA", "Checkpoint"]
+        saved = [line.split(":")[0] for line in lines]
+        assert saved == ["Recipe", "LoRA", "Checkpoint", "Model card"]
         assert all(Path(line.split(": ")[1].split(" (")[0]).is_file() for line in lines)

@@ -37,7 +37,7 @@ def test_the_card_is_written_with_the_files(cleaned) -> None:
     erasure = cleaned.erasure
     card, result = path.read_text(), erasure.certificate.concepts[0]
     (row,) = [line for line in card.splitlines() if line.startswith("| A")]
-    assert r"A\_b\|c\*" in row and f"{result.left:.2f}" in row
+    assert r"A\_b\|c\*" in row and f"{result.left:.0%}" in row
     assert erasure.recipe.base_hash in card and cleaned.files["lora"].name in card
 
 

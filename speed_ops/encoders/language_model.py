@@ -1,4 +1,6 @@
-"""The encoders whose rows the model reads by themselves, with their tokenizers: T5 and Qwen3."""
+"""T5 and Qwen3 with their tokenizers. A model reads only their rows, without an embedding of the
+whole prompt.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from .tokenizers import qwen_tokenizer, t5_tokenizer
 from .tower import Tensors
 
 
-def unpooled_encoder(
+def language_model_encoder(
     tensors: Tensors,
     row: FamilyEncoder,
     tokenizer: Path | None,
