@@ -1,9 +1,10 @@
 """What a file records about an erasure, in lines. Anyone can write a header, so they are marked as
-recorded: only `verify` finds out whether they are true.
+recorded: only `verify` finds out whether they are true. No text of a file begins a line of its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ..certificate.verdicts import verdict_in_words
@@ -12,13 +13,27 @@ from ..recipe import Recipe
 
 HEADING = "Recorded in the file, not verified:"
 _LISTED = 12
+_LINE_BREAK = re.compile(r"[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 def recorded_lines(provenance: Provenance) -> Iterator[str]:
     """The heading, and what the header records below it."""
+    return map(_one_line, _recorded_lines(provenance))
+
+
+def recipe_lines(recipe: Recipe) -> Iterator[str]:
+    """A recipe in short."""
+    return map(_one_line, _recipe_lines(recipe))
+
+
+def _one_line(text: str) -> str:
+    return _LINE_BREAK.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _recorded_lines(provenance: Provenance) -> Iterator[str]:
     yield HEADING
     if provenance.recipe is not None:
-        yield from (f"  {line}" for line in recipe_lines(provenance.recipe))
+        yield from (f"  {line}" for line in _recipe_lines(provenance.recipe))
     claims, problem = provenance.claims()
     if problem:
         yield f"  Its measurements cannot be read: {problem}"
@@ -30,8 +45,7 @@ def recorded_lines(provenance: Provenance) -> Iterator[str]:
     yield f"  Base: sha256 {provenance.base_hash or '(not stated)'}"
 
 
-def recipe_lines(recipe: Recipe) -> Iterator[str]:
-    """A recipe in short."""
+def _recipe_lines(recipe: Recipe) -> Iterator[str]:
     hidden = "" if recipe.has_names else " (written without names)"
     count = len(recipe.concepts)
     yield f"Concepts to erase ({count:,}){hidden}:"

@@ -148,7 +148,7 @@ sys.exit(main(["inspect", "no-such.safetensors"]))
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "module", ["errors", "cli.parser", "cli.options", "engine.settings", "files.checkpoint"]
+    "module", ["cli.console", "cli.parser", "cli.options", "engine.settings", "files.checkpoint"]
 )
 def test_stopped_during_the_imports(name: str, module: str) -> None:
     body = pico.standalone(_EARLY.replace("{module!r}", repr(module)).replace("{signal}", name))

@@ -83,10 +83,10 @@ def test_inspect_shows_what_is_hidden(
         "\\u200b",
         "\\U000e0041",
         "\\u3164",
-        "\\r\\nVerified",
+        "\\r\\nVerifi",  # a value is cut to 40 characters
     ):
         assert shown in out.out, shown
-    assert not any(line.startswith("Verified") for line in out.out.splitlines())
+    assert not any(line.lstrip().startswith("Verifi") for line in out.out.splitlines())
 
 
 @pytest.mark.parametrize("name", ["recipe", "model"])
@@ -96,7 +96,7 @@ def test_json_says_the_same_and_is_tame(
     assert main(["inspect", str(files[name]), "--json"]) == 0
     out = capsys.readouterr().out
     facts = json.loads(out)
-    stored = facts["recipe"] if name == "recipe" else facts["provenance"]["recipe"]
+    stored = facts["recipe"] if name == "recipe" else facts["recorded"]["recipe"]
     concept = stored["concepts"][0]
     assert tame(out) and concept["target"] == concept["aliases"][0] == HIDDEN
     assert facts["file"] == str(files[name]) and stored["settings"]["preset_name"] == HOSTILE
@@ -273,9 +273,7 @@ def test_inspect_shows_what_was_erased_before(
     assert main(["inspect", str(tmp_path / "r.json")]) == 0
     output = capsys.readouterr().out
     assert tame(output)
-    assert (
-        output.index("Frida Kahlo") < output.index("sha256 is aa") < output.rindex("Monet\\u202e")
-    )
+    assert output.index("Frida Kahlo") < output.index("sha256 aa") < output.rindex("Monet\\u202e")
     assert main(["inspect", str(tmp_path / "r.json"), "--json"]) == 0
     history = json.loads(capsys.readouterr().out)["recipe"]["history"]
     assert [entry["concepts"][0]["target"] for entry in history] == ["Frida Kahlo", HIDDEN]
