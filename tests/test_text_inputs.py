@@ -21,7 +21,7 @@ from speed_erase.speed_ops.engine.closed_form import constraint_rows
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows
 from speed_erase.speed_ops.engine.settings import EraseSettings
-from speed_erase.speed_ops.erase import erase
+from speed_erase.speed_ops.erase import NO_ROOM, erase
 from speed_erase.speed_ops.erasure import at_strength
 from speed_erase.speed_ops.inputs import INPUT_TITLES
 from speed_erase.speed_ops.job import Job
@@ -373,4 +373,4 @@ def test_kept_names_may_fill_the_pooled_space_and_not_the_rows(
     )
     crowded = Job.of(tuple(parse_concepts("Van Gogh -> art", "style")), crowd, strict)
     outcome = erase(crowded, model, encoder)
-    assert set(outcome.edits) == {ROWS} and "pooled path was left as it is" in outcome.notes[0]
+    assert set(outcome.edits) == {ROWS} and outcome.notes == (NO_ROOM.format(name="pooled"),)
