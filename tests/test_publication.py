@@ -33,7 +33,7 @@ FLAGGED = (
     *(r"\bsudo\b", r"\bff(mpeg|probe)\b"),
     # reads files that may be secret, or objects
     *(r"\.read_bytes\s*\(", r"import pickle", r"pickle\.load", r"b64decode", r"sqlite"),
-    # addresses and names that stand for theft
+    # addresses and names that suggest theft
     *(r"://raw\.githubusercontent\.com", r"://gist\.github", r"pastebin", r"auth_token_comfy_org"),
 )
 """What the scanner's rules were seen to match, in each of their families. A version with one match

@@ -120,7 +120,7 @@ class Drift:
     """What the side-effect limit is about."""
 
     def times(self, size: float) -> Drift:
-        """That of an edit which moves every name so many times as far."""
+        """The drift of an edit that moves every name `size` times as far."""
         return replace(
             self,
             median=self.median * size,
