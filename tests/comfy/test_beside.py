@@ -142,6 +142,15 @@ def test_edits_add_up_along_a_chain_of_nodes(in_fp8):
         assert torch.allclose(read[key], base[key] + 2 * edit.delta().float(), atol=1e-5)
 
 
+@pytest.mark.parametrize("stored", ["sd15", "in_fp8"])
+def test_an_edit_needs_no_hooks(stored, request):
+    """Dynamic VRAM has none: a model with hooks is read from the disk a second time."""
+    model, clip, _ = request.getfixturevalue(stored)
+    patched = erased(model, clip)[0]
+    assert not patched.hook_patches and patched.forced_hooks is None
+    assert bool(patched.patches) == (stored == "sd15")
+
+
 def test_small_layers_that_the_memory_manager_gives_no_wrapper_are_edited(in_fp8, monkeypatch):
     """As dynamic VRAM loads a model: modules of up to 16 KB get no function on their weights."""
     import comfy.model_patcher as host
