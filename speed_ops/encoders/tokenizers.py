@@ -295,7 +295,7 @@ def qwen_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> QwenToke
     folders = [] if path is None else [path / QWEN_IN_COMFYUI, path / "tokenizer", path]
     for model in [holder.path.resolve() for holder in holders if holder.is_folder]:
         folders += [model / "tokenizer", model.parent / "tokenizer", model]
-    folders += [checkout / QWEN_IN_COMFYUI for checkout in _checkouts(holders)]
+    folders += [checkout / QWEN_IN_COMFYUI for checkout in checkouts(holders)]
     for folder in folders:
         if (folder / _CLIP_VOCABULARY).is_file():
             return QwenTokenizer.from_files(folder, knows_inversions=False)
@@ -307,7 +307,7 @@ def qwen_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> QwenToke
     )
 
 
-def _checkouts(holders: Sequence[Checkpoint]) -> Iterator[Path]:
+def checkouts(holders: Sequence[Checkpoint] = ()) -> Iterator[Path]:
     """Folders that may be a ComfyUI."""
     yield from (parent for holder in holders for parent in holder.path.resolve().parents)
     if comfyui := environ.get("COMFYUI_PATH"):
@@ -324,4 +324,4 @@ def _t5_folders(path: Path | None, holders: Sequence[Checkpoint]) -> Iterator[Pa
     for model in [holder.path.resolve() for holder in holders if holder.is_folder]:
         for folder in (model, model.parent):
             yield from (folder / name for name in _T5_FOLDERS)
-    yield from (checkout / T5_IN_COMFYUI for checkout in _checkouts(holders))
+    yield from (checkout / T5_IN_COMFYUI for checkout in checkouts(holders))
