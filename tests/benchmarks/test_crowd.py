@@ -50,7 +50,6 @@ from speed_erase.benchmarks.crowd.world import (
     LINES,
     PAINTERS,
     STYLES,
-    SUBJECTS,
     TEXTURES,
     look_alikes,
     shared,
