@@ -27,8 +27,8 @@ from .model import TO_V
 from .tasks import Task, kept_names, own_names, settings_for
 from .text import CrowdText
 
-Group = Literal["untouched", "ours", "paper", "released", "lent", "hard", "ablation"]
-"""ours: auto and its limits; paper: SPEED's presets, with the name's own row; released: rows,
+Group = Literal["untouched", "ours", "aim", "paper", "released", "lent", "hard", "ablation"]
+"""ours: auto and its limits; aim: auto that goes further beyond the replacement; paper: SPEED's presets, with the name's own row; released: rows,
 weights, layers and rounds of the authors' code; lent: a rival's objective with our rows; hard: the
 null space on our rows along its threshold; ablation: the paper without some of its parts."""
 RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
@@ -109,7 +109,7 @@ class TaskRows:
         if method.bare:  # nothing is set aside from the paper's presets
             judged = {name: getattr(cell.rows, name) for name in ("probes", "kinds")}
             rows = replace(cell.bare, **judged)
-        elif method.group != "ours":
+        elif method.group not in ("ours", "aim"):
             rows = cell.rows_for(True)
             if settings.method in ("uce", "rece"):
                 rows = replace(rows, retain=with_empty(rows.retain, rows.invariants))
@@ -240,6 +240,12 @@ _LIMITS = [
     Method(name, f"SPEED, limit {share:.2f}", "ours", settings_for(drift_budget=share))
     for share, name in _NAMES.items()
 ]
+AIMS = (1.3, 1.6, 2.0)
+"""How far beyond the replacement is tried; OCE turns a concept as far as 2.0."""
+_AIMS = [
+    Method(f"aim_{aim:g}", f"SPEED, aimed at {aim:g}", "aim", settings_for(overshoot=aim))
+    for aim in AIMS
+]
 _RELEASED = [
     Method(
         **_named(name, label, times), group="released", rival=rival, prompts=prompts, times=times
@@ -309,7 +315,7 @@ _HARD = [
     for settings in (EraseSettings.preset("fixed", threshold=value, rows_per_concept=16),)
 ]
 
-_ALL = (NONE, *_LIMITS, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)
+_ALL = (NONE, *_LIMITS, *_AIMS, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)
 METHODS = {method.name: method for method in _ALL}
 CURVED = ("painters10", "subjects3")
 """Tasks on which soft and hard are compared along their knobs, and the paper's components are taken
@@ -322,5 +328,15 @@ def methods_of(task: str) -> list[Method]:
     at_once = [method for method in _RELEASED if method.times == 1]
     stronger = [method for method in _RELEASED if method.times != 1]
     paper = _PAPER if task == "night" else _PAPER[:2]
-    chosen = [NONE, METHODS[DEFAULT], *at_once, *limits, *stronger, *_LENT, *paper, *_OWN_LIST]
+    chosen = [
+        NONE,
+        METHODS[DEFAULT],
+        *at_once,
+        *_AIMS,
+        *limits,
+        *stronger,
+        *_LENT,
+        *paper,
+        *_OWN_LIST,
+    ]
     return [*chosen, *_HARD, *_ABLATED] if task in CURVED else chosen
