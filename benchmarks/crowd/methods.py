@@ -28,9 +28,10 @@ from .tasks import Task, kept_names, own_names, settings_for
 from .text import CrowdText
 
 Group = Literal["untouched", "ours", "aim", "paper", "released", "lent", "hard", "ablation"]
-"""ours: auto and its limits; aim: auto that goes further beyond the replacement; paper: SPEED's presets, with the name's own row; released: rows,
-weights, layers and rounds of the authors' code; lent: a rival's objective with our rows; hard: the
-null space on our rows along its threshold; ablation: the paper without some of its parts."""
+"""ours: auto and its limits; aim: auto that goes further beyond the replacement; paper: SPEED's
+presets, with the name's own row; released: rows, weights, layers and rounds of the authors' code;
+lent: a rival's objective with our rows; hard: the null space on our rows along its threshold;
+ablation: the paper without some of its parts."""
 RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
 """Usual weights of UCE and RECE: erase 1, preserve 0.1, ridge 0.1."""
 OCE = {
