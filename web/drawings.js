@@ -137,7 +137,7 @@ function slider(pair, url) {
         const step = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
         if (step) show(share + step);
       },
-      onclick: () => frame.classList.contains("large") || enlarge(pair, url),
+      onclick: () => frame.classList.contains("large") || enlarge(frame, pair, url),
     },
     image(pair.before, t("before")),
     after,
@@ -149,8 +149,8 @@ function slider(pair, url) {
   return frame;
 }
 
-function enlarge(pair, url) {
+function enlarge(frame, pair, url) {
   const large = slider(pair, url);
   large.classList.add("large");
-  showDialog(t("seed {0}", pair.seed), [large], t("Close"));
+  showDialog(frame, t("seed {0}", pair.seed), [large], t("Close"));
 }

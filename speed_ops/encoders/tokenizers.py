@@ -24,7 +24,7 @@ from ..files.checkpoint import Checkpoint
 _SAMPLE = (
     "A photo of d'Artagnan's dog, 1984!",
     "Beyoncé (film) {a|b} #7",
-    "葛飾北斎 🤖 naïve ½",
+    "\u845b\u98fe\u5317\u658e \U0001f916 naïve ½",
     "we're they've ... x_y",
 )
 INVERSION = re.compile(r"(?<!\S)embedding:(\S+)")

@@ -176,6 +176,23 @@ def test_the_erased_model_samples_and_the_original_is_unchanged(case: Case) -> N
     assert erased(case.model, case.clip, strength=0.0, settings=EVERYONE)[0] is case.model
 
 
+def test_an_edit_beside_the_layers_does_what_one_in_their_weights_does(case: Case) -> None:
+    """So no kernel of this host reads the weight of such a layer without running the layer."""
+    from speed_erase.nodes.host.beside import add_runtime_edits
+
+    def beside(strength: float) -> torch.Tensor:
+        clone = case.model.clone()
+        add_runtime_edits(clone, case.erasure.edits, strength)
+        return sample(case.name, clone, case.clip, TARGET)
+
+    plain, stored = (
+        sample(case.name, model, case.clip, TARGET) for model in (case.model, case.erased)
+    )
+    distance = (stored - plain).norm()
+    assert (beside(1.0) - stored).norm() < 0.02 * distance
+    assert (beside(0.9) - stored).norm() > 0.04 * distance, "the control"
+
+
 def test_saved_files_load_again_as_the_erased_model(case: Case, own_output) -> None:
     import comfy.sd
     import comfy.utils
