@@ -65,7 +65,7 @@ def certificate(server: ComfyServer) -> dict[str, Any]:
 
 def test_every_template_opens_whole(server, screen):
     listed = server.get("/workflow_templates")["ComfyUI-SPEED"]
-    assert sorted(listed) == sorted(path.stem for path in TEMPLATES)
+    assert listed == sorted(path.stem for path in TEMPLATES) and listed[0] == FIRST
     ours = {
         name
         for name, node in server.get("/object_info").items()
@@ -532,6 +532,8 @@ def test_a_newcomer_runs_the_first_template_and_sees_what_it_did(server, chromiu
     # what stood in for it in other tests
     (server.folder / "models" / "checkpoints" / DEMO).unlink()
     screen = open_page(chromium, server, 1600, 1150).open(front_end == "newest")
+    screen.open_templates()
+    assert screen.cards.first.get_attribute("data-testid").endswith(f"-{FIRST}")
     screen.open_template(FIRST)
     screen.page.get_by_role("button", name="Confirm").first.click()  # the model may be put there
     screen.page.get_by_text("Demo model ready").first.wait_for(timeout=120_000)
