@@ -440,8 +440,8 @@ def _small_vision() -> Iterator[None]:
         yield
 
 
-def load_text(name: str, **options: Any) -> Any:
-    """CLIP with the family's own tokenizers and shrunken encoders."""
+def load_text(name: str, blocks: int | None = None, **options: Any) -> Any:
+    """CLIP with the family's own tokenizers and shrunken encoders, of few `blocks`."""
     import comfy.sd
 
     mini = MINIS[name]
@@ -456,11 +456,12 @@ def load_text(name: str, **options: Any) -> Any:
         for kind in ("t5xxl", "umt5xxl", "pile_t5xl")
     }
     shapes |= {f"{kind}_model_config": {**_CHAT, **_CHAT_TABLE} for kind in _CHATS}
-    for kind, blocks in _BLOCKS.items():
-        shapes[f"{kind}_model_config"]["num_hidden_layers"] = blocks
+    for kind in _CHATS:
+        if count := blocks or _BLOCKS.get(kind):
+            shapes[f"{kind}_model_config"]["num_hidden_layers"] = count
     if "byt5" in inspect.signature(encoder).parameters:  # ByT5 has no name there
         shapes["_model_config"] = dict(_T5)
-    data = {"spiece_model": _pieces(**mini.pieces)} if mini.pieces else {}
+    data = {"spiece_model": pieces(**mini.pieces)} if mini.pieces else {}
     data["tekken_model"] = _tekken()
     with torch.inference_mode(), _small_vision():
         clip = comfy.sd.CLIP(
@@ -527,7 +528,7 @@ def _tame(key: str, shape: torch.Size, size: float | None = 0.03, decays: bool =
 
 
 @lru_cache
-def _pieces(**special: int) -> Tensor:
+def pieces(**special: int) -> Tensor:
     """A sentencepiece model of letters and pairs."""
     import sentencepiece
 
