@@ -11,10 +11,8 @@ widths of text are real, but for tokenizers that a checkpoint brings.
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import math
-import string
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from mini_chat import pieces as pieces
 from mini_checkpoints import te_options
 from torch import Tensor, nn
 
@@ -525,30 +524,6 @@ def _tame(key: str, shape: torch.Size, size: float | None = 0.03, decays: bool =
     )
     values = total[:count].reshape(shape) * (size or shape[-1] ** -0.5)
     return values * torch.arange(1, shape[-1] + 1) ** -0.5 * shape[-1] ** 0.25 if decays else values
-
-
-@lru_cache
-def pieces(**special: int) -> Tensor:
-    """A sentencepiece model of letters and pairs."""
-    import sentencepiece
-
-    letters = string.ascii_letters
-    text = iter(
-        [" ".join(a + b for b in letters) for a in letters] + [" ".join(string.printable.split())]
-    )
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=text,
-        model_writer=model,
-        vocab_size=300,
-        hard_vocab_limit=False,
-        character_coverage=1.0,
-        num_threads=1,
-        num_sub_iterations=1,
-        minloglevel=2,
-        **special,
-    )
-    return torch.ByteTensor(list(model.getvalue()))
 
 
 @lru_cache
