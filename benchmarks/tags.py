@@ -5,9 +5,10 @@ made from (docs/research/models.md, "Sentences and tags").
                               [--effort fast|normal|thorough]
 
 The encoder is a CLIP-L with random weights, or a trained one whose folder `SPEED_MPNET` or
-`SPEED_SMOLLM2` names. Painters become "art"; a tenth of the kept painters is held out to judge by. Each edit is made from one style of prompts, along the curve of its soft
-prior, and judged by new prompts of both styles: the share that is left where held-out painters, in
-prompts of that style, drift by so much.
+`SPEED_SMOLLM2` names. Painters become "art"; a tenth of the kept painters is held out to judge by.
+Each edit is made from one style of prompts, along the curve of its soft prior, and judged by new
+prompts of both styles: the share that is left where held-out painters, in prompts of that style,
+drift by so much.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def without(model: str, *starts: str) -> dict[str, object]:
         (without("flux-dev", "vector_in.") | {"txt_in.weight": (3072, 3584)}, "a Flux model"),
         # Ming-Image is Z-Image without learned padding.
         (without("z-image", "cap_pad_token", "x_pad_token"), "it has no cap_pad_token"),
-        # Qwen-Image 2.1, as published: two layers where Qwen-Image has one, one stream in its blocks.
+        # Qwen-Image 2.1, as published: two layers where Qwen-Image has one, blocks of one stream.
         (
             {"txt_in.text_norm.weight": (4096,), "img_in.weight": (4096, 64)}
             | {f"txt_in.{side}_layer.weight": (4096, 4096) for side in ("in", "out")}
