@@ -318,7 +318,7 @@ function listNumber(node) {
 }
 
 function leakView(node, facts, state) {
-  const close = safely(() => void closeLeaks(node, facts));
+  const close = safely((leaks) => void closeLeaks(node, leaks));
   return drawLeaks(facts, state, close);
 }
 
@@ -414,13 +414,12 @@ function addRetainNames(node) {
 }
 
 /** Adds the leaking phrases to the concept list as aliases, after a question. The server reads the lines. */
-async function closeLeaks(node, { tried }) {
+async function closeLeaks(node, leaks) {
   const list = upstream(node, "ConceptList");
   if (!list || isLinked(list, "text")) {
     const detail = t("There is no Concept List before SPEED Erase in this workflow.");
     return notify(t("No Concept List"), detail, "warn");
   }
-  const leaks = tried.filter((phrase) => phrase.leaks && phrase.alias);
   const phrases = leaks.map(({ phrase, concept }) => t("{0} (for {1})", phrase, concept)).join(", ");
   const question = t("Add these phrases to the Concept List as aliases? The next run erases them as well.");
   if (!(await confirm(`${question} ${phrases}`))) return;

@@ -485,6 +485,9 @@ def load_text(name: str, blocks: int | None = None, **options: Any) -> Any:
 class Few(nn.Module):
     """A table that gives tokens beyond its end embeddings from its beginning."""
 
+    comfy_cast_weights = False
+    """As a table of ComfyUI's that is used as it is; encoders that write ask for it."""
+
     def __init__(self, table: Any) -> None:
         super().__init__()
         self.table = table
