@@ -50,8 +50,7 @@ const subject = ({ length, 0: first }, total) =>
 
 function inWords(value) {
   if (Array.isArray(value)) return value.join(t(", "));
-  if (typeof value !== "number") return String(value);
-  return number(Math.round(value * 100) / 100);
+  return typeof value === "number" ? number(value) : String(value);
 }
 
 /** What a notice is about comes first: a line of a list, or another text input of the model. */
