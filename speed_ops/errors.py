@@ -146,7 +146,7 @@ _PACKAGES = frozenset(
     (
         *("numpy", "filelock", "platformdirs", "safetensors", "torch", "transformers"),
         *("tokenizers", "rich", "jinja2", "argcomplete", "PIL", "yaml", "ray", "fsspec"),
-        *("nudenet", "lpips"),
+        *("nudenet", "lpips", "sentencepiece", "cryptography"),
     )
 )
 """The packages that we use and that an install may lack, by the names they are imported with."""

@@ -48,18 +48,27 @@ export function retainNames(question, ask) {
 /** The phrases that bring a concept back, and a button that makes aliases of them. */
 export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
   const tone = (leaks) => (leaks ? "stands" : "erased");
-  const bar = ({ phrase, prompt, after, leaks }) =>
+  // What a text encoder wrote may be another thing's name: it is added one by one.
+  const add = (leak) =>
+    h("button", { class: "link", title: t("Add as alias"), onclick: () => closeLeaks([leak]) }, "+");
+  const bar = (leak) =>
     h(
       "div",
-      { class: "row", title: prompt },
-      h("span", {}, phrase),
-      h("div", { class: "bar" }, h("i", { class: tone(leaks), percent: { width: after * 100 } })),
-      h("span", { class: `verdict ${tone(leaks)}` }, leaks ? t("leaks") : t("closed")),
+      { class: "row", title: leak.prompt },
+      h("span", {}, leak.phrase),
+      h("div", { class: "bar" }, h("i", { class: tone(leak.leaks), percent: { width: leak.after * 100 } })),
+      h(
+        "span",
+        { class: `verdict ${tone(leak.leaks)}` },
+        leak.leaks ? t("leaks") : t("closed"),
+        leak.written && leak.leaks && add(leak),
+      ),
     );
+  const known = tried.filter((leak) => leak.leaks && leak.alias);
   const headline = leaking
     ? t("{0} of {1} phrases leak", leaking, total)
     : t("None of {0} phrases leaks", total);
-  const button = h("button", { class: "primary", onclick: closeLeaks }, t("Add leaks as aliases"));
+  const button = h("button", { class: "primary", onclick: () => closeLeaks(known) }, t("Add leaks as aliases"));
   return [
     h(
       "div",
@@ -68,7 +77,7 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       h("span", {}, headline),
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
-    tried.some((phrase) => phrase.leaks && phrase.alias) && h("div", { class: "buttons" }, button),
+    known.length > 0 && h("div", { class: "buttons" }, button),
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }
@@ -130,7 +139,7 @@ function slider(pair, url) {
         const step = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
         if (step) show(share + step);
       },
-      onclick: () => frame.classList.contains("large") || enlarge(pair, url),
+      onclick: () => frame.classList.contains("large") || enlarge(frame, pair, url),
     },
     image(pair.before, t("before")),
     after,
@@ -142,8 +151,8 @@ function slider(pair, url) {
   return frame;
 }
 
-function enlarge(pair, url) {
+function enlarge(frame, pair, url) {
   const large = slider(pair, url);
   large.classList.add("large");
-  showDialog(t("seed {0}", pair.seed), [large], t("Close"));
+  showDialog(frame, t("seed {0}", pair.seed), [large], t("Close"));
 }

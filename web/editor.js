@@ -359,7 +359,7 @@ export class Editor {
         }),
       ],
       button(t("My lists"), t("Save this list, or load one"), () => {
-        void openLists(this.source.text(), (text) => this.change(text));
+        void openLists(this.footer, this.source.text(), (text) => this.change(text));
       }),
     );
     const undo = () => this.restore(this.undoSteps, this.redoSteps);

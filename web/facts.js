@@ -148,7 +148,7 @@ export function leakFacts(given) {
   const total = number(value.total, 1, 1e6);
   if (total === null || !Array.isArray(value.tried)) return null;
   const phrase = (item) => {
-    const { concept: target, phrase: words, prompt, after, leaks, alias } = record(item);
+    const { concept: target, phrase: words, prompt, after, leaks, alias, written } = record(item);
     if (!text(words)) return null;
     const remaining = number(after, 0, 1) ?? 0;
     return {
@@ -158,6 +158,7 @@ export function leakFacts(given) {
       after: remaining,
       leaks: leaks === true,
       alias: alias === true,
+      written: text(written),
     };
   };
   const leaking = number(value.leaking, 0, total) ?? 0;

@@ -191,15 +191,17 @@ def in_words(stage: Stage, done: int, total: int, seconds: float) -> Notice:
 _MAX_LINES = 12
 # Some front ends read the text as Markdown, some as HTML, some as neither. Marks of either are
 # replaced by similar characters, which all of them show unchanged.
-_LOOKALIKES = str.maketrans({"<": "‹", ">": "›", "*": "∗", "`": "ˋ", "~": "∼"})
+_LOOKALIKES = {"<": "‹", ">": "›", "*": "\N{ASTERISK OPERATOR}"}
+_LOOKALIKES |= {"`": "\N{MODIFIER LETTER GRAVE ACCENT}", "~": "\N{TILDE OPERATOR}"}
 _HEADING = re.compile(r"^(\s*)#", re.MULTILINE)
 
 
 def plain(text: str) -> str:
     """Text that reads the same in every front end, whatever names it holds."""
-    text = text.replace("->", "→").replace("](", "] (").translate(_LOOKALIKES)
+    text = text.replace("->", "\N{RIGHTWARDS ARROW}").replace("](", "] (")
+    text = text.translate(str.maketrans(_LOOKALIKES))
     # two spaces: a line break in Markdown
-    return "  \n".join(_HEADING.sub(r"\1＃", text).splitlines())
+    return "  \n".join(_HEADING.sub("\\1\N{FULLWIDTH NUMBER SIGN}", text).splitlines())
 
 
 def show_text(hidden: Any, *texts: str) -> None:

@@ -9,8 +9,10 @@ can only send text and forms without asking first.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +21,10 @@ from ...speed_ops.errors import FileError, Notice, SpeedError, notice_of, user_m
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 PREFIX = "/speed/"
+PACKAGE_FOLDER = Path(__file__).parents[2].name
+"""Under this name ComfyUI lists our templates."""
+LISTINGS = ("/workflow_templates", "/api/workflow_templates")
+"""Where ComfyUI lists the templates of all packs."""
 MAX_BYTES = 20_000_000
 """Far more than a user types; long lists are files that the server reads."""
 SEALED = {
@@ -45,6 +51,21 @@ def serve(answers: Mapping[str, Answer], report: Callable[[str], str]) -> None:
         for name, answer in answers.items():
             server.routes.post(PREFIX + name)(answering(answer))
         server.routes.get(PREFIX + "report/{id}")(showing(report))
+        server.app.middlewares.append(sorting_templates)
+
+
+@web.middleware
+async def sorting_templates(request: web.Request, handler: Callable[..., Any]) -> Any:
+    """Lists our templates by name, so that the first one to try is first. ComfyUI lists files in
+    the order of the file system, and front ends keep it. Other packs' templates stay as they are.
+    """
+    response = await handler(request)
+    if request.path not in LISTINGS or getattr(response, "status", None) != 200:
+        return response
+    listed = json.loads(response.text)
+    return web.json_response(
+        {pack: sorted(names) if pack == PACKAGE_FOLDER else names for pack, names in listed.items()}
+    )
 
 
 def answering(answer: Answer) -> Callable[[web.Request], Any]:

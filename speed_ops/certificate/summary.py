@@ -164,7 +164,9 @@ def advice_in_words(advice: Sequence[Advice]) -> list[Notice]:
 
 def concept_title(name: str, replacement: str | None) -> str:
     """A concept with what it becomes."""
-    return name if replacement is None else f"{name} → {replacement or '(nothing)'}"
+    if replacement is None:
+        return name
+    return f"{name} \N{RIGHTWARDS ARROW} {replacement or '(nothing)'}"
 
 
 def summarize(certificate: Certificate, replacements: Sequence[str] = ()) -> Summary:

@@ -33,9 +33,10 @@ from .names import (
     table_rows,
 )
 
-_ARROW = re.compile(rf"-{INVISIBLE.pattern}*>|→")
-_SHAFTS = "-‐‑‒–—―−⁃˗﹘﹣－=＝~～"
-_DRAWN_ARROW = re.compile(rf"<?[{_SHAFTS}]+\s*[>＞]+")
+_ARROW = re.compile(rf"-{INVISIBLE.pattern}*>|\u2192")
+# hyphens and dashes, minus signs, equals signs, tildes; some as wide as Chinese characters
+_SHAFTS = r"-\u2010-\u2015\u2212\u2043\u02d7\ufe58\ufe63\uff0d=\uff1d~\uff5e"
+_DRAWN_ARROW = re.compile(rf"<?[{_SHAFTS}]+\s*[>\uff1e]+")
 """What people type for an arrow: `->` is one; `=>`, `-->`, `—>` and `- >` are not."""
 _ARROW_BLOCKS = (
     (0x2190, 0x21FF),
@@ -48,9 +49,9 @@ _OTHER_ARROWS = "".join(
     chr(code)
     for first, last in _ARROW_BLOCKS
     for code in range(first, last + 1)
-    if "RIGHTWARDS" in unicodedata.name(chr(code), "") and chr(code) != "→"
+    if "RIGHTWARDS" in unicodedata.name(chr(code), "") and code != 0x2192
 )
-_OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}￫])")
+_OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}\uffeb])")
 """Arrows to the right after a name, except one that ends an emoji (a runner to the right)."""
 _FILE_NAME = re.compile(
     r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)"
