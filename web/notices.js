@@ -1,5 +1,5 @@
 // Notices in the language of the front end: sentences by code, with holes for what they are about. The
-// server sends {code, text, data}; `text` is the English sentence, shown where a translation lacks a value.
+// server sends {code, text, data}; `text` is English, shown where a translation lacks a value.
 import { notice } from "./facts.js";
 import { percent } from "./figures.js";
 import { number, t } from "./words.js";
