@@ -51,7 +51,7 @@ FACTS: dict[str, Any] = {
         | {"verdict": "weakened", "words": "weakened", "left": 0.5, "probe_median": 0.5}
     ],
     "counts": {"erased": 0, "weakened": 1, "stands": 0, "unproven": 0},
-    "side_effects": {"words": "tiny", "worst_words": "small", "most_affected": [["Monet", 0.2]]},
+    "effects": {"words": "tiny", "worst": "small", "affected": ["Monet"]},
     "why": {"code": "why", "text": "why", "data": {"name": "x", "names": ["y"], "share": 0.5}},
     "next": [{"code": "use_auto", "text": "advice"}],
     "warnings": [{"code": "warning", "text": "warning", "data": {"name": "x"}}],
