@@ -56,7 +56,7 @@ def main() -> None:
         here = [item for item in items if not item.marker or item.marker.evaluate(environment)]
         for name, digest in hashes(python, here).items():
             found.setdefault(name.replace("_", "-"), set()).add(digest)
-    lines = [f"# Written by {Path(__file__).name} from constraints.txt."]
+    lines = ["# Written by `python tools/hashes.py` from constraints.txt."]
     for item in items:
         marker = f"; {item.marker}" if item.marker else ""
         digests = sorted(found[f"{item.name}{item.specifier}"])
