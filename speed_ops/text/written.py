@@ -37,7 +37,7 @@ LONGEST = 120
 _THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 _NUMBERING = re.compile(r"(?:[-*•–—·]|\(?\d{1,3}[.):]|\(?[a-z]\))\s+|\d{1,3}[.)](?=\D)")
 _EXPLANATION = re.compile(r"\s+[-–—]\s+.*|\s*\([^)]*\)?\s*$")
-_QUOTES = " \t\"'`*_“”„‘’«»「」『』"
+_QUOTES = " \t\"'`*_“”„‘’«»\u300c\u300d\u300e\u300f"
 _MARKUP = re.compile(r"[<>{}\[\]\\#@]|embedding:", re.IGNORECASE)
 _LETTERS = 0.7
 """Least share of letters and their marks among a phrase's characters other than spaces."""
@@ -92,7 +92,7 @@ def _phrase(line: str) -> str:
     """A line without its numbering, quotes and explanation."""
     text = _NUMBERING.sub("", fold(line).strip(_QUOTES), count=1)
     text = _EXPLANATION.sub("", text)
-    return text.strip(_QUOTES).rstrip(".,;!。、").strip(_QUOTES)
+    return text.strip(_QUOTES).rstrip(".,;!\u3002\u3001").strip(_QUOTES)
 
 
 def _is_usable(phrase: str) -> bool:
@@ -101,7 +101,7 @@ def _is_usable(phrase: str) -> bool:
     letters = sum(kind in "LM" for kind in kinds)
     return (
         0 < len(phrase) <= LONGEST
-        and not phrase.endswith((":", "："))
+        and not phrase.endswith((":", "\uff1a"))
         and phrase.isprintable()
         and not _MARKUP.search(phrase)
         and letters >= max(2, _LETTERS * len(kinds))
