@@ -49,12 +49,11 @@ async function copyInstallation() {
   return copy((await ask("doctor", {}))?.text, t("Installation report"));
 }
 
-/** For the menu of one node: every node of ours has the last one. */
+/** For the menu of one node. */
 export function nodeMenuItems(node) {
   const actions = node.type === "SpeedErase" ? [...ACTIONS] : [];
-  if (node.constructor.nodeData?.category === "SPEED") {
-    actions.push({ label: REPORT_LABEL, run: copyInstallation });
-  }
+  const isOurs = node.constructor.nodeData?.category === "SPEED";
+  if (isOurs) actions.push({ label: REPORT_LABEL, run: copyInstallation });
   return actions.map(({ label, run }) => ({
     content: `SPEED: ${label()}`,
     callback: safely(() => run(node)),

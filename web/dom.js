@@ -52,8 +52,8 @@ export function shield(element) {
 }
 
 /**
- * Shows elements above the page until Esc, a click outside or the button closes them. The dialog belongs to
- * the view that `origin` is in: the page itself is shared with other packages.
+ * Shows elements above the page until Esc, a click outside or the button closes them. The dialog is in the
+ * view of `origin`: other packages share the page.
  */
 export function showDialog(origin, title, elements, closeLabel) {
   const close = () => dialog.remove();
