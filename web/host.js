@@ -20,6 +20,8 @@ export async function ask(path, question) {
 
 /** Loads our words in the front end's language, from where it takes the labels of nodes. */
 export async function loadWords() {
+  // also in English: the front end warns of unknown messages
+  api.addEventListener("speed_text", ({ detail }) => (last = detail));
   const language = String(app.extensionManager?.setting?.get?.("Comfy.Locale") ?? "en");
   if (language.startsWith("en")) return;
   try {
@@ -34,10 +36,9 @@ export async function loadWords() {
   }
 }
 
-/** Just before a progress text, the server sends what it is about. */
+let last = {}; // what the next progress text is about
+
 function translateProgress() {
-  let last = {};
-  api.addEventListener("speed_text", ({ detail }) => (last = detail));
   const translate = ({ detail }) => {
     if (detail.text === last.text) detail.text = last.notices.map(sentence).join("  \n");
   };

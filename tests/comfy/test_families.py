@@ -180,17 +180,20 @@ def test_an_edit_beside_the_layers_does_what_one_in_their_weights_does(case: Cas
     """So no kernel of this host reads the weight of such a layer without running the layer."""
     from speed_erase.nodes.host.beside import add_runtime_edits
 
-    def beside(strength: float) -> torch.Tensor:
+    keys = case.keys + case.pooled
+
+    def outputs(strength: float) -> dict[str, torch.Tensor]:
         clone = case.model.clone()
         add_runtime_edits(clone, case.erasure.edits, strength)
-        return sample(case.name, clone, case.clip, TARGET)
+        seen = at_layers(case.name, clone, case.clip, keys, TARGET)
+        return {key: seen[key][1] for key in keys}
 
-    plain, stored = (
-        sample(case.name, model, case.clip, TARGET) for model in (case.model, case.erased)
-    )
-    distance = (stored - plain).norm()
-    assert (beside(1.0) - stored).norm() < 0.02 * distance
-    assert (beside(0.9) - stored).norm() > 0.04 * distance, "the control"
+    stored = at_layers(case.name, case.erased, case.clip, keys, TARGET)
+    whole, less = outputs(1.0), outputs(0.9)
+    for key in keys:
+        distance = (stored[key][1] - case.before[TARGET][key][1]).norm()
+        assert (whole[key] - stored[key][1]).norm() < 0.02 * distance
+        assert (less[key] - stored[key][1]).norm() > 0.04 * distance, "the control"
 
 
 def test_saved_files_load_again_as_the_erased_model(case: Case, own_output) -> None:
