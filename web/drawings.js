@@ -1,4 +1,4 @@
-// Smaller drawings: the names of a retain set, the phrases that leak, images before and after, text.
+// Smaller drawings: protected names, phrases that leak, images before and after, text.
 import { h, showDialog } from "./dom.js";
 import { clamp } from "./figures.js";
 import { notify } from "./host.js";

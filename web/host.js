@@ -34,7 +34,7 @@ export async function loadWords() {
   }
 }
 
-/** Before a progress text, the server sends what it is about. */
+/** Before a progress text comes what it is about. */
 function translateProgress() {
   let last = {};
   api.addEventListener("speed_text", ({ detail }) => (last = detail));

@@ -492,7 +492,7 @@ def test_the_screen_speaks_the_front_ends_language(server, chromium, shots):
     screen = open_page(chromium, server, 1500, 1300).open(False, language="zh")
     graph = small(server, text=f"{TEXT}\nvan gogh -> art\nMonet -> x -> y", seed=77)
     screen.load(graph)
-    screen.wait_for_count(".chip .message", 2)
+    screen.wait_for_count(".chip .message", 3)
     names = "\n".join([*re.split(r" -> |\n|\|+ ?", f"{TEXT}\n{RETAINED_NAMES}"), "Monet"])
     names += "\nvan gogh\nart\ndog\nDoe, Jane\nDoe\nJane"
     assert english(screen.run(_SHOWN), names) == []
