@@ -483,7 +483,8 @@ _SAME_EVERYWHERE = "SPEED|LoRA|CLIP|VAE|Alt|Del|auto|txt"
 
 def english(texts: list[str], names: str) -> list[str]:
     """The texts with words that are neither Chinese nor one of these names."""
-    known = re.compile(f"{_SAME_EVERYWHERE}|{'|'.join(map(re.escape, names.splitlines()))}")
+    longest_first = sorted(map(str.strip, names.splitlines()), key=len, reverse=True)
+    known = re.compile(f"{'|'.join(map(re.escape, longest_first))}|{_SAME_EVERYWHERE}")
     return [text for text in texts if re.search(r"[A-Za-z]{3,}", known.sub("", text))]
 
 
