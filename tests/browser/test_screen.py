@@ -475,15 +475,18 @@ _SHOWN = """() => [...document.querySelectorAll(".speed, .speed *")].flatMap((el
   element.title, element.placeholder, element.getAttribute("aria-label"),
   ...[...element.childNodes].filter((child) => child instanceof Text).map(({ data }) => data),
 ]).filter(Boolean)"""
-_CHOSEN = """() => app.graph._nodes.flatMap((node) => (node.widgets ?? [])
-  .filter(({ name, options }) => Array.isArray(options?.values) && name !== "sampler_name")
-  .map(({ options, value }) => options.getOptionLabel?.(value) ?? value))"""
+_CHOSEN = """() => app.graph._nodes
+  .filter((node) => node.constructor.nodeData?.category === "SPEED")
+  .flatMap((node) => node.widgets ?? [])
+  .filter(({ name }) => name !== "control_after_generate")
+  .filter(({ options }) => Array.isArray(options?.values))
+  .map(({ options, value }) => options.getOptionLabel?.(value) ?? value)"""
 _SAME_EVERYWHERE = "SPEED|LoRA|CLIP|VAE|Alt|Del|auto|txt"
 
 
 def english(texts: list[str], names: str) -> list[str]:
     """The texts with words that are neither Chinese nor one of these names."""
-    longest_first = sorted(map(str.strip, names.splitlines()), key=len, reverse=True)
+    longest_first = sorted(filter(None, map(str.strip, names.splitlines())), key=len)[::-1]
     known = re.compile(f"{'|'.join(map(re.escape, longest_first))}|{_SAME_EVERYWHERE}")
     return [text for text in texts if re.search(r"[A-Za-z]{3,}", known.sub("", text))]
 
