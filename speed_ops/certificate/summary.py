@@ -215,7 +215,12 @@ def _remaining(concept: ConceptResult) -> float:
 
 
 def _side_effects(certificate: Certificate, names: Sequence[str]) -> SideEffects | None:
-    groups = [group for group in certificate.drift if group.group in names]
+    limit = None if certificate.curve is None else certificate.curve.budget
+    return side_effects([group for group in certificate.drift if group.group in names], limit)
+
+
+def side_effects(groups: Sequence[Drift], limit: float | None = None) -> SideEffects | None:
+    """What happened to these groups of names; None without any."""
     if not groups:
         return None
     affected: dict[str, float] = {}
@@ -224,7 +229,6 @@ def _side_effects(certificate: Certificate, names: Sequence[str]) -> SideEffects
             affected[name] = max(drift, affected.get(name, 0.0))
     ranked = sorted(affected.items(), key=lambda item: -item[1])[:SHOWN_AFFECTED]
     mean = max(group.mean for group in _judging(groups))
-    limit = None if certificate.curve is None else certificate.curve.budget
     return SideEffects(level_of(mean), mean, limit, tuple(ranked))
 
 
