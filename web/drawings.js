@@ -1,4 +1,4 @@
-// Smaller drawings: the names of a retain set, the phrases that leak, images before and after, text.
+// Smaller drawings: protected names, phrases that leak, images before and after, text.
 import { h, showDialog } from "./dom.js";
 import { clamp } from "./figures.js";
 import { notify } from "./host.js";
@@ -9,11 +9,11 @@ const DELAY = 250; // ms without a change before the server is asked
 const SHOWN_PHRASES = 12;
 const COLUMNS = ["one", "two", "three", "four"];
 
-/** How many names there are, and from where. */
+/** How many names, and from where. */
 function sources({ counts, total, notes }) {
   const head = counted(total, "1 name", "{0} names");
   const listed = counts.map(([label, count]) => `${t(label)} ${number(count)}`).join(t(", "));
-  return [listed ? t("{0}: ", head) + listed : head, ...notes.map(sentence)].join("\n");
+  return [listed ? t("{0}: ", head) + listed : head, ...notes.map(sentence)];
 }
 
 /** A retain set: how many names, which, and which drop out. `question()` reads the widgets. */
@@ -33,7 +33,8 @@ export function retainNames(question, ask) {
     if (request !== latest || !answer) return;
     last = key;
     const { names: shown = [], found: matches = 0 } = answer;
-    counts.textContent = sentence(answer.notice) || sources(answer);
+    const lines = answer.notice ? [sentence(answer.notice)] : sources(answer);
+    counts.replaceChildren(...lines.map((line) => h("div", {}, line)));
     names.replaceChildren(...shown.map((name) => h("div", {}, name)));
     if (matches > shown.length) names.append(h("div", {}, t("and {0} more", matches - shown.length)));
   };
@@ -82,7 +83,7 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
   ];
 }
 
-/** Text with a button that copies it, and one for each path in it. */
+/** Text with a button that copies it. */
 export function drawText(text) {
   const copy = async () => {
     await navigator.clipboard.writeText(text);

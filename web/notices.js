@@ -35,7 +35,7 @@ export function noticeText({ code, text, data }) {
   return words && complete ? subjectOf(text, data) + words : text;
 }
 
-/** "Line 3" or "list.csv, line 3". */
+/** "a.csv, line 3" */
 const place = (where) =>
   where.replace(/\b(line|entry) (\d+)$/i, (_, word, index) =>
     /line/i.test(word) ? t("line {0}", index) : t("entry {0}", index),

@@ -63,7 +63,7 @@ const VIEWS = {
 };
 
 export function addView(node) {
-  // Choices in the front end's language. A long list is of files: its menu keeps the filter.
+  // Choices in the front end's language. Long lists are files: their menu keeps its filter.
   for (const { options } of node.widgets ?? []) {
     if (options?.values?.length < 20 && options.values.some?.((choice) => t(choice) !== choice)) {
       options.getOptionLabel = (choice) => t(String(choice ?? ""));

@@ -191,15 +191,16 @@ def in_words(stage: Stage, done: int, total: int, seconds: float) -> Notice:
 _MAX_LINES = 12
 # Some front ends read the text as Markdown, some as HTML, some as neither. Marks of either are
 # replaced by similar characters, which all of them show unchanged.
-_LOOKALIKES = {"<": "‹", ">": "›", "*": "\N{ASTERISK OPERATOR}"}
-_LOOKALIKES |= {"`": "\N{MODIFIER LETTER GRAVE ACCENT}", "~": "\N{TILDE OPERATOR}"}
+_LOOKALIKES = str.maketrans(
+    "<>*`~", "‹›\N{ASTERISK OPERATOR}\N{MODIFIER LETTER GRAVE ACCENT}\N{TILDE OPERATOR}"
+)
 _HEADING = re.compile(r"^(\s*)#", re.MULTILINE)
 
 
 def plain(text: str) -> str:
     """Text that reads the same in every front end, whatever names it holds."""
     text = text.replace("->", "\N{RIGHTWARDS ARROW}").replace("](", "] (")
-    text = text.translate(str.maketrans(_LOOKALIKES))
+    text = text.translate(_LOOKALIKES)
     # two spaces: a line break in Markdown
     return "  \n".join(_HEADING.sub("\\1\N{FULLWIDTH NUMBER SIGN}", text).splitlines())
 

@@ -113,6 +113,8 @@ class Summary:
     """The same for protected names alone."""
     unlisted: SideEffects | None
     """The same for test names, which show what happens to names on no list."""
+    unprotected: SideEffects | None
+    """The same for listed names that a preset of the paper leaves out."""
     blank_prompt_unchanged: bool
     why: Notice | None
     """Why a concept is not erased, in one sentence."""
@@ -123,6 +125,15 @@ class Summary:
     def verdict(self) -> Verdict:
         """That of the least erased concept."""
         return max(self.counts, key=_WORST_LAST.index)
+
+    def effects(self) -> Iterator[tuple[str, SideEffects]]:
+        """What changed in each group of names, by what people call the group."""
+        groups = {
+            "Protected names": self.protected,
+            "Unlisted names": self.unlisted,
+            "Unprotected names": self.unprotected,
+        }
+        yield from ((name, group) for name, group in groups.items() if group is not None)
 
     def lines(self) -> Iterator[str]:
         """The answers as text, one line per concept for the least erased ones."""
@@ -186,6 +197,7 @@ def summarize(certificate: Certificate, replacements: Sequence[str] = ()) -> Sum
         side_effects=_side_effects(certificate, ("held_out", "filtered", "kept")),
         protected=_side_effects(certificate, ("kept",)),
         unlisted=_side_effects(certificate, ("held_out",)),
+        unprotected=_side_effects(certificate, ("filtered",)),
         blank_prompt_unchanged=blank_prompt_drift(certificate) < BLANK_BELOW,
         why=next((n for n in certificate.warnings if n.code in _WHY_CODES), None),
         advice=tuple(_advice(certificate)),

@@ -101,10 +101,9 @@ def _lines(
         "",
     )
     yield from ("## What else changed", "")
-    for label, effects in (("Protected", summary.protected), ("Unlisted", summary.unlisted)):
-        if effects is not None:
-            mean = decimals(effects.mean, *LEVEL_MARKS)
-            yield f"- {label} names (average change {mean}): {_plain(effects.text())}"
+    for label, effects in summary.effects():
+        mean = decimals(effects.mean, *LEVEL_MARKS)
+        yield f"- {label} (average change {mean}): {_plain(effects.text())}"
     yield f"- Blank prompt: {'un' if summary.blank_prompt_unchanged else ''}changed"
     yield from ("", "## Limits", "", *(f"- {limit}" for limit in LIMITS), "")
     yield from ("## Verify and repeat", "")

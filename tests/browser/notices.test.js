@@ -45,7 +45,7 @@ test("a notice about a line of a list begins with the line, and names another in
   const data = { where: "mine.csv, line 5", name: "Goya", owner: "line 1" };
   assert.match(noticeText(notice("repeated", data)), /^mine\.csv, Zeile 5: „Goya“ .* Zeile 1 /);
   speak("zh");
-  assert.match(noticeText(notice("repeated", data)), /^mine\.csv, 第 5 行：“Goya”已在第 1 行/);
+  assert.match(noticeText(notice("repeated", data)), /^mine\.csv, 第 5 行：“Goya”已出现在第 1 行/);
 });
 
 test("fixed words in a notice are translated, and names never", () => {
