@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -174,7 +174,7 @@ class ChatTextEncoder(TowerEncoder):
             clip_skip: As in ComfyUI; None is what the family was trained with.
             device: Where the encoder runs.
         """
-        weights = ChatWeights(tensors, row)
+        weights = ChatWeights(tensors, replace(row, pad_token=tokenizer.pad))
         if tokenizer.size > weights.vocabulary:
             raise FileError(
                 f"The tokenizer has {tokenizer.size} tokens, the text encoder '{row.name}'"

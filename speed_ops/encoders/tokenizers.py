@@ -184,6 +184,8 @@ class LanguageTokenizer(LiteralTokenizer):
     """Tokens before every prompt."""
     end: tuple[int, ...] = ()
     """Tokens after every prompt, but for a chat template's."""
+    pad = 0
+    """The token of padding."""
 
     def template_ids(self, text: str) -> list[int]:
         """Ids of a piece of a chat template, with its control tokens."""
@@ -275,7 +277,7 @@ class QwenTokenizer(LanguageTokenizer):
         qwen = cls(
             lambda text: tokenizer.encode(text, add_special_tokens=False).ids, knows_inversions
         )
-        qwen.size = tokenizer.get_vocab_size()
+        qwen.size, qwen.pad = tokenizer.get_vocab_size(), tokenizer.token_to_id(_QWEN_CONTROL[0])
         return qwen
 
 

@@ -101,7 +101,6 @@ def _chat_model(
 
 
 _USER, _ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-_QWEN_PAD = 151643
 _DESCRIBE = (
     "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity,"
     " text, spatial relationships of the objects and background:<|im_end|>\n"
@@ -113,7 +112,6 @@ def _klein(name: str, width: int) -> FamilyEncoder:
     return replace(
         _chat_model(name, width, 36, -10),
         padding="informative",
-        pad_token=_QWEN_PAD,
         template=(_USER, f"{_ASSISTANT}<think>\n\n</think>\n\n"),
     )
 

@@ -36,7 +36,7 @@ ROWS = {
     "Qwen3": SHORT,
     "Qwen2": _small("qwen-image"),
     "Gemma2": _small("lumina-2"),
-    "Qwen3, three states": _small("flux2-klein-4b", hidden=-2, pad_token=7),
+    "Qwen3, three states": _small("flux2-klein-4b", hidden=-2),
 }
 
 
@@ -92,8 +92,8 @@ def test_rows_are_those_of_transformers(name: str, words) -> None:
     count = len(ids)
     if row.padding == "informative":
         count = row.length
-        ids += [row.pad_token] * (count - len(ids))
-    seen = torch.tensor([[id != row.pad_token for id in ids]])
+        ids += [words.pad] * (count - len(ids))
+    seen = torch.tensor([[id != words.pad for id in ids]])
     with torch.no_grad():
         out = model(torch.tensor([ids]), attention_mask=seen, output_hidden_states=True)
     states = out.hidden_states
