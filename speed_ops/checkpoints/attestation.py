@@ -105,7 +105,7 @@ class Attestation:
         if not self.measured:
             yield Notice("The attestation has no measurements.", code="attested-numbers")
         if extra := sorted(self.measured.keys() - verification.measured.short().keys()):
-            text = f"The attestation has measurements of its own: {', '.join(extra)[:200]}."
+            text = f"The attestation has other measurements: {', '.join(extra)[:200]}."
             yield Notice(text, code="attested-numbers")
         for fault in broken_claims(self.measured, self.recipe, verification.measured):
             yield Notice(f"The attestation: {fault}", code="attested-numbers")
