@@ -43,18 +43,23 @@ class Attestation:
     recipe: Recipe
     recipe_hash: str
     measured: dict[str, Any]
-    envelope: Envelope | None
-    """None: it is not signed."""
+    signature: str
+    """What is wrong about its signature; empty where it is right, or no key was given."""
 
     @classmethod
-    def read(cls, path: Path) -> Attestation:
-        """Reads a statement that anyone may have written."""
-        title, envelope = str(path), None
+    def read(cls, path: Path, key: Path | None = None) -> Attestation:
+        """Reads a statement that anyone may have written. `key`: the public key of whoever should
+        have signed it.
+        """
+        public = Key.read(key, "public") if key else None
+        title, envelope, signature = str(path), None, ""
         limit = 2 * _MAX_BYTES  # an envelope is longer by a third
         fields = Fields.of(load_json(read_bounded(path, limit), title, limit), title)
         if "payloadType" in fields.values:
             envelope = Envelope.of(fields)
             fields = Fields.of(load_json(envelope.payload, title, _MAX_BYTES), title)
+        if public and not (envelope and envelope.signed_by(public)):
+            signature = "was signed with another key" if envelope else "is not signed"
         if (fields.values.get("_type"), fields.values.get("predicateType")) != (
             STATEMENT,
             PREDICATE,
@@ -77,11 +82,11 @@ class Attestation:
             Recipe.from_json(json.dumps(recipe), f"{title}: the recipe"),
             predicate.text("recipeDigest"),
             dict(Fields.of(predicate.values.get("measured"), f"{title}: the measurements").values),
-            envelope,
+            signature,
         )
 
     def faults(
-        self, file: Path, erased: ErasedFile, verification: Verification, key: Key | None = None
+        self, file: Path, erased: ErasedFile, verification: Verification
     ) -> Iterator[Notice]:
         """Where the statement is about another file, base or recipe, or has other numbers than were
         measured, or is signed with another key.
@@ -90,11 +95,9 @@ class Attestation:
             file: The file it should be about.
             erased: The same, as it was read.
             verification: Its verification.
-            key: The public key of whoever should have signed it.
         """
-        if key is not None and not (self.envelope and self.envelope.signed_by(key)):
-            reason = "was signed with another key" if self.envelope else "is not signed"
-            yield Notice(f"The attestation {reason}.", code="attested-signature")
+        if self.signature:
+            yield Notice(f"The attestation {self.signature}.", code="attested-signature")
         if self.files != _digests(file):
             yield Notice("The attestation is about another file.", code="attested-file")
         if self.base != erased.source.checkpoint.sha256():
@@ -105,7 +108,7 @@ class Attestation:
         if not self.measured:
             yield Notice("The attestation has no measurements.", code="attested-numbers")
         if extra := sorted(self.measured.keys() - verification.measured.short().keys()):
-            text = f"The attestation has measurements of its own: {', '.join(extra)[:200]}."
+            text = f"The attestation has other measurements: {', '.join(extra)[:200]}."
             yield Notice(text, code="attested-numbers")
         for fault in broken_claims(self.measured, self.recipe, verification.measured):
             yield Notice(f"The attestation: {fault}", code="attested-numbers")

@@ -62,6 +62,18 @@ def complete_with(action: argparse.Action, *words: str) -> None:
     action.completer = complete  # type: ignore[attr-defined]
 
 
+def refuse_alone(args: Namespace, flag: str, needed: str) -> None:
+    """Raises if a flag is given without another one.
+
+    Args:
+        args: All flags.
+        flag: Name of the flag.
+        needed: Name of the flag that it needs.
+    """
+    if getattr(args, flag) is not None and getattr(args, needed) is None:
+        raise UsageError(f"--{flag} works only with --{needed}. Add --{needed}.")
+
+
 def command(
     subparsers: Any,
     name: str,

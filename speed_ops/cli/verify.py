@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
 from ..provenance import Provenance, load_recipe
 from .advice import advised
 from .blocklist import add_blocklist, blocked_by
 from .console import Console
-from .options import add_text_setup, command, text_setup_from
+from .options import add_text_setup, command, refuse_alone, text_setup_from
 
 UNSIGNED = "No signature was checked. To check one, give the signer's public key: --key FILE."
 
@@ -64,20 +63,17 @@ def erased_file_from(args: argparse.Namespace, console: Console) -> tuple[Erased
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Measures, compares and prints the result."""
-    if args.key and not args.attestation:
-        raise UsageError("--key is the key of a statement. Give the statement with --attestation.")
+    refuse_alone(args, "key", "attestation")
     erased, text_setup = erased_file_from(args, console)
     from ..checkpoints.attestation import Attestation
-    from ..checkpoints.envelope import Key
     from ..checkpoints.verify import verify_file
 
-    key = Key.read(args.key, "public") if args.key else None
-    attested = Attestation.read(args.attestation) if args.attestation else None
+    attested = Attestation.read(args.attestation, args.key) if args.attestation else None
     verification = verify_file(erased, text_setup, console.progress, strict=args.strict)
     if attested:
-        more = attested.faults(args.file, erased, verification, key)
+        more = attested.faults(args.file, erased, verification)
         verification = replace(verification, faults=(*verification.faults, *more))
-        if not key:
+        if not args.key:
             console.note(UNSIGNED)
     if args.blocklist:
         from ..checkpoints.blocked import not_erased_of

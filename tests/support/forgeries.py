@@ -440,7 +440,7 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
     "diffusion model alone, with a ControlNet": (
         "erased",
         also(unet_alone(""), put("control_model.x.weight", lambda d: torch.ones(3))),
-        "missing-tensor",
+        "new-tensor",
     ),
     "half of the model under another prefix": (
         "erased",
