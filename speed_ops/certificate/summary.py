@@ -67,6 +67,12 @@ class SideEffects:
     """Names with their drift, the most affected first."""
 
     @property
+    def shown_mean(self) -> str:
+        """The mean with two digits, or as many as put it on its own side of a mark."""
+        texts = (f"{self.mean:.{digits}f}" for digits in range(2, 6))
+        return next((text for text in texts if level_of(float(text)) == self.level), str(self.mean))
+
+    @property
     def worst_level(self) -> Level:
         """That of the most affected name."""
         return level_of(self.most_affected[0][1]) if self.most_affected else self.level

@@ -84,6 +84,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.server and not args.overview:
         raise UsageError("--server generates images for the overview. Add --overview.")
     if args.on == "ray":
+        if args.overview:
+            raise UsageError("--overview works only with --on here. Leave it out.")
         return _batch_on_ray(args, console)
     for flag in ("address", "ledger", "scratch"):
         if getattr(args, flag) is not None:

@@ -82,7 +82,7 @@ def write_overview(
         pairs, reason = draw_pairs(
             candidate.path, *_result(candidate), stored.job.concepts, list(row.claims), drawings
         )
-        rows.append(replace(row, pairs=pairs, no_images=reason))
+        rows.append(replace(row, pairs=pairs, no_images="not shown" if hides(reason) else reason))
     page, data = folder / PAGE, folder / DATA
     write_bytes(data, json.dumps(_plain(rows, missing), indent=1).encode(), force=True)
     write_bytes(page, _page(rows, missing).encode("utf-8", "replace"), force=True)

@@ -103,7 +103,7 @@ def _lines(
     yield from ("## What else changed", "")
     for label, effects in (("Protected", summary.protected), ("Unlisted", summary.unlisted)):
         if effects is not None:
-            yield f"- {label} names (average change {effects.mean:.2f}): {_plain(effects.text())}"
+            yield f"- {label} names (average change {effects.shown_mean}): {_plain(effects.text())}"
     yield f"- Blank prompt: {'un' if summary.blank_prompt_unchanged else ''}changed"
     yield from ("", "## Limits", "", *(f"- {limit}" for limit in LIMITS), "")
     yield from ("## Verify and repeat", "")

@@ -8,7 +8,13 @@ import measured
 import pytest
 
 from speed_erase.speed_ops.certificate.certificate import BARS, ConceptResult
-from speed_erase.speed_ops.certificate.summary import LEVEL_WORDS, details, level_of, summarize
+from speed_erase.speed_ops.certificate.summary import (
+    LEVEL_WORDS,
+    SideEffects,
+    details,
+    level_of,
+    summarize,
+)
 from speed_erase.speed_ops.certificate.verdicts import VERDICT_WORDS
 
 
@@ -51,6 +57,21 @@ def test_a_hundred_concepts_are_a_few_lines() -> None:
 def test_without_names_there_are_no_side_effects_to_show() -> None:
     summary = summarize(measured.certificate([measured.concept("a", 0.1)], ()))
     assert summary.side_effects is summary.protected is summary.unlisted is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "shown"),
+    [
+        (0.0912, "0.09"),
+        (0.0996, "0.0996"),
+        (0.09996, "0.09996"),
+        (0.1004, "0.10"),
+        (0.2951, "0.295"),
+    ],
+)
+def test_a_mean_is_shown_on_its_own_side_of_a_mark(mean: float, shown: str) -> None:
+    effects = SideEffects(level_of(mean), mean, None, ())
+    assert effects.shown_mean == shown and level_of(float(shown)) == effects.level
 
 
 def test_levels_rise_with_drift() -> None:
