@@ -11,13 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from ..certificate.certificate import Drift
-from ..certificate.measure import MAX_WORST, certify
-from ..engine.layers import SolvedLayer
-from ..engine.rows import join, per_concept
+from ..certificate.stored_edits import certify_edits, effects_on_names
 from ..erase import erase
 from ..erasure import Erasure
 from ..errors import FileError
@@ -29,8 +25,6 @@ from ..progress import Announce, Progress
 from .source import ModelSource
 from .text_setup import TextSetup
 
-ABOUT = 0.5
-"""A LoRA is about a name if it adds at least this share of what it adds to the concept."""
 MAX_LIMIT = 10.0
 """Largest side-effect limit that a solve takes."""
 
@@ -41,7 +35,7 @@ class CleanedLora:
 
     erasure: Erasure
     """Its certificate is measured on the factors as they are stored: concepts on what the LoRA
-    adds, side effects as in `side_effects_of`.
+    adds, side effects as in `effects_on_names`.
     """
     tensors: Mapping[str, Tensor]
     """What changes in the file, by key."""
@@ -93,8 +87,9 @@ def clean_lora(
         whole = _measured(stored, _Sum(source.model("KV").weights, model.weights))
         ratio = _drift(alone) / (_drift(whole) or 1.0)
         assert alone.certificate is not None
-        drift = side_effects_of(stored, source.model("KV").weights, model.weights)
-        certificate = replace(alone.certificate, drift=(drift,), warnings=())
+        rows = next(iter(stored.rows.values()))
+        drift = effects_on_names(made, rows, source.model("KV").weights, model.weights)
+        certificate = replace(alone.certificate, drift=drift, warnings=())
         return replace(erasure, certificate=certificate), tensors, ratio
 
     # What a LoRA adds to other names is next to nothing, so a limit relative to it would stop any
@@ -110,48 +105,6 @@ def clean_lora(
         tensors,
         sum(float(edits[key].norm()) ** 2 for key in erasure.edits) / change_size(lora),
         content.unmatched,
-    )
-
-
-def side_effects_of(
-    stored: Erasure, base: Mapping[str, Tensor], added: Mapping[str, Tensor]
-) -> Drift:
-    """How far every listed name moved, those set aside to judge by included.
-
-    A name that the LoRA is about moved relative to what the LoRA adds to it: a weak LoRA changes
-    little of the model, and can still lose all that it does for a name. Other names moved relative
-    to the model with the LoRA.
-
-    Args:
-        stored: The edits as they are stored, with its rows.
-        base: Weights of the model.
-        added: What the LoRA adds to them.
-    """
-    rows = next(iter(stored.rows.values()))
-    judges = [rows.witnesses if rows.witnesses_are_held_out else None, rows.held_out]
-    listed = join([rows.retain, *(part for part in judges if part is not None)])
-    names, index, values = listed.labels(), listed.group_index(), listed.values.double()
-    targets = rows.targets.values.double()
-    layers = []
-    for key, edit in stored.edits.items():
-        own = added[key].double()
-        change = edit.up @ edit.down[:, : rows.width]
-
-        def squares(matrix: Tensor) -> Tensor:
-            return per_concept((values @ matrix.T).square().sum(dim=1), index, len(names))
-
-        whole = base[key].double() + own
-        moved, adds, size = squares(change), squares(own), squares(whole).clamp(min=1e-30)
-        usual = (targets @ own.T).norm() / (targets @ whole.T).norm()
-        is_about = adds / size >= (ABOUT * usual) ** 2
-        layers.append((moved / torch.where(is_about, adds, size)).sqrt())
-    drift = torch.stack(layers).median(dim=0).values
-    ordered, order = drift.sort(descending=True)
-    worst = tuple((names[i], float(drift[i])) for i in order[:MAX_WORST].tolist())
-    quantiles = drift.quantile(torch.tensor([0.5, 0.95]).double()).tolist()
-    where = "context" if any(listed.in_context) else "bare"
-    return Drift(
-        "kept", where, len(names), *quantiles, float(ordered[0]), worst, float(drift.mean())
     )
 
 
@@ -175,18 +128,7 @@ def _measured(stored: Erasure, weights: Mapping[str, Tensor]) -> Erasure:
     """The same with a certificate of its edits on layers with these weights."""
     rows, settings = next(iter(stored.rows.values())), stored.settings
     assert settings is not None
-    kept = torch.ones(len(rows.retain.values), dtype=torch.bool)
-    layers = {
-        key: SolvedLayer(
-            replace(stored.edits[key], down=stored.edits[key].down[:, : rows.width]),
-            kept,
-            kept.sum() * 0,
-            rows.width,
-        )
-        for key in weights
-        if key in stored.edits
-    }
-    return replace(stored, certificate=certify(layers, rows, settings, weights))
+    return replace(stored, certificate=certify_edits(stored.edits, rows, settings, weights))
 
 
 def _drift(erasure: Erasure) -> float:
