@@ -63,6 +63,12 @@ const VIEWS = {
 };
 
 export function addView(node) {
+  // Choices in the front end's language. A long list is of files: its menu keeps the filter.
+  for (const { options } of node.widgets ?? []) {
+    if (options?.values?.length < 20 && options.values.some?.((choice) => t(choice) !== choice)) {
+      options.getOptionLabel = (choice) => t(String(choice ?? ""));
+    }
+  }
   // Older front ends replace the widgets of a node around a subgraph while they configure it.
   if (node.subgraph) setTimeout(safely(() => addOutsideView(node)));
   else VIEWS[node.comfyClass ?? node.type]?.(node);
@@ -248,13 +254,13 @@ function erasurePanel(node, facts, state) {
     compare: !state.outside && safely(() => void addCompare(node)),
     findLeaks: hasErasure && safely(() => addProbe(node)),
     save: hasErasure && safely(() => addSave(node)),
-    details: safely(() => openDetails(node, facts)),
+    details: safely((event) => openDetails(event.currentTarget, node, facts)),
     fixes: fixesOf(node, facts, () => editors.get(list)?.open(facts.concepts[0]?.name)),
   };
   return drawPanel(facts, state, actions);
 }
 
-function openDetails(node, facts) {
+function openDetails(origin, node, facts) {
   const { strength, priority } = values(node, ["strength", "priority"]);
   const settings = node.type === "SpeedErase" ? { strength, priority: priorityKey(priority) } : {};
   const elements = drawDetails(
@@ -265,7 +271,7 @@ function openDetails(node, facts) {
   if (!facts.details.length) {
     elements.push(h("div", { class: "dim" }, t("Run again to see all measurements.")));
   }
-  const dialog = showDialog(t("Details of this run"), elements, t("Close"));
+  const dialog = showDialog(origin, t("Details of this run"), elements, t("Close"));
 }
 
 /** What dragging the point of a run does, or null where its limit is not the widget's. */
