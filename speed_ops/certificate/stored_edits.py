@@ -74,9 +74,11 @@ def effects_on_names(
     if not names:
         return ()
     layers = []
-    for key, edit in edits.items():
+    for key in added:
+        if key not in edits:
+            continue
         own = added[key].double()
-        change = edit.up @ edit.down[:, : rows.width]
+        change = edits[key].up @ edits[key].down[:, : rows.width]
 
         def squares(matrix: Tensor) -> Tensor:
             return per_concept((values @ matrix.T).square().sum(dim=1), index, len(names))
