@@ -52,7 +52,10 @@ def add_to(subparsers: Any) -> None:
         " effects, and images before and after where the demo model or --server generates them"
     )
     parser.add_argument("--overview", action="store_true", help=help)
-    help = "a ComfyUI that has the models and the results and generates images for --overview"
+    help = (
+        "a ComfyUI that has the models and the results and generates images for --overview;"
+        " repeatable"
+    )
     parser.add_argument("--server", action="append", default=[], metavar="URL", help=help)
     jobs = "models at a time (default: 1; on Ray: as many as fit)"
     parser.add_argument("--jobs", type=int, metavar="N", help=jobs)
@@ -84,6 +87,8 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.server and not args.overview:
         raise UsageError("--server generates images for the overview. Add --overview.")
     if args.on == "ray":
+        if args.overview:
+            raise UsageError("--overview works only with --on here. Leave it out.")
         return _batch_on_ray(args, console)
     for flag in ("address", "ledger", "scratch"):
         if getattr(args, flag) is not None:

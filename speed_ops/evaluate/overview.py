@@ -82,7 +82,8 @@ def write_overview(
         pairs, reason = draw_pairs(
             candidate.path, *_result(candidate), stored.job.concepts, list(row.claims), drawings
         )
-        rows.append(replace(row, pairs=pairs, no_images=reason))
+        rows.append(replace(row, pairs=pairs, no_images="not shown" if hides(reason) else reason))
+    folder.mkdir(parents=True, exist_ok=True)
     page, data = folder / PAGE, folder / DATA
     write_bytes(data, json.dumps(_plain(rows, missing), indent=1).encode(), force=True)
     write_bytes(page, _page(rows, missing).encode("utf-8", "replace"), force=True)
@@ -99,7 +100,7 @@ def _row(folder: Path, candidate: Candidate, name: str, hides: Callable[[str], b
         raise FileError(problem)
     report, link = candidate.paths().get("report"), ""
     if report is not None and report.exists() and not hides(report.name):
-        link = quote(report.relative_to(folder).as_posix())
+        link = quote(report.relative_to(folder).as_posix(), errors="surrogateescape")
     return Compared(
         name,
         detect(Checkpoint.open(candidate.path).shapes).title,

@@ -81,6 +81,11 @@ test("whatever a workflow holds becomes harmless or nothing", () => {
     1,
     "never over 100 %",
   );
+  const [known, written] = leakFacts({
+    total: 2,
+    tried: [{ phrase: "a", written: {} }, { phrase: "b", written: "other language" }],
+  }).tried;
+  assert.deepEqual([known.written, written.written], ["", "other language"]);
   assert.equal(textFacts({ text: "x".repeat(1e6) }).text.length, 20_000);
 });
 
