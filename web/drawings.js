@@ -67,6 +67,8 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
     ? t("{0} of {1} phrases leak", leaking, total)
     : t("None of {0} phrases leaks", total);
   const button = h("button", { class: "primary", onclick: closeLeaks }, t("Add leaks as aliases"));
+  const canAdd = tried.some((phrase) => phrase.leaks && phrase.alias);
+  const advice = leaking > 0 && !canAdd && t("Raise strength in steps of 0.1.");
   return [
     h(
       "div",
@@ -75,7 +77,8 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       h("span", {}, headline),
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
-    tried.some((phrase) => phrase.leaks && phrase.alias) && h("div", { class: "buttons" }, button),
+    canAdd && h("div", { class: "buttons" }, button),
+    advice && h("div", { class: "advice" }, advice),
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }
@@ -92,10 +95,17 @@ export function drawText(text) {
   ];
 }
 
-/** Pairs of images, each with a slider between before and after. */
+/** An image that opens large on a click. */
+export function drawChart(src, title) {
+  const image = () => h("img", { class: "chart", src, alt: title });
+  const enlarge = () => showDialog(title, [image()], t("Close"));
+  return h("button", { class: "picture", onclick: enlarge }, image());
+}
+
+/** Pairs of images, each with a slider between before and after. With one seed, prompts share a line. */
 export function drawPairs({ rows, seeds }, url) {
-  const columns = COLUMNS[clamp(Math.max(seeds, 2), 1, COLUMNS.length) - 1];
-  return rows.map(({ name, prompt, pairs }) =>
+  const columns = COLUMNS[clamp(seeds, 1, COLUMNS.length) - 1];
+  const prompts = rows.map(({ name, prompt, pairs }) =>
     h(
       "div",
       {},
@@ -107,6 +117,7 @@ export function drawPairs({ rows, seeds }, url) {
       ),
     ),
   );
+  return h("div", { class: seeds > 1 ? "" : "prompts" }, prompts);
 }
 
 function slider(pair, url) {

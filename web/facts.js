@@ -179,8 +179,8 @@ export function textFacts(given) {
   return facts.text ? facts : null;
 }
 
-/** A report and the file of its chart as the server sent it, or null. */
-export function reportFacts(given) {
+/** A text and the file of its chart as the server sent it, or null. */
+export function chartFacts(given) {
   const facts = textFacts(given);
   return facts && { ...facts, chart: record(given).chart };
 }

@@ -3,14 +3,14 @@ import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
 import { readSoon, watchRun } from "./current.js";
 import { h, safely, shield, showDialog } from "./dom.js";
-import { drawLeaks, drawPairs, drawText, retainNames } from "./drawings.js";
+import { drawChart, drawLeaks, drawPairs, drawText, retainNames } from "./drawings.js";
 import { Editor, hasFiles, listFiles } from "./editor.js";
 import {
+  chartFacts,
   erasureFacts,
   imageFacts,
   leakFacts,
   previewFacts,
-  reportFacts,
   stored,
   storedCode,
   storedLeaks,
@@ -44,7 +44,8 @@ const SHOWN_OUTSIDE = ["SpeedErase", "SpeedNeverDraw", "SpeedApplyRecipe", "Spee
 const MAX_RESULTS = 30;
 
 const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236, width: 400 };
-const TEXT = { read: textFacts, store: storedText, draw: textView, height: 130, width: 340 };
+const TEXT = { read: textFacts, store: storedText, draw: textView, height: 180, width: 400 };
+const CHART = { ...TEXT, read: chartFacts, draw: chartView, height: 320 };
 const VIEWS = {
   ConceptList: addEditor,
   RetainSetLoader: addRetainNames,
@@ -55,10 +56,10 @@ const VIEWS = {
     addResultView(node, { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 }),
   SpeedCompare: addCompareView,
   SpeedInspect: (node) => addResultView(node, TEXT),
-  SpeedReport: (node) => addResultView(node, { ...TEXT, read: reportFacts, draw: reportView }),
+  SpeedReport: (node) => addResultView(node, CHART),
   SpeedEvaluate: (node) => addResultView(node, TEXT),
-  SpeedForecast: (node) => addResultView(node, TEXT),
-  SpeedNameProbe: (node) => addResultView(node, TEXT),
+  SpeedForecast: (node) => addResultView(node, CHART),
+  SpeedNameProbe: (node) => addResultView(node, CHART),
   SaveErasedModel: (node) => addResultView(node, TEXT),
 };
 
@@ -322,9 +323,8 @@ function textView(node, { text }) {
 const imageUrl = (file) => api.apiURL(viewPath(file));
 
 /** The front end's own preview of an image would make the node grow over its neighbors. */
-function reportView(node, { text, chart }, { restored }) {
-  const image = chart && !restored && h("img", { class: "chart", src: imageUrl(chart), alt: "" });
-  return [drawText(text), image];
+function chartView(node, { text, chart }, { restored }) {
+  return [chart && !restored && drawChart(imageUrl(chart), node.title), drawText(text)];
 }
 
 function addCompareView(node) {
@@ -348,6 +348,7 @@ function addEditor(node) {
       return retain && values(retain, RETAIN_WIDGETS);
     },
     isLinked: () => isLinked(node, "text"),
+    restore: (command) => void app.extensionManager?.command?.execute?.(command),
     set: (newText) => {
       followNames(node, newText);
       text.value = newText;
