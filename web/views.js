@@ -6,7 +6,6 @@ import { h, safely, shield, showDialog } from "./dom.js";
 import { drawChart, drawLeaks, drawPairs, drawText, retainNames } from "./drawings.js";
 import { Editor, hasFiles, listFiles } from "./editor.js";
 import {
-  chartFacts,
   erasureFacts,
   imageFacts,
   leakFacts,
@@ -45,28 +44,32 @@ const MAX_RESULTS = 30;
 
 const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236, width: 400 };
 const TEXT = { read: textFacts, store: storedText, draw: textView, height: 180, width: 400 };
-const CHART = { ...TEXT, read: chartFacts, draw: chartView, height: 320 };
+const CHART = { ...TEXT, height: 320 };
+const LEAKS = { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 };
+const IMAGES = { read: imageFacts, store: storedCode, draw: compareView, height: 300, width: 400 };
+// Node type -> how its result is shown, or the function that adds its view.
 const VIEWS = {
   ConceptList: addEditor,
   RetainSetLoader: addRetainNames,
   SpeedErase: addErasureView,
-  SpeedNeverDraw: (node) => addResultView(node, ERASURE),
-  SpeedApplyRecipe: (node) => addResultView(node, ERASURE),
-  SpeedLeakProbe: (node) =>
-    addResultView(node, { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 }),
-  SpeedCompare: addCompareView,
-  SpeedInspect: (node) => addResultView(node, TEXT),
-  SpeedReport: (node) => addResultView(node, CHART),
-  SpeedEvaluate: (node) => addResultView(node, TEXT),
-  SpeedForecast: (node) => addResultView(node, CHART),
-  SpeedNameProbe: (node) => addResultView(node, CHART),
-  SaveErasedModel: (node) => addResultView(node, TEXT),
+  SpeedNeverDraw: ERASURE,
+  SpeedApplyRecipe: ERASURE,
+  SpeedLeakProbe: LEAKS,
+  SpeedCompare: IMAGES,
+  SpeedInspect: TEXT,
+  SpeedReport: CHART,
+  SpeedEvaluate: TEXT,
+  SpeedForecast: CHART,
+  SpeedNameProbe: CHART,
+  SaveErasedModel: TEXT,
 };
 
 export function addView(node) {
+  const view = VIEWS[node.comfyClass ?? node.type];
   // Older front ends replace the widgets of a node around a subgraph while they configure it.
   if (node.subgraph) setTimeout(safely(() => addOutsideView(node)));
-  else VIEWS[node.comfyClass ?? node.type]?.(node);
+  else if (view?.draw) addResultView(node, view);
+  else view?.(node);
 }
 
 const editors = new WeakMap(); // node -> Editor
@@ -315,22 +318,16 @@ function leakView(node, facts, state) {
   return drawLeaks(facts, state, close);
 }
 
-function textView(node, { text }) {
-  return drawText(text);
-}
-
 // Images come from this session's runs only: a workflow cannot name an image.
 const imageUrl = (file) => api.apiURL(viewPath(file));
 
 /** The front end's own preview of an image would make the node grow over its neighbors. */
-function chartView(node, { text, chart }, { restored }) {
+function textView(node, { text, chart }, { restored }) {
   return [chart && !restored && drawChart(imageUrl(chart), node.title), drawText(text)];
 }
 
-function addCompareView(node) {
-  const draw = (_, facts, { outdated, restored }) =>
-    restored ? [] : [outdated && outdatedNote(), drawPairs(facts, imageUrl)];
-  addResultView(node, { read: imageFacts, store: storedCode, draw, height: 300, width: 400 });
+function compareView(node, facts, { outdated, restored }) {
+  return restored ? [] : [outdated && outdatedNote(), drawPairs(facts, imageUrl)];
 }
 
 const outdatedNote = () => h("div", { class: "tag", "data-speed": "state" }, t("Out of date: run again"));
