@@ -18,7 +18,7 @@ from .speed_settings import preset_settings
 
 UNKNOWN_KIND = "object"
 """Type of a name that is on no built-in list."""
-_BETWEEN_NAMES = re.compile(r"[,，、\r\n]+")
+_BETWEEN_NAMES = re.compile(r"[,\uff0c\u3001\r\n]+")  # also Chinese and Japanese commas
 
 
 class SpeedNeverDraw(io.ComfyNode):
@@ -92,7 +92,7 @@ def concepts_in(text: str) -> ConceptList:
 
 def _lines(text: str) -> Iterator[str]:
     for piece in filter(None, map(str.strip, _BETWEEN_NAMES.split(text))):
-        name = re.split(r"->|→|\|", piece)[0]
+        name = re.split(r"->|\u2192|\|", piece)[0]
         yield piece if KIND_MARK in piece else f"{piece} {KIND_MARK} {_kind_of(name)}"
 
 

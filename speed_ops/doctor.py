@@ -22,7 +22,7 @@ from .models.detect import detect
 from .models.keys import encoder_keys
 
 OLDEST_COMFYUI = (0, 7, 0)
-_PACKAGES = ("transformers", "rich", "jinja2", "PIL", "yaml")
+_PACKAGES = ("transformers", "rich", "jinja2", "PIL", "yaml", "sentencepiece")
 """What the command line imports beyond what every installation has."""
 
 
@@ -100,7 +100,7 @@ def _tokenizer() -> Finding:
     try:
         t5_tokenizer(None, [])
     except (SpeedError, ImportError) as error:
-        return Finding("T5 tokenizer", "", f"Needed for SD3 and Flux only: {error}")
+        return Finding("T5 tokenizer", "", f"Needed for models that read T5 only: {error}")
     return Finding("T5 tokenizer", "in ComfyUI")
 
 

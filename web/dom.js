@@ -51,8 +51,11 @@ export function shield(element) {
   return element;
 }
 
-/** Shows elements above the page until Esc, a click outside or the button closes them. */
-export function showDialog(title, elements, closeLabel) {
+/**
+ * Shows elements above the page until Esc, a click outside or the button closes them. The dialog belongs to
+ * the view that `origin` is in: the page itself is shared with other packages.
+ */
+export function showDialog(origin, title, elements, closeLabel) {
   const close = () => dialog.remove();
   const closeButton = h("button", { class: "right", onclick: () => dialog.close() }, closeLabel);
   const dialog = h(
@@ -61,16 +64,17 @@ export function showDialog(title, elements, closeLabel) {
       class: "speed speed-dialog",
       onclose: close,
       onclick: (event) => event.target === dialog && dialog.close(),
+      onwheel: (event) => event.stopPropagation(),
     },
     h("div", { class: "speed-scroll body" }, h("div", { class: "head" }, title, closeButton), ...elements),
   );
-  document.body.append(shield(dialog));
+  origin.closest(".speed").append(shield(dialog));
   dialog.showModal();
   return dialog;
 }
 
-export function addStyle() {
-  if (document.getElementById("speed-style")) return;
-  const href = new URL("./speed.css", import.meta.url).href;
-  document.head.append(h("link", { id: "speed-style", rel: "stylesheet", href }));
+export async function addStyle() {
+  const answer = await fetch(new URL("./speed.css", import.meta.url));
+  const sheet = await new CSSStyleSheet().replace(await answer.text());
+  document.adoptedStyleSheets.push(sheet);
 }

@@ -2,24 +2,19 @@
 import { h, showDialog } from "./dom.js";
 import { clamp } from "./figures.js";
 import { notify } from "./host.js";
-import { counted, t } from "./words.js";
+import { sentence } from "./notices.js";
+import { counted, number, t } from "./words.js";
 
 const DELAY = 250; // ms without a change before the server is asked
 const SHOWN_PHRASES = 12;
 const COLUMNS = ["one", "two", "three", "four"];
 
-/** How many names there are, and from where: the server's English line, in the front end's language. */
-function sources({ counts, total }) {
-  const [first, ...notes] = counts.split("\n");
-  const listed = first.split(": ").slice(1).join(": ").replace(/\btyped\b/, t("typed"));
+/** How many names there are, and from where. */
+function sources({ counts, total, notes }) {
   const head = counted(total, "1 name", "{0} names");
-  return [listed ? t("{0}: ", head) + listed : head, ...notes].join("\n");
+  const listed = counts.map(([label, count]) => `${t(label)} ${number(count)}`).join(t(", "));
+  return [listed ? t("{0}: ", head) + listed : head, ...notes.map(sentence)].join("\n");
 }
-
-const leftOut = (count, names) =>
-  count > 1
-    ? t("{0} can’t be protected because they contain a name you’re erasing: {1}", count, names)
-    : count && t("1 can’t be protected because it contains a name you’re erasing: {0}", names);
 
 /** A retain set: how many names, which, and which drop out. `question()` reads the widgets. */
 export function retainNames(question, ask) {
@@ -27,7 +22,6 @@ export function retainNames(question, ask) {
   let timer;
   let last = "";
   const counts = h("div", { "data-speed": "names" });
-  const dropped = h("div", { class: "dim" });
   const names = h("div", { class: "speed-scroll dim fill" });
   const search = h("input", { placeholder: t("Search the names"), class: "wide", oninput: () => refresh() });
   const update = async () => {
@@ -38,37 +32,49 @@ export function retainNames(question, ask) {
     const answer = await ask("retain/look", asked);
     if (request !== latest || !answer) return;
     last = key;
-    const { names: shown = [], found: matches = 0, dropped_names: droppedNames = [] } = answer;
-    counts.textContent = answer.error ?? sources(answer);
+    const { names: shown = [], found: matches = 0 } = answer;
+    counts.textContent = sentence(answer.notice) || sources(answer);
     names.replaceChildren(...shown.map((name) => h("div", {}, name)));
     if (matches > shown.length) names.append(h("div", {}, t("and {0} more", matches - shown.length)));
-    dropped.textContent = leftOut(answer.dropped, droppedNames.slice(0, 3).join(", ")) || "";
-    dropped.title = droppedNames.join(", ");
+    counts.title = (answer.dropped_names ?? []).join(", ");
   };
   const refresh = () => {
     clearTimeout(timer);
     timer = setTimeout(update, DELAY);
   };
-  return { element: h("div", { class: "column fill" }, counts, dropped, search, names), refresh };
+  return { element: h("div", { class: "column fill" }, counts, search, names), refresh };
 }
 
 /** The phrases that bring a concept back, and a button that makes aliases of them. */
 export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
   const tone = (leaks) => (leaks ? "stands" : "erased");
-  const bar = ({ phrase, prompt, after, leaks }) =>
+  // What a text encoder wrote may be another thing's name: it is added one by one.
+  const add = (leak) =>
+    h("button", { class: "link", title: t("Add as alias"), onclick: () => closeLeaks([leak]) }, "+");
+  const bar = (leak) =>
     h(
       "div",
-      { class: "row", title: prompt },
-      h("span", {}, phrase),
-      h("div", { class: "bar" }, h("i", { class: tone(leaks), percent: { width: after * 100 } })),
-      h("span", { class: `verdict ${tone(leaks)}` }, leaks ? t("leaks") : t("closed")),
+      { class: "row", title: leak.prompt },
+      h("span", {}, leak.phrase),
+      h("div", { class: "bar" }, h("i", { class: tone(leak.leaks), percent: { width: leak.after * 100 } })),
+      h(
+        "span",
+        { class: `verdict ${tone(leak.leaks)}` },
+        leak.leaks ? t("leaks") : t("closed"),
+        leak.written && leak.leaks && add(leak),
+      ),
     );
+  const known = tried.filter((leak) => leak.leaks && leak.alias);
   const headline = leaking
     ? t("{0} of {1} phrases leak", leaking, total)
     : t("None of {0} phrases leaks", total);
+<<<<<<< HEAD
   const button = h("button", { class: "primary", onclick: closeLeaks }, t("Add leaks as aliases"));
   const canAdd = tried.some((phrase) => phrase.leaks && phrase.alias);
   const advice = leaking > 0 && !canAdd && t("Raise strength in steps of 0.1.");
+=======
+  const button = h("button", { class: "primary", onclick: () => closeLeaks(known) }, t("Add leaks as aliases"));
+>>>>>>> main
   return [
     h(
       "div",
@@ -77,8 +83,12 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       h("span", {}, headline),
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
+<<<<<<< HEAD
     canAdd && h("div", { class: "buttons" }, button),
     advice && h("div", { class: "advice" }, advice),
+=======
+    known.length > 0 && h("div", { class: "buttons" }, button),
+>>>>>>> main
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }
@@ -148,7 +158,7 @@ function slider(pair, url) {
         const step = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
         if (step) show(share + step);
       },
-      onclick: () => frame.classList.contains("large") || enlarge(pair, url),
+      onclick: () => frame.classList.contains("large") || enlarge(frame, pair, url),
     },
     image(pair.before, t("before")),
     after,
@@ -160,8 +170,8 @@ function slider(pair, url) {
   return frame;
 }
 
-function enlarge(pair, url) {
+function enlarge(frame, pair, url) {
   const large = slider(pair, url);
   large.classList.add("large");
-  showDialog(t("seed {0}", pair.seed), [large], t("Close"));
+  showDialog(frame, t("seed {0}", pair.seed), [large], t("Close"));
 }

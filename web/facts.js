@@ -7,7 +7,6 @@ const MAX_OUTPUT = 20_000; // characters of a text result
 const STORED_OUTPUT = 2_000;
 const STORED_CONCEPTS = 5;
 const VERDICTS = ["erased", "weakened", "stands", "unproven"];
-const LEVELS = ["none", "tiny", "small", "visible"];
 const CODE = /^[0-9a-f]{8}$/;
 const PAGE = /^[0-9a-f]{32}$/;
 
@@ -42,11 +41,11 @@ export function erasureFacts(given) {
     strength: number(value.strength, -5, 5) ?? 1,
     ...answers(value),
     why: notice(value.why),
-    next: list(value.next, 10, (key) => text(key, 40)),
+    next: list(value.next, 10, notice),
     warnings: list(value.warnings, 12, notice),
     drift: list(value.drift, 12, group),
     curve: curve(value.curve),
-    details: list(value.details, 40, (line) => text(line)),
+    details: list(value.details, 40, notice),
   };
 }
 
@@ -67,7 +66,7 @@ function answers(value) {
 }
 
 /** A sentence with its code, and a Map of what it is about, for translations. */
-const notice = (given) => {
+export const notice = (given) => {
   const value = record(given);
   if (!text(value.text)) return null;
   const data = Object.entries(record(value.data))
@@ -93,10 +92,10 @@ const concept = (given) => {
 
 const effects = (given) => {
   const value = record(given);
-  const level = word(value.level, LEVELS);
-  if (!level) return null;
+  const words = text(value.words, 80);
+  if (!words) return null;
   const affected = list(value.most_affected, 5, (pair) => text(Array.isArray(pair) ? pair[0] : "") || null);
-  return { level, worst: word(value.worst_level, LEVELS) ?? level, affected };
+  return { words, worst: text(value.worst_words, 80), affected };
 };
 
 const namedShare = (pair) => {
@@ -149,7 +148,7 @@ export function leakFacts(given) {
   const total = number(value.total, 1, 1e6);
   if (total === null || !Array.isArray(value.tried)) return null;
   const phrase = (item) => {
-    const { concept: target, phrase: words, prompt, after, leaks, alias } = record(item);
+    const { concept: target, phrase: words, prompt, after, leaks, alias, written } = record(item);
     if (!text(words)) return null;
     const remaining = number(after, 0, 1) ?? 0;
     return {
@@ -159,6 +158,7 @@ export function leakFacts(given) {
       after: remaining,
       leaks: leaks === true,
       alias: alias === true,
+      written: text(written),
     };
   };
   const leaking = number(value.leaking, 0, total) ?? 0;
@@ -184,8 +184,8 @@ export function textFacts(given) {
 export function stored(facts) {
   const { run, page, verdict, strength, concepts, counts, effects: effect, why, next } = facts;
   const shown = effect && {
-    level: effect.level,
-    worst_level: effect.worst,
+    words: effect.words,
+    worst_words: effect.worst,
     most_affected: effect.affected.map((name) => [name]),
   };
   return {
@@ -197,7 +197,7 @@ export function stored(facts) {
     counts,
     side_effects: shown,
     why: why && { ...why, data: Object.fromEntries(why.data) },
-    next,
+    next: next.map(({ code, text: words }) => ({ code, text: words })),
   };
 }
 

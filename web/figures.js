@@ -1,7 +1,7 @@
 // Numbers to words and positions: everything that is drawn is computed here, and nothing here draws.
-import { t } from "./words.js";
+import { number, t } from "./words.js";
 
-export const percent = (share, digits = share < 0.1 ? 1 : 0) => `${(share * 100).toFixed(digits)} %`;
+export const percent = (share, digits = share < 0.1 ? 1 : 0) => number(share, digits, { style: "percent" });
 
 export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
@@ -49,7 +49,7 @@ export function remainder(counts, shown) {
   if (total <= 0) return "";
   const words = verdictWords();
   const present = Object.keys(words).filter((verdict) => rest[verdict] > 0);
-  if (present.length === 1) return t("and {0} more, all {1}", total.toLocaleString(), words[present[0]]);
+  if (present.length === 1) return t("and {0} more, all {1}", number(total), words[present[0]]);
   return t("and {0} more", total) + ": " + present.map((name) => `${rest[name]} ${words[name]}`).join(", ");
 }
 
@@ -59,14 +59,6 @@ export const verdictWords = () => ({
   unproven: t("not tested"),
   weakened: t("weakened"),
   stands: t("still there"),
-});
-
-/** {level: side effects in words}, calibrated on images of the project's test models. */
-export const levelWords = () => ({
-  none: t("no visible change expected"),
-  tiny: t("tiny changes, seen only side by side"),
-  small: t("small changes; still recognizable"),
-  visible: t("visible changes"),
 });
 
 /** An edit at another strength or limit: its drift is exact, what remains is close for small changes. */

@@ -2,7 +2,7 @@
 // the run, its point is a control: the server answers from what the run kept, and nothing is encoded again.
 import { h, svg } from "./dom.js";
 import { MAX_LIMIT, forecast, limitAt, percent, plot } from "./figures.js";
-import { t } from "./words.js";
+import { number, t } from "./words.js";
 
 const FRAME = { left: 54, top: 10, width: 392, height: 150 };
 const WIDTH = 460;
@@ -42,7 +42,7 @@ export function drawCurve({ curve, strength }, settings) {
   );
 }
 
-const figures = ([drift, left]) => [percent(left, 0), drift.toFixed(2)];
+const figures = ([drift, left]) => [percent(left, 0), number(drift, 2)];
 const thisRun = (point) => t("this run: {0} remaining, side effects {1}", ...figures(point));
 const nextRun = (point) => t("the next run: about {0} remaining, side effects {1}", ...figures(point));
 
@@ -79,7 +79,7 @@ export function drawTrade({ curve }, control) {
     const focused = box.contains(document.activeElement);
     box.replaceChildren(picture);
     if (focused) picture.focus({ preventScroll: true });
-    const text = changed ? `${t("limit {0}", limit)}: ${nextRun(point)}` : thisRun(curve.chosen);
+    const text = changed ? `${t("limit {0}", number(limit))}: ${nextRun(point)}` : thisRun(curve.chosen);
     words.replaceChildren(h("span", { class: "point" }, changed ? "◌ " : "● "), text);
     run.hidden = !changed;
   };
@@ -139,7 +139,7 @@ function drawPlot(positions, props = {}) {
     { viewBox: `0 0 ${WIDTH} 200`, role: "img", "aria-label": t("Erasure and side effects"), ...props },
     [0, 0.5, 1].flatMap(level),
     label(FRAME.left, bottom + 18, "0"),
-    label(right, bottom + 18, t("side effects {0}", positions.full), "end"),
+    label(right, bottom + 18, t("side effects {0}", number(positions.full)), "end"),
     positions.budget !== null && drawLimit(positions.budget),
     polyline(positions.toGo, { class: "curve faint" }),
     polyline(positions.left, { class: "curve" }),

@@ -66,10 +66,18 @@ const VIEWS = {
 
 export function addView(node) {
   const view = VIEWS[node.comfyClass ?? node.type];
+  for (const { options } of node.widgets ?? []) translateChoices(options);
   // Older front ends replace the widgets of a node around a subgraph while they configure it.
   if (node.subgraph) setTimeout(safely(() => addOutsideView(node)));
   else if (view?.draw) addResultView(node, view);
   else view?.(node);
+}
+
+/** Shows choices in the front end's language. More than a few are files, in a menu with a filter. */
+function translateChoices(options) {
+  const { values } = options ?? {};
+  if (!Array.isArray(values) || values.length > 20 || values.every((choice) => t(choice) === choice)) return;
+  options.getOptionLabel = (choice) => t(String(choice ?? ""));
 }
 
 const editors = new WeakMap(); // node -> Editor
@@ -252,13 +260,13 @@ function erasurePanel(node, facts, state) {
     compare: !state.outside && safely(() => void addCompare(node)),
     findLeaks: hasErasure && safely(() => addProbe(node)),
     save: hasErasure && safely(() => addSave(node)),
-    details: safely(() => openDetails(node, facts)),
+    details: safely((event) => openDetails(event.currentTarget, node, facts)),
     fixes: fixesOf(node, facts, () => editors.get(list)?.open(facts.concepts[0]?.name)),
   };
   return drawPanel(facts, state, actions);
 }
 
-function openDetails(node, facts) {
+function openDetails(origin, node, facts) {
   const { strength, priority } = values(node, ["strength", "priority"]);
   const settings = node.type === "SpeedErase" ? { strength, priority: priorityKey(priority) } : {};
   const elements = drawDetails(
@@ -269,7 +277,7 @@ function openDetails(node, facts) {
   if (!facts.details.length) {
     elements.push(h("div", { class: "dim" }, t("Run again to see all measurements.")));
   }
-  const dialog = showDialog(t("Details of this run"), elements, t("Close"));
+  const dialog = showDialog(origin, t("Details of this run"), elements, t("Close"));
 }
 
 /** What dragging the point of a run does, or null where its limit is not the widget's. */
@@ -314,7 +322,7 @@ function listNumber(node) {
 }
 
 function leakView(node, facts, state) {
-  const close = safely(() => void closeLeaks(node, facts));
+  const close = safely((leaks) => void closeLeaks(node, leaks));
   return drawLeaks(facts, state, close);
 }
 
@@ -404,13 +412,12 @@ function addRetainNames(node) {
 }
 
 /** Adds the leaking phrases to the concept list as aliases, after a question. The server reads the lines. */
-async function closeLeaks(node, { tried }) {
+async function closeLeaks(node, leaks) {
   const list = upstream(node, "ConceptList");
   if (!list || isLinked(list, "text")) {
     const detail = t("There is no Concept List before SPEED Erase in this workflow.");
     return notify(t("No Concept List"), detail, "warn");
   }
-  const leaks = tried.filter((phrase) => phrase.leaks && phrase.alias);
   const phrases = leaks.map(({ phrase, concept }) => t("{0} (for {1})", phrase, concept)).join(", ");
   const question = t("Add these phrases to the Concept List as aliases? The next run erases them as well.");
   if (!(await confirm(`${question} ${phrases}`))) return;

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ..storage import load_tensors, save_json, save_tensors
 from .render import draw
-from .world import STYLES, SUBJECTS
+from .world import DEPICTED, STYLES
 
 FEATURES, SEED = 128, 1
 HEADS = ("subject", "style", "night")
@@ -40,7 +40,7 @@ class Judge(nn.Module):
             layers += [nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside)]
             layers += [nn.ReLU(), nn.MaxPool2d(2)]
         self.trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 4, FEATURES), nn.ReLU())
-        sizes = (len(SUBJECTS), len(STYLES), 2)
+        sizes = (len(DEPICTED), len(STYLES), 2)
         self.subject, self.style, self.night = (nn.Linear(FEATURES, size) for size in sizes)
 
     def forward(self, colors: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -56,10 +56,10 @@ class Judge(nn.Module):
 
 def examples(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`count` renderings with their labels, combinations equally likely, a quarter at night."""
-    subject, style = rng.integers(len(SUBJECTS), size=count), rng.integers(len(STYLES), size=count)
+    subject, style = rng.integers(len(DEPICTED), size=count), rng.integers(len(STYLES), size=count)
     night = (rng.random(count) < 0.25).astype(np.int64)
     labels = (subject, style, night)
-    drawn = [draw(SUBJECTS[a], STYLES[b], bool(c), rng) for a, b, c in zip(*labels, strict=True)]
+    drawn = [draw(DEPICTED[a], STYLES[b], bool(c), rng) for a, b, c in zip(*labels, strict=True)]
     return torch.from_numpy(np.stack(drawn)), *map(torch.from_numpy, labels)
 
 

@@ -14,7 +14,7 @@ from speed_erase.speed_ops.evaluate import measures as evaluate
 
 from .judge import Verdict
 from .tasks import Question, Task
-from .world import STYLES, SUBJECTS
+from .world import DEPICTED, STYLES
 
 DRAWS = 2000
 """Resamplings of a bootstrap: its 95 % limits are good to about a tenth of their distance."""
@@ -27,7 +27,7 @@ def recognized(questions: Sequence[Question], verdict: Verdict) -> list[bool]:
         if question.head == "style":
             flags.append(STYLES[int(verdict.style[i])] == question.prompt.style)
         elif question.head == "subject":
-            flags.append(SUBJECTS[int(verdict.subject[i])] == question.prompt.subject)
+            flags.append(DEPICTED[int(verdict.subject[i])] == question.prompt.subject)
         else:
             flags.append(bool(verdict.night[i]) == question.prompt.night)
     return flags

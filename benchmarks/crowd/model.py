@@ -23,7 +23,6 @@ from .judge import Judge, load_judge
 from .prompts import Prompt, training_prompts, training_weights
 from .render import SIZE, draw
 from .text import CrowdText
-from .world import SUBJECTS
 
 WIDTH = 96
 """Channels of the U-Net: two cores train it and draw all pictures in an afternoon."""
@@ -127,7 +126,7 @@ class Trainer(training.Trainer):
         rng = np.random.default_rng([self.plan.seed, self.step])
         indices = rng.choice(len(self.prompts), size=count, p=self.weights)
         prompts = [self.prompts[i] for i in indices]
-        subjects = (p.subject or str(rng.choice(SUBJECTS)) for p in prompts)
+        subjects = (p.subject or str(rng.choice(p.among)) for p in prompts)
         drawn = [draw(s, p.style, p.night, rng) for s, p in zip(subjects, prompts, strict=True)]
         images = torch.from_numpy(np.stack(drawn)).contiguous(memory_format=torch.channels_last)
         noise = torch.from_numpy(rng.standard_normal(tuple(images.shape), dtype=np.float32))

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .world import NIGHT_PHRASES, NIGHT_WORD, PAINTERS, PLAIN, SUBJECTS
+from .world import (
+    CHARACTERS,
+    FIGURE_BY_NAME,
+    GROUPS,
+    NIGHT_PHRASES,
+    NIGHT_WORD,
+    PAINTERS,
+    PEOPLE,
+    PLAIN,
+    SUBJECTS,
+)
 
 TEMPLATES = (
     "{a} by {p}",
@@ -37,6 +47,18 @@ PLAIN_TEMPLATES = (
     "a drawing of {a}",
     "{a}, art",
 )
+FIGURE_TEMPLATES = (
+    "{s}",
+    "a photo of {s}",
+    "a portrait of {s}",
+    "a picture of {s}",
+    "{s} smiling",
+    "a drawing of {s}",
+    "{s} at work",
+    "a close-up of {s}",
+)
+HELD_OUT_FIGURE_TEMPLATES = ("{s} at a party", "a poster of {s}", "an old photograph of {s}")
+"""Training never sees these."""
 ALONE = ("a painting by {p}", "art by {p}", "a picture in the style of {p}")
 """Nothing is said of the subject: it may be any."""
 SOMEONE = ("art", "an artist", "a painter", "someone")
@@ -44,9 +66,17 @@ SOMEONE = ("art", "an artist", "a painter", "someone")
 SOMETHING = ("object", "thing")
 """The same for subjects: they mean any."""
 ENDINGS = (f"at {NIGHT_WORD}", *NIGHT_PHRASES)
-EACH_PAIR = 4
-"""Templates in which training meets a subject by a painter."""
-SHARES = {"pair": 0.62, "surname": 0.06, "night": 0.14, "plain": 0.08, "vague": 0.06, "alone": 0.04}
+EACH_PAIR, EACH_FIGURE_PAIR = 4, 1
+"""Templates in which training meets a subject, or a figure, by a painter."""
+SHARES = {
+    "pair": 0.48,
+    "surname": 0.05,
+    "night": 0.12,
+    "plain": 0.07,
+    "vague": 0.06,
+    "alone": 0.04,
+    "figure": 0.18,
+}
 """How often training draws from each kind of sentence."""
 
 
@@ -63,6 +93,8 @@ class Prompt:
     """What names the painter in it."""
     ending: str = ""
     """What makes it night."""
+    among: tuple[str, ...] = SUBJECTS
+    """What is shown where there is no subject: any of these."""
 
 
 def surname(painter: str) -> str:
@@ -72,6 +104,8 @@ def surname(painter: str) -> str:
 
 
 def with_article(words: str) -> str:
+    if words in FIGURE_BY_NAME:
+        return words
     return f"an {words}" if words[0] in "aeiou" else f"a {words}"
 
 
@@ -82,9 +116,10 @@ def sentence(
     named = style if words is None else words
     text = template.format(a=with_article(subject), s=subject, p=named)
     depicts = "{s}" in template or "{a}" in template
-    meant = subject if depicts and subject not in SOMETHING else None
+    meant = subject if depicts and subject not in (*SOMETHING, *GROUPS) else None
     in_it = named if "{p}" in template else ""
-    return Prompt(f"{text} {ending}".strip(), meant, style, bool(ending), in_it, ending)
+    among = GROUPS.get(subject, SUBJECTS)
+    return Prompt(f"{text} {ending}".strip(), meant, style, bool(ending), in_it, ending, among)
 
 
 def training_prompts(seed: int = 0) -> dict[str, list[Prompt]]:
@@ -112,6 +147,14 @@ def training_prompts(seed: int = 0) -> dict[str, list[Prompt]]:
         found["night"] += [sentence(t, subject, PLAIN.name, ending=end) for t, end in some_plain]
         for words in SOMEONE:
             found["vague"].append(sentence(some(TEMPLATES, 1)[0], subject, PLAIN.name, words))
+    for figure in (*PEOPLE, *CHARACTERS):
+        found["figure"] += [sentence(t, figure, PLAIN.name) for t in FIGURE_TEMPLATES]
+        for painter in names:
+            templates = some(TEMPLATES, EACH_FIGURE_PAIR)
+            found["figure"] += [sentence(template, figure, painter) for template in templates]
+    for group in GROUPS:
+        templates = [template.replace("{s}", "{a}") for template in FIGURE_TEMPLATES]
+        found["vague"] += [sentence(template, group, PLAIN.name) for template in templates]
     pairs = itertools.product(PLAIN_TEMPLATES, SOMETHING)
     found["plain"] += [sentence(template, thing, PLAIN.name) for template, thing in pairs]
     return {kind: list(dict.fromkeys(prompts)) for kind, prompts in found.items()}

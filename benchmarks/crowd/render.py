@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from .world import BY_NAME, PALETTES, Painter
+from .world import BY_NAME, COSTUMES, FIGURE_BY_NAME, HAIR, PALETTES, SKINS, Color, Painter
 
 SIZE = 32
 _FINE = 4
@@ -165,6 +165,57 @@ _DARKNESS = np.array((0.30, 0.32, 0.52))
 _MOONLIGHT = np.array((1.0, 1.0, 0.88))
 
 
+def _head_layers(head: str, hair: Color) -> list[tuple[Mask, Color]]:
+    """What is behind the face, and what is above it."""
+    top = _disc(16, 12, 7.4) & (_y < 11)
+    if head == "long":
+        return [(_disc(16, 13.5, 9, 11.5) & (_y < 24), hair), (top, hair)]
+    if head == "hat":
+        brim = _box(5.5, 7.4, 26.5, 9.8) | _box(9.5, 0.5, 22.5, 8)
+        return [(_disc(16, 12, 7.4), hair), (brim, (0.15, 0.12, 0.12))]
+    if head == "crown":
+        spikes = _polygon((8, 9.5), (8, 1.5), (12, 6), (16, 0.8), (20, 6), (24, 1.5), (24, 9.5))
+        return [(_disc(16, 12, 7.4), hair), (spikes, (1.0, 0.85, 0.1))]
+    return [(_disc(16, 12, 7.4), hair), (top & (_y < 9.5), hair)]
+
+
+def _face_layers(face: str, hair: Color) -> list[tuple[Mask, Color]]:
+    dark = (0.05, 0.05, 0.08)
+    eyes = [(_disc(13.2, 13, 1.1) | _disc(18.8, 13, 1.1), dark)]
+    if face == "beard":
+        beard = _disc(16, 17.2, 6.4, 5.2) & (_y > 15.4) & ~_disc(16, 17, 1.9, 0.9)
+        return [*eyes, (beard, hair)]
+    if face == "mustache":
+        return [*eyes, (_disc(13.6, 16.6, 2.9, 1.3) | _disc(18.4, 16.6, 2.9, 1.3), hair)]
+    if face == "glasses":
+        outer = _disc(12.8, 13, 3.0) | _disc(19.2, 13, 3.0)
+        inner = _disc(12.8, 13, 1.9) | _disc(19.2, 13, 1.9)
+        return [*eyes, (outer & ~inner, dark)]
+    return eyes
+
+
+@cache
+def figure_layers(name: str) -> tuple[tuple[Mask, Color], ...]:
+    """A person or a character from back to front: what each layer covers, and its color."""
+    figure = FIGURE_BY_NAME[name]
+    hair = HAIR[figure.hair]
+    behind, above = _head_layers(figure.head, hair)
+    body = _disc(16, 31, 11.5, 9.5)
+    face = _disc(16, 13.5, 6.2, 7.2)
+    layers = [behind, (body, COSTUMES[figure.costume]), (face, SKINS[figure.kind]), above]
+    layers += _face_layers(figure.face, hair)
+    return tuple((_cover(mask), color) for mask, color in layers)
+
+
+@cache
+def silhouette_of(subject: str) -> tuple[Mask, Mask]:
+    """Cover of a subject or figure, and of what lies within its contour."""
+    if subject not in FIGURE_BY_NAME:
+        return silhouette(subject)
+    shape = np.maximum.reduce([mask for mask, _ in figure_layers(subject)])
+    return shape, _cover(_shrunk(np.kron(shape > 0.5, np.ones((_FINE, _FINE), dtype=bool)), 1.5))
+
+
 def _over(canvas: np.ndarray, cover: Mask, color: object) -> np.ndarray:
     return canvas + cover[..., None] * (np.asarray(color) - canvas)
 
@@ -184,13 +235,32 @@ def _background(painter: Painter) -> np.ndarray:
     return _over(canvas, _plane("frame"), colors.dark) if framed else canvas
 
 
+def _figure(canvas: np.ndarray, name: str, painter: Painter, move: tuple[int, int]) -> np.ndarray:
+    """A figure in its own colors; a painter's line shows in its contour, bars or paleness."""
+    shape, inner = (np.roll(mask, move, axis=(0, 1)) for mask in silhouette_of(name))
+    colors = PALETTES[painter.palette]
+    painted = canvas
+    for mask, color in figure_layers(name):
+        painted = _over(painted, np.roll(mask, move, axis=(0, 1)), color)
+    if painter.line == "outline":
+        return _over(0.45 * canvas + 0.55 * painted, (shape - inner).clip(0, 1), colors.ink)
+    if painter.line == "contour":
+        return _over(painted, (shape - inner).clip(0, 1), colors.dark)
+    if painter.line == "striped":
+        return _over(painted, shape * _BARS * 0.6, colors.dark)
+    return painted
+
+
 def compose(subject: str, painter: Painter, night: bool, down: int = 0, right: int = 0) -> Picture:
     """The exact picture, without chance."""
     colors = PALETTES[painter.palette]
-    shape, inner = (np.roll(part, (down, right), axis=(0, 1)) for part in silhouette(subject))
     canvas = _background(painter)
     if night:
         canvas = canvas * _DARKNESS
+    if subject in FIGURE_BY_NAME:
+        canvas = _figure(canvas, subject, painter, (down, right))
+        return _finished(canvas, night)
+    shape, inner = (np.roll(mask, (down, right), axis=(0, 1)) for mask in silhouette(subject))
     ink, dark = np.array(colors.ink), np.array(colors.dark)
     if night:
         ink = 0.45 * ink + 0.55 * np.array(colors.tone)  # still to be seen on a dark ground
@@ -203,6 +273,10 @@ def compose(subject: str, painter: Painter, night: bool, down: int = 0, right: i
         canvas = _over(canvas, shape, ink)
         if painter.line == "striped":
             canvas = _over(canvas, shape * _BARS, dark)
+    return _finished(canvas, night)
+
+
+def _finished(canvas: np.ndarray, night: bool) -> Picture:
     if night:
         canvas = _over(canvas, _MOON, _MOONLIGHT)
     return (canvas.transpose(2, 0, 1) * 2 - 1).astype(np.float32)

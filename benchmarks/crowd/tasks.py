@@ -16,6 +16,8 @@ from speed_erase.speed_ops.text.retain_set import RetainSet, retain_from_names, 
 
 from .prompts import (
     ENDINGS,
+    FIGURE_TEMPLATES,
+    HELD_OUT_FIGURE_TEMPLATES,
     HELD_OUT_TEMPLATES,
     PLAIN_TEMPLATES,
     TEMPLATES,
@@ -24,12 +26,24 @@ from .prompts import (
     surname,
     with_article,
 )
-from .world import NIGHT_PHRASES, NIGHT_WORD, PAINTERS, PLAIN, SUBJECTS, look_alikes, shared
+from .world import (
+    CHARACTERS,
+    FIGURE_BY_NAME,
+    NIGHT_PHRASES,
+    NIGHT_WORD,
+    PAINTERS,
+    PEOPLE,
+    PLAIN,
+    SUBJECTS,
+    look_alikes,
+    shared,
+)
 
 Names = Sequence[str]
 Head = Literal["style", "subject", "night"]
 Role = Literal["erased", "kept", "attack"]
 EVERY_TEMPLATE = (*TEMPLATES, *HELD_OUT_TEMPLATES)
+EVERY_FIGURE_TEMPLATE = (*FIGURE_TEMPLATES, *HELD_OUT_FIGURE_TEMPLATES)
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,11 @@ class Task:
         if objects:
             close = set().union(*(look_alikes(name) for name in objects))
             found |= {name: "near" if name in close else "far" for name in SUBJECTS}
+        kinds = {concept.kind for concept in self.concepts if concept.target in FIGURE_BY_NAME}
+        if kinds:
+            names = (*PEOPLE, *CHARACTERS)
+            near = {name for name in names if FIGURE_BY_NAME[name].kind in kinds}
+            found |= {name: "near" if name in near else "far" for name in names}
         return {name: where for name, where in found.items() if name not in erased}
 
     def anchored(self, prompt: Prompt) -> str:
@@ -88,7 +107,7 @@ class Task:
         for concept in self.concepts:
             if concept.kind == "theme" and prompt.ending:
                 text = text.removesuffix(prompt.ending).strip()
-            elif concept.kind == "object" and prompt.subject == concept.target:
+            elif prompt.subject == concept.target:
                 text = text.replace(with_article(concept.target), with_article(concept.anchor))
                 text = text.replace(concept.target, concept.anchor)
             elif (
@@ -100,12 +119,19 @@ class Task:
 
 def kept_names(concepts: Sequence[Concept]) -> RetainSet:
     """The world's names that are not erased, and the built-in lists of the concepts' kinds."""
+    return union((own_names(concepts), default_retain(concepts)))
+
+
+def own_names(concepts: Sequence[Concept]) -> RetainSet:
+    """The world's names that are not erased."""
     erased = {concept.target for concept in concepts}
     painters = [painter.name for painter in PAINTERS if painter.name not in erased]
     subjects = [name for name in SUBJECTS if name not in erased]
     own = [retain_from_names(painters, "painters", "style")]
     own.append(retain_from_names(subjects, "subjects", "object"))
-    return union((*own, default_retain(concepts)))
+    for kind, figures in (("person", PEOPLE), ("character", CHARACTERS)):
+        own.append(retain_from_names([n for n in figures if n not in erased], f"{kind}s", kind))
+    return union(own)
 
 
 def settings_for(**changes: object) -> EraseSettings:
@@ -132,7 +158,8 @@ def _depicted(subjects: Names, styles: Names, count: int, role: Role, split: str
     for i in range(count):
         turn, place = divmod(i, len(subjects))
         style = PLAIN.name if (turn + place) % 3 == 0 else styles[(7 * turn + place) % len(styles)]
-        templates = PLAIN_TEMPLATES if style == PLAIN.name else EVERY_TEMPLATE
+        plain = EVERY_FIGURE_TEMPLATE if subjects[place] in FIGURE_BY_NAME else PLAIN_TEMPLATES
+        templates = plain if style == PLAIN.name else EVERY_TEMPLATE
         prompt = sentence(templates[(turn + place) % len(templates)], subjects[place], style)
         asked.append(Question(prompt, role, "subject", split))
     return asked
@@ -174,6 +201,17 @@ def ask_subjects(concepts: tuple[Concept, ...], count: int) -> list[Question]:
     painters, subjects = _others(erased)
     asked = _depicted(erased, painters, count, "erased", "erased subjects")
     return asked + _depicted(subjects, painters, count, "kept", "other subjects")
+
+
+def ask_figures(concepts: tuple[Concept, ...], count: int) -> list[Question]:
+    """Erased persons or characters by painters and plainly; other figures, and subjects."""
+    erased = [concept.target for concept in concepts]
+    painters, subjects = _others(erased)
+    figures = [name for name in (*PEOPLE, *CHARACTERS) if name not in erased]
+    asked = _depicted(erased, painters, count, "erased", "erased figures")
+    most = count - count // 4
+    asked += _depicted(figures, painters, most, "kept", "other figures")
+    return asked + _depicted(subjects, painters, count - most, "kept", "subjects")
 
 
 def ask_night(concepts: tuple[Concept, ...], count: int) -> list[Question]:
@@ -226,6 +264,14 @@ def _subjects(count: int) -> tuple[Concept, ...]:
     return tuple(Concept(name, "object", "object") for name in GONE_SUBJECTS[:count])
 
 
+def _people(count: int) -> tuple[Concept, ...]:
+    return tuple(Concept(name, "person", "person") for name in PEOPLE[:count])
+
+
+def _characters(count: int) -> tuple[Concept, ...]:
+    return tuple(Concept(name, "cartoon character", "character") for name in CHARACTERS[:count])
+
+
 _NIGHT = Concept(NIGHT_WORD, "", "theme", NIGHT_PHRASES[:2])
 _REPLACED = Concept("Claude Monet", "Pablo Picasso", "style")
 TASKS: dict[str, Task] = {
@@ -238,6 +284,9 @@ TASKS: dict[str, Task] = {
         Task("subjects1", "1 subject", _subjects(1), ask_subjects),
         Task("subjects3", "3 subjects", _subjects(3), ask_subjects),
         Task("subjects10", "10 subjects", _subjects(10), ask_subjects),
+        Task("people1", "1 person", _people(1), ask_figures),
+        Task("people4", "4 people", _people(4), ask_figures),
+        Task("characters3", "3 characters", _characters(3), ask_figures),
         Task("night", "night, implied", (_NIGHT,), ask_night),
         Task("composite", "a painter and a subject", (*_painters(1), *_subjects(1)), ask_both),
         Task("replace", "a painter by another", (_REPLACED,), ask_painters),

@@ -1,5 +1,5 @@
 """The 40-painter test set in words: painters as combinations of four attributes, subjects that look
-alike, a night.
+alike, persons and characters, a night.
 
 Each attribute is shared by several painters and no two painters share more than two of the four, so
 everyone has neighbors, and no painter is recognized by one attribute alone.
@@ -8,6 +8,7 @@ everyone has neighbors, and no painter is recognized by one attribute alone.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from typing import Literal
 
 Color = tuple[float, float, float]
 
@@ -110,6 +111,66 @@ LOOK_ALIKES = (
     ("star", "flower"),
 )
 SUBJECTS = tuple(name for group in LOOK_ALIKES for name in group)
+
+HAIR: dict[str, Color] = {
+    "black": (0.08, 0.07, 0.06),
+    "blond": (0.95, 0.80, 0.35),
+    "red": (0.75, 0.28, 0.08),
+    "white": (0.93, 0.93, 0.90),
+}
+HEADS = ("short", "long", "hat", "crown")
+FACES = ("plain", "beard", "mustache", "glasses")
+COSTUMES: dict[str, Color] = {
+    "scarlet": (0.85, 0.08, 0.10),
+    "blue": (0.10, 0.25, 0.80),
+    "green": (0.05, 0.55, 0.20),
+    "orange": (1.00, 0.60, 0.05),
+}
+SKINS: dict[str, Color] = {"person": (0.93, 0.74, 0.60), "character": (0.55, 0.75, 0.90)}
+"""Characters have blue faces: a drawing's."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A person or a character: one of each attribute. Any two share at most one."""
+
+    name: str
+    kind: Literal["person", "character"]
+    hair: str
+    head: str
+    face: str
+    costume: str
+
+
+def _figures() -> tuple[Figure, ...]:
+    """Four attributes from two numbers below four, each pair of attributes with all sixteen values:
+    an orthogonal array over the field of four elements.
+    """
+    names = (
+        "Albert Einstein", "Marie Curie", "Cleopatra", "Abraham Lincoln",
+        "Charlie Chaplin", "Winston Churchill", "Nelson Mandela", "Amelia Earhart",
+        "Sherlock Holmes", "Robin Hood", "Peter Pan", "Dracula",
+        "Cinderella", "Pinocchio", "Snow White", "Captain Nemo",
+    )  # fmt: skip
+    doubled = (0, 2, 3, 1)
+    figures = []
+    for number, name in enumerate(names):
+        first, second = divmod(number, 4)
+        values = (first, second, first ^ second, first ^ doubled[second])
+        options = (tuple(HAIR), HEADS, FACES, tuple(COSTUMES))
+        attributes = (choices[value] for choices, value in zip(options, values, strict=True))
+        figures.append(Figure(name, "person" if number < 8 else "character", *attributes))
+    return tuple(figures)
+
+
+FIGURES = _figures()
+PEOPLE = tuple(figure.name for figure in FIGURES if figure.kind == "person")
+CHARACTERS = tuple(figure.name for figure in FIGURES if figure.kind == "character")
+FIGURE_BY_NAME = {figure.name: figure for figure in FIGURES}
+GROUPS = {"person": PEOPLE, "cartoon character": CHARACTERS}
+"""Words that mean any figure of a group."""
+DEPICTED = (*SUBJECTS, *PEOPLE, *CHARACTERS)
+"""Everything that an image may show."""
 
 NIGHT_WORD = "night"
 NIGHT_PHRASES = ("under the stars", "in the moonlight", "after midnight", "long after sunset")

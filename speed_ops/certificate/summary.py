@@ -25,7 +25,19 @@ Advice = Literal[
     "raise_strength",
     "protect_fewer",
 ]
-"""What to do next; a host has the words."""
+"""What to do next."""
+ADVICE_WORDS: dict[Advice, str] = {
+    "compare": "Generate a few images with the original and with this model, and compare them.",
+    "find_leaks": "Check for loopholes: aliases, typos and descriptions that still work.",
+    "use_auto": "Use the auto preset, which edits names inside whole prompts.",
+    "erase_fully": "Choose the priority 'erase fully', or a higher limit.",
+    "closer_replacement": (
+        "Choose a replacement closer to the original, such as 'oil painting' instead of 'art'."
+    ),
+    "raise_strength": "Raise the strength in steps of 0.1. Side effects grow with it.",
+    "protect_fewer": "Protect fewer names that are similar to the concept.",
+}
+"""What reports and the UI say; the command line has its own words, with flags."""
 
 # From images (docs/research/image-tests): up to a mean drift of 0.3 the protected painters and
 # subjects are recognized as before, up to 0.6 in all but two or three of a hundred images.
@@ -36,6 +48,8 @@ LEVEL_WORDS: dict[Level, str] = {
     "small": "small changes; still recognizable",
     "visible": "visible changes",
 }
+WORST_WORDS = {level: words.partition(";")[0] for level, words in LEVEL_WORDS.items()}
+"""The same, for the most affected name."""
 GROUPS: dict[str, str] = {
     "kept": "Protected names",
     "filtered": "Listed but unprotected names",
@@ -74,8 +88,7 @@ class SideEffects:
     @property
     def worst_words(self) -> str:
         """The same in words, where it differs from that of all names."""
-        same = self.worst_level == self.level
-        return "" if same else LEVEL_WORDS[self.worst_level].partition(";")[0]
+        return "" if self.worst_level == self.level else WORST_WORDS[self.worst_level]
 
     def text(self, names: int = 1) -> str:
         """In words, with the most affected names; the latter are none where `names` is 0."""
@@ -143,9 +156,16 @@ def more_in_words(counts: dict[Verdict, int] | Counter[Verdict]) -> str:
     return f"{total:,} more: {', '.join(parts)}"
 
 
+def advice_in_words(advice: Sequence[Advice]) -> list[Notice]:
+    """The sentences of advice that has any, each with the advice as its code."""
+    return [Notice(ADVICE_WORDS[key], code=key) for key in advice if key in ADVICE_WORDS]
+
+
 def concept_title(name: str, replacement: str | None) -> str:
     """A concept with what it becomes."""
-    return name if replacement is None else f"{name} → {replacement or '(nothing)'}"
+    if replacement is None:
+        return name
+    return f"{name} \N{RIGHTWARDS ARROW} {replacement or '(nothing)'}"
 
 
 def summarize(certificate: Certificate, replacements: Sequence[str] = ()) -> Summary:
@@ -220,50 +240,98 @@ def _advice(certificate: Certificate) -> Iterator[Advice]:
         yield "protect_fewer"
 
 
-def details(certificate: Certificate) -> Iterator[str]:
-    """All measurements as text, for people who ask for them."""
+def details(certificate: Certificate) -> Iterator[Notice]:
+    """All measurements, for people who ask for them, and then all warnings."""
+    yield from measurements(certificate)
+    for name, part in certificate.other_inputs.items():
+        yield Notice(f"{INPUT_TITLES[name]}:")
+        yield from (Notice(f"  {line}", **line.data) for line in details(part))
+    yield from (Notice(f"Note: {notice}", **notice.data) for notice in certificate.warnings)
+
+
+def measurements(certificate: Certificate) -> Iterator[Notice]:
+    """What was measured at the text input of a certificate."""
     for concept in certificate.concepts:
         yield _concept_details(concept)
     for group in certificate.drift:
         yield drift_line(group)
     if certificate.sot_drift is not None:
-        yield f"Blank prompt: drift at most {blank_prompt_drift(certificate):.1g}"
+        drift = blank_prompt_drift(certificate)
+        yield Notice(
+            f"Blank prompt: drift at most {drift:.1g}",
+            code="measured_blank_prompt",
+            drift=f"{drift:.1g}",
+        )
     rooms = [layer.room for layer in certificate.layers]
     rank = max(layer.rank for layer in certificate.layers)
     seconds = sum(certificate.seconds.values())
-    yield f"{len(rooms)} layers, rank {rank}, {min(rooms)} free dimensions, {seconds:.2f} s"
+    yield Notice(
+        f"{len(rooms)} layers, rank {rank}, {min(rooms)} free dimensions, {seconds:.2f} s",
+        code="measured_layers",
+        layers=len(rooms),
+        rank=rank,
+        room=min(rooms),
+        seconds=seconds,
+    )
     if (curve := certificate.curve) is not None:
         judges = "tuning names" if curve.unseen else "protected names"
         limit = "" if curve.budget is None else f" (limit {curve.budget:g})"
-        yield (
+        yield Notice(
             f"Chosen trade-off: {curve.chosen.left:.2f} remaining, drift"
-            f" {curve.chosen.drift:.2f}{limit}, judged on {curve.names} {judges}"
+            f" {curve.chosen.drift:.2f}{limit}, judged on {curve.names} {judges}",
+            code="measured_trade_off",
+            left=curve.chosen.left,
+            drift=curve.chosen.drift,
+            limit="–" if curve.budget is None else curve.budget,
+            names=curve.names,
+            judges=judges,
         )
     if certificate.rounds:
         leaks = " -> ".join(f"{round_.mean_leak:.0%}" for round_ in certificate.rounds)
         dropped = "" if certificate.rounds[-1].kept else "; the last round helped too little"
-        yield f"Adversarial rounds: leak {leaks}{dropped}"
-    for name, part in certificate.other_inputs.items():
-        yield f"{INPUT_TITLES[name]}:"
-        yield from (f"  {line}" for line in details(part))
-    yield from (f"Note: {notice}" for notice in certificate.warnings)
+        yield Notice(
+            f"Adversarial rounds: leak {leaks}{dropped}", code="measured_rounds", leaks=leaks
+        )
 
 
-def _concept_details(concept: ConceptResult) -> str:
+def _concept_details(concept: ConceptResult) -> Notice:
     parts = [f"{concept.solved_median:.2f} in the prompts that made the edit"]
     if concept.score is not None:
         parts.insert(0, f"score {concept.score:.2f} (erased up to 1)")
         parts.append(f"{concept.probe_median:.2f} in new prompts")
     if concept.probe_to_go is not None:
         parts.append(f"distance to the replacement {concept.probe_to_go:.2f}")
-    return f"{concept.name}: {verdict_in_words(concept.verdict)}; remaining: {', '.join(parts)}"
+    verdict = verdict_in_words(concept.verdict)
+    return Notice(
+        f"{concept.name}: {verdict}; remaining: {', '.join(parts)}",
+        code="measured_concept" if concept.score is None else "measured_score",
+        concept=concept.name,
+        verdict=verdict,
+        solved=concept.solved_median,
+        score=concept.score,
+        probed=concept.probe_median,
+        to_go="–" if concept.probe_to_go is None else concept.probe_to_go,
+    )
 
 
-def drift_line(group: Drift) -> str:
+def drift_line(group: Drift) -> Notice:
     """A group of names: how far they moved, and which moved most."""
     worst = ", ".join(f"{name} {drift:.2f}" for name, drift in group.worst[:3])
-    return (
+    return Notice(
         f"{GROUPS[group.group]} ({PLACES[group.where]}, {group.names}): drift mean"
         f" {group.mean:.2f}, median {group.median:.2f}, 95th percentile {group.p95:.2f}, maximum"
-        f" {group.maximum:.2f}; most affected: {worst}"
+        f" {group.maximum:.2f}; most affected: {worst}",
+        code="measured_group",
+        group=group_title(group),
+        names=group.names,
+        mean=group.mean,
+        median=group.median,
+        p95=group.p95,
+        maximum=group.maximum,
+        worst=worst,
     )
+
+
+def group_title(group: Drift) -> str:
+    """Which names, and where: `Test names, in prompts`."""
+    return f"{GROUPS[group.group]}, {PLACES[group.where]}"

@@ -1,7 +1,7 @@
 """A statement about a cleaned file that others can sign: what it is, what it was made from, by
 which recipe, and what was measured. Everything in it can be computed again from the base.
 
-The form is an in-toto statement (v1). Signing is left to tools made for it.
+The form is an in-toto statement (v1), in an envelope if it is signed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..files.header import MAX_HEADER_BYTES
 from ..files.schema import Fields, load_json, read_bounded
 from ..recipe import Recipe
 from .claims import broken_claims
+from .envelope import Envelope, Key
 from .erased_file import ErasedFile
 from .verify import Verification
 
@@ -39,13 +40,18 @@ class Attestation:
     recipe: Recipe
     recipe_hash: str
     measured: dict[str, Any]
+    envelope: Envelope | None
+    """None: it is not signed."""
 
     @classmethod
     def read(cls, path: Path) -> Attestation:
         """Reads a statement that anyone may have written."""
-        title = str(path)
-        content = load_json(read_bounded(path, _MAX_BYTES), title, _MAX_BYTES)
-        fields = Fields.of(content, title)
+        title, envelope = str(path), None
+        limit = 2 * _MAX_BYTES  # an envelope is longer by a third
+        fields = Fields.of(load_json(read_bounded(path, limit), title, limit), title)
+        if "payloadType" in fields.values:
+            envelope = Envelope.of(fields)
+            fields = Fields.of(load_json(envelope.payload, title, _MAX_BYTES), title)
         if (fields.values.get("_type"), fields.values.get("predicateType")) != (
             STATEMENT,
             PREDICATE,
@@ -66,19 +72,24 @@ class Attestation:
             Recipe.from_json(json.dumps(recipe), f"{title}: the recipe"),
             predicate.text("recipeDigest"),
             dict(Fields.of(predicate.values.get("measured"), f"{title}: the measurements").values),
+            envelope,
         )
 
     def faults(
-        self, file: Path, erased: ErasedFile, verification: Verification
+        self, file: Path, erased: ErasedFile, verification: Verification, key: Key | None = None
     ) -> Iterator[Notice]:
         """Where the statement is about another file, base or recipe, or has other numbers than were
-        measured.
+        measured, or is signed with another key.
 
         Args:
             file: The file it should be about.
             erased: The same, as it was read.
             verification: Its verification.
+            key: The public key of whoever should have signed it.
         """
+        if key is not None and not (self.envelope and self.envelope.signed_by(key)):
+            reason = "was signed with another key" if self.envelope else "is not signed"
+            yield Notice(f"The attestation {reason}.", code="attested-signature")
         if self.files != _digests(file):
             yield Notice("The attestation is about another file.", code="attested-file")
         if self.base != erased.source.checkpoint.sha256():
@@ -93,7 +104,13 @@ class Attestation:
 
 
 def write_attestation(
-    target: Path, file: Path, erased: ErasedFile, verification: Verification, *, force: bool = False
+    target: Path,
+    file: Path,
+    erased: ErasedFile,
+    verification: Verification,
+    *,
+    key: Key | None = None,
+    force: bool = False,
 ) -> None:
     """Writes the statement of a verified file.
 
@@ -102,6 +119,7 @@ def write_attestation(
         file: The cleaned file.
         erased: The same, as it was read.
         verification: Its verification.
+        key: The private key to sign it with.
         force: Replace an existing file.
     """
     if verification.faults:
@@ -125,6 +143,8 @@ def write_attestation(
         "predicate": predicate,
     }
     text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False)
+    if key is not None:
+        text = key.sign(text.encode()).to_json()
     write_bytes(target, text.encode(), force=force)
 
 

@@ -189,8 +189,8 @@ def add_text_setup(parser: ArgumentParser) -> None:
     help = "hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)"
     add("--clip-skip", type=int, metavar="N", help=help)
     help = (
-        "folder with vocab.json and merges.txt (CLIP, Qwen) or tokenizer.json (T5), or a ComfyUI"
-        " checkout"
+        "folder with vocab.json and merges.txt (CLIP, Qwen), tokenizer.json (T5) or tokenizer.model"
+        " (UMT5, Gemma), or a ComfyUI checkout"
     )
     add("--tokenizer", type=Path, metavar="PATH", help=help)
     help = (

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UsageError
 from ..provenance import Provenance, load_recipe
 from .advice import advised
 from .blocklist import add_blocklist, blocked_by
 from .console import Console
 from .options import add_text_setup, command, text_setup_from
 
-SIGNATURE = "The signature of a statement is checked by the tool that made it, not here."
+UNSIGNED = "No signature was checked. To check one, give the signer's public key: --key FILE."
 
 if TYPE_CHECKING:
     from ..checkpoints.erased_file import ErasedFile
@@ -37,6 +38,8 @@ def add_to(subparsers: Any) -> None:
     add_blocklist(parser, help)
     help = "a statement about the file, whose digests and numbers are checked as well"
     parser.add_argument("--attestation", type=Path, metavar="STATEMENT", help=help)
+    help = "also fail unless the statement is signed with this public key (PEM: Ed25519 or ECDSA)"
+    parser.add_argument("--key", type=Path, metavar="KEY", help=help)
 
 
 def add_erased_file(parser: argparse.ArgumentParser, base_required: bool = True) -> None:
@@ -61,17 +64,21 @@ def erased_file_from(args: argparse.Namespace, console: Console) -> tuple[Erased
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Measures, compares and prints the result."""
+    if args.key and not args.attestation:
+        raise UsageError("--key is the key of a statement. Give the statement with --attestation.")
     erased, text_setup = erased_file_from(args, console)
+    from ..checkpoints.attestation import Attestation
+    from ..checkpoints.envelope import Key
     from ..checkpoints.verify import verify_file
 
+    key = Key.read(args.key, "public") if args.key else None
+    attested = Attestation.read(args.attestation) if args.attestation else None
     verification = verify_file(erased, text_setup, console.progress, strict=args.strict)
-    if args.attestation:
-        from ..checkpoints.attestation import Attestation
-
-        attested = Attestation.read(args.attestation)
-        more = attested.faults(args.file, erased, verification)
+    if attested:
+        more = attested.faults(args.file, erased, verification, key)
         verification = replace(verification, faults=(*verification.faults, *more))
-        console.note(SIGNATURE)
+        if not key:
+            console.note(UNSIGNED)
     if args.blocklist:
         from ..checkpoints.blocked import not_erased_of
 

@@ -40,8 +40,8 @@ const BOX = { left: 10, top: 5, width: 100, height: 50 };
 const points = (polyline) => polyline.split(" ").map((pair) => pair.split(",").map(Number));
 
 test("numbers are shown as people read them", () => {
-  assert.equal(percent(0.0123), "1.2 %");
-  assert.equal(percent(0.5), "50 %");
+  assert.equal(percent(0.0123), "1.2%");
+  assert.equal(percent(0.5), "50%");
   assert.equal(headline({ erased: 1 }), "Erased");
   assert.equal(headline({ stands: 1 }), "Still there");
   assert.equal(headline({ erased: 3, stands: 0 }), "All 3 erased");

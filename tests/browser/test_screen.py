@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,7 @@ def test_edit_run_read_reload_save_and_undo(server, screen, nodes2, finished):
     assert screen.value("ConceptList", "text").startswith(
         "# off: Snoopy | the beagle -> dog || character\n"
     )
-    assert "can’t be protected" in screen.at("[data-speed=names] + .dim").inner_text()
+    assert "be protected" in screen.at("[data-speed=names]").inner_text()
     screen.run(
         "() => { window.progressTexts = []; app.api.addEventListener('progress_text', (e) =>"
         " progressTexts.push(e.detail?.text ?? '')) }"
@@ -300,6 +301,54 @@ def test_a_list_can_be_saved_cleared_and_loaded(server, screen):
     screen.page.wait_for_function("(lines) => " + _TEXT + " === lines", arg=lines)
 
 
+_CATCH_COPIES = (
+    "() => { window.copied = ''; Object.defineProperty(navigator, 'clipboard', { configurable:"
+    " true, value: { writeText: async (text) => { window.copied = text } } }) }"
+)
+_FROM_NODE_MENU = (
+    "(kind) => { const node = app.graph._nodes.find(({ type }) => type === kind);"
+    " const items = app.collectNodeMenuItems(node).filter((item) => item?.content?.startsWith("
+    "'SPEED:')); items.at(-1)?.callback(); return items.length }"
+)
+
+
+def test_the_installation_report_is_in_the_menu_of_every_node_of_ours(server, screen):
+    screen.load(small(server))
+    for kind, count in (("SpeedErase", 4), ("ConceptList", 1), ("TinyCheckpoint", 0)):
+        screen.run(_CATCH_COPIES)
+        assert screen.run(_FROM_NODE_MENU, kind) == count
+        if count:
+            screen.page.wait_for_function("() => copied")
+            topics = {line.partition(":")[0] for line in screen.run("() => copied").splitlines()}
+            assert {"SPEED", "torch", "device", "ComfyUI"} <= topics
+    screen.run(_CATCH_COPIES)
+    screen.execute("SPEED.CopyInstallationReport")
+    screen.page.wait_for_function("() => copied")
+
+
+def test_nothing_of_ours_is_outside_our_views(server, screen):
+    """The page is shared with other packages: dialogs belong to a view, styles to no element."""
+    screen.load(small(server, text="Goya -> art"))
+    screen.at(".tools button").get_by_text("My lists", exact=True).first.click()
+    dialog = screen.page.locator("dialog.speed-dialog")
+    screen.page.wait_for_selector("dialog.speed-dialog")
+    box, window = dialog.bounding_box(), screen.page.viewport_size
+    assert box["width"] >= 500, "as large as on the page, whatever the zoom of the graph"
+    assert abs(box["x"] + box["width"] / 2 - window["width"] / 2) < 2
+    assert dialog.evaluate("(dialog) => dialog.matches(':modal')")
+    orphans = (
+        "() => [...document.querySelectorAll('[class*=speed], link[href*=speed], style[id*=speed]')"
+        "].filter((element) => !element.closest('.speed:not(.speed-dialog)'))"
+        ".map((element) => element.outerHTML.slice(0, 200))"
+    )
+    assert screen.run(orphans) == []
+    screen.page.keyboard.press("Escape")
+    screen.page.wait_for_selector("dialog.speed-dialog", state="detached")
+    screen.run("() => document.body.append(Object.assign(new Image(), { className: 'speedy' }))")
+    assert len(screen.run(orphans)) == 1, "the control"
+    screen.run("() => document.body.lastElementChild.remove()")
+
+
 def test_choices_and_defaults_are_those_of_the_node_definitions(server, screen):
     screen.load(small(server, text="Goya -> art # why"))
     screen.at(".chip .label").first.click()
@@ -309,10 +358,7 @@ def test_choices_and_defaults_are_those_of_the_node_definitions(server, screen):
     definition = server.get("/object_info/ConceptList")["ConceptList"]["input"]["required"]["kind"]
     kinds = definition[1]["options"] if definition[0] == "COMBO" else definition[0]
     assert options == ["", *kinds]
-    screen.run(
-        "() => { window.copied = ''; Object.defineProperty(navigator, 'clipboard', { configurable:"
-        " true, value: { writeText: async (text) => { window.copied = text } } }) }"
-    )
+    screen.run(_CATCH_COPIES)
     screen.execute("SPEED.CopyCommand")
     screen.page.wait_for_function("() => copied")
     command = screen.run("() => copied")
@@ -498,10 +544,47 @@ def test_the_panel_can_be_read_in_every_light_and_from_afar(
     screen.close()
 
 
-def test_the_screen_speaks_the_front_ends_language(server, chromium, shots, finished):
+_SHOWN = """() => [...document.querySelectorAll(".speed, .speed *")].flatMap((element) => [
+  element.title, element.placeholder, element.getAttribute("aria-label"),
+  ...[...element.childNodes].filter((child) => child instanceof Text).map(({ data }) => data),
+]).filter(Boolean)"""
+_CHOSEN = """() => app.graph._nodes.flatMap((node) => (node.widgets ?? [])
+  .filter(({ name, options }) => Array.isArray(options?.values) && name !== "sampler_name")
+  .map(({ options, value }) => options.getOptionLabel?.(value) ?? value))"""
+_SAME_EVERYWHERE = "SPEED|LoRA|CLIP|VAE|Alt|Del|auto|txt"
+
+
+def english(texts: list[str], names: str) -> list[str]:
+    """The texts with words that are neither Chinese nor one of these names."""
+    known = re.compile(f"{_SAME_EVERYWHERE}|{'|'.join(map(re.escape, names.splitlines()))}")
+    return [text for text in texts if re.search(r"[A-Za-z]{3,}", known.sub("", text))]
+
+
+def test_the_screen_speaks_the_front_ends_language(server, chromium, shots):
+    """Chinese, because a text that is left in English is easy to find in it."""
     screen = open_page(chromium, server, 1500, 1300).open(False, language="zh")
-    screen.load(finished)
+    graph = small(server, text=f"{TEXT}\nvan gogh -> art\nMonet -> x -> y", seed=77)
+    screen.load(graph)
+    screen.wait_for_count(".chip .message", 2)
+    names = "\n".join([*re.split(r" -> |\n|\|+ ?", f"{TEXT}\n{RETAINED_NAMES}"), "Monet"])
+    names += "\nvan gogh\nart\ndog\nDoe, Jane\nDoe\nJane"
+    assert english(screen.run(_SHOWN), names) == []
+    assert english(screen.run(_CHOSEN), names) == []
+    screen.set("ConceptList", "text", TEXT)
+    screen.run(
+        "() => { window.progressTexts = []; app.api.addEventListener('progress_text', (e) =>"
+        " progressTexts.push(e.detail?.text ?? '')) }"
+    )
+    screen.queue()
     screen.at("[data-speed=verdict]").wait_for()
+    progress = screen.run("() => progressTexts")[:-1]  # the last one is the result
+    assert len(progress) > 3 and english(progress, names) == []
+    assert english(screen.run(_SHOWN), names) == []
+    screen.at(".buttons button").last.click()
+    screen.page.wait_for_selector(".speed-dialog")
+    assert english(screen.run(_SHOWN), names) == []
+    screen.page.screenshot(path=shots / f"{server.folder.name}-zh-details.png")
+    screen.page.keyboard.press("Escape")
     words = json.loads((ROOT / "locales" / "zh" / "main.json").read_text(encoding="utf-8"))["SPEED"]
     assert (
         screen.at("input").first.get_attribute("placeholder")

@@ -37,7 +37,7 @@ PAYLOADS: dict[str, str] = {
 }
 """Strings, each put into every place that takes one."""
 
-WORD = ("verdict", "level", "worst_level")
+WORD = ("verdict",)
 """Values without which a view shows nothing at all."""
 RUN = "0123abcd"
 FACTS: dict[str, Any] = {
@@ -51,9 +51,9 @@ FACTS: dict[str, Any] = {
         | {"verdict": "weakened", "words": "weakened", "left": 0.5, "probe_median": 0.5}
     ],
     "counts": {"erased": 0, "weakened": 1, "stands": 0, "unproven": 0},
-    "side_effects": {"level": "tiny", "worst_level": "small", "most_affected": [["Monet", 0.2]]},
+    "side_effects": {"words": "tiny", "worst_words": "small", "most_affected": [["Monet", 0.2]]},
     "why": {"code": "why", "text": "why", "data": {"name": "x", "names": ["y"], "share": 0.5}},
-    "next": ["use_auto"],
+    "next": [{"code": "use_auto", "text": "advice"}],
     "warnings": [{"code": "warning", "text": "warning", "data": {"name": "x"}}],
     "drift": [
         {"group": "Protected names, alone", "names": 3, "median": 0.1, "p95": 0.2}
@@ -67,7 +67,7 @@ FACTS: dict[str, Any] = {
         "reach": 0.5,
         "offers": {"balanced": [0.3, 0.2, 0.1]},
     },
-    "details": ["detail"],
+    "details": [{"code": "detail", "text": "detail", "data": {"name": "x"}}],
     "total": 2,
     "leaking": 1,
     "seeds": 1,
