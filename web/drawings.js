@@ -108,8 +108,8 @@ export function drawText(text) {
 /** An image that opens large on a click. */
 export function drawChart(src, title) {
   const image = () => h("img", { class: "chart", src, alt: title });
-  const enlarge = () => showDialog(title, [image()], t("Close"));
-  return h("button", { class: "picture", onclick: enlarge }, image());
+  const onclick = (event) => showDialog(event.target, title, [image()]);
+  return h("button", { class: "picture", onclick }, image());
 }
 
 /** Pairs of images, each with a slider between before and after. With one seed, prompts share a line. */
@@ -158,7 +158,12 @@ function slider(pair, url) {
         const step = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
         if (step) show(share + step);
       },
-      onclick: () => frame.classList.contains("large") || enlarge(frame, pair, url),
+      onclick: () => {
+        if (frame.classList.contains("large")) return;
+        const large = slider(pair, url);
+        large.classList.add("large");
+        showDialog(frame, t("seed {0}", pair.seed), [large]);
+      },
     },
     image(pair.before, t("before")),
     after,
@@ -168,10 +173,4 @@ function slider(pair, url) {
   );
   show(share);
   return frame;
-}
-
-function enlarge(frame, pair, url) {
-  const large = slider(pair, url);
-  large.classList.add("large");
-  showDialog(frame, t("seed {0}", pair.seed), [large], t("Close"));
 }

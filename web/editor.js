@@ -32,7 +32,7 @@ export const listFiles = (event) =>
 export class Editor {
   /**
    * `source` reads and sets the node: {text(), set(text), kind(), kinds(), file(), retain(), isLinked(),
-   * restore(command)};
+   * restore(step)};
    * `ask(path, question)` asks the server.
    */
   constructor(source, ask) {
@@ -130,11 +130,8 @@ export class Editor {
 
   /** Undo or redo: takes a text from one stack and puts the current one on the other. */
   restore(from, to) {
-    if (!from.length) {
-      // After an undo by the front end the node is new, and remembers nothing: the front end goes on.
-      if (!to.length) this.source.restore(to === this.redoSteps ? "Comfy.Undo" : "Comfy.Redo");
-      return;
-    }
+    // A node that the front end's undo replaced remembers nothing: the front end goes on.
+    if (!from.length) return to.length || this.source.restore(to === this.redoSteps ? "Undo" : "Redo");
     to.push(this.source.text());
     this.source.set(from.pop());
     this.editing = null;

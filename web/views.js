@@ -39,19 +39,18 @@ const RESULT = "speed"; // node.properties[RESULT]: a short form of the last res
 const TEXT_PREVIEW = "$$node-text-preview"; // the front end's own widget for text under a node
 const RETAIN_WIDGETS = ["builtin", "text", "file", "column", "kind", "limit"];
 const BYPASSED = [2, 4]; // modes of a node that does not run
-const SHOWN_OUTSIDE = ["SpeedErase", "SpeedNeverDraw", "SpeedApplyRecipe", "SpeedLeakProbe", "SpeedCompare"];
 const MAX_RESULTS = 30;
 
-const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236, width: 400 };
-const TEXT = { read: textFacts, store: storedText, draw: textView, height: 180, width: 400 };
+const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236 };
+const TEXT = { read: textFacts, store: storedText, draw: textView, height: 180 };
 const CHART = { ...TEXT, height: 320 };
-const LEAKS = { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 };
-const IMAGES = { read: imageFacts, store: storedCode, draw: compareView, height: 300, width: 400 };
+const LEAKS = { read: leakFacts, store: storedLeaks, draw: leakView, height: 220 };
+const IMAGES = { read: imageFacts, store: storedCode, draw: compareView, height: 300 };
 // Node type -> how its result is shown, or the function that adds its view.
 const VIEWS = {
   ConceptList: addEditor,
   RetainSetLoader: addRetainNames,
-  SpeedErase: addErasureView,
+  SpeedErase: ERASURE,
   SpeedNeverDraw: ERASURE,
   SpeedApplyRecipe: ERASURE,
   SpeedLeakProbe: LEAKS,
@@ -126,13 +125,13 @@ function moveToScreen(key, serial, shell, content) {
  * Adds a DOM widget at the end of a new node, never saved. Its height does not depend on what it shows, so a
  * node never grows over its neighbors; what is longer scrolls, and who makes the node larger sees more.
  */
-function addContent(node, name, content, { height, width }) {
+function addContent(node, name, content, height) {
   const shell = shield(h("div", { class: "speed" }, content));
   shell.style.minHeight = `${height}px`;
   const options = { serialize: false, hideOnZoom: false, getMinHeight: () => height };
   node.addDOMWidget(name, "SPEED_VIEW", shell, options).serialize = false;
   const [minWidth, minHeight] = node.computeSize();
-  node.setSize([Math.max(node.size[0], minWidth, width), Math.max(node.size[1], minHeight)]);
+  node.setSize([Math.max(node.size[0], minWidth, 400), Math.max(node.size[1], minHeight)]);
   const serial = ++lastSerial;
   const settle = safely(() => {
     const home = moveToScreen(viewKey(node, name), serial, shell, content);
@@ -158,12 +157,12 @@ function fillNode(shell, height) {
 /**
  * Adds a view of a node's result: after a run, and again after reload, undo and load.
  *
- * `kind` is {read, store, draw, height, width}: how the server's answer is checked, what of it the workflow
+ * `kind` is {read, store, draw, height}: how the server's answer is checked, what of it the workflow
  * stores, and the elements for it.
  */
 function addResultView(node, kind) {
   const content = h("div", { class: "speed-scroll fill" });
-  addContent(node, "speed_result", content, kind);
+  addContent(node, "speed_result", content, kind.height);
   const state = { outdated: false };
   const settle = previewRemover(node);
   const drawn = (place) => {
@@ -198,10 +197,9 @@ function addResultView(node, kind) {
     captureChange();
     readSoon();
   });
-  for (const input of node.widgets ?? []) {
-    if (input.name !== "speed_result") runAfter(input, "callback", readSoon);
-  }
+  for (const input of node.widgets) runAfter(input, "callback", readSoon);
   runAfter(node, "onConfigure", () => {
+    listNumber(node);
     requestAnimationFrame(show);
     readSoon();
   });
@@ -214,10 +212,11 @@ const emptyNote = () =>
 
 /** On a node around a subgraph: the verdicts and images of the nodes in it. */
 function addOutsideView(node) {
-  const inside = () => (node.subgraph?._nodes ?? []).filter(({ type }) => SHOWN_OUTSIDE.includes(type));
+  const isVerdictOrImages = ({ type }) => ![undefined, textView].includes(VIEWS[type]?.draw);
+  const inside = () => (node.subgraph?._nodes ?? []).filter(isVerdictOrImages);
   if (!inside().length) return;
   const content = h("div", { class: "speed-scroll fill", "data-speed": "outside" });
-  addContent(node, "speed_inside", content, { height: 360, width: 440 });
+  addContent(node, "speed_inside", content, 360);
   const redraw = safely(() => {
     const parts = inside().flatMap((inner) => {
       const { stale, elements } = drawers.get(inner)?.() ?? { elements: [] };
@@ -247,11 +246,6 @@ function previewRemover(node) {
   };
 }
 
-function addErasureView(node) {
-  addResultView(node, ERASURE);
-  runAfter(node, "onConfigure", () => listNumber(node));
-}
-
 function erasurePanel(node, facts, state) {
   const list = upstream(node, "ConceptList");
   // From outside a subgraph, nothing is added inside it.
@@ -267,17 +261,12 @@ function erasurePanel(node, facts, state) {
 }
 
 function openDetails(origin, node, facts) {
-  const { strength, priority } = values(node, ["strength", "priority"]);
-  const settings = node.type === "SpeedErase" ? { strength, priority: priorityKey(priority) } : {};
-  const elements = drawDetails(
-    facts,
-    settings,
-    tradeControl(node, facts, () => dialog.close()),
-  );
+  const control = tradeControl(node, facts, () => dialog.close());
+  const elements = drawDetails(facts, control);
   if (!facts.details.length) {
     elements.push(h("div", { class: "dim" }, t("Run again to see all measurements.")));
   }
-  const dialog = showDialog(origin, t("Details of this run"), elements, t("Close"));
+  const dialog = showDialog(origin, t("Details of this run"), elements);
 }
 
 /** What dragging the point of a run does, or null where its limit is not the widget's. */
@@ -353,7 +342,7 @@ function addEditor(node) {
       return retain && values(retain, RETAIN_WIDGETS);
     },
     isLinked: () => isLinked(node, "text"),
-    restore: (command) => void app.extensionManager?.command?.execute?.(command),
+    restore: (step) => void app.extensionManager?.command?.execute?.(`Comfy.${step}`),
     set: (newText) => {
       followNames(node, newText);
       text.value = newText;
@@ -365,7 +354,7 @@ function addEditor(node) {
   };
   const editor = new Editor(source, ask);
   editors.set(node, editor);
-  addContent(node, "speed_chips", editor.element, { height: 230, width: 360 });
+  addContent(node, "speed_chips", editor.element, 230);
   for (const name of ["text", "kind", "file"]) onChange(node, name, () => editor.refresh());
   runAfter(node, "onConfigure", () => editor.refresh());
   runAfter(node, "onConnectionsChange", () => editor.refresh());
@@ -401,7 +390,7 @@ function addRetainNames(node) {
     return { ...values(node, RETAIN_WIDGETS), ...concepts };
   };
   const { element, refresh } = retainNames(question, ask);
-  addContent(node, "speed_names", element, { height: 190, width: 320 });
+  addContent(node, "speed_names", element, 190);
   for (const name of RETAIN_WIDGETS) onChange(node, name, refresh);
   runAfter(node, "onConfigure", refresh);
   runAfter(node, "onConnectionsChange", refresh);
