@@ -153,13 +153,9 @@ def shown_facts(report: LeakReport) -> dict[str, Any]:
             "after": round(leak.after, 4),
             "leaks": leak.leaks,
             "alias": (leak.concept.target, leak.phrase) in aliases
-<<<<<<< HEAD
             and leak.phrase not in leak.concept.aliases
             and leak.concept not in weak,
-=======
-            and leak.phrase not in leak.concept.aliases,
             "written": leak.rung if leak.written else "",
->>>>>>> main
         }
         for leak in report.tried[:MAX_PHRASES_SHOWN]
     ]

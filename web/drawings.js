@@ -68,13 +68,9 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
   const headline = leaking
     ? t("{0} of {1} phrases leak", leaking, total)
     : t("None of {0} phrases leaks", total);
-<<<<<<< HEAD
-  const button = h("button", { class: "primary", onclick: closeLeaks }, t("Add leaks as aliases"));
-  const canAdd = tried.some((phrase) => phrase.leaks && phrase.alias);
-  const advice = leaking > 0 && !canAdd && t("Raise strength in steps of 0.1.");
-=======
-  const button = h("button", { class: "primary", onclick: () => closeLeaks(known) }, t("Add leaks as aliases"));
->>>>>>> main
+  const onclick = () => closeLeaks(known);
+  const button = h("button", { class: "primary", onclick }, t("Add leaks as aliases"));
+  const advice = h("div", { class: "advice" }, t("Raise strength in steps of 0.1."));
   return [
     h(
       "div",
@@ -83,12 +79,8 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       h("span", {}, headline),
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
-<<<<<<< HEAD
-    canAdd && h("div", { class: "buttons" }, button),
-    advice && h("div", { class: "advice" }, advice),
-=======
     known.length > 0 && h("div", { class: "buttons" }, button),
->>>>>>> main
+    leaking > 0 && !known.length && advice,
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }
