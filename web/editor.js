@@ -475,9 +475,9 @@ export class Editor {
       "select",
       {},
       h("option", { value: "" }, t("as the list")),
-      this.source.kinds().map((name) =>
-        h("option", { value: name, selected: name === fields.kind }, t(name)),
-      ),
+      this.source
+        .kinds()
+        .map((name) => h("option", { value: name, selected: name === fields.kind }, t(name))),
     );
     const save = (focus = false) => {
       this.editing = null;

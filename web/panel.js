@@ -1,15 +1,6 @@
 // What an erasure did: is it gone, did anything else change, what to do next. Measurements are in a dialog.
 import { h } from "./dom.js";
-import {
-  MARK,
-  headline,
-  remainder,
-  roundUp,
-  scale,
-  scoreLength,
-  verdictWords,
-  worst,
-} from "./figures.js";
+import { MARK, headline, remainder, roundUp, scale, scoreLength, verdictWords, worst } from "./figures.js";
 import { noticeText } from "./notices.js";
 import { drawCurve, drawTrade } from "./trade.js";
 import { number, t } from "./words.js";

@@ -282,6 +282,50 @@ def test_a_pasted_column_and_a_dropped_file_become_lines(server, screen):
     assert screen.value("ConceptList", "text") == "Goya -> art\nMunch\nDoe, Jane || person"
 
 
+def test_the_editor_forgives(server, screen):
+    def text() -> str:
+        return screen.value("ConceptList", "text")
+
+    def press(name: str) -> None:
+        screen.at(".footer button").get_by_text(name, exact=True).first.click()
+
+    screen.load(small(server, text="Goya"))
+    adding = screen.at(_ADDING)
+    adding.fill('Claude Monet, Edvard Munch, "Doe, Jane", Smith\\, John')
+    adding.press("Enter")
+    assert text().split("\n")[1:] == ["Claude Monet", "Edvard Munch", "Doe, Jane", "Smith, John"]
+    press("Undo")
+    assert text() == "Goya"
+    adding.fill("goya, Klimt")
+    adding.blur()
+    assert text() == "Goya\nKlimt", "a repeated name is merged, and leaving the box adds names"
+    screen.wait_for_count(".chip", 2)
+
+    screen.at(".chip .label").first.click()
+    screen.at(".form input").first.fill("Francisco Goya")
+    screen.at(".chip .label").first.click()  # the form is left for another chip
+    assert text().startswith("Francisco Goya\n")
+    screen.at(".form input").first.fill("Gustav Klimt")
+    screen.page.mouse.click(1_200, 800)  # and for the canvas
+    screen.wait_for_count(".form", 0)
+    assert text() == "Francisco Goya\nGustav Klimt"
+    press("All off")
+    assert text() == "# off: Francisco Goya\n# off: Gustav Klimt"
+    press("All on")
+    press("Clear")
+    assert text() == ""
+    press("Undo")
+    assert text() == "Francisco Goya\nGustav Klimt"
+
+    screen.run(
+        "async () => { await app.extensionManager.workflow.activeWorkflow.changeTracker.undo() }"
+    )
+    screen.page.wait_for_function("() => !" + _TEXT)
+    screen.page.wait_for_timeout(1_500)  # the views of the new nodes look for their places
+    screen.at(_ADDING).press("Control+z")  # a new editor has nothing to undo: the front end does
+    screen.page.wait_for_function("() => " + _TEXT + ".startsWith('Francisco')")
+
+
 def test_a_list_can_be_saved_cleared_and_loaded(server, screen):
     lines = "Goya -> art\nMunch || 0.5"
     screen.load(small(server, text=lines))
