@@ -49,8 +49,8 @@ class SpeedNeverDraw(io.ComfyNode):
                     ),
                 ),
                 strength_input(
-                    "1 applies the full edit, 0 none. If a word still works, raise it in steps of"
-                    " 0.1. Changing it is quick.",
+                    "1 applies the full edit, 0 none. If a word still works, raise the strength in"
+                    " steps of 0.1. Changing it is quick.",
                     low=0.0,
                     high=1.5,
                     slider=True,

@@ -29,7 +29,6 @@ from .text.concept_list import Concept, ConceptList
 from .text.kinds import BARE, kind_of
 from .text.names import fold, same_name_key
 from .text.requests import RowRequest
-from .text.written import QUESTIONS
 
 
 def variants(
@@ -111,17 +110,15 @@ class Leak:
     before: float
     """Share of the target that the phrase drew before the edit, median over layers."""
     after: float
+    written: bool = False
+    """Whether a language model wrote the phrase. It may be another thing's name, so people choose
+    whether it becomes an alias.
+    """
 
     @property
     def leaks(self) -> bool:
         """Whether the phrase still draws the target."""
         return self.after > bars_of(self.concept.kind).erased
-
-    @property
-    def written(self) -> bool:
-        """Whether a language model wrote the phrase. It may be another thing's name, so people
-        choose whether it becomes an alias."""
-        return self.rung in QUESTIONS
 
 
 @dataclass(frozen=True)
@@ -191,6 +188,7 @@ class _Case:
     rung: str
     phrase: str
     prompt: str
+    written: bool
     values: Tensor
     target: Tensor
     anchor: Tensor
@@ -261,8 +259,10 @@ def probe_leaks(
     medians = workplace.run(measured)
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
-        shares = (min(max(share, 0.0), 1.0) for share in (old, new))
-        leak = Leak(case.concept, case.rung, case.phrase, case.prompt, *shares)
+        before, after = (min(max(share, 0.0), 1.0) for share in (old, new))
+        leak = Leak(
+            case.concept, case.rung, case.phrase, case.prompt, before, after, case.written
+        )
         variant = case.concept, case.phrase
         if variant not in worst or leak.after > worst[variant].after:
             worst[variant] = leak
@@ -300,7 +300,8 @@ def _cases(
         for context in contexts:
             compared = [context.fill(name) for name in (phrase, concept.target, concept.anchor)]
             values = _aligned(*(rows[prompt] for prompt in compared))
-            cases.append(_Case(concept, rung, phrase, compared[0].text, *values))
+            own = written.get(phrase) == rung
+            cases.append(_Case(concept, rung, phrase, compared[0].text, own, *values))
     return cases
 
 

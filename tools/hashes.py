@@ -1,4 +1,4 @@
-"""Writes .ci/hashes.txt: what constraints.txt pins, with the hashes of the wheels for Linux on x86-64.
+"""Writes .ci/hashes.txt: what constraints.txt pins, with hashes (Linux on x86-64).
 
     python tools/hashes.py
 
@@ -42,7 +42,9 @@ def hashes(python: str, items: list[Requirement]) -> dict[str, str]:
         subprocess.run([sys.executable, "-m", "pip", "install", *options, *wanted], check=True)
         chosen = json.loads(report.read_text("utf-8"))["install"]
     found = [item["download_info"]["archive_info"]["hashes"]["sha256"] for item in chosen]
-    names = [f"{item['metadata']['name'].lower()}=={item['metadata']['version']}" for item in chosen]
+    names = [
+        f"{item['metadata']['name'].lower()}=={item['metadata']['version']}" for item in chosen
+    ]
     return dict(zip(names, found, strict=True))
 
 
@@ -54,7 +56,7 @@ def main() -> None:
         here = [item for item in items if not item.marker or item.marker.evaluate(environment)]
         for name, digest in hashes(python, here).items():
             found.setdefault(name.replace("_", "-"), set()).add(digest)
-    lines = [f"# Written by {Path(__file__).name} from constraints.txt."]
+    lines = ["# Written by `python tools/hashes.py` from constraints.txt."]
     for item in items:
         marker = f"; {item.marker}" if item.marker else ""
         digests = sorted(found[f"{item.name}{item.specifier}"])

@@ -46,15 +46,7 @@ function command(id, label, icon, run) {
 }
 
 async function copyInstallation() {
-  return copy(installation(await ask("doctor", {})), t("Installation report"));
-}
-
-/** One line for each thing that the server looked for. */
-function installation(answer) {
-  const lines = (answer?.findings ?? []).map(({ topic, found, fix }) => {
-    return `${topic}: ${[found || "missing", fix].filter(Boolean).join("  ")}`;
-  });
-  return lines.join("\n");
+  return copy((await ask("doctor", {}))?.text, t("Installation report"));
 }
 
 /** For the menu of one node: every node of ours has the last one. */

@@ -36,7 +36,6 @@ export function retainNames(question, ask) {
     counts.textContent = sentence(answer.notice) || sources(answer);
     names.replaceChildren(...shown.map((name) => h("div", {}, name)));
     if (matches > shown.length) names.append(h("div", {}, t("and {0} more", matches - shown.length)));
-    counts.title = (answer.dropped_names ?? []).join(", ");
   };
   const refresh = () => {
     clearTimeout(timer);
@@ -68,8 +67,8 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
   const headline = leaking
     ? t("{0} of {1} phrases leak", leaking, total)
     : t("None of {0} phrases leaks", total);
-  const onclick = () => closeLeaks(known);
-  const button = h("button", { class: "primary", onclick }, t("Add leaks as aliases"));
+  const everything = { class: "primary", onclick: () => closeLeaks(known) };
+  const button = h("button", everything, t("Add leaks as aliases"));
   const advice = h("div", { class: "advice" }, t("Raise strength in steps of 0.1."));
   return [
     h(

@@ -104,7 +104,7 @@ export class Editor {
     const lines = split(text);
     this.answers = new Map(
       answer.lines.map((reading) => {
-        const message = [reading.problem, ...(reading.notes ?? [])].map(sentence).filter(Boolean).join(" ");
+        const message = [reading.problem, ...(reading.notes ?? [])].map(sentence).join(" ").trim();
         return [`${reading.line - 1} ${lines[reading.line - 1]?.raw}`, { ...reading, message }];
       }),
     );

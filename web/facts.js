@@ -61,11 +61,11 @@ function answers(value) {
   return {
     concepts: list(value.concepts, 100, concept),
     counts: Object.fromEntries(VERDICTS.map((name) => [name, number(counts[name], 0, 1e6) ?? 0])),
-    effects: effects(value.side_effects),
+    effects: effects(value.effects),
   };
 }
 
-/** A sentence with its code, and a Map of what it is about, for translations. */
+/** A sentence with its code, and a Map of what it is about. */
 export const notice = (given) => {
   const value = record(given);
   if (!text(value.text)) return null;
@@ -94,8 +94,8 @@ const effects = (given) => {
   const value = record(given);
   const words = text(value.words, 80);
   if (!words) return null;
-  const affected = list(value.most_affected, 5, (pair) => text(Array.isArray(pair) ? pair[0] : "") || null);
-  return { words, worst: text(value.worst_words, 80), affected };
+  const affected = list(value.affected, 5, (name) => text(name) || null);
+  return { words, worst: text(value.worst, 80), affected };
 };
 
 const namedShare = (pair) => {
@@ -182,12 +182,7 @@ export function textFacts(given) {
 
 /** What a workflow stores of a result: little. */
 export function stored(facts) {
-  const { run, page, verdict, strength, concepts, counts, effects: effect, why, next } = facts;
-  const shown = effect && {
-    words: effect.words,
-    worst_words: effect.worst,
-    most_affected: effect.affected.map((name) => [name]),
-  };
+  const { run, page, verdict, strength, concepts, counts, why, next } = facts;
   return {
     run,
     page,
@@ -195,7 +190,7 @@ export function stored(facts) {
     strength,
     concepts: concepts.slice(0, STORED_CONCEPTS),
     counts,
-    side_effects: shown,
+    effects: facts.effects,
     why: why && { ...why, data: Object.fromEntries(why.data) },
     next: next.map(({ code, text: words }) => ({ code, text: words })),
   };

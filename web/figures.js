@@ -26,15 +26,10 @@ const sum = (counts) => Object.values(counts).reduce((total, count) => total + c
 export function headline(counts) {
   const total = sum(counts);
   const verdict = worst(counts);
-  const words = {
-    erased: t("Erased"),
-    weakened: t("Weakened"),
-    stands: t("Still there"),
-    unproven: t("Not tested"),
-  };
-  if (total === 1) return words[verdict];
+  const words = verdictWords()[verdict].replace(/^./u, (letter) => letter.toUpperCase());
+  if (total === 1) return words;
   if (verdict === "erased") return t("All {0} erased", total);
-  return t("{0}: {1} of {2}", words[verdict], counts[verdict], total);
+  return t("{0}: {1} of {2}", words, counts[verdict], total);
 }
 
 /** The worst verdict, which colors a headline. */

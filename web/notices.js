@@ -1,5 +1,5 @@
 // Notices in the language of the front end: sentences by code, with holes for what they are about. The
-// server sends {code, text, data}; `text` is the English sentence, shown where a translation lacks a value.
+// server sends {code, text, data}; `text` is English, shown where a translation lacks a value.
 import { notice } from "./facts.js";
 import { percent } from "./figures.js";
 import { number, t } from "./words.js";
@@ -50,8 +50,7 @@ const subject = ({ length, 0: first }, total) =>
 
 function inWords(value) {
   if (Array.isArray(value)) return value.join(t(", "));
-  if (typeof value !== "number") return String(value);
-  return number(Math.round(value * 100) / 100);
+  return typeof value === "number" ? number(value) : String(value);
 }
 
 /** What a notice is about comes first: a line of a list, or another text input of the model. */

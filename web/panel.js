@@ -8,7 +8,7 @@ import { number, t } from "./words.js";
 const SHOWN_CONCEPTS = 5;
 const SHOWN_NAMES = 2;
 
-// One button per piece of advice that a click can follow: the server sends the keys.
+// Buttons for advice that a click can follow.
 const FIXES = {
   use_auto: () => t("Use auto and run again"),
   erase_fully: () => t("Erase fully and run again"),

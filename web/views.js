@@ -65,18 +65,16 @@ const VIEWS = {
 
 export function addView(node) {
   const view = VIEWS[node.comfyClass ?? node.type];
-  for (const { options } of node.widgets ?? []) translateChoices(options);
+  // Choices in the front end's language. A long list is of files: its menu keeps the filter.
+  for (const { options } of node.widgets ?? []) {
+    if (options?.values?.length < 20 && options.values.some?.((choice) => t(choice) !== choice)) {
+      options.getOptionLabel = (choice) => t(String(choice ?? ""));
+    }
+  }
   // Older front ends replace the widgets of a node around a subgraph while they configure it.
   if (node.subgraph) setTimeout(safely(() => addOutsideView(node)));
   else if (view?.draw) addResultView(node, view);
   else view?.(node);
-}
-
-/** Shows choices in the front end's language. More than a few are files, in a menu with a filter. */
-function translateChoices(options) {
-  const { values } = options ?? {};
-  if (!Array.isArray(values) || values.length > 20 || values.every((choice) => t(choice) === choice)) return;
-  options.getOptionLabel = (choice) => t(String(choice ?? ""));
 }
 
 const editors = new WeakMap(); // node -> Editor

@@ -37,7 +37,8 @@ def can_write(clip: Any) -> bool:
 def written_phrases(
     clip: Any, concepts: Sequence[Concept], progress: HostProgress
 ) -> tuple[dict[Concept, Mapping[str, str]], list[str]]:
-    """{concept: {phrase: what it is}}, and a sentence per concept. Empty where the CLIP can't write.
+    """{concept: {phrase: what it is}}, and a sentence per concept; nothing from a CLIP that can't
+    write.
 
     Args:
         clip: ComfyUI's CLIP.

@@ -12,7 +12,7 @@ from typing import Literal
 from ..errors import Notice
 from ..inputs import INPUT_TITLES
 from .certificate import Certificate, ConceptResult, Drift, Verdict, helped_by_more
-from .verdicts import verdict_in_words
+from .verdicts import decimals, verdict_in_words
 
 Level = Literal["none", "tiny", "small", "visible"]
 Advice = Literal[
@@ -42,6 +42,7 @@ ADVICE_WORDS: dict[Advice, str] = {
 # From images (docs/research/image-tests): up to a mean drift of 0.3 the protected painters and
 # subjects are recognized as before, up to 0.6 in all but two or three of a hundred images.
 LEVELS: tuple[tuple[float, Level], ...] = ((0.10, "none"), (0.30, "tiny"), (0.60, "small"))
+LEVEL_MARKS = tuple(mark for mark, _ in LEVELS)
 LEVEL_WORDS: dict[Level, str] = {
     "none": "no visible change expected",
     "tiny": "tiny changes, seen only side by side",
@@ -202,7 +203,12 @@ def _remaining(concept: ConceptResult) -> float:
 
 
 def _side_effects(certificate: Certificate, names: Sequence[str]) -> SideEffects | None:
-    groups = [group for group in certificate.drift if group.group in names]
+    limit = None if certificate.curve is None else certificate.curve.budget
+    return side_effects([group for group in certificate.drift if group.group in names], limit)
+
+
+def side_effects(groups: Sequence[Drift], limit: float | None = None) -> SideEffects | None:
+    """What happened to these groups of names; None without any."""
     if not groups:
         return None
     affected: dict[str, float] = {}
@@ -211,7 +217,6 @@ def _side_effects(certificate: Certificate, names: Sequence[str]) -> SideEffects
             affected[name] = max(drift, affected.get(name, 0.0))
     ranked = sorted(affected.items(), key=lambda item: -item[1])[:SHOWN_AFFECTED]
     mean = max(group.mean for group in _judging(groups))
-    limit = None if certificate.curve is None else certificate.curve.budget
     return SideEffects(level_of(mean), mean, limit, tuple(ranked))
 
 
@@ -297,7 +302,7 @@ def measurements(certificate: Certificate) -> Iterator[Notice]:
 def _concept_details(concept: ConceptResult) -> Notice:
     parts = [f"{concept.solved_median:.2f} in the prompts that made the edit"]
     if concept.score is not None:
-        parts.insert(0, f"score {concept.score:.2f} (erased up to 1)")
+        parts.insert(0, f"score {decimals(concept.score, 1.0)} (erased up to 1)")
         parts.append(f"{concept.probe_median:.2f} in new prompts")
     if concept.probe_to_go is not None:
         parts.append(f"distance to the replacement {concept.probe_to_go:.2f}")
@@ -319,8 +324,8 @@ def drift_line(group: Drift) -> Notice:
     worst = ", ".join(f"{name} {drift:.2f}" for name, drift in group.worst[:3])
     return Notice(
         f"{GROUPS[group.group]} ({PLACES[group.where]}, {group.names}): drift mean"
-        f" {group.mean:.2f}, median {group.median:.2f}, 95th percentile {group.p95:.2f}, maximum"
-        f" {group.maximum:.2f}; most affected: {worst}",
+        f" {decimals(group.mean, *LEVEL_MARKS)}, median {group.median:.2f}, 95th percentile"
+        f" {group.p95:.2f}, maximum {group.maximum:.2f}; most affected: {worst}",
         code="measured_group",
         group=group_title(group),
         names=group.names,

@@ -26,6 +26,9 @@ from .verify import Verification
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://github.com/comfyui-speed/ComfyUI-SPEED/erasure/v1"
+_FIELDS = ("_type", "subject", "predicateType", "predicate")
+_PREDICATE_FIELDS = ("base", "recipe", "recipeDigest", "measured", "tool")
+"""All that a statement has. What is not checked here is not in it."""
 _MAX_BYTES = MAX_HEADER_BYTES
 _MAX_FILES = 1000
 
@@ -57,7 +60,9 @@ class Attestation:
             PREDICATE,
         ):
             raise FileError(f"{path} is not a statement about an erasure. Run `attest` again.")
+        fields.refuse_unknown(_FIELDS)
         predicate = Fields.of(fields.values.get("predicate"), f"{title}: the predicate")
+        predicate.refuse_unknown(_PREDICATE_FIELDS)
         recipe = predicate.values.get("recipe")
         subjects = [
             (item.text("name"), Fields.of(item.values.get("digest"), item.title).text("sha256"))
@@ -99,6 +104,9 @@ class Attestation:
             yield Notice("The attestation is about another recipe.", code="attested-recipe")
         if not self.measured:
             yield Notice("The attestation has no measurements.", code="attested-numbers")
+        if extra := sorted(self.measured.keys() - verification.measured.short().keys()):
+            text = f"The attestation has measurements of its own: {', '.join(extra)[:200]}."
+            yield Notice(text, code="attested-numbers")
         for fault in broken_claims(self.measured, self.recipe, verification.measured):
             yield Notice(f"The attestation: {fault}", code="attested-numbers")
 

@@ -89,11 +89,16 @@ class Album:
 
     def thumbnail(self, key: str) -> str:
         """A small copy as a data URL."""
-        image = Image.fromarray(self.get(key).pixels)
-        image.thumbnail((_THUMBNAIL, _THUMBNAIL))
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=85)
-        return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        return data_url(self.get(key).pixels)
+
+
+def data_url(pixels: Pixels) -> str:
+    """A small copy of an image as a data URL."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def decode_image(content: bytes, source: str, size: tuple[int, int] | None = None) -> Pixels:

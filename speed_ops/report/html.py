@@ -20,7 +20,7 @@ from ..certificate.summary import (
     concept_title,
     details,
 )
-from ..certificate.verdicts import verdict_in_words
+from ..certificate.verdicts import decimals, verdict_in_words
 from ..erasure import Erasure
 from ..errors import InputError
 from ..inputs import INPUT_TITLES
@@ -159,7 +159,7 @@ def _concept_bar(concept: ConceptResult) -> dict[str, Any]:
     words = verdict_in_words(concept.verdict)
     hint = f"{concept.name}: {words}"
     if concept.score is not None:
-        hint += f", score {concept.score:.2f} (erased up to 1)"
+        hint += f", score {decimals(concept.score, 1.0)} (erased up to 1)"
     return _bar(concept.name, [(concept.score or 0.0, f"v-{concept.verdict}")], words, hint)
 
 

@@ -84,7 +84,7 @@ def _answers(summary: Summary) -> dict[str, Any]:
         "verdict": summary.verdict,
         "concepts": [_concept(*pair) for pair in summary.concepts[:SHOWN_CONCEPTS]],
         "counts": dict(summary.counts),
-        "side_effects": None if effects is None else _side_effects(effects),
+        "effects": None if effects is None else _side_effects(effects),
     }
 
 
@@ -104,8 +104,8 @@ def _side_effects(effects: SideEffects) -> dict[str, Any]:
         "words": LEVEL_WORDS[effects.level],
         "mean": _rounded(effects.mean),
         "limit": effects.limit,
-        "worst_words": effects.worst_words,
-        "most_affected": [[name, _rounded(drift)] for name, drift in effects.most_affected],
+        "worst": effects.worst_words,
+        "affected": [name for name, _ in effects.most_affected],
     }
 
 

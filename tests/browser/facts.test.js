@@ -17,7 +17,7 @@ const RESULT = {
   strength: 1,
   concepts: [{ name: "Goya", replacement: "art", kind: "style", score: 0.2, verdict: "erased" }],
   counts: { erased: 1 },
-  side_effects: { words: "none", worst_words: "tiny", most_affected: [["Munch", 0.2]] },
+  effects: { words: "none", worst: "tiny", affected: ["Munch"] },
   why: { code: "rival", text: "A sentence.", data: { name: "Munch", share: 0.5, concepts: ["Goya", 3] } },
   next: [{ code: "use_auto", text: "A sentence.", data: {} }],
   warnings: [{ text: "a note" }],
@@ -61,7 +61,7 @@ test("whatever a workflow holds becomes harmless or nothing", () => {
       { name: evil, score: "1;x", verdict: evil, replacement: 4 },
     ],
     counts: { stands: evil, __proto__: 3 },
-    side_effects: { words: { length: 3, text: evil } },
+    effects: { words: { length: 3, text: evil } },
     next: [{}, evil],
     drift: [{ median: evil, p95: 1, maximum: 1 }],
     curve: { chosen: [evil, 1], reach: 1 },
@@ -96,7 +96,7 @@ test("a preview is taken from the server's answer only as far as it is one", () 
     chosen: [0.1, 0.2, 0.3],
     concepts: [{ name: "a", replacement: "b", score: 0.5, verdict: "erased" }, { name: 3 }],
     counts: { erased: 1, other: "x" },
-    side_effects: { words: "none", most_affected: [["c", 0.1]] },
+    effects: { words: "none", affected: ["c"] },
   };
   const facts = previewFacts(answer);
   assert.deepEqual(facts.chosen, [0.1, 0.2]);

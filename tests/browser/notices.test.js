@@ -22,7 +22,7 @@ test("other languages fill in what a notice is about", () => {
   speak("de");
   assert.match(noticeText(notice("rival", { name: "Goya", concept: "Dali" })), /„Goya“ .* „Dali“/);
   assert.match(noticeText(notice("rows_lost", { concept: "Dali", share: 0.127 })), /„Dali“ .* 13\s%/);
-  assert.match(noticeText(notice("over_limit", { mean: 0.4567, limit: 0.3 })), /\(0,46; Grenze 0,3\)/);
+  assert.match(noticeText(notice("over_limit", { mean: 0.4567, limit: 0.3 })), /\(0,457; Grenze 0,3\)/);
   assert.match(noticeText(notice("limit_reached", { concepts: ["Dali"], total: 3 })), /„Dali“/);
   speak("zh");
   assert.match(
@@ -51,7 +51,7 @@ test("a notice about a line of a list begins with the line, and names another in
 test("fixed words in a notice are translated, and names never", () => {
   speak("de");
   const data = { concept: "erased", verdict: "erased", solved: 0.127, score: 1, probed: 0.2, to_go: "–" };
-  assert.match(noticeText(notice("measured_score", data)), /^erased: gelöscht; Wert 1 .* 0,13 in den/);
+  assert.match(noticeText(notice("measured_score", data)), /^erased: gelöscht; Wert 1 .* 0,127 in den/);
 });
 
 test("what has no translation, or lacks a value, stays English", () => {

@@ -36,9 +36,7 @@ def write_keys(folder: Path, name: str, private: Any, password: bytes = b"") -> 
     paths = folder / f"{name}.key", folder / f"{name}.pub"
     pem = serialization.Encoding.PEM
     form = serialization.PrivateFormat.PKCS8
-    paths[0].write_bytes(
-        private.private_bytes(pem, form, locked or serialization.NoEncryption())
-    )
+    paths[0].write_bytes(private.private_bytes(pem, form, locked or serialization.NoEncryption()))
     public = serialization.PublicFormat.SubjectPublicKeyInfo
     paths[1].write_bytes(private.public_key().public_bytes(pem, public))
     return paths

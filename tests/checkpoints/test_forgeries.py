@@ -59,6 +59,17 @@ def test_a_broken_file_is_refused(
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "file"
 
 
+@pytest.mark.parametrize("name", forgeries.BROKEN_FOLDERS)
+def test_a_folder_that_leads_elsewhere_is_refused(
+    smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On another machine, the link leads to other weights."""
+    arguments = smithy.changed_folder(forgeries.BROKEN_FOLDERS[name], tmp_path / "x")
+    capsys.readouterr()
+    assert main(["verify", *arguments, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "file"
+
+
 @pytest.mark.parametrize("name", forgeries.VARIANTS)
 def test_an_honest_variant_passes(
     smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

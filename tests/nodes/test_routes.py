@@ -30,6 +30,9 @@ NAMES = {
         *("builtin", "text", "file", "column", "kind", "limit"),
         *("concepts", "concepts_kind", "search"),
     ),
+    "compare/prompts": ("text", "kind"),
+    "trade": ("run", "limit", "strength"),
+    "doctor": ("x",),
 }
 BODIES: list[bytes] = [
     *(b"", b"[]", b"null", b"1", b'"x"', b"{", b"\xff\xfe{}", b'{"a": NaN}', b'{"a": 1e999}'),

@@ -262,9 +262,25 @@ LISTS = (
     '["Claude Monet", "\\u00c9douard Manet"]',
 )
 ODD_NAMES = (
-    *("../outside.safetensors", "/absolute.safetensors", "a/../../b.safetensors", "C:\\x.safetensors"),
-    *("a//b.safetensors", "folder/model_index.json", "\u202e.safetensors", "x" * 300 + ".safetensors"),
-    *("A.SAFETENSORS", "con.safetensors", "a\nb.safetensors", ".hidden.safetensors", " .safetensors"),
+    *(
+        "../outside.safetensors",
+        "/absolute.safetensors",
+        "a/../../b.safetensors",
+        "C:\\x.safetensors",
+    ),
+    *(
+        "a//b.safetensors",
+        "folder/model_index.json",
+        "\u202e.safetensors",
+        "x" * 300 + ".safetensors",
+    ),
+    *(
+        "A.SAFETENSORS",
+        "con.safetensors",
+        "a\nb.safetensors",
+        ".hidden.safetensors",
+        " .safetensors",
+    ),
 )
 JOB = """\
 model: absent.safetensors

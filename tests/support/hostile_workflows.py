@@ -51,7 +51,7 @@ FACTS: dict[str, Any] = {
         | {"verdict": "weakened", "words": "weakened", "left": 0.5, "probe_median": 0.5}
     ],
     "counts": {"erased": 0, "weakened": 1, "stands": 0, "unproven": 0},
-    "side_effects": {"words": "tiny", "worst_words": "small", "most_affected": [["Monet", 0.2]]},
+    "effects": {"words": "tiny", "worst": "small", "affected": ["Monet"]},
     "why": {"code": "why", "text": "why", "data": {"name": "x", "names": ["y"], "share": 0.5}},
     "next": [{"code": "use_auto", "text": "advice"}],
     "warnings": [{"code": "warning", "text": "warning", "data": {"name": "x"}}],
@@ -66,6 +66,7 @@ FACTS: dict[str, Any] = {
         "budget": 0.3,
         "reach": 0.5,
         "offers": {"balanced": [0.3, 0.2, 0.1]},
+        "live": True,
     },
     "details": [{"code": "detail", "text": "detail", "data": {"name": "x"}}],
     "total": 2,
@@ -160,7 +161,9 @@ def hostile_workflows(sound: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for name, result in results().items():
         workflow = copy.deepcopy(sound)
         payload = PAYLOADS.get(name.removesuffix(" in every string"), PAYLOADS["image"])
-        for node in workflow["nodes"]:
+        subgraphs = workflow.get("definitions", {}).get("subgraphs", [])
+        inside = (node for subgraph in subgraphs for node in subgraph["nodes"])
+        for node in (*workflow["nodes"], *inside):
             properties = node.setdefault("properties", {})
             properties |= {"speed": result, "recipe": payload, "speed_names": [payload]}
             node["title"] = payload[:200]

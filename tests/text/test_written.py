@@ -53,7 +53,10 @@ def test_a_line_that_is_no_phrase_is_dropped(line: str) -> None:
 
 def test_repeats_are_dropped_and_few_are_kept() -> None:
     many = "\n".join(f"sky number {word}" for word in "abcdefghijklmno")
-    answers = {"without its name": "Night sky\nnight  SKY", "confused with it": f"night sky\n{many}"}
+    answers = {
+        "without its name": "Night sky\nnight  SKY",
+        "confused with it": f"night sky\n{many}",
+    }
     written = read_answers(VAN_GOGH, answers)
     labels = list(written.phrases.values())
     assert labels.count("without its name") == 1 and labels.count("confused with it") == MOST
