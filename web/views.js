@@ -347,13 +347,16 @@ function addEditor(node) {
       text.callback?.(newText);
       node.graph?.setDirtyCanvas?.(true, true);
       captureChange();
-      readSoon();
     },
   };
   const editor = new Editor(source, ask);
   editors.set(node, editor);
   addContent(node, "speed_chips", editor.element, 230);
-  for (const name of ["text", "kind", "file"]) onChange(node, name, () => editor.refresh());
+  const changed = () => {
+    editor.refresh();
+    readSoon();
+  };
+  for (const name of ["text", "kind", "file"]) onChange(node, name, changed);
   runAfter(node, "onConfigure", () => editor.refresh());
   runAfter(node, "onConnectionsChange", () => editor.refresh());
   node.onDragOver = safely(hasFiles);
