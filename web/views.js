@@ -317,8 +317,9 @@ function leakView(node, facts, state) {
 const imageUrl = (file) => api.apiURL(viewPath(file));
 
 /** The front end's own preview of an image would make the node grow over its neighbors. */
-function textView(node, { text, chart }, { restored }) {
-  return [chart && !restored && drawChart(imageUrl(chart), node.title), drawText(text)];
+function textView(node, { text, chart }, { outdated, restored }) {
+  const image = chart && !restored && drawChart(imageUrl(chart), node.title);
+  return [outdated && outdatedNote(), image, drawText(text)];
 }
 
 function compareView(node, facts, { outdated, restored }) {
