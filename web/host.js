@@ -21,6 +21,7 @@ export async function ask(path, question) {
 /** Loads our words in the front end's language, from where it takes the labels of nodes. */
 export async function loadWords() {
   const language = String(app.extensionManager?.setting?.get?.("Comfy.Locale") ?? "en");
+  api.addEventListener("speed_text", () => {}); // front ends warn of a message without a listener
   if (language.startsWith("en")) return;
   try {
     const tables = await (await api.fetchApi("/i18n")).json();

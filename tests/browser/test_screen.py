@@ -305,6 +305,9 @@ def test_the_editor_forgives(server, screen):
     screen.at(".form input").first.fill("Francisco Goya")
     screen.at(".chip .label").first.click()  # the form is left for another chip
     assert text().startswith("Francisco Goya\n")
+    screen.page.keyboard.press("Escape")
+    screen.wait_for_count(".form", 0)
+    screen.at(".chip .label").last.press("Enter")
     screen.at(".form input").first.fill("Gustav Klimt")
     screen.page.mouse.click(1_200, 800)  # and for the canvas
     screen.wait_for_count(".form", 0)
