@@ -17,7 +17,7 @@ from ..speed_ops.text.concept_list import (
     read_lines,
 )
 from ..speed_ops.text.kinds import KINDS, kind_of
-from ..speed_ops.text.names import WordIndex, invisible_note, quoted, words_of
+from ..speed_ops.text.names import WordIndex, invisible_note, quoted, same_name_key, words_of
 from ..speed_ops.text.retain_set import builtin_retain
 from .host.paths import NONE, input_file, input_state, list_names
 from .retain_set_loader import set_of_widgets
@@ -157,7 +157,9 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]]:
-    """{target or alias: names of the connected set that contain it, so they are not protected}."""
+    """{target or alias: longer names of the connected set that contain it, so they are not
+    protected}. That the concept itself is not protected goes without saying.
+    """
     if not isinstance(widgets, dict):
         return {}
     try:
@@ -167,7 +169,8 @@ def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
     dropped: dict[str, list[str]] = {}
     for name in names:
-        if (phrase := index.match(name)) is not None:
+        phrase = index.match(name)
+        if phrase is not None and same_name_key(phrase) != same_name_key(name):
             dropped.setdefault(phrase, []).append(name)
     return dropped
 

@@ -140,7 +140,10 @@ MAX_PHRASES_SHOWN = 60
 
 
 def shown_facts(report: LeakReport) -> dict[str, Any]:
-    """What the UI shows. `alias` marks a phrase that can be added to its concept's aliases."""
+    """What the UI shows. `alias` marks a phrase that can be added to its concept's aliases. Where
+    the name itself leaks the edit is too weak, and aliases do not help.
+    """
+    weak = {leak.concept for leak in report.leaking if leak.phrase == leak.concept.target}
     aliases = {(concept.target, alias) for concept in report.closed() for alias in concept.aliases}
     tried = [
         {
@@ -150,7 +153,8 @@ def shown_facts(report: LeakReport) -> dict[str, Any]:
             "after": round(leak.after, 4),
             "leaks": leak.leaks,
             "alias": (leak.concept.target, leak.phrase) in aliases
-            and leak.phrase not in leak.concept.aliases,
+            and leak.phrase not in leak.concept.aliases
+            and leak.concept not in weak,
             "written": leak.rung if leak.written else "",
         }
         for leak in report.tried[:MAX_PHRASES_SHOWN]

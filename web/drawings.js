@@ -70,6 +70,7 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
     : t("None of {0} phrases leaks", total);
   const everything = { class: "primary", onclick: () => closeLeaks(known) };
   const button = h("button", everything, t("Add leaks as aliases"));
+  const advice = h("div", { class: "advice" }, t("Raise strength in steps of 0.1."));
   return [
     h(
       "div",
@@ -79,6 +80,7 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
     known.length > 0 && h("div", { class: "buttons" }, button),
+    leaking > 0 && !known.length && advice,
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }
@@ -95,10 +97,17 @@ export function drawText(text) {
   ];
 }
 
-/** Pairs of images, each with a slider between before and after. */
+/** An image that opens large on a click. */
+export function drawChart(src, title) {
+  const image = () => h("img", { class: "chart", src, alt: title });
+  const onclick = (event) => showDialog(event.target, title, [image()]);
+  return h("button", { class: "picture", onclick }, image());
+}
+
+/** Pairs of images, each with a slider between before and after. With one seed, prompts share a line. */
 export function drawPairs({ rows, seeds }, url) {
-  const columns = COLUMNS[clamp(Math.max(seeds, 2), 1, COLUMNS.length) - 1];
-  return rows.map(({ name, prompt, pairs }) =>
+  const columns = COLUMNS[clamp(seeds, 1, COLUMNS.length) - 1];
+  const prompts = rows.map(({ name, prompt, pairs }) =>
     h(
       "div",
       {},
@@ -110,6 +119,7 @@ export function drawPairs({ rows, seeds }, url) {
       ),
     ),
   );
+  return h("div", { class: seeds > 1 ? "" : "prompts" }, prompts);
 }
 
 function slider(pair, url) {
@@ -140,7 +150,12 @@ function slider(pair, url) {
         const step = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
         if (step) show(share + step);
       },
-      onclick: () => frame.classList.contains("large") || enlarge(frame, pair, url),
+      onclick: () => {
+        if (frame.classList.contains("large")) return;
+        const large = slider(pair, url);
+        large.classList.add("large");
+        showDialog(frame, t("seed {0}", pair.seed), [large]);
+      },
     },
     image(pair.before, t("before")),
     after,
@@ -150,10 +165,4 @@ function slider(pair, url) {
   );
   show(share);
   return frame;
-}
-
-function enlarge(frame, pair, url) {
-  const large = slider(pair, url);
-  large.classList.add("large");
-  showDialog(frame, t("seed {0}", pair.seed), [large], t("Close"));
 }

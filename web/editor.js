@@ -31,7 +31,8 @@ export const listFiles = (event) =>
 
 export class Editor {
   /**
-   * `source` reads and sets the node: {text(), set(text), kind(), kinds(), file(), retain(), isLinked()};
+   * `source` reads and sets the node: {text(), set(text), kind(), kinds(), file(), retain(), isLinked(),
+   * restore(step)};
    * `ask(path, question)` asks the server.
    */
   constructor(source, ask) {
@@ -129,7 +130,8 @@ export class Editor {
 
   /** Undo or redo: takes a text from one stack and puts the current one on the other. */
   restore(from, to) {
-    if (!from.length) return;
+    // A node that the front end's undo replaced remembers nothing: the front end goes on.
+    if (!from.length) return to.length || this.source.restore(to === this.redoSteps ? "Undo" : "Redo");
     to.push(this.source.text());
     this.source.set(from.pop());
     this.editing = null;
@@ -473,9 +475,9 @@ export class Editor {
       "select",
       {},
       h("option", { value: "" }, t("as the list")),
-      this.source.kinds().map((name) =>
-        h("option", { value: name, selected: name === fields.kind }, t(name)),
-      ),
+      this.source
+        .kinds()
+        .map((name) => h("option", { value: name, selected: name === fields.kind }, t(name))),
     );
     const save = (focus = false) => {
       this.editing = null;

@@ -173,16 +173,11 @@ export function imageFacts(given) {
   return { ...base(value), seeds, rows: value.rows };
 }
 
-/** A text result, or null. */
+/** A text result and the file of its chart as the server sent it, or null. */
 export function textFacts(given) {
-  const facts = base(record(given));
-  return facts.text ? facts : null;
-}
-
-/** A report and the file of its chart as the server sent it, or null. */
-export function reportFacts(given) {
-  const facts = textFacts(given);
-  return facts && { ...facts, chart: record(given).chart };
+  const value = record(given);
+  const facts = base(value);
+  return facts.text ? { ...facts, chart: value.chart } : null;
 }
 
 /** What a workflow stores of a result: little. */

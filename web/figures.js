@@ -56,15 +56,6 @@ export const verdictWords = () => ({
   stands: t("still there"),
 });
 
-/** An edit at another strength or limit: its drift is exact, what remains is close for small changes. */
-export function forecast(curve, strength, priority) {
-  if (!curve) return null;
-  const [share, ...offer] = curve.offers.get(priority) ?? [];
-  const moved = curve.budget !== null && share !== undefined && Math.abs(share - curve.budget) > 1e-9;
-  const [drift, left] = moved ? offer : curve.chosen;
-  return { drift: drift * Math.abs(strength), left: Math.max(0, 1 - strength * (1 - left)), moved };
-}
-
 export const MAX_LIMIT = 2;
 
 /** The side-effect limit at a position in a frame whose axis ends at `full`. */

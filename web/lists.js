@@ -61,5 +61,5 @@ export async function openLists(origin, text, load) {
     h("h4", {}, lists.size ? t("Load a list") : t("No saved lists yet")),
     ...[...lists.keys()].sort().map(row),
   ];
-  const dialog = showDialog(origin, t("My lists"), elements, t("Close"));
+  const dialog = showDialog(origin, t("My lists"), elements);
 }

@@ -1,15 +1,6 @@
 // What an erasure did: is it gone, did anything else change, what to do next. Measurements are in a dialog.
 import { h } from "./dom.js";
-import {
-  MARK,
-  headline,
-  remainder,
-  roundUp,
-  scale,
-  scoreLength,
-  verdictWords,
-  worst,
-} from "./figures.js";
+import { MARK, headline, remainder, roundUp, scale, scoreLength, verdictWords, worst } from "./figures.js";
 import { noticeText } from "./notices.js";
 import { drawCurve, drawTrade } from "./trade.js";
 import { number, t } from "./words.js";
@@ -125,9 +116,9 @@ function drawAdvice({ why, next }, { fixes }) {
 /**
  * What the dialog shows: all measurements of the run.
  *
- * `settings` are those on the node now; `control` is for `drawTrade`, or null if there is nothing to drag.
+ * `control` is for `drawTrade`, or null if there is nothing to drag.
  */
-export function drawDetails(facts, settings, control) {
+export function drawDetails(facts, control) {
   const { concepts, drift, curve, details, warnings, next } = facts;
   const rows = control && concepts.length <= SHOWN_CONCEPTS ? [] : concepts;
   return [
@@ -135,7 +126,7 @@ export function drawDetails(facts, settings, control) {
     section(t("What to try"), drawNotices(next, "")),
     section(t("Notes"), drawNotices(warnings, "warning")),
     section(t("Concepts"), rows.map(drawConcept)),
-    section(t("Erasure and side effects"), curve && !control ? [drawCurve(facts, settings)] : []),
+    section(t("Erasure and side effects"), curve && !control ? [drawCurve(facts)] : []),
     section(t("How far other names moved"), drawDrift(drift)),
     section(t("Measurements"), drawNotices(details, "dim")),
   ]

@@ -1,7 +1,7 @@
 // The trade-off: what remains of the concepts against how far other names move. Where the server still has
 // the run, its point is a control: the server answers from what the run kept, and nothing is encoded again.
 import { h, svg } from "./dom.js";
-import { MAX_LIMIT, forecast, limitAt, percent, plot } from "./figures.js";
+import { MAX_LIMIT, limitAt, percent, plot } from "./figures.js";
 import { number, t } from "./words.js";
 
 const FRAME = { left: 54, top: 10, width: 392, height: 150 };
@@ -24,22 +24,12 @@ export function newest(work) {
   };
 }
 
-/** The plot of a run. `settings` are those on the node now. */
-export function drawCurve({ curve, strength }, settings) {
-  const nextStrength = settings.strength ?? strength;
-  const next = forecast(curve, nextStrength, settings.priority);
-  const changed = next.moved || Math.abs(nextStrength - strength) > 1e-9;
-  const current = forecast(curve, strength);
-  const chosen = [current.drift, strength === 1 ? curve.chosen[1] : current.left];
-  const nextPoint = changed ? [next.drift, next.left] : null;
-  const data = changed && { "data-speed": "forecast", "data-left": next.left, "data-drift": next.drift };
-  return h(
-    "div",
-    {},
-    drawPlot(plot({ ...curve, chosen }, nextPoint, FRAME)),
-    h("div", {}, h("span", { class: "point" }, "● "), thisRun(chosen)),
-    changed && h("div", data, h("span", { class: "point" }, "◌ "), nextRun(nextPoint)),
-  );
+/** The plot of a run. Away from strength 1 its point is where the curve's would be. */
+export function drawCurve({ curve, strength }) {
+  const [drift, left] = curve.chosen;
+  const point = [drift * Math.abs(strength), Math.max(0, 1 - strength * (1 - left))];
+  const words = h("div", {}, h("span", { class: "point" }, "● "), thisRun(point));
+  return h("div", {}, drawPlot(plot({ ...curve, chosen: point }, null, FRAME)), words);
 }
 
 const figures = ([drift, left]) => [percent(left, 0), number(drift, 2)];

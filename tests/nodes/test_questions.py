@@ -74,7 +74,7 @@ def test_a_target_inside_protected_names_is_noted_on_its_line(folder):
     question = {
         "text": "Van Gogh\nGoya",
         "kind": "style",
-        "retain": {"text": "Van Gogh Museum\nRembrandt"},
+        "retain": {"text": "Van Gogh Museum\nRembrandt\ngoya"},
     }
     first, second = check(question)["lines"]
     (note,) = first["notes"]
