@@ -253,11 +253,10 @@ _RELEASED = [
     )
     for name, label, rival, prompts, grid in (
         ("uce_2023", "UCE 2023", "uce_2023", False, STRENGTHS),
-        ("uce_2023_prompts", "UCE 2023, added prompts", "uce_2023", True, STRENGTHS),
-        ("uce_2025", "UCE 2025, added prompts", "uce_2025", True, STRENGTHS),
+        ("uce_2023_prompts", "UCE 2023, added prompts", "uce_2023", True, STRENGTHS[:1]),
+        ("uce_2025", "UCE 2025, added prompts", "uce_2025", True, STRENGTHS[:2]),
         ("rece", "RECE", "rece", False, STRENGTHS[:1]),
-        ("oce", "OCE", "oce", False, STRENGTHS),
-        ("oce_prompts", "OCE, added prompts", "oce", True, STRENGTHS),
+        ("oce", "OCE, added prompts", "oce", True, STRENGTHS),
         ("double_projections", "Double Projections", "double_projections", False, STRENGTHS[:1]),
     )
     for times in grid
@@ -270,7 +269,7 @@ _OWN_LIST = [
         own_list=True,
     )
     for method in _RELEASED
-    if method.times == 1
+    if method.name in ("uce_2023", "uce_2025", "rece", "oce")
 ]
 _PAPER = [
     Method("few", "SPEED few", "paper", _few, bare=True),
@@ -318,6 +317,7 @@ _HARD = [
 
 _ALL = (NONE, *_LIMITS, *_AIMS, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)
 METHODS = {method.name: method for method in _ALL}
+SPEED_LENT = ("few", "multi")
 CURVED = ("painters10", "subjects3")
 """Tasks on which soft and hard are compared along their knobs, and the paper's components are taken
 away."""
@@ -328,16 +328,7 @@ def methods_of(task: str) -> list[Method]:
     limits = [method for method in reversed(_LIMITS) if method.name != DEFAULT]
     at_once = [method for method in _RELEASED if method.times == 1]
     stronger = [method for method in _RELEASED if method.times != 1]
+    lent = [method for method in _LENT if task in CURVED or not method.name.startswith(SPEED_LENT)]
     paper = _PAPER if task == "night" else _PAPER[:2]
-    chosen = [
-        NONE,
-        METHODS[DEFAULT],
-        *at_once,
-        *_AIMS,
-        *limits,
-        *stronger,
-        *_LENT,
-        *paper,
-        *_OWN_LIST,
-    ]
-    return [*chosen, *_HARD, *_ABLATED] if task in CURVED else chosen
+    chosen = [NONE, METHODS[DEFAULT], *at_once, *_AIMS, *stronger, *limits, *lent, *paper]
+    return [*chosen, *_OWN_LIST, *_HARD, *_ABLATED] if task in CURVED else chosen
