@@ -99,6 +99,7 @@ class TaskRows:
             return Edited(dict(self._weights), None, 0.0)
         begin = time.monotonic()
         if method.group == "released":
+            self._text.rows(kept_names(self._task.concepts).names)  # in batches, not one by one
             edited = released(method, self._task, self._layers, self._text.reader())
             return Edited(edited, None, time.monotonic() - begin)
         cell = self.cell
