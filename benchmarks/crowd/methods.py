@@ -44,7 +44,8 @@ object, ten people. They belong to the size of SD1.4's weights, so larger weight
 tried as well."""
 THRESHOLDS = (1e-4, 1e-2, 1.0)
 STRENGTHS = (1.0, 10.0, 100.0)
-"""The grid: times the released weight of erasing, for every rival that has one."""
+"""The grid: times the released weight of erasing. OCE's belong to the size of SD1.4's weights, so
+smaller ones are tried as well."""
 TRIED = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6)
 """Side-effect limits that are tried."""
 
@@ -257,7 +258,8 @@ _RELEASED = [
         ("uce_2023_prompts", "UCE 2023, added prompts", "uce_2023", True, STRENGTHS[:1]),
         ("uce_2025", "UCE 2025, added prompts", "uce_2025", True, STRENGTHS[:2]),
         ("rece", "RECE", "rece", False, STRENGTHS[:1]),
-        ("oce", "OCE, added prompts", "oce", True, STRENGTHS),
+        ("oce", "OCE, added prompts", "oce", True, (0.01, 0.1, *STRENGTHS[:1])),
+        ("oce_plain", "OCE", "oce", False, (0.01, 0.1, *STRENGTHS[:2])),
         ("double_projections", "Double Projections", "double_projections", False, STRENGTHS[:1]),
     )
     for times in grid
