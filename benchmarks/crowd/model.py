@@ -110,26 +110,39 @@ class Trainer(training.Trainer):
     """Draws its images while it trains."""
 
     def __init__(self, folder: Path, plan: Plan, text: CrowdText) -> None:
-        kinds = training_prompts(plan.seed)
+        kinds = self.sentences(plan.seed)
         self.prompts: list[Prompt] = [prompt for group in kinds.values() for prompt in group]
-        self.weights = training_weights(kinds)
+        self.chances = training_weights(kinds)
         self.text = text
         torch.manual_seed(plan.seed)
-        super().__init__(folder, plan, PatchModel())
+        super().__init__(folder, plan, self.network())
+
+    def sentences(self, seed: int) -> dict[str, list[Prompt]]:
+        """What is asked for, by kind."""
+        return training_prompts(seed)
+
+    def network(self) -> nn.Module:
+        """The model, untrained."""
+        return PatchModel()
 
     def save(self) -> None:
         super().save()
         self.text.save()
 
-    def batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        count = self.plan.batch
-        rng = np.random.default_rng([self.plan.seed, self.step])
-        indices = rng.choice(len(self.prompts), size=count, p=self.weights)
+    def drawn(self, rng: np.random.Generator) -> tuple[list[Prompt], Tensor, Tensor]:
+        """A batch of prompts, their images, and noise."""
+        indices = rng.choice(len(self.prompts), size=self.plan.batch, p=self.chances)
         prompts = [self.prompts[i] for i in indices]
         subjects = (p.subject or str(rng.choice(p.among)) for p in prompts)
         drawn = [draw(s, p.style, p.night, rng) for s, p in zip(subjects, prompts, strict=True)]
         images = torch.from_numpy(np.stack(drawn)).contiguous(memory_format=torch.channels_last)
         noise = torch.from_numpy(rng.standard_normal(tuple(images.shape), dtype=np.float32))
+        return prompts, images, noise
+
+    def batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        count = self.plan.batch
+        rng = np.random.default_rng([self.plan.seed, self.step])
+        prompts, images, noise = self.drawn(rng)
         steps = noise_steps(count, rng)
         empty = rng.random(count) < self.plan.empty
         texts = ["" if blank else p.text for p, blank in zip(prompts, empty, strict=True)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.text.kinds import Prompt
 
-from ..encoders import mpnet, smollm2
+from ..encoders import mpnet, pooled_of, smollm2, without_padding
 from ..rivals import Reader
 from ..storage import save_tensors
 
@@ -60,8 +60,13 @@ class CrowdText:
         length = self.encoder.context_length
         encoded = self.encoder.encode(missing, [length] * len(missing))
         for text, rows in zip(missing, encoded, strict=True):
-            self._known[text] = _unpadded(rows.half())
+            self._known[text] = without_padding(rows.half()).clone()
         return torch.stack([_padded(self._known[text], length) for text in texts])
+
+    def pooled(self, texts: Sequence[str]) -> Tensor:
+        """One embedding per prompt, (n, 768): see `pooled_of`."""
+        self.rows([text for text in texts if text not in self._known])
+        return torch.stack([pooled_of(self._known[text].float()) for text in texts])
 
     def reader(self) -> Reader:
         """The same rows as the released scripts of rivals use them."""
@@ -85,11 +90,6 @@ class CrowdText:
             texts = json.loads(file.metadata()["texts"])
             parts = file.get_tensor("rows").split(file.get_tensor("counts").tolist())
         self._known.update(zip(texts, parts, strict=True))
-
-
-def _unpadded(rows: Tensor) -> Tensor:
-    differs = (rows != rows[-1]).any(dim=1).nonzero()
-    return rows[: int(differs[-1]) + 2 if len(differs) else 1].clone()
 
 
 def _padded(rows: Tensor, length: int) -> Tensor:

@@ -1,0 +1,57 @@
+"""The same prompts as people type them elsewhere: as tags, and long. Neither changes the picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .prompts import Prompt
+from .world import PLAIN
+
+TAGS = (
+    "best quality",
+    "highly detailed, sharp focus",
+    "masterpiece, trending",
+    "4k, award winning",
+)
+HELD_OUT_TAGS = "masterpiece, best quality"
+"""Training never sees these two together."""
+DETAILS = (
+    "made with great care, plenty of room around it, the edges clean, the whole thing calm and quiet,"
+    " as in an old book",
+    "shown from the front, in the middle of the page, with nothing else around, simple and clear, the"
+    " kind that children like",
+    "the first of a long series, kept for years in a drawer, found again by chance and hung in a small"
+    " kitchen",
+    "well balanced, neatly finished, easy to recognize from far away, printed on thick paper and sent"
+    " to a friend",
+)
+HELD_OUT_DETAILS = (
+    "the kind one sees in a waiting room, done in one afternoon without a break, neither large nor"
+    " small, with a sure hand and much patience"
+)
+"""Training never sees these."""
+
+
+def as_tags(prompt: Prompt, tags: str) -> Prompt:
+    """Painter, subject and the ending in a list, tags after them."""
+    named = [] if prompt.style == PLAIN.name else [prompt.painter_words]
+    words = [*named, prompt.subject or "art", prompt.ending, tags]
+    return replace(prompt, text=", ".join(word for word in words if word))
+
+
+def at_length(prompt: Prompt, details: str) -> Prompt:
+    """The prompt and twenty words more."""
+    return replace(prompt, text=f"{prompt.text}, {details}")
+
+
+def reworded(prompts: dict[str, list[Prompt]]) -> dict[str, list[Prompt]]:
+    """Training's prompts; a fifth of them again in tags, and a fifth at length."""
+    found = {}
+    for kind, group in prompts.items():
+        found[kind] = list(group)
+        for i, prompt in enumerate(group):
+            if i % 5 == 1:
+                found[kind].append(at_length(prompt, DETAILS[i // 5 % len(DETAILS)]))
+            if i % 5 == 3 and prompt.subject:
+                found[kind].append(as_tags(prompt, TAGS[i // 5 % len(TAGS)]))
+    return found
