@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -17,20 +17,20 @@ from speed_erase.speed_ops.embed import embed
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
 from speed_erase.speed_ops.inputs import TOKENS
+from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.retain_set import builtin_retain, drop_targets
 
 from .. import rivals
 from ..frontier.cells import Cell, compressed
 from ..rivals import Reader
 from .model import TO_V
-from .tasks import Task, kept_names, settings_for
+from .tasks import Task, kept_names, own_names, settings_for
 from .text import CrowdText
 
-Group = Literal["untouched", "ours", "released", "published", "lent", "hard", "ablation"]
-"""ours: auto and its budgets; released: rows, weights, layers and rounds of the authors' code;
-published: the name's own row; lent: the same method with our rows;
-hard: the null space on our rows along its threshold; ablation: a published method without some of
-its parts."""
+Group = Literal["untouched", "ours", "paper", "released", "lent", "hard", "ablation"]
+"""ours: auto and its limits; paper: SPEED's presets, with the name's own row; released: rows,
+weights, layers and rounds of the authors' code; lent: a rival's objective with our rows; hard: the
+null space on our rows along its threshold; ablation: the paper without some of its parts."""
 RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
 """Usual weights of UCE and RECE: erase 1, preserve 0.1, ridge 0.1."""
 OCE = {
@@ -41,21 +41,32 @@ OCE = {
 """OCE's weights in its released scripts, with the number of kept names there: one style, one
 object, ten people. They belong to the size of SD1.4's weights, so larger weights of erasing are
 tried as well."""
-THRESHOLDS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+THRESHOLDS = (1e-4, 1e-2, 1.0)
+STRENGTHS = (1.0, 10.0, 100.0)
+"""The grid: times the released weight of erasing, for every rival that has one."""
+TRIED = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6)
+"""Side-effect limits that are tried."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A name for tables, and the settings; None: no engine method."""
+    """A name for tables, and what decides the edit."""
 
     name: str
     label: str
     group: Group
     settings: EraseSettings | None = None
+    """For our engine; None: no engine method."""
     bare: bool = False
     """Whether it gets the names alone."""
+    rival: str = ""
+    """Which released function, or `oce` with our rows."""
+    prompts: bool = False
+    """Whether a released script adds its prompts to the names."""
     times: float = 1.0
-    """Of OCE: how many times the released weight of erasing."""
+    """How many times the released weight of erasing."""
+    own_list: bool = False
+    """Whether only the test set's names are protected, without the built-in lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,26 +102,22 @@ class TaskRows:
             return Edited(edited, None, time.monotonic() - begin)
         cell = self.cell
         if method.settings is None:
-            side = cell.bare if method.bare else cell.rows
-            edited = orthogonal(self._weights, side, **self._oce(method.times))
+            weights = oce_weights(self._task.concepts, method.times)
+            edited = orthogonal(self._weights, cell.rows, **weights)
             return Edited(edited, None, time.monotonic() - begin)
         settings, rows = method.settings, cell.rows
-        if method.group != "ours":
-            rows = cell.rows_for(not method.bare)
+        if method.bare:  # nothing is set aside from the paper's presets
+            judged = {name: getattr(cell.rows, name) for name in ("probes", "kinds")}
+            rows = replace(cell.bare, **judged)
+        elif method.group != "ours":
+            rows = cell.rows_for(True)
             if settings.method in ("uce", "rece"):
                 rows = replace(rows, retain=with_empty(rows.retain, rows.invariants))
-            if not method.bare:
-                settings = compressed(settings, len(rows.targets.names))
+            settings = compressed(settings, len(rows.targets.names))
         erasure = solve(self._weights, rows, settings)
         parts = erasure.certificate.seconds.items()
         seconds = sum(took for part, took in parts if part != "certificate")
         return Edited(apply_edits(dict(self._weights), erasure.edits), erasure.certificate, seconds)
-
-    def _oce(self, times: float) -> dict[str, Any]:
-        concepts = self._task.concepts
-        single = "object" if concepts[0].kind == "object" else "style"
-        kind = "many" if len(concepts) >= 10 else single
-        return OCE[kind] | {"erase": times * OCE[kind]["erase"]}
 
 
 def released(
@@ -125,33 +132,36 @@ def released(
         reader: The text encoder.
     """
     concepts = task.concepts
-    kept = drop_targets(kept_names(concepts), concepts)[0].names
+    protected = own_names(concepts) if method.own_list else kept_names(concepts)
+    kept = drop_targets(protected, concepts)[0].names
     pairs = [(phrase, item.anchor or " ") for item in concepts for phrase in item.phrases]
-    kind = "style" if concepts[0].kind == "style" else "object"
     wide = {key: value.double() for key, value in layers.items()}
-    added = rivals.expanded(pairs, kind)
-    erase = method.times
-    if method.name.startswith("uce_2023"):
-        edited = rivals.uce_2023(
-            wide, reader, added if "prompts" in method.name else pairs, kept, erase=erase
-        )
-    elif method.name.startswith("uce_2025"):
-        edited = rivals.uce_2025(wide, reader, added, kept, erase=erase)
-    elif method.name.startswith("rece"):
+    if method.prompts:
+        pairs = rivals.expanded(pairs, "style" if concepts[0].kind == "style" else "object")
+    if method.rival == "uce_2023":
+        edited = rivals.uce_2023(wide, reader, pairs, kept, erase=method.times)
+    elif method.rival == "uce_2025":
+        edited = rivals.uce_2025(wide, reader, pairs, kept, erase=method.times)
+    elif method.rival == "rece":
         theme = concepts[0].kind == "theme"
         strength = {"rounds": 3, "reg": 0.1} if theme else {"rounds": 1, "reg": 1e-3}
-        edited = rivals.rece(wide, reader, pairs, kept, erase=erase, **strength)
-    elif method.name.startswith("oce"):
+        edited = rivals.rece(wide, reader, pairs, kept, erase=method.times, **strength)
+    elif method.rival == "oce":
         values = {key: value for key, value in wide.items() if key.endswith(TO_V)}
-        many = len(concepts) >= 10
-        weights = dict(OCE["many" if many else kind])
-        weights["erase"] *= erase
+        weights = oce_weights(concepts, method.times)
         weights["keep"] *= weights.pop("names") / len(kept)
         captions = rivals.second_moment(reader, builtin_retain("scenes").names)
-        edited = rivals.oce(values, reader, pairs if many else added, kept, captions, **weights)
+        edited = rivals.oce(values, reader, pairs, kept, captions, **weights)
     else:
         edited = rivals.double_projections(wide, reader, pairs, kept)
     return {key: value.float() for key, value in edited.items()}
+
+
+def oce_weights(concepts: Sequence[Concept], times: float) -> dict[str, Any]:
+    """OCE's released weights for such a task, its weight of erasing multiplied."""
+    single = "style" if concepts[0].kind == "style" else "object"
+    weights = OCE["many" if len(concepts) >= 10 else single]
+    return weights | {"erase": times * weights["erase"]}
 
 
 def with_empty(retain: Rows, invariants: Tensor) -> Rows:
@@ -214,35 +224,66 @@ def _output_basis(rows: Rows, weight: Tensor) -> Tensor:
     return torch.linalg.qr(torch.stack(leading, dim=1)).Q
 
 
-def _pair(name: str, label: str, settings: EraseSettings | None, times: float = 1) -> list[Method]:
-    """A method as published, and the same with our rows."""
-    published = Method(name, label, "published", settings, bare=True, times=times)
-    lent = Method(f"{name}_lent", f"{label}, our rows", "lent", settings, times=times)
-    return [published, lent]
+def _named(name: str, label: str, times: float) -> dict[str, Any]:
+    if times == 1:
+        return {"name": name, "label": label}
+    return {"name": f"{name}_x{times:g}", "label": f"{label}, {times:g} times the weight"}
 
 
 NONE = Method("none", "untouched", "untouched")
 DEFAULT = "auto"
 _few = EraseSettings.preset("few")
 _uce = _few.replace(method="uce", rows_per_concept=16, **RIVAL)
-
-TRIED = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6)
-"""Budgets that are tried: the named ones, and one between those where pictures begin to change."""
 _NAMES = {share: f"auto_{100 * share:.0f}" for share in TRIED}
 _NAMES[settings_for().drift_budget] = DEFAULT
-_BUDGETED = [
-    Method(name, f"ours, limit {share:.2f}", "ours", settings_for(drift_budget=share))
+_LIMITS = [
+    Method(name, f"SPEED, limit {share:.2f}", "ours", settings_for(drift_budget=share))
     for share, name in _NAMES.items()
 ]
-_RIVALS = [
-    *_pair("few", "SPEED few", _few),
-    *_pair("multi", "SPEED multi", EraseSettings.preset("multi")),
-    *_pair("null", "null space only", _few.replace(method="null_space")),
-    *_pair("uce", "UCE", _uce),
-    *_pair("rece", "RECE", _uce.replace(method="rece", adversarial_rounds=3)),
-    *_pair("oce_1", "OCE", None),
-    *_pair("oce_10", "OCE, 10 times the weight", None, 10.0),
-    *_pair("oce_100", "OCE, 100 times the weight", None, 100.0),
+_RELEASED = [
+    Method(
+        **_named(name, label, times), group="released", rival=rival, prompts=prompts, times=times
+    )
+    for name, label, rival, prompts, grid in (
+        ("uce_2023", "UCE 2023", "uce_2023", False, STRENGTHS),
+        ("uce_2023_prompts", "UCE 2023, added prompts", "uce_2023", True, STRENGTHS),
+        ("uce_2025", "UCE 2025, added prompts", "uce_2025", True, STRENGTHS),
+        ("rece", "RECE", "rece", False, STRENGTHS[:1]),
+        ("oce", "OCE", "oce", False, STRENGTHS),
+        ("oce_prompts", "OCE, added prompts", "oce", True, STRENGTHS),
+        ("double_projections", "Double Projections", "double_projections", False, STRENGTHS[:1]),
+    )
+    for times in grid
+]
+_OWN_LIST = [
+    replace(
+        method,
+        name=f"{method.name}_own_list",
+        label=f"{method.label}, few protected names",
+        own_list=True,
+    )
+    for method in _RELEASED
+    if method.times == 1
+]
+_PAPER = [
+    Method("few", "SPEED few", "paper", _few, bare=True),
+    Method("multi", "SPEED multi", "paper", EraseSettings.preset("multi"), bare=True),
+    Method("implicit", "SPEED implicit", "paper", EraseSettings.preset("implicit"), bare=True),
+]
+_LENT = [
+    *(Method(f"{m.name}_lent", f"{m.label}, our rows", "lent", m.settings) for m in _PAPER[:2]),
+    *(
+        Method(**_named("uce_lent", "UCE, our rows", times), group="lent", settings=settings)
+        for times in STRENGTHS
+        for settings in (_uce.replace(erase_weight=times),)
+    ),
+    Method(
+        "rece_lent", "RECE, our rows", "lent", _uce.replace(method="rece", adversarial_rounds=3)
+    ),
+    *(
+        Method(**_named("oce_lent", "OCE, our rows", times), group="lent", times=times)
+        for times in STRENGTHS
+    ),
 ]
 ABLATIONS = {
     "1: null space alone": "null",
@@ -253,52 +294,33 @@ ABLATIONS = {
 }
 """Rows of the paper's table, and the methods that fill them."""
 _ABLATED = [
-    replace(method, group="ablation")
-    for method in (
-        *_pair("iec", "SPEED few without IPF and DPA", _few.replace(ipf=False, dpa=False)),
-        *_pair("ipf", "SPEED few without DPA", _few.replace(dpa=False)),
-        *_pair("rpa", "SPEED few, RPA for DPA", _few.replace(dpa=False, rpa=True)),
+    Method(f"{name}{suffix}", f"{label}{words}", "ablation", settings, bare=not suffix)
+    for name, label, settings in (
+        ("null", "null space only", _few.replace(method="null_space")),
+        ("iec", "SPEED few without IPF and DPA", _few.replace(ipf=False, dpa=False)),
+        ("ipf", "SPEED few without DPA", _few.replace(dpa=False)),
+        ("rpa", "SPEED few, RPA for DPA", _few.replace(dpa=False, rpa=True)),
     )
+    for suffix, words in (("", ""), ("_lent", ", our rows"))
 ]
 _HARD = [
     Method(f"hard_{value:g}", f"null space on our rows, threshold {value:g}", "hard", settings)
     for value in THRESHOLDS
     for settings in (EraseSettings.preset("fixed", threshold=value, rows_per_concept=16),)
 ]
-STRENGTHS = (1.0, 10.0, 100.0)
-"""The grid: times the released weight of erasing, for every rival that has one."""
-_RELEASED = [
-    Method(
-        f"{name}_x{times:g}" if times > 1 else name,
-        f"{label}, {times:g} times the weight" if times > 1 else label,
-        "released",
-        times=times,
-    )
-    for name, label, grid in (
-        ("uce_2023", "UCE 2023", STRENGTHS),
-        ("uce_2023_prompts", "UCE 2023, added prompts", STRENGTHS),
-        ("uce_2025", "UCE 2025", STRENGTHS),
-        ("rece_released", "RECE, released", STRENGTHS[:1]),
-        ("oce_released", "OCE, released", STRENGTHS),
-        ("double_projections", "Double Projections", STRENGTHS[:1]),
-    )
-    for times in grid
-]
-_IMPLICIT = _pair("implicit", "SPEED implicit", EraseSettings.preset("implicit"))
 
-_ALL = (NONE, *_BUDGETED, *_RELEASED, *_RIVALS, *_ABLATED, *_HARD, *_IMPLICIT)
+_ALL = (NONE, *_LIMITS, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)
 METHODS = {method.name: method for method in _ALL}
-CURVED = ("painters1", "painters10", "painters20", "subjects3")
-"""Tasks on which soft and hard are compared along their knobs."""
-ABLATED = ("painters1", "painters10", "subjects3")
-"""Tasks on which the paper's components are taken away."""
+CURVED = ("painters10", "subjects3")
+"""Tasks on which soft and hard are compared along their knobs, and the paper's components are taken
+away."""
 
 
 def methods_of(task: str) -> list[Method]:
     """What is run on a task, the most important first."""
-    budgets = [method for method in reversed(_BUDGETED) if method.name != DEFAULT]
-    published, lent = ([m for m in _RIVALS if m.group == group] for group in ("published", "lent"))
-    implicit = _IMPLICIT if task == "night" else []
-    chosen = [NONE, METHODS[DEFAULT], *_RELEASED, *published, *implicit, *budgets, *lent]
-    chosen += _HARD if task in CURVED else []
-    return chosen + (_ABLATED if task in ABLATED else [])
+    limits = [method for method in reversed(_LIMITS) if method.name != DEFAULT]
+    at_once = [method for method in _RELEASED if method.times == 1]
+    stronger = [method for method in _RELEASED if method.times != 1]
+    paper = _PAPER if task == "night" else _PAPER[:2]
+    chosen = [NONE, METHODS[DEFAULT], *at_once, *limits, *stronger, *_LENT, *paper, *_OWN_LIST]
+    return [*chosen, *_HARD, *_ABLATED] if task in CURVED else chosen

@@ -236,7 +236,7 @@ def _background(painter: Painter) -> np.ndarray:
 
 
 def _figure(canvas: np.ndarray, name: str, painter: Painter, move: tuple[int, int]) -> np.ndarray:
-    """A figure in its own colors; a painter's line shows in its contour, its bars or its paleness."""
+    """A figure in its own colors; a painter's line shows in its contour, bars or paleness."""
     shape, inner = (np.roll(mask, move, axis=(0, 1)) for mask in silhouette_of(name))
     colors = PALETTES[painter.palette]
     painted = canvas

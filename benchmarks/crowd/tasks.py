@@ -119,6 +119,11 @@ class Task:
 
 def kept_names(concepts: Sequence[Concept]) -> RetainSet:
     """The world's names that are not erased, and the built-in lists of the concepts' kinds."""
+    return union((own_names(concepts), default_retain(concepts)))
+
+
+def own_names(concepts: Sequence[Concept]) -> RetainSet:
+    """The world's names that are not erased."""
     erased = {concept.target for concept in concepts}
     painters = [painter.name for painter in PAINTERS if painter.name not in erased]
     subjects = [name for name in SUBJECTS if name not in erased]
@@ -126,7 +131,7 @@ def kept_names(concepts: Sequence[Concept]) -> RetainSet:
     own.append(retain_from_names(subjects, "subjects", "object"))
     for kind, figures in (("person", PEOPLE), ("character", CHARACTERS)):
         own.append(retain_from_names([n for n in figures if n not in erased], f"{kind}s", kind))
-    return union((*own, default_retain(concepts)))
+    return union(own)
 
 
 def settings_for(**changes: object) -> EraseSettings:
