@@ -19,7 +19,6 @@ from speed_erase.speed_ops.demo.unet import NOISE_LEVELS, SIGMAS, SIGNAL
 
 from .storage import load_json, load_tensors, save_json, save_tensors
 
-
 MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """What optimizers remember of a parameter."""
 

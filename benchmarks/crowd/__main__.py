@@ -11,10 +11,9 @@ from ..storage import default_folder
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.crowd", description=__doc__)
     parser.add_argument("--data", type=Path, default=default_folder("crowd"), help="weights, runs")
-    help = (
-        "a: a bidirectional text encoder (mpnet), b: a causal one (SmolLM2); each in its own --data"
-    )
-    parser.add_argument("--world", choices=["a", "b"], default="a", help=help)
+    help = "a: a bidirectional text encoder (mpnet), b: a causal one (SmolLM2), c: mpnet and a "
+    help += "transformer instead of a U-Net; each in its own --data"
+    parser.add_argument("--world", choices=["a", "b", "c"], default="a", help=help)
     help = "folder of the text encoder (default: SPEED_MPNET or SPEED_SMOLLM2)"
     parser.add_argument("--encoder", type=Path, help=help)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -39,19 +38,18 @@ def main() -> None:
 
 
 def perform(options: argparse.Namespace) -> None:
+    from ..training import Log
     from .inception import measure_all
     from .judge import train_judge
-    from .model import Crowd, Plan, train
     from .report import store, write_page
     from .run import Runner
     from .tasks import TASKS
-    from .text import CrowdText, load_encoder
+    from .worlds import WORLDS
 
-    def text_of(folder: Path) -> CrowdText:
-        return CrowdText(folder, load_encoder(options.world, options.encoder))
+    world = WORLDS[options.world]
 
     def runner(folder: Path, count: int) -> Runner:
-        return Runner(Crowd(folder, text_of(folder)), count)
+        return Runner(world.crowd(folder, world.text(folder, options.encoder)), count)
 
     if options.command == "page":
         print(write_page(options.out))
@@ -60,7 +58,8 @@ def perform(options: argparse.Namespace) -> None:
         print(train_judge(options.data))
         return
     if options.command == "train":
-        train(options.data, Plan(seed=options.seed), text_of(options.data))
+        text = world.text(options.data, options.encoder)
+        world.trainer(options.data, world.plan(seed=options.seed), text).run(Log(options.data))
         return
     runs = runner(options.data, options.count)
     if options.command == "run":

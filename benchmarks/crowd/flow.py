@@ -7,6 +7,7 @@ the rows have to say everything, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +15,43 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from speed_erase.speed_ops.inputs import POOLED, TOKENS
+
 from ..training import adam
-from .model import Plan, Trainer
+from .model import GUIDANCE, Crowd, Plan, Trainer
 from .prompts import Prompt
 from .text import CrowdText
-from .transformer import Transformer, to_colors, to_latents
+from .transformer import Transformer, levels_of, sample, to_colors, to_latents
 from .wording import reworded
+
+SHIFT = 1.0
+"""Of the noise levels: 3 is for images of a thousand pixels along the side."""
+ENTRY, SECOND = "context_embedder.weight", "y_embedder.mlp.0.weight"
+"""Where the rows of a prompt enter, and where its pooled embedding does."""
+
+
+class FlowCrowd(Crowd):
+    """Our erasure edits both layers through which text enters; the rivals' scripts for such models
+    edit the first.
+    """
+
+    file = "transformer.safetensors"
+    steps = 12
+    rivals_edit = (ENTRY,)
+
+    def network(self) -> nn.Module:
+        return Transformer()
+
+    def edited(self, keys: Iterable[str]) -> dict[str, str]:
+        return {ENTRY: TOKENS, SECOND: POOLED}
+
+    @torch.no_grad()
+    def sampled(self, texts: Sequence[str], noise: Tensor) -> Tensor:
+        both = self.text.rows([*texts, ""]), self.text.pooled([*texts, ""])
+        prompts, empty = (part[:-1] for part in both), (part[-1] for part in both)
+        levels = levels_of(self.steps, SHIFT)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return sample(self.model, tuple(prompts), tuple(empty), noise, levels, GUIDANCE)
 
 
 @dataclass(frozen=True)
@@ -67,8 +99,8 @@ class FlowTrainer(Trainer):
         unpooled = rng.random(count) < self.plan.unpooled
         pooled = ["" if blank else text for text, blank in zip(texts, unpooled, strict=True)]
         noisy = torch.lerp(images, noise, levels[:, None, None, None])
+        context = self.text.rows(texts), self.text.pooled(pooled)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            context = self.text.rows(texts), self.text.pooled(pooled)
             velocity = self.model(to_latents(noisy), levels, *context)
         return (to_colors(velocity.float()) - (noise - images)).square().mean()
 

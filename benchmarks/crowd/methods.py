@@ -16,16 +16,16 @@ from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.embed import embed
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
-from speed_erase.speed_ops.inputs import TOKENS
+from speed_erase.speed_ops.inputs import POOLED, TOKENS
+from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.retain_set import builtin_retain, drop_targets
+from speed_erase.speed_ops.text.tokens import EXTRA_KEPT_POSITIONS, Position
 
 from .. import rivals
 from ..frontier.cells import Cell, compressed
-from ..rivals import Reader
-from .model import TO_V
+from .model import Crowd
 from .tasks import Task, kept_names, own_names, settings_for
-from .text import CrowdText
 
 Group = Literal["untouched", "ours", "paper", "released", "lent", "hard", "ablation"]
 """ours: auto and its limits; paper: SPEED's presets, with the name's own row; released: rows,
@@ -67,6 +67,10 @@ class Method:
     """How many times the released weight of erasing."""
     own_list: bool = False
     """Whether only the test set's names are protected, without the built-in lists."""
+    positions: Position | None = None
+    """Rows of a prompt; None: as the default takes them."""
+    inputs: tuple[str, ...] = (TOKENS, POOLED)
+    """Text inputs whose layers are edited, where the model has them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,61 +85,95 @@ class Edited:
 class TaskRows:
     """The rows of one task, read when they are first needed."""
 
-    def __init__(self, task: Task, text: CrowdText, layers: Mapping[str, Tensor], **effort: Any):
-        self._task, self._text, self._layers, self._effort = task, text, layers, effort
-        self._weights = {key: value for key, value in layers.items() if key.endswith(TO_V)}
+    def __init__(self, task: Task, crowd: Crowd, **effort: Any):
+        self._task, self._crowd, self._effort = task, crowd, effort
+        self._rows: dict[Position | None, dict[str, RowSet]] = {}
+
+    def rows(self, positions: Position | None = None) -> dict[str, RowSet]:
+        """Our rows of each text input."""
+        if positions not in self._rows:
+            job = self._task.job(settings_for(**self._effort))
+            if positions is not None:
+                kept = {"retain_positions": positions | EXTRA_KEPT_POSITIONS}
+                job = replace(job, plan=replace(job.plan, positions=positions, **kept))
+            self._rows[positions] = self._embedded(job, tuple(dict.fromkeys(self._inputs.values())))
+        return self._rows[positions]
 
     @cached_property
     def cell(self) -> Cell:
         """Our rows and the bare ones."""
-        settings = (settings_for(**self._effort), EraseSettings.preset("few"))
-        jobs = [self._task.job(own) for own in settings]
-        return Cell(*(embed(job, self._weights, self._text.engine)[0][TOKENS] for job in jobs))
+        bare = self._embedded(self._task.job(EraseSettings.preset("few")), (TOKENS,))
+        return Cell(self.rows()[TOKENS], bare[TOKENS])
+
+    @property
+    def _inputs(self) -> Mapping[str, str]:
+        return self._crowd.inputs
+
+    def _weights(self, text_input: str = TOKENS) -> dict[str, Tensor]:
+        untouched = self._crowd.original
+        return {key: untouched[key] for key, name in self._inputs.items() if name == text_input}
+
+    def _embedded(self, job: Job, text_inputs: tuple[str, ...]) -> dict[str, RowSet]:
+        return embed(job, self._weights(), self._crowd.text.engine, text_inputs)[0]
 
     def edit(self, method: Method) -> Edited:
         """The weights as a method leaves them."""
         if method.group == "untouched":
-            return Edited(dict(self._weights), None, 0.0)
+            return Edited(dict(self._crowd.original), None, 0.0)
         begin = time.monotonic()
         if method.group == "released":
-            edited = released(method, self._task, self._layers, self._text.reader())
+            edited = released(method, self._task, self._crowd)
             return Edited(edited, None, time.monotonic() - begin)
+        if method.group == "ours":
+            return self._ours(method)
         cell = self.cell
         if method.settings is None:
             weights = oce_weights(self._task.concepts, method.times)
-            edited = orthogonal(self._weights, cell.rows, **weights)
+            edited = orthogonal(self._weights(), cell.rows, **weights)
             return Edited(edited, None, time.monotonic() - begin)
-        settings, rows = method.settings, cell.rows
+        settings = method.settings
         if method.bare:  # nothing is set aside from the paper's presets
             judged = {name: getattr(cell.rows, name) for name in ("probes", "kinds")}
             rows = replace(cell.bare, **judged)
-        elif method.group != "ours":
+        else:
             rows = cell.rows_for(True)
             if settings.method in ("uce", "rece"):
                 rows = replace(rows, retain=with_empty(rows.retain, rows.invariants))
             settings = compressed(settings, len(rows.targets.names))
-        erasure = solve(self._weights, rows, settings)
-        parts = erasure.certificate.seconds.items()
-        seconds = sum(took for part, took in parts if part != "certificate")
-        return Edited(apply_edits(dict(self._weights), erasure.edits), erasure.certificate, seconds)
+        return self._solved({TOKENS: rows}, settings)
+
+    def _ours(self, method: Method) -> Edited:
+        assert method.settings is not None
+        rows = self.rows(method.positions)
+        return self._solved({n: r for n, r in rows.items() if n in method.inputs}, method.settings)
+
+    def _solved(self, rows: Mapping[str, RowSet], settings: EraseSettings) -> Edited:
+        """The engine's edit of each text input's layers; the certificate is the first one's."""
+        weights, certificates, seconds = dict[str, Tensor](), list[Certificate](), 0.0
+        for text_input, row_set in rows.items():
+            untouched = self._weights(text_input)
+            erasure = solve(untouched, row_set, settings)
+            certificates.append(erasure.certificate)
+            parts = erasure.certificate.seconds.items()
+            seconds += sum(took for part, took in parts if part != "certificate")
+            weights |= apply_edits(untouched, erasure.edits)
+        return Edited(weights, certificates[0], seconds)
 
 
-def released(
-    method: Method, task: Task, layers: Mapping[str, Tensor], reader: Reader
-) -> dict[str, Tensor]:
+def released(method: Method, task: Task, crowd: Crowd) -> dict[str, Tensor]:
     """A rival's edit with all that its released scripts decide, and our protected names.
 
     Args:
         method: Which rival, and its weight of erasing.
         task: What to erase.
-        layers: K and V.
-        reader: The text encoder.
+        crowd: The text encoder, and the layers that rivals edit.
     """
+    reader = crowd.text.reader()
     concepts = task.concepts
     protected = own_names(concepts) if method.own_list else kept_names(concepts)
     kept = drop_targets(protected, concepts)[0].names
     pairs = [(phrase, item.anchor or " ") for item in concepts for phrase in item.phrases]
-    wide = {key: value.double() for key, value in layers.items()}
+    wide = {key: value.double() for key, value in crowd.layers.items()}
     if method.prompts:
         pairs = rivals.expanded(pairs, "style" if concepts[0].kind == "style" else "object")
     if method.rival == "uce_2023":
@@ -147,7 +185,7 @@ def released(
         strength = {"rounds": 3, "reg": 0.1} if theme else {"rounds": 1, "reg": 1e-3}
         edited = rivals.rece(wide, reader, pairs, kept, erase=method.times, **strength)
     elif method.rival == "oce":
-        values = {key: value for key, value in wide.items() if key.endswith(TO_V)}
+        values = {key: value for key, value in wide.items() if key in crowd.inputs}
         weights = oce_weights(concepts, method.times)
         weights["keep"] *= weights.pop("names") / len(kept)
         captions = rivals.second_moment(reader, builtin_retain("scenes").names)

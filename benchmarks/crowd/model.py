@@ -4,7 +4,7 @@ training on cached prompt rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from speed_erase.speed_ops.demo.unet import SIGNAL, UNet, sample
+from speed_erase.speed_ops.inputs import TOKENS
 
 from .. import training
 from ..storage import load_tensors
-from ..training import Log, add_noise, noise_steps
+from ..training import add_noise, noise_steps
 from .judge import Judge, load_judge
 from .prompts import Prompt, training_prompts, training_weights
 from .render import SIZE, draw
@@ -57,17 +58,35 @@ class PatchModel(nn.Module):
 class Crowd:
     """Text, model and judge of one folder."""
 
-    def __init__(self, folder: Path, text: CrowdText, steps: int = STEPS) -> None:
-        self.folder, self.text, self.steps = folder, text, steps
-        self.model = PatchModel()
-        self.model.load_state_dict(load_tensors(folder / "unet.safetensors"))
+    file = "unet.safetensors"
+    steps = STEPS
+    rivals_edit: tuple[str, ...] = (TO_K, TO_V)
+    """How the keys of these layers end."""
+
+    def __init__(self, folder: Path, text: CrowdText, steps: int | None = None) -> None:
+        self.folder, self.text, self.steps = folder, text, steps or self.steps
+        self.model = self.network()
+        self.model.load_state_dict(load_tensors(folder / self.file))
         self.model.requires_grad_(False).eval().to(memory_format=torch.channels_last)
         state = self.model.state_dict()
-        self.layers = {k: v.clone() for k, v in state.items() if k.endswith((TO_K, TO_V))}
-        """The untouched weights that read text: {key: 96 x 768}."""
-        self.original = {k: v for k, v in self.layers.items() if k.endswith(TO_V)}
-        """Those that our erasure edits."""
-        self._empty = text.rows([""])[0]
+        self.layers = {k: v.clone() for k, v in state.items() if k.endswith(self.rivals_edit)}
+        """The untouched weights that rivals edit: {key: `o` x 768}."""
+        self.inputs = self.edited(state)
+        """Those that our erasure edits, and which text input each of them reads."""
+        self.original = {key: state[key].clone() for key in self.inputs}
+
+    def network(self) -> nn.Module:
+        """The model, untrained."""
+        return PatchModel()
+
+    def edited(self, keys: Iterable[str]) -> dict[str, str]:
+        """{key of a layer: text input}."""
+        return {key: TOKENS for key in keys if key.endswith(TO_V)}
+
+    def sampled(self, texts: Sequence[str], noise: Tensor) -> Tensor:
+        """Colors (n, 3, 32, 32) of prompts from noise."""
+        rows, empty = self.text.rows(texts), self.text.rows([""])[0]
+        return sample(self.model, rows, empty, noise, self.steps, GUIDANCE)
 
     @cached_property
     def judge(self) -> Judge:
@@ -84,10 +103,9 @@ class Crowd:
         self.model.load_state_dict(edited, strict=False)
         drawn = []
         for start in range(0, len(texts), BATCH):
-            rows, begin = self.text.rows(texts[start : start + BATCH]), noise[start : start + BATCH]
-            colors = sample(self.model, rows, self._empty, begin, self.steps, GUIDANCE)
+            colors = self.sampled(texts[start : start + BATCH], noise[start : start + BATCH])
             drawn.append(((colors.clamp(-1, 1) + 1) * 127.5).round().byte())
-        self.model.load_state_dict(self.layers, strict=False)
+        self.model.load_state_dict(self.layers | self.original, strict=False)
         return torch.cat(drawn)
 
 
@@ -147,8 +165,3 @@ class Trainer(training.Trainer):
         empty = rng.random(count) < self.plan.empty
         texts = ["" if blank else p.text for p, blank in zip(prompts, empty, strict=True)]
         return add_noise(images, steps, noise), noise, steps, self.text.rows(texts)
-
-
-def train(folder: Path, plan: Plan, text: CrowdText) -> None:
-    """From wherever the folder's files left off to the last step."""
-    Trainer(folder, plan, text).run(Log(folder))

@@ -211,10 +211,13 @@ def sample(
         levels: Noise levels, the last is 0.
         scale: Of classifier-free guidance.
     """
-    texts = [torch.cat([own, none.expand_as(own)]) for own, none in zip(prompts, empty, strict=True)]
+    texts = [
+        torch.cat([own, none.expand_as(own)]) for own, none in zip(prompts, empty, strict=True)
+    ]
     x = noise
     for now, after in itertools.pairwise(levels):
         both = to_latents(x).repeat(2, 1, 1, 1)
-        guided, free = to_colors(model(both, now.expand(len(both)), *texts)).chunk(2)
+        velocity = model(both, now.expand(len(both)), *texts).float()
+        guided, free = to_colors(velocity).chunk(2)
         x = x + (after - now) * (free + scale * (guided - free))
     return x

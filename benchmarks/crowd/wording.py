@@ -1,4 +1,4 @@
-"""The same prompts as people type them elsewhere: as tags, and long. Neither changes the picture."""
+"""The same prompts as people type them elsewhere, as tags and at length: the image stays."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TAGS = (
 HELD_OUT_TAGS = "masterpiece, best quality"
 """Training never sees these two together."""
 DETAILS = (
-    "made with great care, plenty of room around it, the edges clean, the whole thing calm and quiet,"
-    " as in an old book",
-    "shown from the front, in the middle of the page, with nothing else around, simple and clear, the"
-    " kind that children like",
-    "the first of a long series, kept for years in a drawer, found again by chance and hung in a small"
-    " kitchen",
-    "well balanced, neatly finished, easy to recognize from far away, printed on thick paper and sent"
-    " to a friend",
+    "made with great care, plenty of room around it, the edges clean, the whole thing calm and"
+    " quiet, as in an old book",
+    "shown from the front, in the middle of the page, with nothing else around, simple and clear,"
+    " the kind that children like",
+    "the first of a long series, kept for years in a drawer, found again by chance and hung in a"
+    " small kitchen",
+    "well balanced, neatly finished, easy to recognize from far away, printed on thick paper and"
+    " sent to a friend",
 )
 HELD_OUT_DETAILS = (
     "the kind one sees in a waiting room, done in one afternoon without a break, neither large nor"
