@@ -1,4 +1,4 @@
-"""`python -m benchmarks.crowd train|judge|run|choices|frechet|store|page`: the image tests."""
+"""`python -m benchmarks.crowd train|judge|run|choices|store|page`: the image tests."""
 
 from __future__ import annotations
 
@@ -19,27 +19,24 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train the model, or continue")
     train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--steps", type=int, default=6000)
     commands.add_parser("judge", help="train the judge on renderings")
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--count", type=int, default=200, help="images on each side of a run")
+    shared.add_argument("--count", type=int, default=100, help="images on each side of a run")
     some = argparse.ArgumentParser(add_help=False)
     some.add_argument("--task", action="append", help="only this task; may be repeated")
     commands.add_parser("run", parents=[shared, some], help="all runs without a result")
     commands.add_parser("choices", parents=[shared, some], help="the default without its knee")
-    frechet = commands.add_parser("frechet", parents=[shared], help="distances by Inception v3")
-    frechet.add_argument("--network", type=Path, required=True, help="fid-helper's default_1.pt")
     out = argparse.ArgumentParser(add_help=False)
     out.add_argument("--out", type=Path, default=Path("docs/research/image-tests"))
     stored = commands.add_parser("store", parents=[shared, out], help="runs and images to the page")
-    stored.add_argument("--second", type=Path, help="the folder of another training")
-    stored.add_argument("--second-count", type=int, default=100, help="its images on each side")
+    stored.add_argument("--name", help="of another training of the same world, such as a2")
     commands.add_parser("page", parents=[out], help="the page from what is stored next to it")
     perform(parser.parse_args())
 
 
 def perform(options: argparse.Namespace) -> None:
     from ..training import Log
-    from .inception import measure_all
     from .judge import train_judge
     from .report import store, write_page
     from .run import Runner
@@ -59,18 +56,16 @@ def perform(options: argparse.Namespace) -> None:
         return
     if options.command == "train":
         text = world.text(options.data, options.encoder)
-        world.trainer(options.data, world.plan(seed=options.seed), text).run(Log(options.data))
+        plan = world.plan(options.steps, seed=options.seed)
+        world.trainer(options.data, plan, text).run(Log(options.data))
         return
     runs = runner(options.data, options.count)
     if options.command == "run":
         runs.run_all(TASKS[name] for name in options.task or TASKS)
     elif options.command == "choices":
         runs.choices(TASKS[name] for name in options.task or TASKS)
-    elif options.command == "frechet":
-        measure_all(runs, options.network)
     else:
-        second = runner(options.second, options.second_count) if options.second else None
-        store(runs, options.out, second)
+        store(runs, options.out, options.name or options.world)
 
 
 if __name__ == "__main__":

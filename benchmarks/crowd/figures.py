@@ -15,7 +15,7 @@ from .methods import CURVED, DEFAULT, METHODS, NONE
 from .render import compose
 from .run import Runner
 from .tasks import TASKS, Question, Task
-from .world import PAINTERS, PLAIN, SUBJECTS
+from .world import CHARACTERS, PAINTERS, PEOPLE, PLAIN, SUBJECTS
 
 OURS, RIVAL = "#1b7f5c", "#b03030"
 HIGHEST = 4
@@ -45,19 +45,21 @@ def label_of(number: int) -> str:
 def painters_sheet(out: Path) -> Path:
     """All painters with one subject each, labeled by place; and all subjects."""
     columns = 8
-    figure, panels = plots().subplots(6, columns, figsize=(12, 10.2))
+    figure, panels = plots().subplots(7, columns, figsize=(12, 11.9))
     for i, painter in enumerate(PAINTERS):
         panel = panels.flat[i]
         panel.imshow(_bytes(compose(SUBJECTS[(5 * i + 3) % len(SUBJECTS)], painter, night=False)))
         panel.set_title(label_of(i), fontsize=10)
     for panel in panels.flat:
         panel.axis("off")
-    for panel in panels[5]:
-        panel.remove()
-    wide = figure.add_subplot(6, 1, 6)
-    wide.imshow(_strip([_bytes(compose(subject, PLAIN, False)) for subject in SUBJECTS]))
-    wide.set_title("the subjects, without a painter", fontsize=10)
-    wide.axis("off")
+    rows = {"subjects": SUBJECTS, "people and characters": (*PEOPLE, *CHARACTERS)}
+    for line, (title, names) in enumerate(rows.items(), 5):
+        for panel in panels[line]:
+            panel.remove()
+        wide = figure.add_subplot(7, 1, line + 1)
+        wide.imshow(_strip([_bytes(compose(name, PLAIN, False)) for name in names]))
+        wide.set_title(f"the {title}, without a painter", fontsize=10)
+        wide.axis("off")
     return save_figure(figure, out / "painters.png", DPI)
 
 
@@ -75,9 +77,9 @@ def _groups(task: Task, questions: Sequence[Question], each: int) -> dict[str, l
     return {title: own[:: max(1, len(own) // each)][:each] for title, own in wanted.items() if own}
 
 
-def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 5) -> Path | None:
-    """Rows: original, the best rival with bare names, ours, on the same prompts and noise."""
-    rival = runs.best(task.name, "published")
+def before_after(runner: Runner, runs: Runs, task: Task, path: Path, each: int = 5) -> Path | None:
+    """Rows: original, the best rival as released, ours, on the same prompts and noise."""
+    rival = runs.best(task.name, "released")
     if rival is None or runs.get(task.name, DEFAULT) is None:
         return None
     best = METHODS[rival["method"]]
@@ -92,7 +94,7 @@ def before_after(runner: Runner, runs: Runs, task: Task, out: Path, each: int = 
         label: [_shown(images, places) for places in groups.values()]
         for label, images in pictures.items()
     }
-    return strips_figure(strips, list(groups), out / f"images_{task.name}.png")
+    return strips_figure(strips, list(groups), path)
 
 
 def strips_figure(strips: dict[str, list[np.ndarray]], titles: Sequence[str], path: Path) -> Path:
@@ -121,7 +123,7 @@ def trade_off(runs: Runs, out: Path) -> Path | None:
         marks = (
             ("ours", "o-", OURS, "SPEED, stricter to looser limit"),
             ("hard", "s--", "#6060a0", "null space, our rows"),
-            ("published", "x", RIVAL, "rivals, bare names"),
+            ("released", "x", RIVAL, "rivals as released"),
             ("lent", "+", "#c08030", "rivals, our rows"),
         )
         for group, mark, color, label in marks:

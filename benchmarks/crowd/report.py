@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +14,52 @@ from ..storage import load_json, save_text
 from . import answers
 from .answers import Runs, Table, percent
 from .figures import before_after, painters_sheet, score_and_seen, trade_off
-from .inception import with_inception
 from .measures import h_o_interval, wilson
 from .methods import DEFAULT, METHODS, NONE
 from .run import Runner
 from .tasks import TASKS
-from .world import PAINTERS, SUBJECTS
+from .world import FIGURES, PAINTERS, SUBJECTS
 
 TEXT = Path(__file__).parent / "page.md"
-SHOWN = ("painters10", "subjects3", "night")
+WORLDS = {
+    "a": "U-Net, two-way encoder",
+    "b": "U-Net, causal encoder",
+    "c": "transformer",
+    "a2": "U-Net, trained again",
+}
+"""Every training, by the name of its stored runs."""
+CONFIRMING = ("c", "a2")
+"""Nothing was chosen on their images."""
+SHOWN = {
+    "a": ("painters10", "people4", "subjects3", "night"),
+    "c": ("painters3", "people1", "subjects1"),
+}
 """Tasks whose images are on the page."""
-HEADS = {"painter": "style", "subject": "subject", "night": "night"}
-UNUSED = ("became", "subject_of_erased", "drifts", "near_count", "far_count")
+HEADS = {"painter": "style", "subject or figure": "subject", "night": "night"}
+UNUSED = ("became", "subject_of_erased", "drifts", "near_count", "far_count", "splits")
 
 
-def store(runner: Runner, out: Path, second: Runner | None = None) -> None:
-    """The runs and the figures that need a model; `write_page` makes the rest from the runs."""
+def store(runner: Runner, out: Path, world: str) -> None:
+    """A world's runs, and the figures that need its images; `write_page` makes the rest."""
     out.mkdir(parents=True, exist_ok=True)
-    results, real = with_inception(runner, _known(runner))
+    results = [result for result in runner.results() if result["method"] in METHODS]
     judge = load_json(runner.crowd.folder / "judge.json")
-    features = "Inception v3's features" if real else "the judge's own features"
-    about = {"steps": runner.training["step"], "features": features, "judge": judge}
-    save_text(out / "runs.json", packed(_about(runner) | about, results))
-    if second:
-        save_text(out / "second.json", packed(_about(second), _known(second)))
+    about = {
+        "weights": runner.folder.name,
+        "seed": runner.training["plan"]["seed"],
+        "count": runner.count,
+        "steps": runner.training["step"],
+        "judge": judge,
+    }
+    save_text(stored_path(out, world), packed(about, results))
     runs = Runs.of(results)
-    for task in SHOWN:
-        before_after(runner, runs, TASKS[task], out)
+    for task in SHOWN.get(world, ()):
+        before_after(runner, runs, TASKS[task], out / f"images-{world}-{task}.png")
 
 
-def _known(runner: Runner) -> list[dict[str, Any]]:
-    """Results of today's methods; a folder may hold runs of others."""
-    return [result for result in runner.results() if result["method"] in METHODS]
-
-
-def _about(runner: Runner) -> dict[str, Any]:
-    seed = runner.training["plan"]["seed"]
-    return {"weights": runner.folder.name, "seed": seed, "count": runner.count}
+def stored_path(out: Path, world: str) -> Path:
+    """Where the runs of a world are."""
+    return out / f"runs-{world}.json"
 
 
 def packed(about: dict[str, Any], results: Sequence[dict[str, Any]]) -> str:
@@ -78,92 +87,106 @@ def unpacked(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return stored["about"], stored["runs"]
 
 
+def stored_worlds(out: Path) -> dict[str, tuple[dict[str, Any], Runs]]:
+    """Facts and runs of every world that is stored."""
+    worlds = {}
+    for world in WORLDS:
+        if (path := stored_path(out, world)).exists():
+            about, results = unpacked(path)
+            worlds[world] = about, Runs.of(results)
+    return worlds
+
+
 def write_page(out: Path) -> Path:
     """The page, the plots and the table of all runs, from the stored runs alone."""
-    _, results = unpacked(out / "runs.json")
-    runs = Runs.of(results)
+    worlds = stored_worlds(out)
     painters_sheet(out)
-    trade_off(runs, out)
-    score_and_seen(answers.cases_of(runs), out)
-    save_text(out / "runs.csv", runs_csv(results))
+    trade_off(worlds["a"][1], out)
+    cases = [case for _, runs in worlds.values() for case in answers.cases_of(runs)]
+    score_and_seen(cases, out)
+    save_text(out / "runs.csv", runs_csv({world: runs for world, (_, runs) in worlds.items()}))
     save_text(out / "README.md", page(out))
     return out / "README.md"
 
 
 def page(out: Path) -> str:
     """The text in `page.md` next to this file, with its tables."""
-    about, results = unpacked(out / "runs.json")
-    runs = Runs.of(results)
-    again, other = Runs(()), {"weights": "none", "count": 0}
-    if (out / "second.json").exists():
-        other, stored = unpacked(out / "second.json")
-        again = Runs.of(stored)
-    cases = answers.cases_of(runs)
+    stored = stored_worlds(out)
+    about, first = stored["a"]
+    worlds = {WORLDS[name]: runs for name, (_, runs) in stored.items()}
+    chosen, confirming = (
+        [case for name in names for case in answers.cases_of(stored[name][1])]
+        for names in (set(stored) - set(CONFIRMING), set(stored) & set(CONFIRMING))
+    )
     (near, middle) = (wilson(share, about["count"]) for share in (0.9, 0.5))
     tables = {
-        "second": answers.confirmed(runs, again),
-        "glance": answers.glance(runs),
-        "drift": (drift := answers.first_drift(runs))[0],
-        "limits": (limits := answers.by_limit(runs))[0],
-        "verdicts": answers.verdicts(cases),
-        "bars": answers.bars(runs),
-        "ablation": answers.ablation(runs),
-        "priors": answers.soft_and_hard(runs),
-        "judge": _judge(about["judge"], runs),
+        "recognized": answers.recognized_by_world(worlds),
+        "agreement": answers.agreement_by_world(worlds),
+        "drift": (drift := answers.first_drift(list(worlds.values())))[0],
+        "bars": answers.bars(chosen, confirming),
+        "ablation": answers.ablation(first),
+        "priors": answers.soft_and_hard(first),
+        "judge": _judge(stored),
     }
     facts = {
         "painters": len(PAINTERS),
         "subjects": len(SUBJECTS),
-        "refused": len(results) - len(runs.results),
-        "runs": len(runs.results),
-        "images": sum(len(result["right"]) for result in runs.results),
-        "cases": len(cases),
-        "wrong": sum(not case.agrees for case in cases),
+        "figures": len(FIGURES),
+        "runs": sum(len(runs.results) for runs in worlds.values()),
+        "images": sum(len(result["right"]) for runs in worlds.values() for result in runs.results),
         "near": 50 * (near[1] - near[0]),
         "middle": 50 * (middle[1] - middle[0]),
         "drift_said": drift[1],
-        "limits_said": limits[1],
-        "said": answers.agreement(cases),
-        "second_said": answers.agreement(answers.cases_of(again)),
+        "trainings": "; ".join(
+            f"{WORLDS[name]}: `{facts['weights']}`, {facts['steps']:,} steps"
+            for name, (facts, _) in stored.items()
+        ),
     }
-    text = TEXT.read_text(encoding="utf-8")
-    own = {f"second_{key}": value for key, value in other.items()}
-    shares = _shares("", runs) | _shares("second_", again)
-    made = {name: markdown_table(*table) for name, table in tables.items()}
-    return text.format_map(about | own | facts | shares | made)
+    parts = {name: markdown_table(*table) for name, table in tables.items()}
+    for name in WORLDS:
+        runs = stored[name][1] if name in stored else Runs(())
+        parts[f"glance_{name}"] = markdown_table(*answers.glance(runs))
+        limits, better = answers.by_limit(runs)
+        parts |= {f"limits_{name}": markdown_table(*limits), f"better_{name}": better}
+        parts |= _shares(f"{name}_", runs)
+    return TEXT.read_text(encoding="utf-8").format_map(facts | parts)
 
 
 def _shares(prefix: str, runs: Runs) -> dict[str, str]:
-    """Acc_e and Acc_r of the default on every task, for sentences."""
-    found = {}
+    """Acc_e, Acc_r and H_o of the default on every task, for sentences."""
+    shares = {}
     for task in TASKS:
         result = runs.get(task, DEFAULT) or {}
-        for name in ("acc_e", "acc_r"):
-            found[f"{prefix}{task}_{name}"] = percent(result.get(name)).removesuffix(".0")
-    return found
+        for name in ("acc_e", "acc_r", "h_o"):
+            shares[f"{prefix}{task}_{name}"] = percent(result.get(name)).removesuffix(".0")
+    return shares
 
 
-def _judge(judge: dict[str, float], runs: Runs) -> Table:
-    """The judge's own accuracy, and what it sees in the untouched model's images."""
+def _judge(stored: Mapping[str, tuple[dict[str, Any], Runs]]) -> Table:
+    """The judge's own accuracy, and what it sees in the untouched models' images."""
+    judge = stored["a"][0]["judge"]
     rows = []
     for kind in ("clean", "rough"):
-        shown = [percent(judge[f"{kind}_{head}"]) for head in HEADS.values()]
-        rows.append([f"{judge['pictures']:,} {kind} renderings", *shown])
-    seen = {task: runs.get(task, NONE.name) for task in TASKS}
-    own = {task: result["seen"] for task, result in seen.items() if result}
-    if night := own.pop("night", None):
-        rows.append(["original model, night", *(percent(night[head]) for head in HEADS.values())])
-    if own:
-        least = [percent(min(shares[head] for shares in own.values())) for head in HEADS.values()]
-        rows.append([f"original model, lowest of {len(own)} other tasks", *least])
+        shares = [percent(judge[f"{kind}_{head}"]) for head in HEADS.values()]
+        rows.append([f"{judge['pictures']:,} {kind} renderings", *shares])
+    for world, (_, runs) in stored.items():
+        results = (runs.get(task, NONE.name) for task in TASKS if task != "night")
+        seen = [result["seen"] for result in results if result]
+        shares = []
+        for head in HEADS.values():
+            values = [share[head] for share in seen if share[head] is not None]
+            shares.append(percent(sum(values) / len(values) if values else None))
+        rows.append([f"original model, {WORLDS[world]}", *shares])
     return ["images", *HEADS], rows
 
 
-def runs_csv(results: Iterable[dict[str, Any]]) -> str:
+def runs_csv(worlds: Mapping[str, Runs]) -> str:
     """One line per run, the best of each task first; intervals of 95%, shares in percent."""
     order, out = list(TASKS), io.StringIO()
-    runs = sorted(results, key=lambda run: (order.index(run["task"]), -run.get("h_o", -1.0)))
-    lines = [_csv_line(run) for run in runs]
+    lines: list[dict[str, Any]] = []
+    for world, runs in worlds.items():
+        ranked = sorted(runs.results, key=lambda run: (order.index(run["task"]), -run["h_o"]))
+        lines += [{"world": world} | _csv_line(run) for run in ranked]
     writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
@@ -172,11 +195,6 @@ def runs_csv(results: Iterable[dict[str, Any]]) -> str:
 
 def _csv_line(result: dict[str, Any]) -> dict[str, Any]:
     line: dict[str, Any] = {"task": result["task"], "method": METHODS[result["method"]].label}
-    columns = ("acc_e", "acc_r", "h_o", *("near", "far", "surnames"), "frechet", "left", "drift")
-    empty = {key: "" for name in columns[:3] for key in (name, f"{name}_low", f"{name}_high")}
-    line |= empty | dict.fromkeys((*columns[3:], "seconds", "refused"), "")
-    if "refused" in result:
-        return line | {"refused": result["refused"]}
     limits = {"h_o": h_o_interval(result)}
     for name, role in (("acc_e", "erased"), ("acc_r", "kept")):
         limits[name] = wilson(result[name], result["counts"][role])
@@ -184,10 +202,8 @@ def _csv_line(result: dict[str, Any]) -> dict[str, Any]:
         values = {name: result[name], f"{name}_low": low, f"{name}_high": high}
         line |= {key: percent(value) for key, value in values.items()}
     line |= {name: percent(result[name]) for name in ("near", "far")}
-    line["surnames"] = percent(result["splits"].get("surnames"))
     line["frechet"] = f"{result['frechet']:.2f}"
     left = [value for value in result.get("left", {}).values() if value is not None]
     line["left"] = f"{sum(left) / len(left):.2f}" if left else ""
-    if result.get("drift") is not None:
-        line["drift"] = f"{result['drift']:.3f}"
+    line["drift"] = "" if result.get("drift") is None else f"{result['drift']:.3f}"
     return line | {"seconds": f"{result['seconds']['edit']:.1f}"}
