@@ -61,7 +61,8 @@ def perform(options: argparse.Namespace) -> None:
         return
     runs = runner(options.data, options.count)
     if options.command == "run":
-        runs.run_all(TASKS[name] for name in options.task or TASKS)
+        chosen = [world.tasks[name] for name in options.task or world.tasks]
+        runs.run_all(chosen, world.methods)
     elif options.command == "choices":
         runs.choices(TASKS[name] for name in options.task or TASKS)
     else:

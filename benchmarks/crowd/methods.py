@@ -25,12 +25,16 @@ from speed_erase.speed_ops.text.tokens import EXTRA_KEPT_POSITIONS, Position
 from .. import rivals
 from ..frontier.cells import Cell, compressed
 from .model import Crowd
-from .tasks import Task, kept_names, own_names, settings_for
+from .tasks import TASKS, Task, kept_names, own_names, settings_for
 
-Group = Literal["untouched", "ours", "paper", "released", "lent", "hard", "ablation"]
-"""ours: auto and its limits; paper: SPEED's presets, with the name's own row; released: rows,
-weights, layers and rounds of the authors' code; lent: a rival's objective with our rows; hard: the
-null space on our rows along its threshold; ablation: the paper without some of its parts."""
+Group = Literal[
+    "untouched", "ours", "aim", "entry", "paper", "released", "lent", "hard", "ablation"
+]
+"""ours: auto and its limits; aim: auto that goes further beyond the replacement; entry: auto with
+other rows, or one text input alone; paper: SPEED's presets, with the name's own row; released:
+rows, weights, layers and rounds of the authors' code; lent: a rival's objective with our rows;
+hard: the null space on our rows along its threshold; ablation: the paper without some of its
+parts."""
 RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
 """Usual weights of UCE and RECE: erase 1, preserve 0.1, ridge 0.1."""
 OCE = {
@@ -124,7 +128,7 @@ class TaskRows:
         if method.group == "released":
             edited = released(method, self._task, self._crowd)
             return Edited(edited, None, time.monotonic() - begin)
-        if method.group == "ours":
+        if method.group in ("ours", "aim", "entry"):
             return self._ours(method)
         cell = self.cell
         if method.settings is None:
@@ -278,17 +282,22 @@ _LIMITS = [
     Method(name, f"SPEED, limit {share:.2f}", "ours", settings_for(drift_budget=share))
     for share, name in _NAMES.items()
 ]
+AIMS = (1.3, 1.6, 2.0)
+"""How far beyond the replacement is tried; OCE turns a concept as far as 2.0."""
+_AIMS = [
+    Method(f"aim_{aim:g}", f"SPEED, aimed at {aim:g}", "aim", settings_for(overshoot=aim))
+    for aim in AIMS
+]
 _RELEASED = [
     Method(
         **_named(name, label, times), group="released", rival=rival, prompts=prompts, times=times
     )
     for name, label, rival, prompts, grid in (
         ("uce_2023", "UCE 2023", "uce_2023", False, STRENGTHS),
-        ("uce_2023_prompts", "UCE 2023, added prompts", "uce_2023", True, STRENGTHS),
-        ("uce_2025", "UCE 2025, added prompts", "uce_2025", True, STRENGTHS),
+        ("uce_2023_prompts", "UCE 2023, added prompts", "uce_2023", True, STRENGTHS[:1]),
+        ("uce_2025", "UCE 2025, added prompts", "uce_2025", True, STRENGTHS[:2]),
         ("rece", "RECE", "rece", False, STRENGTHS[:1]),
-        ("oce", "OCE", "oce", False, STRENGTHS),
-        ("oce_prompts", "OCE, added prompts", "oce", True, STRENGTHS),
+        ("oce", "OCE, added prompts", "oce", True, STRENGTHS),
         ("double_projections", "Double Projections", "double_projections", False, STRENGTHS[:1]),
     )
     for times in grid
@@ -301,7 +310,7 @@ _OWN_LIST = [
         own_list=True,
     )
     for method in _RELEASED
-    if method.times == 1
+    if method.name in ("uce_2023", "uce_2025", "rece", "oce")
 ]
 _PAPER = [
     Method("few", "SPEED few", "paper", _few, bare=True),
@@ -347,8 +356,21 @@ _HARD = [
     for settings in (EraseSettings.preset("fixed", threshold=value, rows_per_concept=16),)
 ]
 
-_ALL = (NONE, *_LIMITS, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)
+_NAME_ROWS = Position.FIRST_SUBJECT | Position.MIDDLE_SUBJECT | Position.LAST_SUBJECT
+_ENTRY = [
+    Method(name, f"SPEED, {words}", "entry", settings_for(), **changes)
+    for name, words, changes in (
+        ("only_tokens", "the rows' layer alone", {"inputs": (TOKENS,)}),
+        ("only_pooled", "the pooled input's layer alone", {"inputs": (POOLED,)}),
+        ("rows_last", "the name's last token", {"positions": Position.LAST_SUBJECT}),
+        ("rows_name", "the name's tokens", {"positions": _NAME_ROWS}),
+        ("rows_text", "every token, no padding", {"positions": Position.TOKENS}),
+        ("rows_all", "every row", {"positions": Position.ALL}),
+    )
+]
+_ALL = (NONE, *_LIMITS, *_AIMS, *_ENTRY, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)
 METHODS = {method.name: method for method in _ALL}
+SPEED_LENT = ("few", "multi")
 CURVED = ("painters10", "subjects3")
 """Tasks on which soft and hard are compared along their knobs, and the paper's components are taken
 away."""
@@ -359,6 +381,23 @@ def methods_of(task: str) -> list[Method]:
     limits = [method for method in reversed(_LIMITS) if method.name != DEFAULT]
     at_once = [method for method in _RELEASED if method.times == 1]
     stronger = [method for method in _RELEASED if method.times != 1]
+    lent = [method for method in _LENT if task in CURVED or not method.name.startswith(SPEED_LENT)]
     paper = _PAPER if task == "night" else _PAPER[:2]
-    chosen = [NONE, METHODS[DEFAULT], *at_once, *limits, *stronger, *_LENT, *paper, *_OWN_LIST]
-    return [*chosen, *_HARD, *_ABLATED] if task in CURVED else chosen
+    chosen = [NONE, METHODS[DEFAULT], *at_once, *_AIMS, *stronger, *limits, *lent, *paper]
+    return [*chosen, *_OWN_LIST, *_HARD, *_ABLATED] if task in CURVED else chosen
+
+
+FEW_RIVALS = ("double_projections", "uce_2025", "uce_2023", "oce", "uce_lent", "oce_lent", "rece")
+INPUTS_ALONE = ("only_tokens", "only_pooled")
+
+
+def entry_methods_of(task: str) -> list[Method]:
+    """The same for a model where text enters at one layer, shorter."""
+    if task not in TASKS:  # a task in other words
+        return [METHODS[name] for name in (NONE.name, DEFAULT, *INPUTS_ALONE)]
+    limits = [method.name for method in reversed(_LIMITS) if method.name != DEFAULT]
+    stronger = ("uce_2025_x100", "oce_x100", "uce_lent_x100", "oce_lent_x100")
+    chosen = [NONE.name, DEFAULT, *FEW_RIVALS, *INPUTS_ALONE, *limits, *stronger]
+    if task in CURVED:
+        chosen += [method.name for method in _ENTRY if method.name not in chosen]
+    return [METHODS[name] for name in chosen]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from speed_erase.speed_ops.text.concept_list import Concept
+
 from .prompts import Prompt
+from .tasks import TASKS, Question, Task
 from .world import PLAIN
 
 TAGS = (
@@ -55,3 +59,25 @@ def reworded(prompts: dict[str, list[Prompt]]) -> dict[str, list[Prompt]]:
             if i % 5 == 3 and prompt.subject:
                 found[kind].append(as_tags(prompt, TAGS[i // 5 % len(TAGS)]))
     return found
+
+
+def _reworded_task(task: Task, name: str, label: str, change: Callable[[Prompt], Prompt]) -> Task:
+    """The same questions in other words."""
+
+    def ask(concepts: tuple[Concept, ...], count: int) -> list[Question]:
+        return [replace(q, prompt=change(q.prompt)) for q in task.ask(concepts, count)]
+
+    return replace(task, name=f"{task.name}_{name}", label=f"{task.label}, {label}", ask=ask)
+
+
+REWORDED = {
+    task.name: task
+    for base in ("painters10", "subjects3")
+    for task in (
+        _reworded_task(
+            TASKS[base], "long", "long prompts", lambda p: at_length(p, HELD_OUT_DETAILS)
+        ),
+        _reworded_task(TASKS[base], "tags", "as tags", lambda p: as_tags(p, HELD_OUT_TAGS)),
+    )
+}
+"""Tasks for which training's sentences are not enough."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..encoders import ScaledEncoder, mpnet, smollm2
 from . import flow, model
+from .methods import Method, entry_methods_of, methods_of
+from .tasks import TASKS, Task
 from .text import CrowdText
+from .wording import REWORDED
 
 _MPNET = """\
 Worlds a and c read their prompts with all-mpnet-base-v2: name its folder with --encoder or
@@ -33,6 +36,9 @@ class World:
     crowd: type[model.Crowd] = model.Crowd
     trainer: type[model.Trainer] = model.Trainer
     plan: Callable[..., model.Plan] = model.Plan
+    methods: Callable[[str], list[Method]] = methods_of
+    """Of a task, the most important first."""
+    tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
 
     def text(self, folder: Path, encoder: Path | None) -> CrowdText:
         """The encoder, scaled to CLIP's size, with the rows that the folder knows."""
@@ -45,5 +51,8 @@ class World:
 WORLDS = {
     "a": World(mpnet, _MPNET),
     "b": World(smollm2, _SMOLLM2),
-    "c": World(mpnet, _MPNET, flow.FlowCrowd, flow.FlowTrainer, flow.FlowPlan),
+    "c": World(
+        *(mpnet, _MPNET, flow.FlowCrowd, flow.FlowTrainer, flow.FlowPlan, entry_methods_of),
+        tasks=TASKS | REWORDED,
+    ),
 }
