@@ -36,7 +36,7 @@ class FlowCrowd(Crowd):
     """
 
     file = "transformer.safetensors"
-    steps = 12
+    steps = 8
     rivals_edit = (ENTRY,)
 
     def network(self) -> nn.Module:

@@ -26,6 +26,7 @@ from .. import rivals
 from ..frontier.cells import Cell, compressed
 from .model import Crowd
 from .tasks import TASKS, Task, kept_names, own_names, settings_for
+from .values import value_edit
 
 Group = Literal[
     "untouched", "ours", "aim", "entry", "paper", "released", "lent", "hard", "ablation"
@@ -75,6 +76,8 @@ class Method:
     """Rows of a prompt; None: as the default takes them."""
     inputs: tuple[str, ...] = (TOKENS, POOLED)
     """Text inputs whose layers are edited, where the model has them."""
+    inner: bool = False
+    """Whether values inside the transformer are edited as well."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +151,13 @@ class TaskRows:
 
     def _ours(self, method: Method) -> Edited:
         assert method.settings is not None
-        rows = self.rows(method.positions)
-        return self._solved({n: r for n, r in rows.items() if n in method.inputs}, method.settings)
+        rows = self.rows(method.positions) if method.inputs else {}
+        chosen = {name: own for name, own in rows.items() if name in method.inputs}
+        edited = self._solved(chosen, method.settings)
+        if not method.inner:
+            return edited
+        inner = value_edit(self._crowd, self._task, edited.weights or self._crowd.original)
+        return replace(edited, weights=edited.weights | inner)
 
     def _solved(self, rows: Mapping[str, RowSet], settings: EraseSettings) -> Edited:
         """The engine's edit of each text input's layers; the certificate is the first one's."""
@@ -161,7 +169,7 @@ class TaskRows:
             parts = erasure.certificate.seconds.items()
             seconds += sum(took for part, took in parts if part != "certificate")
             weights |= apply_edits(untouched, erasure.edits)
-        return Edited(weights, certificates[0], seconds)
+        return Edited(weights, certificates[0] if certificates else None, seconds)
 
 
 def released(method: Method, task: Task, crowd: Crowd) -> dict[str, Tensor]:
@@ -366,6 +374,8 @@ _ENTRY = [
         ("rows_name", "the name's tokens", {"positions": _NAME_ROWS}),
         ("rows_text", "every token, no padding", {"positions": Position.TOKENS}),
         ("rows_all", "every row", {"positions": Position.ALL}),
+        ("inner_too", "and values inside", {"inner": True}),
+        ("inner_alone", "values inside alone", {"inputs": (), "inner": True}),
     )
 ]
 _ALL = (NONE, *_LIMITS, *_AIMS, *_ENTRY, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)

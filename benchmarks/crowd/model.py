@@ -100,12 +100,13 @@ class Crowd:
         source = torch.Generator().manual_seed(seed)
         noise = torch.randn(len(texts), 3, SIZE, SIZE, generator=source)
         edited = {key: value.float() for key, value in (weights or self.original).items()}
+        untouched = {key: value.clone() for key, value in self.model.state_dict().items()}
         self.model.load_state_dict(edited, strict=False)
         drawn = []
         for start in range(0, len(texts), BATCH):
             colors = self.sampled(texts[start : start + BATCH], noise[start : start + BATCH])
             drawn.append(((colors.clamp(-1, 1) + 1) * 127.5).round().byte())
-        self.model.load_state_dict(self.layers | self.original, strict=False)
+        self.model.load_state_dict({key: untouched[key] for key in edited}, strict=False)
         return torch.cat(drawn)
 
 

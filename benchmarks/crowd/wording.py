@@ -70,14 +70,14 @@ def _reworded_task(task: Task, name: str, label: str, change: Callable[[Prompt],
     return replace(task, name=f"{task.name}_{name}", label=f"{task.label}, {label}", ask=ask)
 
 
+_CHANGES: dict[str, tuple[str, Callable[[Prompt], Prompt]]] = {
+    "long": ("long prompts", lambda prompt: at_length(prompt, HELD_OUT_DETAILS)),
+    "tags": ("as tags", lambda prompt: as_tags(prompt, HELD_OUT_TAGS)),
+}
 REWORDED = {
     task.name: task
     for base in ("painters10", "subjects3")
-    for task in (
-        _reworded_task(
-            TASKS[base], "long", "long prompts", lambda p: at_length(p, HELD_OUT_DETAILS)
-        ),
-        _reworded_task(TASKS[base], "tags", "as tags", lambda p: as_tags(p, HELD_OUT_TAGS)),
-    )
+    for name, change in _CHANGES.items()
+    for task in (_reworded_task(TASKS[base], name, *change),)
 }
 """Tasks for which training's sentences are not enough."""
