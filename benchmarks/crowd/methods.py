@@ -397,17 +397,17 @@ def methods_of(task: str) -> list[Method]:
     return [*chosen, *_OWN_LIST, *_HARD, *_ABLATED] if task in CURVED else chosen
 
 
-FEW_RIVALS = ("double_projections", "uce_2025", "uce_2023", "oce", "uce_lent", "oce_lent", "rece")
 INPUTS_ALONE = ("only_tokens", "only_pooled")
+RIVALS = ("double_projections", "uce_2025", "uce_2023", "oce", "rece")
+STRONGER = ("uce_lent", "oce_lent", "uce_2025_x10", "uce_2023_x100", "oce_x100", "uce_lent_x100")
 
 
 def entry_methods_of(task: str) -> list[Method]:
     """The same for a model where text enters at one layer, shorter."""
+    first = [NONE.name, DEFAULT, *INPUTS_ALONE]
     if task not in TASKS:  # a task in other words
-        return [METHODS[name] for name in (NONE.name, DEFAULT, *INPUTS_ALONE)]
+        return [METHODS[name] for name in first]
+    variants = [method.name for method in _ENTRY if method.name not in first]
     limits = [method.name for method in reversed(_LIMITS) if method.name != DEFAULT]
-    stronger = ("uce_2025_x100", "oce_x100", "uce_lent_x100", "oce_lent_x100")
-    chosen = [NONE.name, DEFAULT, *FEW_RIVALS, *INPUTS_ALONE, *limits, *stronger]
-    if task in CURVED:
-        chosen += [method.name for method in _ENTRY if method.name not in chosen]
+    chosen = [*first, *RIVALS, *(variants if task in CURVED else ()), *limits, *STRONGER]
     return [METHODS[name] for name in chosen]
