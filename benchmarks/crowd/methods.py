@@ -129,6 +129,7 @@ class TaskRows:
             return Edited(dict(self._crowd.original), None, 0.0)
         begin = time.monotonic()
         if method.group == "released":
+            self._crowd.text.rows(kept_names(self._task.concepts).names)  # in batches
             edited = released(method, self._task, self._crowd)
             return Edited(edited, None, time.monotonic() - begin)
         if method.group in ("ours", "aim", "entry"):
