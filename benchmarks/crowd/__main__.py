@@ -1,4 +1,4 @@
-"""`python -m benchmarks.crowd train|judge|run|choices|store|page`: the image tests."""
+"""`python -m benchmarks.crowd train|judge|run|answers|choices|store|page`: the image tests."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def main() -> None:
     some.add_argument("--task", action="append", help="only this task; may be repeated")
     commands.add_parser("run", parents=[shared, some], help="all runs without a result")
     commands.add_parser("choices", parents=[shared, some], help="the default without its knee")
+    commands.add_parser("answers", parents=[shared], help="tables of world c's own questions")
     out = argparse.ArgumentParser(add_help=False)
     out.add_argument("--out", type=Path, default=Path("docs/research/image-tests"))
     stored = commands.add_parser("store", parents=[shared, out], help="runs and images to the page")
@@ -37,6 +38,7 @@ def main() -> None:
 
 def perform(options: argparse.Namespace) -> None:
     from ..training import Log
+    from .entry import answer
     from .judge import train_judge
     from .report import store, write_page
     from .run import Runner
@@ -63,6 +65,8 @@ def perform(options: argparse.Namespace) -> None:
     if options.command == "run":
         chosen = [world.tasks[name] for name in options.task or world.tasks]
         runs.run_all(chosen, world.methods)
+    elif options.command == "answers":
+        print(answer(runs))
     elif options.command == "choices":
         runs.choices(TASKS[name] for name in options.task or TASKS)
     else:

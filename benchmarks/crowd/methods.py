@@ -161,16 +161,16 @@ class TaskRows:
         return replace(edited, weights=edited.weights | inner)
 
     def _solved(self, rows: Mapping[str, RowSet], settings: EraseSettings) -> Edited:
-        """The engine's edit of each text input's layers; the certificate is the first one's."""
-        weights, certificates, seconds = dict[str, Tensor](), list[Certificate](), 0.0
+        """The engine's edit of each text input's layers; the certificate is the rows'."""
+        weights, certificate, seconds = dict[str, Tensor](), None, 0.0
         for text_input, row_set in rows.items():
             untouched = self._weights(text_input)
             erasure = solve(untouched, row_set, settings)
-            certificates.append(erasure.certificate)
             parts = erasure.certificate.seconds.items()
             seconds += sum(took for part, took in parts if part != "certificate")
             weights |= apply_edits(untouched, erasure.edits)
-        return Edited(weights, certificates[0] if certificates else None, seconds)
+            certificate = erasure.certificate if text_input == TOKENS else certificate
+        return Edited(weights, certificate, seconds)
 
 
 def released(method: Method, task: Task, crowd: Crowd) -> dict[str, Tensor]:
