@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from ..storage import default_folder
@@ -19,7 +20,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train the model, or continue")
     train.add_argument("--seed", type=int, default=0)
-    train.add_argument("--steps", type=int, default=6000)
+    train.add_argument("--steps", type=int, help="6000, in world c 3500, unless this is given")
     commands.add_parser("judge", help="train the judge on renderings")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--count", type=int, default=100, help="images on each side of a run")
@@ -58,7 +59,8 @@ def perform(options: argparse.Namespace) -> None:
         return
     if options.command == "train":
         text = world.text(options.data, options.encoder)
-        plan = world.plan(options.steps, seed=options.seed)
+        plan = world.plan(seed=options.seed)
+        plan = replace(plan, steps=options.steps or plan.steps)
         world.trainer(options.data, plan, text).run(Log(options.data))
         return
     runs = runner(options.data, options.count)

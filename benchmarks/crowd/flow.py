@@ -58,7 +58,8 @@ class FlowCrowd(Crowd):
 class FlowPlan(Plan):
     """How world c's model was trained."""
 
-    rate: float = 1e-3
+    steps: int = 3500
+    rate: float = 1.5e-3
     unpooled: float = 0.4
     """How often the pooled embedding alone is the empty prompt's."""
 
@@ -83,7 +84,7 @@ class FlowTrainer(Trainer):
         return Transformer()
 
     def optimizers_for(self, named: list[tuple[str, nn.Parameter]]) -> list[torch.optim.Optimizer]:
-        """Muon for the matrices of the blocks: the same error in two thirds of the steps."""
+        """Muon for the matrices of the blocks, Adam for the rest."""
         inner = [p for name, p in named if "joint_blocks" in name and p.ndim == 2]
         others = [p for name, p in named if not ("joint_blocks" in name and p.ndim == 2)]
         muon = torch.optim.Muon(inner, weight_decay=0.01, adjust_lr_fn="match_rms_adamw")
