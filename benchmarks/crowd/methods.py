@@ -319,7 +319,7 @@ _OWN_LIST = [
         own_list=True,
     )
     for method in _RELEASED
-    if method.name in ("uce_2023", "uce_2025", "rece", "oce")
+    if method.name in ("uce_2023", "uce_2025", "rece", "oce", "double_projections")
 ]
 _PAPER = [
     Method("few", "SPEED few", "paper", _few, bare=True),
@@ -411,4 +411,6 @@ def entry_methods_of(task: str) -> list[Method]:
     variants = [method.name for method in _ENTRY if method.name not in first]
     limits = [method.name for method in reversed(_LIMITS) if method.name != DEFAULT]
     chosen = [*first, *RIVALS, *(variants if task in CURVED else ()), *limits, *STRONGER]
+    if task in CURVED:
+        chosen += ["double_projections_own_list", "uce_2025_own_list"]
     return [METHODS[name] for name in chosen]
