@@ -46,6 +46,7 @@ class ScaledEncoder:
         self, name: str, rows: Callable[[Sequence[str]], Sequence[Tensor]], stream: Stream
     ):
         self.fingerprint, self.width = name, WIDTH
+        self.pooled_fingerprint, self.pooled_width = f"{name} mean", WIDTH
         self.context_length, self.streams = stream.length, (stream,)
         self._rows = rows
         prompts = ["a painting of a harbour", "two dogs in the snow"]
@@ -60,8 +61,29 @@ class ScaledEncoder:
             out += [self._scale * values for values in self._rows(prompts[start : start + 32])]
         return [values[:length] for values, length in zip(out, lengths, strict=True)]
 
+    def encode_both(
+        self, prompts: Sequence[str], lengths: Sequence[int], progress: Progress | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        whole = self.encode(prompts, [self.context_length] * len(prompts), progress)
+        rows = [values[:length] for values, length in zip(whole, lengths, strict=True)]
+        return rows, [pooled_of(values) for values in whole]
+
     def close(self) -> None:
         """Nothing to free."""
+
+
+def pooled_of(rows: Tensor) -> Tensor:
+    """The direction of the mean of a prompt's rows (`L x d`) to the end token, at CLIP's size.
+
+    Of mpnet this is what it was trained for: the embedding of the sentence.
+    """
+    return CLIP_SIZE * torch.nn.functional.normalize(without_padding(rows).mean(dim=0), dim=0)
+
+
+def without_padding(rows: Tensor) -> Tensor:
+    """The rows up to the end token, which later ones repeat."""
+    differs = (rows != rows[-1]).any(dim=1).nonzero()
+    return rows[: int(differs[-1]) + 2 if len(differs) else 1]
 
 
 def mpnet(folder: Path | None = None) -> ScaledEncoder | None:

@@ -85,7 +85,7 @@ def uce_2023(
     preserve = max(0.1, 1 / len(names)) if preserve is None else preserve
     targets, anchors = (torch.cat(side) for side in zip(*sides, strict=True))
     return {
-        key: _solved(weight, targets, anchors, moment, erase, preserve, ridge)
+        key: solved(weight, targets, anchors, moment, erase, preserve, ridge)
         for key, weight in weights.items()
     }
 
@@ -109,7 +109,7 @@ def uce_2025(
     )
     moment = _moment((reader.subject(name) for name in kept), targets)
     return {
-        key: _solved(weight, targets, anchors, moment, erase, preserve, ridge)
+        key: solved(weight, targets, anchors, moment, erase, preserve, ridge)
         for key, weight in weights.items()
     }
 
@@ -152,7 +152,7 @@ def rece(
         before = sum((v.T @ weights[key] for key, v in edited.items()), start=0 * eye)
         leaking = targets @ torch.linalg.solve(now, before).T
         edited = {
-            key: _solved(weight, leaking, anchors, moment, erase, preserve, ridge)
+            key: solved(weight, leaking, anchors, moment, erase, preserve, ridge)
             for key, weight in edited.items()
         }
     return edited
@@ -266,7 +266,7 @@ def _moment(rows: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
     return total
 
 
-def _solved(
+def solved(
     weight: Tensor,
     targets: Tensor,
     anchors: Tensor,
@@ -275,7 +275,17 @@ def _solved(
     preserve: float,
     ridge: float,
 ) -> Tensor:
-    """W (ridge I + erase C* C' + preserve K)(ridge I + erase C C' + preserve K)^-1."""
+    """W (ridge I + erase C* C' + preserve K)(ridge I + erase C C' + preserve K)^-1.
+
+    Args:
+        weight: W.
+        targets: C, one row each.
+        anchors: C*, row by row what they become.
+        kept: K, `d x d`.
+        erase: Weight of the rows.
+        preserve: Weight of K.
+        ridge: Weight of the old matrix.
+    """
     shared = preserve * kept
     shared.diagonal().add_(ridge)
     goal = weight @ (shared + erase * anchors.T @ targets)

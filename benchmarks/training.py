@@ -19,6 +19,9 @@ from speed_erase.speed_ops.demo.unet import NOISE_LEVELS, SIGMAS, SIGNAL
 
 from .storage import load_json, load_tensors, save_json, save_tensors
 
+MOMENTS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+"""What optimizers remember of a parameter."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -74,30 +77,43 @@ def noise_steps(count: int, rng: np.random.Generator) -> Tensor:
 
 
 class Trainer:
-    """A model, its average and its optimizer. Subclasses build the model and define `batch`."""
+    """A model, its average and its optimizer. Subclasses build the model and define `batch`, or
+    `loss` where the model guesses something else.
+    """
+
+    file = "unet.safetensors"
+    """Of the averages."""
 
     def __init__(self, folder: Path, plan: Plan, model: nn.Module) -> None:
         self.folder, self.plan, self.step = folder, plan, 0
         self.model = model.to(memory_format=torch.channels_last)
         self.average = {key: value.detach().clone() for key, value in model.state_dict().items()}
-        adam = {"lr": plan.rate, "betas": (0.9, 0.99), "weight_decay": 0.01, "fused": True}
-        self.optimizer = torch.optim.AdamW(model.parameters(), **adam)
+        self.optimizers = self.optimizers_for(list(model.named_parameters()))
+
+    def optimizers_for(self, named: list[tuple[str, nn.Parameter]]) -> list[torch.optim.Optimizer]:
+        """One or several, which share the parameters."""
+        return [adam([parameter for _, parameter in named])]
 
     def batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Noisy images, noise, steps and prompt rows of the current step."""
         raise NotImplementedError
 
-    def advance(self) -> float:
-        """Takes one step and returns the weighted loss."""
+    def loss(self) -> Tensor:
+        """The weighted error of the current step."""
         noisy, noise, steps, context = self.batch()
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.rate_at(self.step)
         error = (self.model(noisy, steps, context) - noise).square().mean(dim=(1, 2, 3))
-        loss = (loss_weights(steps) * error).mean()
-        self.optimizer.zero_grad()
+        return (loss_weights(steps) * error).mean()
+
+    def advance(self) -> float:
+        """Takes one step and returns the loss."""
+        loss = self.loss()
+        self.model.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.plan.rate_at(self.step)
+            optimizer.step()
         keep = self.plan.average_at(self.step)
         with torch.no_grad():
             for key, value in self.model.state_dict().items():
@@ -126,9 +142,10 @@ class Trainer:
     def save(self) -> None:
         state = {f"live.{key}": value for key, value in self.model.state_dict().items()}
         for name, parameter in self.model.named_parameters():
-            if moments := self.optimizer.state.get(parameter):
+            for optimizer in self.optimizers:
+                moments = optimizer.state.get(parameter, {})
                 state |= {f"{kind}.{name}": value for kind, value in moments.items()}
-        save_tensors(self.folder / "unet.safetensors", self.average)
+        save_tensors(self.folder / self.file, self.average)
         save_tensors(self.folder / "training.safetensors", state)
         save_json(self.folder / "training.json", {"step": self.step, "plan": vars(self.plan)})
 
@@ -140,12 +157,25 @@ class Trainer:
         self.step = load_json(self.folder / "training.json")["step"]
         live = {key[5:]: value for key, value in stored.items() if key.startswith("live.")}
         self.model.load_state_dict(live)
-        self.average = load_tensors(self.folder / "unet.safetensors")
-        for name, parameter in self.model.named_parameters():
-            if f"step.{name}" in stored:
-                # The fused optimizer goes by memory, not by index: moments need the parameter's
-                # own memory layout.
-                self.optimizer.state[parameter] = {"step": stored[f"step.{name}"]} | {
-                    kind: torch.empty_like(parameter).copy_(stored[f"{kind}.{name}"])
-                    for kind in ("exp_avg", "exp_avg_sq")
-                }
+        self.average = load_tensors(self.folder / self.file)
+        for optimizer in self.optimizers:
+            owned = {id(each) for group in optimizer.param_groups for each in group["params"]}
+            for name, parameter in self.model.named_parameters():
+                kinds = [kind for kind in MOMENTS if f"{kind}.{name}" in stored]
+                if id(parameter) in owned and kinds:
+                    optimizer.state[parameter] = {
+                        kind: _laid_out(stored[f"{kind}.{name}"], parameter) for kind in kinds
+                    }
+
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.AdamW:
+    return torch.optim.AdamW(parameters, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
+
+
+def _laid_out(stored: Tensor, parameter: nn.Parameter) -> Tensor:
+    """A moment in the parameter's own memory layout: the fused optimizer goes by memory, not by
+    index.
+    """
+    if stored.shape != parameter.shape:
+        return stored
+    return torch.empty_like(parameter).copy_(stored)

@@ -51,7 +51,8 @@ class Runs:
     @classmethod
     def of(cls, results: Sequence[Result]) -> Runs:
         drawn = [result for result in results if "refused" not in result]
-        return cls(tuple(result for result in drawn if result["method"] in METHODS))
+        known = (r for r in drawn if r["method"] in METHODS and r["task"] in TASKS)
+        return cls(tuple(known))
 
     def get(self, task: str, method: str) -> Result | None:
         return next((r for r in self.results if (r["task"], r["method"]) == (task, method)), None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -14,24 +16,29 @@ from torch import Tensor
 from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.embed import embed
+from speed_erase.speed_ops.engine import auto
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
-from speed_erase.speed_ops.inputs import TOKENS
+from speed_erase.speed_ops.inputs import POOLED, TOKENS
+from speed_erase.speed_ops.job import Job
 from speed_erase.speed_ops.text.concept_list import Concept
 from speed_erase.speed_ops.text.retain_set import builtin_retain, drop_targets
+from speed_erase.speed_ops.text.tokens import EXTRA_KEPT_POSITIONS, Position
 
 from .. import rivals
 from ..frontier.cells import Cell, compressed
-from ..rivals import Reader
-from .model import TO_V
-from .tasks import Task, kept_names, own_names, settings_for
-from .text import CrowdText
+from .model import Crowd
+from .tasks import TASKS, Task, kept_names, own_names, settings_for
+from .values import value_edit
 
-Group = Literal["untouched", "ours", "aim", "paper", "released", "lent", "hard", "ablation"]
-"""ours: auto and its limits; aim: auto that goes further beyond the replacement; paper: SPEED's
-presets, with the name's own row; released: rows, weights, layers and rounds of the authors' code;
-lent: a rival's objective with our rows; hard: the null space on our rows along its threshold;
-ablation: the paper without some of its parts."""
+Group = Literal[
+    "untouched", "ours", "aim", "entry", "paper", "released", "lent", "hard", "ablation"
+]
+"""ours: auto and its limits; aim: auto that goes further beyond the replacement; entry: auto with
+other rows, or one text input alone; paper: SPEED's presets, with the name's own row; released:
+rows, weights, layers and rounds of the authors' code; lent: a rival's objective with our rows;
+hard: the null space on our rows along its threshold; ablation: the paper without some of its
+parts."""
 RIVAL = {"lam": 0.1, "preserve_weight": 0.1}
 """Usual weights of UCE and RECE: erase 1, preserve 0.1, ridge 0.1."""
 OCE = {
@@ -44,7 +51,8 @@ object, ten people. They belong to the size of SD1.4's weights, so larger weight
 tried as well."""
 THRESHOLDS = (1e-4, 1e-2, 1.0)
 STRENGTHS = (1.0, 10.0, 100.0)
-"""The grid: times the released weight of erasing, for every rival that has one."""
+"""The grid: times the released weight of erasing. OCE's belong to the size of SD1.4's weights, so
+smaller ones are tried as well."""
 TRIED = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6)
 """Side-effect limits that are tried."""
 
@@ -68,6 +76,14 @@ class Method:
     """How many times the released weight of erasing."""
     own_list: bool = False
     """Whether only the test set's names are protected, without the built-in lists."""
+    by_distance: bool = False
+    """Whether `auto` chooses by the distance to the replacement alone."""
+    positions: Position | None = None
+    """Rows of a prompt; None: as the default takes them."""
+    inputs: tuple[str, ...] = (TOKENS, POOLED)
+    """Text inputs whose layers are edited, where the model has them."""
+    inner: bool = False
+    """Whether values inside the transformer are edited as well."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,61 +98,103 @@ class Edited:
 class TaskRows:
     """The rows of one task, read when they are first needed."""
 
-    def __init__(self, task: Task, text: CrowdText, layers: Mapping[str, Tensor], **effort: Any):
-        self._task, self._text, self._layers, self._effort = task, text, layers, effort
-        self._weights = {key: value for key, value in layers.items() if key.endswith(TO_V)}
+    def __init__(self, task: Task, crowd: Crowd, **effort: Any):
+        self._task, self._crowd, self._effort = task, crowd, effort
+        self._rows: dict[Position | None, dict[str, RowSet]] = {}
+
+    def rows(self, positions: Position | None = None) -> dict[str, RowSet]:
+        """Our rows of each text input."""
+        if positions not in self._rows:
+            job = self._task.job(settings_for(**self._effort))
+            if positions is not None:
+                kept = {"retain_positions": positions | EXTRA_KEPT_POSITIONS}
+                job = replace(job, plan=replace(job.plan, positions=positions, **kept))
+            self._rows[positions] = self._embedded(job, tuple(dict.fromkeys(self._inputs.values())))
+        return self._rows[positions]
 
     @cached_property
     def cell(self) -> Cell:
         """Our rows and the bare ones."""
-        settings = (settings_for(**self._effort), EraseSettings.preset("few"))
-        jobs = [self._task.job(own) for own in settings]
-        return Cell(*(embed(job, self._weights, self._text.engine)[0][TOKENS] for job in jobs))
+        bare = self._embedded(self._task.job(EraseSettings.preset("few")), (TOKENS,))
+        return Cell(self.rows()[TOKENS], bare[TOKENS])
+
+    @property
+    def _inputs(self) -> Mapping[str, str]:
+        return self._crowd.inputs
+
+    def _weights(self, text_input: str = TOKENS) -> dict[str, Tensor]:
+        untouched = self._crowd.original
+        return {key: untouched[key] for key, name in self._inputs.items() if name == text_input}
+
+    def _embedded(self, job: Job, text_inputs: tuple[str, ...]) -> dict[str, RowSet]:
+        return embed(job, self._weights(), self._crowd.text.engine, text_inputs)[0]
 
     def edit(self, method: Method) -> Edited:
         """The weights as a method leaves them."""
         if method.group == "untouched":
-            return Edited(dict(self._weights), None, 0.0)
+            return Edited(dict(self._crowd.original), None, 0.0)
         begin = time.monotonic()
         if method.group == "released":
-            edited = released(method, self._task, self._layers, self._text.reader())
+            self._crowd.text.rows(kept_names(self._task.concepts).names)  # in batches
+            edited = released(method, self._task, self._crowd)
             return Edited(edited, None, time.monotonic() - begin)
+        if method.group in ("ours", "aim", "entry"):
+            extra = math.inf if method.by_distance else auto.MAX_EXTRA_RESIDUAL
+            with patch.object(auto, "MAX_EXTRA_RESIDUAL", extra):
+                return self._ours(method)
         cell = self.cell
         if method.settings is None:
             weights = oce_weights(self._task.concepts, method.times)
-            edited = orthogonal(self._weights, cell.rows, **weights)
+            edited = orthogonal(self._weights(), cell.rows, **weights)
             return Edited(edited, None, time.monotonic() - begin)
-        settings, rows = method.settings, cell.rows
+        settings = method.settings
         if method.bare:  # nothing is set aside from the paper's presets
             judged = {name: getattr(cell.rows, name) for name in ("probes", "kinds")}
             rows = replace(cell.bare, **judged)
-        elif method.group not in ("ours", "aim"):
+        else:
             rows = cell.rows_for(True)
             if settings.method in ("uce", "rece"):
                 rows = replace(rows, retain=with_empty(rows.retain, rows.invariants))
             settings = compressed(settings, len(rows.targets.names))
-        erasure = solve(self._weights, rows, settings)
-        parts = erasure.certificate.seconds.items()
-        seconds = sum(took for part, took in parts if part != "certificate")
-        return Edited(apply_edits(dict(self._weights), erasure.edits), erasure.certificate, seconds)
+        return self._solved({TOKENS: rows}, settings)
+
+    def _ours(self, method: Method) -> Edited:
+        assert method.settings is not None
+        rows = self.rows(method.positions) if method.inputs else {}
+        chosen = {name: own for name, own in rows.items() if name in method.inputs}
+        edited = self._solved(chosen, method.settings)
+        if not method.inner:
+            return edited
+        inner = value_edit(self._crowd, self._task, edited.weights or self._crowd.original)
+        return replace(edited, weights=edited.weights | inner)
+
+    def _solved(self, rows: Mapping[str, RowSet], settings: EraseSettings) -> Edited:
+        """The engine's edit of each text input's layers; the certificate is the rows'."""
+        weights, certificate, seconds = dict[str, Tensor](), None, 0.0
+        for text_input, row_set in rows.items():
+            untouched = self._weights(text_input)
+            erasure = solve(untouched, row_set, settings)
+            parts = erasure.certificate.seconds.items()
+            seconds += sum(took for part, took in parts if part != "certificate")
+            weights |= apply_edits(untouched, erasure.edits)
+            certificate = erasure.certificate if text_input == TOKENS else certificate
+        return Edited(weights, certificate, seconds)
 
 
-def released(
-    method: Method, task: Task, layers: Mapping[str, Tensor], reader: Reader
-) -> dict[str, Tensor]:
+def released(method: Method, task: Task, crowd: Crowd) -> dict[str, Tensor]:
     """A rival's edit with all that its released scripts decide, and our protected names.
 
     Args:
         method: Which rival, and its weight of erasing.
         task: What to erase.
-        layers: K and V.
-        reader: The text encoder.
+        crowd: The text encoder, and the layers that rivals edit.
     """
+    reader = crowd.text.reader()
     concepts = task.concepts
     protected = own_names(concepts) if method.own_list else kept_names(concepts)
     kept = drop_targets(protected, concepts)[0].names
     pairs = [(phrase, item.anchor or " ") for item in concepts for phrase in item.phrases]
-    wide = {key: value.double() for key, value in layers.items()}
+    wide = {key: value.double() for key, value in crowd.layers.items()}
     if method.prompts:
         pairs = rivals.expanded(pairs, "style" if concepts[0].kind == "style" else "object")
     if method.rival == "uce_2023":
@@ -148,7 +206,7 @@ def released(
         strength = {"rounds": 3, "reg": 0.1} if theme else {"rounds": 1, "reg": 1e-3}
         edited = rivals.rece(wide, reader, pairs, kept, erase=method.times, **strength)
     elif method.rival == "oce":
-        values = {key: value for key, value in wide.items() if key.endswith(TO_V)}
+        values = {key: value for key, value in wide.items() if key in crowd.inputs}
         weights = oce_weights(concepts, method.times)
         weights["keep"] *= weights.pop("names") / len(kept)
         captions = rivals.second_moment(reader, builtin_retain("scenes").names)
@@ -241,11 +299,20 @@ _LIMITS = [
     Method(name, f"SPEED, limit {share:.2f}", "ours", settings_for(drift_budget=share))
     for share, name in _NAMES.items()
 ]
-AIMS = (1.3, 1.6, 2.0)
+AIMS = (1.6, 2.0)
 """How far beyond the replacement is tried; OCE turns a concept as far as 2.0."""
 _AIMS = [
     Method(f"aim_{aim:g}", f"SPEED, aimed at {aim:g}", "aim", settings_for(overshoot=aim))
     for aim in AIMS
+] + [
+    Method(
+        f"far_{aim:g}",
+        f"SPEED, aimed at {aim:g}, chosen by distance",
+        "aim",
+        settings_for(overshoot=aim),
+        by_distance=True,
+    )
+    for aim in (1.1, *AIMS)
 ]
 _RELEASED = [
     Method(
@@ -253,11 +320,11 @@ _RELEASED = [
     )
     for name, label, rival, prompts, grid in (
         ("uce_2023", "UCE 2023", "uce_2023", False, STRENGTHS),
-        ("uce_2023_prompts", "UCE 2023, added prompts", "uce_2023", True, STRENGTHS),
-        ("uce_2025", "UCE 2025, added prompts", "uce_2025", True, STRENGTHS),
+        ("uce_2023_prompts", "UCE 2023, added prompts", "uce_2023", True, STRENGTHS[:1]),
+        ("uce_2025", "UCE 2025, added prompts", "uce_2025", True, STRENGTHS[:2]),
         ("rece", "RECE", "rece", False, STRENGTHS[:1]),
-        ("oce", "OCE", "oce", False, STRENGTHS),
-        ("oce_prompts", "OCE, added prompts", "oce", True, STRENGTHS),
+        ("oce", "OCE, added prompts", "oce", True, (0.01, 0.1, *STRENGTHS[:1])),
+        ("oce_plain", "OCE", "oce", False, (0.01, 0.1, *STRENGTHS[:2])),
         ("double_projections", "Double Projections", "double_projections", False, STRENGTHS[:1]),
     )
     for times in grid
@@ -270,7 +337,7 @@ _OWN_LIST = [
         own_list=True,
     )
     for method in _RELEASED
-    if method.times == 1
+    if method.name in ("uce_2023", "uce_2025", "rece", "oce", "double_projections")
 ]
 _PAPER = [
     Method("few", "SPEED few", "paper", _few, bare=True),
@@ -316,8 +383,23 @@ _HARD = [
     for settings in (EraseSettings.preset("fixed", threshold=value, rows_per_concept=16),)
 ]
 
-_ALL = (NONE, *_LIMITS, *_AIMS, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)
+_NAME_ROWS = Position.FIRST_SUBJECT | Position.MIDDLE_SUBJECT | Position.LAST_SUBJECT
+_ENTRY = [
+    Method(name, f"SPEED, {words}", "entry", settings_for(), **changes)
+    for name, words, changes in (
+        ("only_tokens", "the rows' layer alone", {"inputs": (TOKENS,)}),
+        ("only_pooled", "the pooled input's layer alone", {"inputs": (POOLED,)}),
+        ("rows_last", "the name's last token", {"positions": Position.LAST_SUBJECT}),
+        ("rows_name", "the name's tokens", {"positions": _NAME_ROWS}),
+        ("rows_text", "every token, no padding", {"positions": Position.TOKENS}),
+        ("rows_all", "every row", {"positions": Position.ALL}),
+        ("inner_too", "and values inside", {"inner": True}),
+        ("inner_alone", "values inside alone", {"inputs": (), "inner": True}),
+    )
+]
+_ALL = (NONE, *_LIMITS, *_AIMS, *_ENTRY, *_RELEASED, *_OWN_LIST, *_PAPER, *_LENT, *_ABLATED, *_HARD)
 METHODS = {method.name: method for method in _ALL}
+SPEED_LENT = ("few", "multi")
 CURVED = ("painters10", "subjects3")
 """Tasks on which soft and hard are compared along their knobs, and the paper's components are taken
 away."""
@@ -328,16 +410,25 @@ def methods_of(task: str) -> list[Method]:
     limits = [method for method in reversed(_LIMITS) if method.name != DEFAULT]
     at_once = [method for method in _RELEASED if method.times == 1]
     stronger = [method for method in _RELEASED if method.times != 1]
+    lent = [method for method in _LENT if task in CURVED or not method.name.startswith(SPEED_LENT)]
     paper = _PAPER if task == "night" else _PAPER[:2]
-    chosen = [
-        NONE,
-        METHODS[DEFAULT],
-        *at_once,
-        *_AIMS,
-        *limits,
-        *stronger,
-        *_LENT,
-        *paper,
-        *_OWN_LIST,
-    ]
-    return [*chosen, *_HARD, *_ABLATED] if task in CURVED else chosen
+    chosen = [NONE, METHODS[DEFAULT], *at_once, *_AIMS, *stronger, *limits, *lent, *paper]
+    return [*chosen, *_OWN_LIST, *_HARD, *_ABLATED] if task in CURVED else chosen
+
+
+INPUTS_ALONE = ("only_tokens", "only_pooled")
+RIVALS = ("double_projections", "uce_2025", "uce_2023", "oce", "rece")
+STRONGER = ("uce_lent", "oce_lent", "uce_2025_x10", "uce_2023_x100", "oce_x100", "uce_lent_x100")
+
+
+def entry_methods_of(task: str) -> list[Method]:
+    """The same for a model where text enters at one layer, shorter."""
+    first = [NONE.name, DEFAULT, *INPUTS_ALONE]
+    if task not in TASKS:  # a task in other words
+        return [METHODS[name] for name in first]
+    variants = [method.name for method in _ENTRY if method.name not in first]
+    limits = [method.name for method in reversed(_LIMITS) if method.name != DEFAULT]
+    chosen = [*first, *RIVALS, *(variants if task in CURVED else ()), *limits, *STRONGER]
+    if task in CURVED:
+        chosen += ["double_projections_own_list", "uce_2025_own_list"]
+    return [METHODS[name] for name in chosen]

@@ -32,7 +32,7 @@ CONFIRMING = ("c", "a2")
 """Nothing was chosen on their images."""
 SHOWN = {
     "a": ("painters10", "people4", "subjects3", "night"),
-    "c": ("painters3", "people1", "subjects1"),
+    "c": ("painters10",),
 }
 """Tasks whose images are on the page."""
 HEADS = {"painter": "style", "subject or figure": "subject", "night": "night"}

@@ -57,7 +57,7 @@ class Runner:
             self.crowd.text.save()
 
     def _rows(self, task: Task) -> TaskRows:
-        return TaskRows(task, self.crowd.text, self.crowd.layers, **self._effort)
+        return TaskRows(task, self.crowd, **self._effort)
 
     def run(self, task: Task, method: Method, rows: TaskRows) -> dict[str, Any]:
         """Edit, draw, judge, store. A method that refuses is a result, too."""

@@ -273,12 +273,10 @@ def _characters(count: int) -> tuple[Concept, ...]:
 
 
 _NIGHT = Concept(NIGHT_WORD, "", "theme", NIGHT_PHRASES[:2])
-_REPLACED = Concept("Claude Monet", "Pablo Picasso", "style")
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         Task("painters1", "1 painter", _painters(1), ask_painters),
-        Task("painters3", "3 painters", _painters(3), ask_painters),
         Task("painters10", "10 painters", _painters(10), ask_painters),
         Task("painters20", "20 painters", _painters(20), ask_painters),
         Task("subjects1", "1 subject", _subjects(1), ask_subjects),
@@ -289,6 +287,5 @@ TASKS: dict[str, Task] = {
         Task("characters3", "3 characters", _characters(3), ask_figures),
         Task("night", "night, implied", (_NIGHT,), ask_night),
         Task("composite", "a painter and a subject", (*_painters(1), *_subjects(1)), ask_both),
-        Task("replace", "a painter by another", (_REPLACED,), ask_painters),
     )
 }

