@@ -404,7 +404,7 @@ def methods_of(task: str) -> list[Method]:
 
 INPUTS_ALONE = ("only_tokens", "only_pooled")
 RIVALS = ("double_projections", "uce_2025", "uce_2023", "oce", "rece")
-STRONGER = ("uce_lent", "oce_lent", "uce_2025_x10", "uce_2023_x100", "oce_x100", "uce_lent_x100")
+STRONGER = ("uce_lent", "oce_lent", "uce_2025_x10", "uce_2023_x100", "uce_lent_x100", "oce_x0.1")
 
 
 def entry_methods_of(task: str) -> list[Method]:
