@@ -163,6 +163,8 @@ class TaskRows:
         rows = self.rows(method.positions) if method.inputs else {}
         chosen = {name: own for name, own in rows.items() if name in method.inputs}
         edited = self._solved(chosen, method.settings)
+        if method.positions is not None:  # it is measured on its own rows, not on all
+            edited = replace(edited, certificate=None)
         if not method.inner:
             return edited
         inner = value_edit(self._crowd, self._task, edited.weights or self._crowd.original)
@@ -418,17 +420,19 @@ def methods_of(task: str) -> list[Method]:
 
 INPUTS_ALONE = ("only_tokens", "only_pooled")
 RIVALS = ("double_projections", "uce_2025", "uce_2023", "oce", "rece")
-STRONGER = ("uce_lent", "oce_lent", "uce_2025_x10", "uce_2023_x100", "oce_x100", "uce_lent_x100")
+STRONGER = ("uce_lent", "oce_lent", "uce_2025_x10", "uce_2023_x100", "uce_lent_x100", "oce_x0.1")
 
 
 def entry_methods_of(task: str) -> list[Method]:
     """The same for a model where text enters at one layer, shorter."""
-    first = [NONE.name, DEFAULT, *INPUTS_ALONE]
-    if task not in TASKS:  # a task in other words
-        return [METHODS[name] for name in first]
-    variants = [method.name for method in _ENTRY if method.name not in first]
+    first = [NONE.name, DEFAULT]
     limits = [method.name for method in reversed(_LIMITS) if method.name != DEFAULT]
-    chosen = [*first, *RIVALS, *(variants if task in CURVED else ()), *limits, *STRONGER]
-    if task in CURVED:
-        chosen += ["double_projections_own_list", "uce_2025_own_list"]
+    if task not in TASKS:  # a task in other words
+        chosen = [*first, *INPUTS_ALONE]
+    elif task in CURVED:
+        own_list = ("double_projections_own_list", "uce_2025_own_list")
+        variants = [method.name for method in _ENTRY]
+        chosen = [*first, *RIVALS, *variants, *limits, *STRONGER, *own_list]
+    else:
+        chosen = [*first, *limits, *RIVALS, *STRONGER]
     return [METHODS[name] for name in chosen]
