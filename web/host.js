@@ -23,7 +23,6 @@ export async function loadWords() {
   // also in English: the front end warns of unknown messages
   api.addEventListener("speed_text", ({ detail }) => (last = detail));
   const language = String(app.extensionManager?.setting?.get?.("Comfy.Locale") ?? "en");
-  api.addEventListener("speed_text", () => {}); // front ends warn of a message without a listener
   if (language.startsWith("en")) return;
   try {
     const tables = await (await api.fetchApi("/i18n")).json();
