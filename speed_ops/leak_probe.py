@@ -260,9 +260,7 @@ def probe_leaks(
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
         before, after = (min(max(share, 0.0), 1.0) for share in (old, new))
-        leak = Leak(
-            case.concept, case.rung, case.phrase, case.prompt, before, after, case.written
-        )
+        leak = Leak(case.concept, case.rung, case.phrase, case.prompt, before, after, case.written)
         variant = case.concept, case.phrase
         if variant not in worst or leak.after > worst[variant].after:
             worst[variant] = leak
