@@ -91,7 +91,7 @@ def effects_on_names(
     drift = torch.stack(layers).median(dim=0).values
     ordered, order = drift.sort(descending=True)
     worst = tuple((names[i], float(drift[i])) for i in order[:MAX_WORST].tolist())
-    quantiles = drift.quantile(torch.tensor([0.5, 0.95]).double()).tolist()
+    median, p95 = drift.quantile(torch.tensor([0.5, 0.95]).double()).tolist()
     where = "context" if any(listed.in_context) else "bare"
     maximum, mean = float(ordered[0]), float(drift.mean())
-    return (Drift("kept", where, len(names), *quantiles, maximum, worst, mean),)
+    return (Drift("kept", where, len(names), median, p95, maximum, worst, mean),)

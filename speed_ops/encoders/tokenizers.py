@@ -277,7 +277,8 @@ class QwenTokenizer(LanguageTokenizer):
         qwen = cls(
             lambda text: tokenizer.encode(text, add_special_tokens=False).ids, knows_inversions
         )
-        qwen.size, qwen.pad = tokenizer.get_vocab_size(), tokenizer.token_to_id(_QWEN_CONTROL[0])
+        qwen.size = tokenizer.get_vocab_size()
+        qwen.pad = tokenizer.token_to_id(_QWEN_CONTROL[0]) or 0
         return qwen
 
 
