@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from ..files.schema import Fields, read_bounded
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _MAX_KEY_BYTES = 20_000
 _MAX_SIGNATURES = 20
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _KEYS = "Give an Ed25519 key, or an ECDSA key on P-256, P-384 or P-521, as a PEM file"
 
 
@@ -113,6 +115,8 @@ class Key:
 
 def _decoded(value: object, title: str) -> bytes:
     try:
-        return base64.b64decode(value if isinstance(value, str) else "?", validate=True)
-    except (binascii.Error, ValueError):
+        if not (isinstance(value, str) and _BASE64.fullmatch(value)):
+            raise ValueError(title)
+        return binascii.a2b_base64(value)
+    except ValueError:
         raise FileError(f"{title} is not base64.") from None

@@ -25,6 +25,7 @@ from ..provenance import Claim, read_provenance
 from ..recipe import StoredJob, recipe_of
 from ..report.html import template
 from .pairs import Drawing, Pair, ResultKind, draw_pairs
+from .recorded_effects import recorded_effects
 
 PAGE, DATA = "overview.html", "overview.json"
 MAX_COLUMNS = 12
@@ -105,7 +106,7 @@ def _row(folder: Path, candidate: Candidate, name: str, hides: Callable[[str], b
         name,
         detect(Checkpoint.open(candidate.path).shapes).title,
         {claim.name: claim for claim in claims},
-        header.side_effects(),
+        recorded_effects(header),
         link,
     )
 

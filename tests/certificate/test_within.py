@@ -75,7 +75,7 @@ def test_within_another_limit_it_is_what_a_run_gives(first, runs, limit):
 
 def test_less_drift_leaves_more(first):
     panels = [panel_within(first, limit, 1.0) for limit in LIMITS]
-    drifts = [shown["side_effects"]["mean"] for shown in panels]
+    drifts = [shown["effects"]["mean"] for shown in panels]
     scores = [max(concept["score"] for concept in shown["concepts"]) for shown in panels]
     assert drifts == sorted(drifts) and drifts[0] < drifts[-1]
     assert scores == sorted(scores, reverse=True) and scores[0] > scores[-1]
@@ -83,8 +83,8 @@ def test_less_drift_leaves_more(first):
 
 def test_half_the_strength_moves_names_half_as_far_and_no_strength_erases_nothing(first):
     full, half, none = (panel_within(first, 0.45, strength) for strength in (1.0, 0.5, 0.0))
-    mean = full["side_effects"]["mean"]
-    assert half["side_effects"]["mean"] == pytest.approx(mean / 2, rel=1e-3)
+    mean = full["effects"]["mean"]
+    assert half["effects"]["mean"] == pytest.approx(mean / 2, rel=1e-3)
     assert none["verdict"] == "stands" and full["chosen"] == half["chosen"]
 
 
