@@ -139,7 +139,7 @@ def _page(rows: Sequence[Compared], missing: Sequence[tuple[str, str]]) -> str:
         "headline": f"{erased:,} of {len(verdicts):,} erased",
         "models": f"{len(rows):,} model{'' if len(rows) == 1 else 's'}",
         "rows": rows,
-        "columns": columns[:MAX_COLUMNS],
+        "concepts": columns[:MAX_COLUMNS],
         "more": len(columns) - MAX_COLUMNS,
         "words": {verdict: verdict_in_words(verdict) for verdict in VERDICT_WORDS},
         "levels": LEVEL_WORDS,

@@ -243,8 +243,11 @@ def test_the_same_encoder_read_in_another_way_is_refused(comfyui) -> None:
             open_text(minis.load_text(text), by_name(family))
 
 
-def test_both_models_of_a_pair_are_edited_and_the_text_is_encoded_once(comfyui, own_cache) -> None:
+def test_both_models_of_a_pair_are_edited_and_the_text_is_encoded_once(
+    comfyui, own_cache, monkeypatch, tmp_path
+) -> None:
     """Wan 2.2: one model begins a video, the other finishes it. Each has its own text network."""
+    monkeypatch.setenv("SPEED_ERASE_CACHE", str(tmp_path))  # nothing that other tests encoded
     clip = minis.load_text("wan")
     high, low = minis.load_model("wan"), minis.load_model("wan")
     key = "diffusion_model.text_embedding.0.weight"
