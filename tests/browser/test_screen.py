@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from browser import Screen, open_page
 from comfy_server import ComfyServer
-from graph import RETAINED
 from PIL import Image
 from small_graph import RETAINED_NAMES, TEXT, small
 from templates import DEMO, Graph
@@ -427,28 +426,32 @@ def test_the_view_of_a_graph_that_was_left_does_not_come_back(server, screen):
 
 
 def test_leaks_go_into_the_list_after_a_question(server, screen):
+    """From a result as the server gives it where the name is gone and another form of it is not."""
     graph = Graph(server.get("/object_info"), "leaks")
     loader = graph.add("TinyCheckpoint", (0, 0), (300, 100), name="tiny.safetensors")
     listed = graph.add("ConceptList", (0, 160), (400, 300), text="Odilon Redon -> art")
-    retain = graph.add("RetainSetLoader", (0, 760), (400, 300), text=RETAINED, kind="style")
     wires = {"model": (loader, "MODEL"), "clip": (loader, "CLIP")}
-    eraser = graph.add(
-        "SpeedErase",
-        (460, 0),
-        (460, 300),
-        **wires,
-        concepts=(listed, "concepts"),
-        retain=(retain, "retain"),
-        preset="few",
-    )
-    alone = {"templates": 0}  # few erases the name alone, which leaves its other forms
-    graph.add(
-        "SpeedLeakProbe", (980, 0), (460, 300), **wires, **alone, erasure=(eraser, "erasure")
-    )
-    screen.load(graph.to_json())
-    screen.queue()
+    eraser = graph.add("SpeedErase", (460, 0), (460, 300), **wires, concepts=(listed, "concepts"))
+    graph.add("SpeedLeakProbe", (980, 0), (460, 300), **wires, erasure=(eraser, "erasure"))
+    workflow = graph.to_json()
+    phrases = {"Odilon Redon": False, "Odilon Redon's": True}
+    tried = [
+        {
+            "concept": "Odilon Redon",
+            "phrase": phrase,
+            "prompt": phrase,
+            "after": 0.9 if leaks else 0.1,
+            "leaks": leaks,
+            "alias": leaks,
+            "written": "",
+        }
+        for phrase, leaks in phrases.items()
+    ]
+    facts = {"version": 1, "total": len(tried), "leaking": 1, "tried": tried}
+    probe = next(node for node in workflow["nodes"] if node["type"] == "SpeedLeakProbe")
+    probe["properties"]["speed"] = facts
+    screen.load(workflow)
     screen.page.wait_for_selector("[data-speed=leaks]", timeout=120_000)
-    assert "phrases leak" in screen.at("[data-speed=leaks]").inner_text()
     screen.run(
         "() => [...document.querySelectorAll('.speed button')].find((b) =>"
         " /aliases/.test(b.innerText)).click()"

@@ -680,7 +680,7 @@ def _show(graph: Graph, eraser: int, compare: int) -> list[int]:
     """Nodes with the images and the verdict, which App mode shows: it shows no text."""
     return [
         graph.add("PreviewImage", (_LAST, 0), (400, 400), images=(compare, "grid")),
-        graph.add("PreviewImage", (_AFTER, 1140), (490, 400), images=(eraser, "chart")),
+        graph.add("PreviewImage", (_AFTER, 1110), (490, 290), images=(eraser, "chart")),
     ]
 
 
