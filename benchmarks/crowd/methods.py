@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 from speed_erase.speed_ops import EraseSettings, solve
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.embed import embed
+from speed_erase.speed_ops.engine import auto
 from speed_erase.speed_ops.engine.edits import apply_edits
 from speed_erase.speed_ops.engine.rows import Rows, RowSet, join
 from speed_erase.speed_ops.inputs import POOLED, TOKENS
@@ -73,6 +76,8 @@ class Method:
     """How many times the released weight of erasing."""
     own_list: bool = False
     """Whether only the test set's names are protected, without the built-in lists."""
+    by_distance: bool = False
+    """Whether `auto` chooses by the distance to the replacement alone."""
     positions: Position | None = None
     """Rows of a prompt; None: as the default takes them."""
     inputs: tuple[str, ...] = (TOKENS, POOLED)
@@ -134,7 +139,9 @@ class TaskRows:
             edited = released(method, self._task, self._crowd)
             return Edited(edited, None, time.monotonic() - begin)
         if method.group in ("ours", "aim", "entry"):
-            return self._ours(method)
+            extra = math.inf if method.by_distance else auto.MAX_EXTRA_RESIDUAL
+            with patch.object(auto, "MAX_EXTRA_RESIDUAL", extra):
+                return self._ours(method)
         cell = self.cell
         if method.settings is None:
             weights = oce_weights(self._task.concepts, method.times)
@@ -294,11 +301,20 @@ _LIMITS = [
     Method(name, f"SPEED, limit {share:.2f}", "ours", settings_for(drift_budget=share))
     for share, name in _NAMES.items()
 ]
-AIMS = (1.3, 1.6, 2.0)
+AIMS = (1.6, 2.0)
 """How far beyond the replacement is tried; OCE turns a concept as far as 2.0."""
 _AIMS = [
     Method(f"aim_{aim:g}", f"SPEED, aimed at {aim:g}", "aim", settings_for(overshoot=aim))
     for aim in AIMS
+] + [
+    Method(
+        f"far_{aim:g}",
+        f"SPEED, aimed at {aim:g}, chosen by distance",
+        "aim",
+        settings_for(overshoot=aim),
+        by_distance=True,
+    )
+    for aim in (1.1, *AIMS)
 ]
 _RELEASED = [
     Method(
