@@ -1,7 +1,7 @@
 """The long version of the attacks that the suite runs a few of.
 
 python -m benchmarks.attack kills --count 500     every command that writes, killed at random
-python -m benchmarks.attack fuzz --count 10000    broken headers, recipes, lists and job files
+python -m benchmarks.attack fuzz --count 10000    broken files, answers of servers and catalogs
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def kills(count: int, folder: Path) -> None:
     from attack import KINDS, RAY_DOUBLE, Killer, Workshop
 
     workshop = Workshop(folder / "workshop")
-    nursery = mini.Nursery(SPEED_ERASE_CACHE=str(workshop.cache), PYTHONPATH=RAY_DOUBLE)
+    environment = {"SPEED_ERASE_CACHE": str(workshop.cache), "PYTHONPATH": RAY_DOUBLE}
+    nursery = mini.Nursery("quick-demo", **environment)
     for kind in KINDS:
         killer = Killer(workshop, nursery, kind, folder / kind)
         each, strikes, caught = -(-count // len(KINDS)), 0, 0
@@ -59,10 +60,11 @@ def fuzz(count: int, folder: Path, seconds: float = 60.0) -> None:
 
     (folder / "place").mkdir(parents=True)
     fuzzer = Fuzzer(Workshop(folder / "workshop"), folder / "place", survives)
-    for number in range(-(-count // 4)):
+    kinds = len(fuzzer.kinds)
+    for number in range(-(-count // kinds)):
         fuzzer(number)
-        if number % 250 == 249:
-            print(f"{4 * (number + 1)} inputs, exit codes {codes}", flush=True)
+        if number % 50 == 49:
+            print(f"{kinds * (number + 1)} inputs, exit codes {codes}", flush=True)
     print(f"{sum(codes.values())} runs, exit codes {codes}: no traceback")
 
 

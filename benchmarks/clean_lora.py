@@ -35,6 +35,7 @@ from speed_erase.speed_ops.demo.packed_model import known_names, write_checkpoin
 from speed_erase.speed_ops.demo.unet import noise_for
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.engine.edits import LayerEdit
+from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.files.lora import read_lora, write_lora
 from speed_erase.speed_ops.files.lora_copy import differing, write_copy
 from speed_erase.speed_ops.job import Job, host_settings
@@ -136,14 +137,64 @@ def train(source: ModelSource, encoder: CachedEncoder, lesson: Lesson) -> dict[s
     return edits
 
 
-def clean(lesson: Lesson, lora: Path, model: Path, text: TextSetup) -> CleanedLora:
-    """Erases the first of the two names."""
+def clean(
+    lesson: Lesson,
+    lora: Path,
+    model: Path,
+    text: TextSetup,
+    *,
+    more: Sequence[str] = (),
+    settings: EraseSettings | None = None,
+) -> CleanedLora:
+    """Erases the first of the two names.
+
+    Args:
+        lesson: The LoRA.
+        lora: Its file.
+        model: The demo model.
+        text: How text becomes embeddings.
+        more: Phrases that are protected as well.
+        settings: Others than the default.
+    """
     (erased, other), known = lesson.names, known_names()
-    kept = "\n".join((other, *known["painters"], *known["subjects"]))
+    kept = "\n".join((other, *known["painters"], *known["subjects"], *more))
     concepts = parse_concepts(f"{erased} -> {lesson.anchor}", lesson.kind)
     retained = union([parse_retain(kept, "kept"), builtin_retain("artists").limit(_UNKNOWN)])
-    job = Job.of(concepts, retained, host_settings("auto"))
+    job = Job.of(concepts, retained, settings or host_settings("auto"))
     return clean_lora(lora, model, job, text)
+
+
+def combinations(folder: Path, model: Path, text: TextSetup) -> None:
+    """What each prompt of the second LoRA lost of what the LoRA adds: with its second subject
+    protected, and with that subject by ten painters who are in none of these prompts. No name is
+    set aside as a test name.
+    """
+    lesson, source = LESSONS[1], ModelSource.open(model)
+    lora, other = folder / f"{lesson.title}.safetensors", list(lesson.names)[1]
+    seen = {"Orla Venn", "Kaya Brandt"}
+    painters = [name for name in known_names()["painters"] if name not in seen]
+    texts = [text.format(name) for name in lesson.names for text in lesson.prompts]
+    encoder = text.encoder(source).encoder
+    rows = encoder.encode(texts, [encoder.context_length] * len(texts))
+    settings = host_settings("auto", held_out=0.0)
+    for more in ((), [f"{other} by {name}" for name in painters]):
+        result = clean(lesson, lora, model, text, more=more, settings=settings)
+        write_copy(lora, folder / "combined.safetensors", result.tensors, force=True)
+        layers = source.every_layer("KV")
+        before = read_lora(lora, layers).edits
+        after = read_lora(folder / "combined.safetensors", layers).edits
+        print(f"{len(more)} combinations protected")
+        for prompt, values in zip(texts, rows, strict=True):
+            shares = [
+                _lost(values[1:].double(), before[key], after[key]) for key in result.erasure.edits
+            ]
+            print(f"    {prompt}: {torch.tensor(shares).median():.2f}")
+
+
+def _lost(rows: Tensor, before: LayerEdit, after: LayerEdit) -> float:
+    """How far a LoRA's change of these rows moved, relative to it."""
+    own, new = (edit.delta().double() for edit in (before, after))
+    return float((rows @ (new - own).T).norm() / (rows @ own.T).norm())
 
 
 def images(model: Path, source: ModelSource, lesson: Lesson, loras: Sequence[Path]) -> list[Tensor]:
@@ -176,11 +227,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.clean_lora", description=__doc__)
     parser.add_argument("--data", type=Path, default=default_folder("clean_lora"))
     parser.add_argument("--figure", action="store_true", help=f"write {FIGURE.name}")
+    help = "only measure what prompts with two names lost, of the LoRAs of an earlier run"
+    parser.add_argument("--combinations", action="store_true", help=help)
     options = parser.parse_args()
     folder = options.data
     folder.mkdir(parents=True, exist_ok=True)
     model = write_checkpoint(folder / "demo.safetensors", force=True)
     source, text = ModelSource.open(model), TextSetup(cache=EmbeddingCache(folder / "cache"))
+    if options.combinations:
+        combinations(folder, model, text)
+        return
     for lesson in LESSONS:
         lora, cleaned = (folder / f"{lesson.title}{end}.safetensors" for end in ("", "-cleaned"))
         edits = train(source, text.encoder(source), lesson)

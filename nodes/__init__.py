@@ -74,10 +74,12 @@ def trade(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def doctor(question: dict[str, Any]) -> dict[str, Any]:
-    """What this installation has, what is missing, and how to fix it."""
+    """What this installation has, what is missing, and how to fix it, one line each."""
     from ..speed_ops.doctor import examine
 
-    return {"findings": [vars(finding) for finding in examine(comfyui=comfyui_folder())]}
+    findings = examine(comfyui=comfyui_folder())
+    lines = (f"{item.topic}: {item.found or 'missing'}  {item.fix}".strip() for item in findings)
+    return {"text": "\n".join(lines)}
 
 
 ANSWERS: dict[str, Answer] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..speed_ops.errors import InputError, SpeedError
+from ..speed_ops.errors import InputError, Notice, SpeedError, notice_of
 from ..speed_ops.text.concept_list import (
     Concept,
     ConceptList,
@@ -17,7 +17,7 @@ from ..speed_ops.text.concept_list import (
     read_lines,
 )
 from ..speed_ops.text.kinds import KINDS, kind_of
-from ..speed_ops.text.names import WordIndex, invisible_note, quoted, words_of
+from ..speed_ops.text.names import WordIndex, invisible_note, quoted, same_name_key, words_of
 from ..speed_ops.text.retain_set import builtin_retain
 from .host.paths import NONE, input_file, input_state, list_names
 from .retain_set_loader import set_of_widgets
@@ -141,23 +141,25 @@ def check(question: dict[str, Any]) -> dict[str, Any]:
     kind = str(question.get("kind", "style"))
     lines = read_lines(str(question.get("text", "")), kind)
     concepts = [line.concept for line in lines if line.concept is not None and not line.problem]
-    notes: list[str] = []
+    notes: list[Notice] = []
     try:
         from_file = _read_list("", kind, str(question.get("file") or NONE))
         listed = ConceptList(concepts)  # its own repeats are in the answers of their lines
         both = listed + from_file
         notes += [note for note in both.notes if note not in listed.merged]
     except SpeedError as error:
-        notes.append(str(error))
+        notes.append(notice_of(error))
     dropped = _dropped_names(concepts, question.get("retain"))
     return {
         "lines": [_line_answer(line, dropped) for line in lines],
-        "notes": notes,
+        "notes": [note.to_json() for note in notes],
     }
 
 
 def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]]:
-    """{target or alias: names of the connected set that contain it, so they are not protected}."""
+    """{target or alias: longer names of the connected set that contain it, so they are not
+    protected}. That the concept itself is not protected goes without saying.
+    """
     if not isinstance(widgets, dict):
         return {}
     try:
@@ -167,7 +169,8 @@ def _dropped_names(concepts: list[Concept], widgets: Any) -> dict[str, list[str]
     index = WordIndex(phrase for concept in concepts for phrase in concept.phrases)
     dropped: dict[str, list[str]] = {}
     for name in names:
-        if (phrase := index.match(name)) is not None:
+        phrase = index.match(name)
+        if phrase is not None and same_name_key(phrase) != same_name_key(name):
             dropped.setdefault(phrase, []).append(name)
     return dropped
 
@@ -176,18 +179,25 @@ def _line_answer(line: ReadLine, dropped: dict[str, list[str]]) -> dict[str, Any
     from .host.inversions import too_long
 
     concept = line.concept
+    problem = None if line.problem is None else line.problem.to_json()
     if concept is None:
-        return {"line": line.line, "problem": line.problem}
-    notes = [line.note] if line.note else []
+        return {"line": line.line, "problem": problem}
+    notes = [] if line.note is None else [line.note]
     if concept.cleaned:
         notes.append(invisible_note(concept.cleaned))
     names = [name for phrase in concept.phrases for name in dropped.get(phrase, ())]
     if names:
         listed = ", ".join(map(quoted, names[:MAX_NAMES_IN_SENTENCE]))
         more = " and others" if len(names) > MAX_NAMES_IN_SENTENCE else ""
-        notes.append(f"These protected names contain it and will change too: {listed}{more}.")
+        notes.append(
+            Notice(
+                f"These protected names contain it and will change too: {listed}{more}.",
+                code="contained_in",
+                names=[*names[:MAX_NAMES_IN_SENTENCE], *(["…"] if more else [])],
+            )
+        )
     # Only a note, because T5 takes more tokens than CLIP.
-    notes += [sentence for phrase in concept.phrases if (sentence := too_long(phrase))]
+    notes += [notice for phrase in concept.phrases if (notice := too_long(phrase))]
     return {
         "line": line.line,
         "target": concept.target,
@@ -195,8 +205,8 @@ def _line_answer(line: ReadLine, dropped: dict[str, list[str]]) -> dict[str, Any
         "kind": concept.kind,
         "aliases": list(concept.aliases),
         "strength": concept.strength,
-        "problem": line.problem,
-        "note": " ".join(notes),
+        "problem": problem,
+        "notes": [note.to_json() for note in notes],
     }
 
 

@@ -108,10 +108,11 @@ def panel_of(report_id: str, limit: float, strength: float) -> dict[str, Any]:
         limit: Side-effect limit.
         strength: Factor on the edit.
     """
-    settings = EraseSettings(drift_budget=limit)  # refuses what is out of range
+    # These two refuse what is out of range.
+    settings, factor = EraseSettings(drift_budget=limit), check_strength(strength)
     erasure, _ = _offered_run(report_id)
     with torch.inference_mode():
-        return panel_within(erasure, settings.drift_budget, check_strength(strength))
+        return panel_within(erasure, settings.drift_budget, factor)
 
 
 def _offered_run(report_id: str) -> tuple[Erasure, int]:

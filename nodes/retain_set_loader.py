@@ -7,6 +7,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..speed_ops.errors import Notice
 from ..speed_ops.text.concept_list import read_lines
 from ..speed_ops.text.kinds import BUILTIN_KINDS, KINDS
 from ..speed_ops.text.names import same_name_key
@@ -174,12 +175,16 @@ def _read_set(builtin: str, text: str, file: str | None, column: str, kind: str)
 
 def describe(retain: RetainSet) -> str:
     """`1,750 names: artists 1,393, typed 2`."""
-    listed = ", ".join(
-        f"{source.label} {retain.origins.count(index):,}"
-        for index, source in enumerate(retain.sources)
-    )
+    listed = ", ".join(f"{label} {count:,}" for label, count in _counts(retain))
     count = "1 name" if len(retain) == 1 else f"{len(retain):,} names"
     return "\n".join([f"{count}: {listed}" if listed else count, *retain.notes])
+
+
+def _counts(retain: RetainSet) -> list[tuple[str, int]]:
+    """How many names each list contributes."""
+    return [
+        (source.label, retain.origins.count(index)) for index, source in enumerate(retain.sources)
+    ]
 
 
 MAX_NAMES_SHOWN = 200
@@ -194,13 +199,35 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
     search = same_name_key(str(question.get("search") or ""))
     matches = [name for name in total.names if search in same_name_key(name)]
     return {
-        "counts": describe(total),
+        "counts": _counts(total),
+        "notes": [note.to_json() for note in (*total.notes, *_dropped_note(dropped))],
         "total": len(total),
         "found": len(matches),
         "names": matches[:MAX_NAMES_SHOWN],
         "dropped": len(dropped),
         "dropped_names": list(dropped[:MAX_NAMES_SHOWN]),
     }
+
+
+_NAMED = 3
+
+
+def _dropped_note(dropped: Sequence[str]) -> list[Notice]:
+    """Which names an erasure can't protect."""
+    if not dropped:
+        return []
+    single = len(dropped) == 1
+    contained = "it contains" if single else "they contain"
+    listed = ", ".join(dropped[:_NAMED])
+    return [
+        Notice(
+            f"{len(dropped):,} can't be protected because {contained} a name you're erasing:"
+            f" {listed}",
+            code="dropped_one" if single else "dropped_several",
+            count=len(dropped),
+            names=list(dropped[:_NAMED]),
+        )
+    ]
 
 
 def set_of_widgets(widgets: dict[str, Any]) -> RetainSet:

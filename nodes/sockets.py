@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from comfy_api.latest import io
+from comfy_api.latest import io, ui
 
 from ..speed_ops.errors import SpeedError
 from .host.progress import show_text
@@ -88,6 +88,18 @@ def ui_text(node: type[io.ComfyNode], text: str, short: str = "") -> dict[str, t
     """
     show_text(node.hidden, short or text)
     return {"text": (text,), "run": (run_code(node.hidden),)}
+
+
+def ui_chart(node: type[io.ComfyNode], text: str, chart: torch.Tensor) -> dict[str, Any]:
+    """Shows a chart and a text on a node, as `ui_text` does.
+
+    Args:
+        node: The node class that runs.
+        text: The text.
+        chart: The value of its IMAGE socket.
+    """
+    (file,) = ui.PreviewImage(chart, cls=node).as_dict()["images"]
+    return ui_text(node, text) | {"speed": ({"chart": file},)}
 
 
 def image_of(pixels: Any) -> torch.Tensor:

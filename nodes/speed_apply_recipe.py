@@ -25,9 +25,7 @@ class SpeedApplyRecipe(io.ComfyNode):
             inputs=[
                 io.Model.Input(
                     "model",
-                    tooltip=(
-                        "The model to erase from. It can be another checkpoint than the recipe's."
-                    ),
+                    tooltip="The model to erase from. It need not be the recipe's checkpoint.",
                 ),
                 io.Clip.Input("clip", tooltip="The CLIP from the same checkpoint."),
                 io.Combo.Input(

@@ -9,7 +9,7 @@ from comfy_api.latest import io
 from ..speed_ops.text.concept_list import ConceptList
 from ..speed_ops.text.retain_set import RetainSet
 from .host.progress import comfy_workplace, outside_inference_mode
-from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, search_aliases, ui_text
+from .sockets import CATEGORY, ConceptsSocket, RetainSocket, image_of, search_aliases, ui_chart
 from .speed_settings import preset_settings
 
 
@@ -78,4 +78,4 @@ class SpeedForecast(io.ComfyNode):
             lines.append(f"{shift:.2f}  {name}")
         text = "\n".join([*lines, *workplace.notes, *wired.reader.encoder.notes])
         chart = image_of(forecast_chart(forecast))
-        return io.NodeOutput(text, chart, ui=ui_text(cls, text))
+        return io.NodeOutput(text, chart, ui=ui_chart(cls, text, chart))

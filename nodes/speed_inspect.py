@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from comfy_api.latest import io
 
-from .host.paths import model_file, model_names, state_of
+from .host.paths import model_file, model_names, state_of, temporary_text
 from .sockets import CATEGORY, search_aliases, ui_text
 
 
@@ -47,4 +47,5 @@ class SpeedInspect(io.ComfyNode):
         provenance = read_provenance(Checkpoint.open(model_file(file)).metadata, file)
         lines = recorded_lines(provenance) if provenance else ["No erasure is recorded in it."]
         text = "\n".join([file, *lines])
-        return io.NodeOutput(text, ui=ui_text(cls, text))
+        shown = ui_text(cls, text) | {"texts": (temporary_text(text),)}
+        return io.NodeOutput(text, ui=shown)

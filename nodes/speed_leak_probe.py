@@ -60,6 +60,17 @@ class SpeedLeakProbe(io.ComfyNode):
                     optional=True,
                     tooltip="Concepts to test. Without it, Find Leaks tests what you erased.",
                 ),
+                io.Boolean.Input(
+                    "ask_encoder",
+                    display_name="ask the text encoder",
+                    default=True,
+                    optional=True,
+                    tooltip=(
+                        "If the text encoder can write (Qwen, Gemma), it writes more phrases to"
+                        " test: descriptions without the name, similar names and other languages."
+                        " You choose which become aliases."
+                    ),
+                ),
             ],
             outputs=[
                 io.String.Output(display_name="text", tooltip="Every phrase, worst first."),
@@ -88,10 +99,12 @@ class SpeedLeakProbe(io.ComfyNode):
         templates: int,
         description: str = "",
         concepts: ConceptList | None = None,
+        ask_encoder: bool = True,
     ) -> io.NodeOutput:
         from ..speed_ops.leak_probe import probe_leaks
         from .host.patching import check_fits
         from .host.wiring import wire
+        from .host.writing import written_phrases
         from .previous_erasures import before_erasure
 
         targets = erasure.concepts if concepts is None else tuple(concepts)
@@ -104,6 +117,7 @@ class SpeedLeakProbe(io.ComfyNode):
         with wire(model, clip, "KV", targets, cls.hidden, workplace) as wired:
             editable, reader, progress = wired
             check_fits(erasure, editable)
+            written, notes = written_phrases(clip, targets, progress) if ask_encoder else ({}, [])
             report = probe_leaks(
                 reader,
                 editable.weights,
@@ -112,10 +126,11 @@ class SpeedLeakProbe(io.ComfyNode):
                 strength=erasure.strength,
                 templates=templates,
                 description=description,
+                written=written,
                 progress=progress,
                 workplace=workplace,
             )
-        text = "\n".join([report.text(), *workplace.notes, *reader.encoder.notes])
+        text = "\n".join([report.text(), *notes, *workplace.notes, *reader.encoder.notes])
         ui = ui_text(cls, text, text.splitlines()[0]) | {"speed": (shown_facts(report),)}
         return io.NodeOutput(text, report.phrases(), report.closed(), ui=ui)
 
@@ -125,7 +140,10 @@ MAX_PHRASES_SHOWN = 60
 
 
 def shown_facts(report: LeakReport) -> dict[str, Any]:
-    """What the UI shows. `alias` marks a phrase that can be added to its concept's aliases."""
+    """What the UI shows. `alias` marks a phrase that can be added to its concept's aliases. Where
+    the name itself leaks the edit is too weak, and aliases do not help.
+    """
+    weak = {leak.concept for leak in report.leaking if leak.phrase == leak.concept.target}
     aliases = {(concept.target, alias) for concept in report.closed() for alias in concept.aliases}
     tried = [
         {
@@ -135,7 +153,9 @@ def shown_facts(report: LeakReport) -> dict[str, Any]:
             "after": round(leak.after, 4),
             "leaks": leak.leaks,
             "alias": (leak.concept.target, leak.phrase) in aliases
-            and leak.phrase not in leak.concept.aliases,
+            and leak.phrase not in leak.concept.aliases
+            and leak.concept not in weak,
+            "written": leak.rung if leak.written else "",
         }
         for leak in report.tried[:MAX_PHRASES_SHOWN]
     ]

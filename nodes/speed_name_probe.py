@@ -11,7 +11,7 @@ from ..speed_ops.text.concept_list import Concept
 from ..speed_ops.text.kinds import KINDS
 from ..speed_ops.text.retain_set import RetainSet
 from .host.progress import comfy_workplace, outside_inference_mode
-from .sockets import CATEGORY, RetainSocket, image_of, search_aliases, ui_text
+from .sockets import CATEGORY, RetainSocket, image_of, search_aliases, ui_chart
 
 
 class SpeedNameProbe(io.ComfyNode):
@@ -98,4 +98,5 @@ class SpeedNameProbe(io.ComfyNode):
                 workplace=workplace,
             )
         text = "\n".join([report.text(), *workplace.notes])
-        return io.NodeOutput(text, image_of(name_chart(report)), ui=ui_text(cls, text))
+        chart = image_of(name_chart(report))
+        return io.NodeOutput(text, chart, ui=ui_chart(cls, text, chart))

@@ -18,7 +18,7 @@ from .speed_settings import preset_settings
 
 UNKNOWN_KIND = "object"
 """Type of a name that is on no built-in list."""
-_BETWEEN_NAMES = re.compile(r"[,，、\r\n]+")
+_BETWEEN_NAMES = re.compile(r"[,\uff0c\u3001\r\n]+")  # also Chinese and Japanese commas
 
 
 class SpeedNeverDraw(io.ComfyNode):
@@ -49,8 +49,8 @@ class SpeedNeverDraw(io.ComfyNode):
                     ),
                 ),
                 strength_input(
-                    "1 applies the full edit, 0 none. If a word still works, raise it in steps of"
-                    " 0.1. Changing it is quick.",
+                    "1 applies the full edit, 0 none. If a word still works, raise the strength in"
+                    " steps of 0.1. Changing it is quick.",
                     low=0.0,
                     high=1.5,
                     slider=True,
@@ -92,7 +92,7 @@ def concepts_in(text: str) -> ConceptList:
 
 def _lines(text: str) -> Iterator[str]:
     for piece in filter(None, map(str.strip, _BETWEEN_NAMES.split(text))):
-        name = re.split(r"->|→|\|", piece)[0]
+        name = re.split(r"->|\u2192|\|", piece)[0]
         yield piece if KIND_MARK in piece else f"{piece} {KIND_MARK} {_kind_of(name)}"
 
 

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 import torch
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 
-from .sockets import CATEGORY, ErasureSocket, image_of, search_aliases, ui_text
+from .sockets import CATEGORY, ErasureSocket, image_of, search_aliases, ui_chart
 
 if TYPE_CHECKING:
     from ..speed_ops.erasure import Erasure
@@ -40,8 +40,7 @@ class SpeedReport(io.ComfyNode):
     def execute(cls, erasure: Erasure) -> io.NodeOutput:
         text, chart = describe(erasure), erasure_chart(erasure)
         facts = erasure.certificate.to_json() if erasure.certificate is not None else {}
-        (file,) = ui.PreviewImage(chart, cls=cls).as_dict()["images"]
-        shown = ui_text(cls, text) | {"speed": ({"chart": file},)}
+        shown = ui_chart(cls, text, chart)
         return io.NodeOutput(text, json.dumps(facts, indent=1), chart, ui=shown)
 
 

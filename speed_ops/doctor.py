@@ -8,21 +8,20 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from os import environ
 from pathlib import Path
 
 import torch
 
 from .devices import best_device
 from .encoders.cache import EmbeddingCache
-from .encoders.tokenizers import t5_tokenizer
+from .encoders.tokenizers import checkouts, t5_tokenizer
 from .errors import PACKAGE_VERSION, SpeedError
 from .files.checkpoint import Checkpoint
 from .models.detect import detect
 from .models.keys import encoder_keys
 
 OLDEST_COMFYUI = (0, 7, 0)
-_PACKAGES = ("transformers", "rich", "jinja2", "PIL", "yaml")
+_PACKAGES = ("transformers", "rich", "jinja2", "PIL", "yaml", "sentencepiece")
 """What the command line imports beyond what every installation has."""
 
 
@@ -78,11 +77,7 @@ def _packages() -> Finding:
 
 
 def _comfyui(running: Path | None) -> Finding:
-    named = environ.get("COMFYUI_PATH")
-    places = [running] if running else []
-    places += [Path(named)] if named else []
-    places += [*Path(__file__).resolve().parents, Path.home() / "comfy" / "ComfyUI"]
-    for place in places:
+    for place in [running] if running else checkouts():
         if (place / "comfy" / "model_patcher.py").is_file():
             version = _version_in(place / "comfyui_version.py")
             too_old = version < OLDEST_COMFYUI
@@ -100,7 +95,7 @@ def _tokenizer() -> Finding:
     try:
         t5_tokenizer(None, [])
     except (SpeedError, ImportError) as error:
-        return Finding("T5 tokenizer", "", f"Needed for SD3 and Flux only: {error}")
+        return Finding("T5 tokenizer", "", f"Needed for models that read T5 only: {error}")
     return Finding("T5 tokenizer", "in ComfyUI")
 
 

@@ -210,4 +210,4 @@ def outlook(
         return Notice(text, code="encoding", prompts=count)
     estimate = seconds / encoded * equivalent_prompts(reader.encoder, prompts, names)
     text = f"Encoding up to {count:,} prompts (roughly {estimate:.0f} s; later runs use the cache)."
-    return Notice(text, code="encoding", prompts=count, seconds=estimate)
+    return Notice(text, code="encoding_timed", prompts=count, seconds=round(estimate))

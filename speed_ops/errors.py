@@ -21,7 +21,9 @@ class SpeedError(Exception):
     def __init__(self, message: str = "", **data: object) -> None:
         super().__init__(message)
         self.data = data
-        """Details for programs and hosts; `advice` is a key that a host turns into its own hint."""
+        """Details for programs and hosts; `advice` is a key that a host turns into its own hint,
+        `code` identifies the sentence for translations.
+        """
 
 
 class Notice(str):
@@ -43,6 +45,11 @@ class Notice(str):
         """Plain values: the code, the sentence, and what it is about."""
         data = {name: value for name, value in self.data.items() if name != "code"}
         return {"code": self.code, "text": str(self), "data": data}
+
+
+def notice_of(fault: SpeedError) -> Notice:
+    """A fault as a notice: with its own code, else with its kind of fault."""
+    return Notice(str(fault), **{"code": error_code(fault), **fault.data})
 
 
 class SettingsError(SpeedError, ValueError):
@@ -139,7 +146,7 @@ _PACKAGES = frozenset(
     (
         *("numpy", "filelock", "platformdirs", "safetensors", "torch", "transformers"),
         *("tokenizers", "rich", "jinja2", "argcomplete", "PIL", "yaml", "ray", "fsspec"),
-        *("nudenet", "lpips"),
+        *("nudenet", "lpips", "sentencepiece", "cryptography"),
     )
 )
 """The packages that we use and that an install may lack, by the names they are imported with."""

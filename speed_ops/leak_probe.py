@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -30,7 +32,10 @@ from .text.requests import RowRequest
 
 
 def variants(
-    concept: Concept, description: str = "", same: Callable[[str], Hashable] = str
+    concept: Concept,
+    description: str = "",
+    same: Callable[[str], Hashable] = str,
+    written: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """{phrase: rung} in order of the rungs, without repeats.
 
@@ -39,9 +44,11 @@ def variants(
         description: The user's own words for the thing; without them the kind's patterns are used.
         same: Phrases for which it gives equal values count as one; give the tokenizer's ids to try
             only what an encoder can distinguish.
+        written: {phrase: rung} of more phrases, which a language model wrote.
     """
     steps: dict[Hashable, tuple[str, str]] = {}
-    for rung, phrase in _all_variants(concept, description):
+    more = ((rung, phrase) for phrase, rung in written.items())
+    for rung, phrase in chain(_all_variants(concept, description), more):
         if phrase:
             steps.setdefault(same(phrase), (phrase, rung))
     return dict(steps.values())
@@ -103,6 +110,10 @@ class Leak:
     before: float
     """Share of the target that the phrase drew before the edit, median over layers."""
     after: float
+    written: bool = False
+    """Whether a language model wrote the phrase. It may be another thing's name, so people choose
+    whether it becomes an alias.
+    """
 
     @property
     def leaks(self) -> bool:
@@ -121,10 +132,15 @@ class LeakReport:
         """The phrases that still draw their target."""
         return tuple(leak for leak in self.tried if leak.leaks)
 
+    @property
+    def _sure(self) -> tuple[Leak, ...]:
+        return tuple(leak for leak in self.leaking if not leak.written)
+
     def phrases(self) -> ConceptList:
-        """The leaking phrases as concepts of their own, to be erased from the erased model."""
+        """The leaking phrases as concepts of their own, to be erased from the erased model, without
+        those that a language model wrote."""
         concepts: dict[str, Concept] = {}
-        for leak in self.leaking:
+        for leak in self._sure:
             concept = leak.concept
             concepts.setdefault(
                 same_name_key(leak.phrase),
@@ -139,7 +155,7 @@ class LeakReport:
         used = {same_name_key(phrase) for concept in concepts for phrase in concept.phrases}
         used |= {same_name_key(concept.anchor) for concept in concepts}
         aliases: dict[Concept, list[str]] = {concept: list(concept.aliases) for concept in concepts}
-        for leak in self.leaking:
+        for leak in self._sure:
             if same_name_key(leak.phrase) not in used:
                 used.add(same_name_key(leak.phrase))
                 aliases[leak.concept].append(leak.phrase)
@@ -172,6 +188,7 @@ class _Case:
     rung: str
     phrase: str
     prompt: str
+    written: bool
     values: Tensor
     target: Tensor
     anchor: Tensor
@@ -191,6 +208,7 @@ def probe_leaks(
     strength: float = 1.0,
     templates: int = TEMPLATES,
     description: str = "",
+    written: Mapping[Concept, Mapping[str, str]] = MappingProxyType({}),
     progress: Progress | None = None,
     workplace: Workplace | None = None,
 ) -> LeakReport:
@@ -204,6 +222,7 @@ def probe_leaks(
         strength: Scale of the edits.
         templates: Number of probe templates for each phrase.
         description: The user's own words for the thing.
+        written: {concept: {phrase: what it is}} of phrases that a language model wrote.
         progress: May raise to interrupt.
         workplace: Where to measure; None: on the CPU.
     """
@@ -218,7 +237,9 @@ def probe_leaks(
     cases = [
         case
         for concept in concepts
-        for case in _cases(reader, concept, templates, description, progress)
+        for case in _cases(
+            reader, concept, templates, (description, written.get(concept, {})), progress
+        )
     ]
     # only layers that read a prompt row by row
     edits = {key: edit for key, edit in edits.items() if key in weights}
@@ -238,8 +259,8 @@ def probe_leaks(
     medians = workplace.run(measured)
     worst: dict[tuple[Concept, str], Leak] = {}
     for case, old, new in zip(cases, *medians, strict=True):
-        shares = (min(max(share, 0.0), 1.0) for share in (old, new))
-        leak = Leak(case.concept, case.rung, case.phrase, case.prompt, *shares)
+        before, after = (min(max(share, 0.0), 1.0) for share in (old, new))
+        leak = Leak(case.concept, case.rung, case.phrase, case.prompt, before, after, case.written)
         variant = case.concept, case.phrase
         if variant not in worst or leak.after > worst[variant].after:
             worst[variant] = leak
@@ -250,7 +271,7 @@ def _cases(
     reader: CachedEncoder,
     concept: Concept,
     templates: int,
-    description: str,
+    more: tuple[str, Mapping[str, str]],
     progress: Progress | None,
 ) -> list[_Case]:
     """Every variant alone and in probe templates of the concept's kind, with its rows."""
@@ -259,7 +280,8 @@ def _cases(
     def token_ids(phrase: str) -> Hashable:
         return tuple(tuple(stream.token_ids(phrase)) for stream in streams)
 
-    phrases = variants(concept, description, token_ids)
+    description, written = more
+    phrases = variants(concept, description, token_ids, written)
     contexts = (BARE, *kind_of(concept.kind).probe_templates[:templates])
     names = dict.fromkeys((*phrases, concept.target, concept.anchor))
     prompts = list(dict.fromkeys(context.fill(name) for name in names for context in contexts))
@@ -276,7 +298,8 @@ def _cases(
         for context in contexts:
             compared = [context.fill(name) for name in (phrase, concept.target, concept.anchor)]
             values = _aligned(*(rows[prompt] for prompt in compared))
-            cases.append(_Case(concept, rung, phrase, compared[0].text, *values))
+            own = written.get(phrase) == rung
+            cases.append(_Case(concept, rung, phrase, compared[0].text, own, *values))
     return cases
 
 

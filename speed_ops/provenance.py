@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .certificate.certificate import Drift
+from .certificate.summary import SideEffects, side_effects
 from .certificate.verdicts import VERDICT_WORDS
 from .errors import FileError, SpeedError
 from .files.header import read_header
@@ -20,6 +22,8 @@ Content = Literal["checkpoint", "diffusion_model", "lora"]
 """What a file that we write holds."""
 MAX_CERTIFICATE_BYTES = 8_000_000
 """Room for the most concepts that one list may have."""
+_MAX_GROUPS, _MAX_NAMES = 12, 20
+"""Of names whose drift a header records, and listed names of a group."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,22 @@ class Provenance:
         except FileError as fault:
             return (), str(fault)
         return tuple(claims), ""
+
+    def side_effects(self) -> SideEffects | None:
+        """What the certificate says about other names, checked."""
+        groups = []
+        for group in Fields(self.certificate, "The report").objects("drift", _MAX_GROUPS):
+            worst = []
+            for pair in group.items("worst", _MAX_NAMES):
+                if not (isinstance(pair, list) and list(map(type, pair)) == [str, float]):
+                    raise FileError(
+                        f"{group.title}: an entry of 'worst' must be a name and a number."
+                    )
+                worst.append((pair[0], pair[1]))
+            mean, where = group.number("mean", 0.0), group.text("where")
+            drift = Drift(group.text("group"), where, 0, 0.0, 0.0, 0.0, tuple(worst), mean)
+            groups.append(drift)
+        return side_effects(groups)
 
 
 def build_metadata(

@@ -16,6 +16,7 @@ from speed_erase.speed_ops import devices
 from speed_erase.speed_ops.checkpoints.erase_file import clean_file
 from speed_erase.speed_ops.checkpoints.output_files import OutputFiles
 from speed_erase.speed_ops.checkpoints.text_setup import TextSetup
+from speed_erase.speed_ops.cli import main
 from speed_erase.speed_ops.devices import Workplace, best_device, has_double_precision
 from speed_erase.speed_ops.engine.settings import EraseSettings
 from speed_erase.speed_ops.erasure import Erasure
@@ -140,6 +141,21 @@ def test_the_command_line_gives_the_same_on_a_gpu_and_when_that_is_full(model, t
             edits, notes = cleaned(model, tmp_path / str(number), str(DEVICE))
         assert moved(notes)
         assert differs(edits, expected) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("flags", "used"),
+    [((), True), (("--device", "auto"), True), (("--device", "cpu"), False)],
+    ids=["by default", "auto", "cpu"],
+)
+def test_a_command_computes_on_the_gpu_unless_it_is_told_not_to(
+    model, tmp_path, monkeypatch, flags, used
+) -> None:
+    monkeypatch.setattr(devices, "best_device", lambda: str(DEVICE))
+    command = ["erase", str(model), "--concepts", mini.CONCEPTS, *mini.QUICK, "--quiet"]
+    with watching_the_device() as double:
+        assert main([*command, "--save", "lora", "--out", str(tmp_path), *flags]) == 0
+    assert bool(double.sites) == used
 
 
 @pytest.mark.slow

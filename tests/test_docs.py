@@ -12,9 +12,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import cli_reference
+import hashes
 import pytest
 import style_check
 import torch
+from packaging.requirements import Requirement
 
 from speed_erase.speed_ops.cli.parser import build_parser
 
@@ -205,3 +207,16 @@ def test_no_contradiction_is_back(pattern: str) -> None:
     find = re.compile(pattern, re.IGNORECASE | re.DOTALL)
     assert find.search(CONTRADICTIONS[pattern]), "the pattern finds what it looks for"
     assert not [path.name for path in SHOWN_TEXTS if find.search(page(path))]
+
+
+def test_every_pinned_package_but_torch_has_hashes() -> None:
+    """CI installs them by hash: a version without one would stop it, an old one would stay."""
+    text = (ROOT / ".ci" / "hashes.txt").read_text("utf-8").replace("\\\n", "")
+    entries = [line.split("--hash=sha256:") for line in text.splitlines()[1:]]
+    assert [Requirement(entry) for entry, *_ in entries] == hashes.pinned()
+    assert all(
+        digests and all(re.fullmatch("[0-9a-f]{64}", digest.strip()) for digest in digests)
+        for _, *digests in entries
+    )
+    constraints = (ROOT / "constraints.txt").read_text("utf-8")
+    assert all(f"\n{name}==" in constraints for name in hashes.UNHASHED)

@@ -81,6 +81,19 @@ def test_leaking_phrases_close_the_loop(encoder, weights):
     assert f"{len(report.leaking)} of {len(report.tried)} phrases" in report.text()
 
 
+def test_what_a_language_model_wrote_is_tried_and_left_to_the_user(encoder, weights):
+    written = {CONCEPT: {"Paul Gauguin": "confused with it", "VINCENT": "other language"}}
+    report = probe_leaks(encoder, weights, nothing(weights), [CONCEPT], written=written)
+    rungs = {leak.phrase: (leak.rung, leak.written) for leak in report.tried}
+    assert rungs["Paul Gauguin"] == ("confused with it", True)
+    assert sum(leak.written for leak in report.tried) == len(rungs) - len(
+        {leak.phrase for leak in probe_leaks(encoder, weights, nothing(weights), [CONCEPT]).tried}
+    )
+    sure = {leak.phrase for leak in report.leaking if not leak.written}
+    assert {concept.target for concept in report.phrases()} <= sure
+    assert set(report.closed()[0].aliases) <= sure | set(CONCEPT.aliases)
+
+
 def test_rows_reach_from_the_name_to_the_last_padding(encoder, weights):
     """An encoder whose padding alone knows the name must be found out."""
 

@@ -135,6 +135,57 @@ def test_comfy_node_validate_finds_nothing(archive):
     assert done.returncode == 0, done.stdout
 
 
+def test_every_module_can_be_printed_on_windows(archive):
+    """Its consoles know the characters of cp1252; others are written as escapes."""
+    unknown = {}
+    for name in archive:
+        text = (ROOT / name).read_text(encoding="utf-8") if name.endswith(".py") else ""
+        unknown[name] = {ascii(char) for char in text if not char.encode("cp1252", "ignore")}
+    assert {name: chars for name, chars in unknown.items() if chars} == {}
+
+
+SHARED = (
+    r"\bdocument\.[\w.()?\"'# -]*\b(append|appendChild|prepend|insert\w+|replaceChildren)\(",
+    r"\bdocument(\.body)?\.addEventListener\(",
+    r"\bdocument\.(cookie|adoptedStyleSheets)\s*=[^=]",
+    r"\b(window|globalThis)\.\w+\s*=[^=]",
+    r"\b(LiteGraph|LGraphCanvas|LGraphNode|app|api|Object|Array|String)\.prototype\.\w+\s*=[^=]",
+)
+"""What a script must not do to the page, which all packages share."""
+
+
+def shared_in(text: str) -> list[str]:
+    return [found.group() for rule in SHARED if (found := re.search(rule, text))]
+
+
+def test_scripts_leave_the_shared_page_alone(archive):
+    scripts = {
+        name: (ROOT / name).read_text(encoding="utf-8")
+        for name in archive
+        if name.startswith("web/") and name.endswith(".js")
+    }
+    assert len(scripts) > 10
+    assert {name: shared_in(text) for name, text in scripts.items() if shared_in(text)} == {}
+    facts = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    title = re.search(r'^DisplayName = "(.*)"$', facts, re.MULTILINE)[1]
+    prefix = re.sub("[^a-z0-9]", "", title.lower())
+    names = re.findall(r'registerExtension\(\{\s*name: "([^"]*)"', "".join(scripts.values()))
+    assert names and all(name.startswith(f"{prefix}.") for name in names)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("document.body.append(x)", "document.head.appendChild(x)", "window.speed = 1"),
+        *("document.addEventListener('keydown', f)", "document.cookie = 'a'"),
+        *("document.querySelector('.x').append(y)", "LGraphCanvas.prototype.draw = f"),
+    ],
+)
+def test_a_script_that_touches_the_shared_page_is_seen(line):
+    """The negative control."""
+    assert shared_in(f"  {line};")
+
+
 def test_the_version_is_the_same_everywhere():
     from speed_erase import __version__
 

@@ -4,7 +4,7 @@ import { api } from "../../scripts/api.js";
 import { installDemoModel } from "./demo.js";
 import { safely } from "./dom.js";
 import { choices, defaultsOf, priorityKey, upstream, value, values } from "./graph.js";
-import { notify } from "./host.js";
+import { ask, notify } from "./host.js";
 import { commandLine } from "./lines.js";
 import { lastRecipe, lastResult } from "./views.js";
 import { t } from "./words.js";
@@ -38,30 +38,23 @@ export const commands = ACTIONS.map(({ id, label, icon, run }) =>
   }),
 );
 commands.push(command("InstallDemo", () => t("Install the demo model"), "download", installDemoModel));
-commands.push(
-  command("CopyInstallationReport", () => t("Copy installation report"), "heart", copyInstallation),
-);
+const REPORT_LABEL = () => t("Copy installation report");
+commands.push(command("CopyInstallationReport", REPORT_LABEL, "heart", copyInstallation));
 
 function command(id, label, icon, run) {
   return { id: `SPEED.${id}`, label: `SPEED: ${label()}`, icon: `pi pi-${icon}`, function: safely(run) };
 }
 
 async function copyInstallation() {
-  return copy(installation(await ask("doctor", {})), t("Installation report"));
-}
-
-/** One line for each thing that the server looked for. */
-function installation(answer) {
-  const lines = (answer?.findings ?? []).map(({ topic, found, fix }) => {
-    return `${topic}: ${[found || "missing", fix].filter(Boolean).join("  ")}`;
-  });
-  return lines.join("\n");
+  return copy((await ask("doctor", {}))?.text, t("Installation report"));
 }
 
 /** For the menu of one node. */
 export function nodeMenuItems(node) {
-  if (node.type !== "SpeedErase") return [];
-  return ACTIONS.map(({ label, run }) => ({
+  const actions = node.type === "SpeedErase" ? [...ACTIONS] : [];
+  const isOurs = node.constructor.nodeData?.category === "SPEED";
+  if (isOurs) actions.push({ label: REPORT_LABEL, run: copyInstallation });
+  return actions.map(({ label, run }) => ({
     content: `SPEED: ${label()}`,
     callback: safely(() => run(node)),
   }));

@@ -3,6 +3,7 @@ import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
 import { value, widget } from "./graph.js";
 import { ask, confirm, notify } from "./host.js";
+import { sentence } from "./notices.js";
 import { t } from "./words.js";
 
 const DEMO_MODEL = "speed_demo.safetensors"; // the name that the templates ask for
@@ -34,7 +35,7 @@ export async function offerDemoModel() {
 export async function installDemoModel() {
   const answer = await ask("demo/place", {});
   if (!answer || answer.error) {
-    return notify(t("Couldn’t copy the demo model"), answer?.error ?? "", "error");
+    return notify(t("Couldn’t copy the demo model"), sentence(answer?.notice), "error");
   }
   await app.refreshComboInNodes?.();
   for (const node of loaders()) {

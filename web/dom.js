@@ -1,6 +1,7 @@
 // Elements without a library. Text is always text, never markup. Classes, links and styles come from this
 // code alone; what a workflow holds reaches a style only as a clamped number of percent.
 import { clamp } from "./figures.js";
+import { t } from "./words.js";
 
 const isContent = (child) => child !== null && child !== undefined && child !== false;
 
@@ -51,26 +52,29 @@ export function shield(element) {
   return element;
 }
 
-/** Shows elements above the page until Esc, a click outside or the button closes them. */
-export function showDialog(title, elements, closeLabel) {
-  const close = () => dialog.remove();
-  const closeButton = h("button", { class: "right", onclick: () => dialog.close() }, closeLabel);
+/**
+ * Shows elements above the page until Esc, a click outside or the button closes them. The dialog is in the
+ * view of `origin`: other packages share the page.
+ */
+export function showDialog(origin, title, elements) {
+  const closeButton = h("button", { class: "right", onclick: () => dialog.close() }, t("Close"));
   const dialog = h(
     "dialog",
     {
       class: "speed speed-dialog",
-      onclose: close,
+      onclose: () => dialog.remove(),
       onclick: (event) => event.target === dialog && dialog.close(),
+      onwheel: (event) => event.stopPropagation(),
     },
     h("div", { class: "speed-scroll body" }, h("div", { class: "head" }, title, closeButton), ...elements),
   );
-  document.body.append(shield(dialog));
+  origin.closest(".speed").append(shield(dialog));
   dialog.showModal();
   return dialog;
 }
 
-export function addStyle() {
-  if (document.getElementById("speed-style")) return;
-  const href = new URL("./speed.css", import.meta.url).href;
-  document.head.append(h("link", { id: "speed-style", rel: "stylesheet", href }));
+export async function addStyle() {
+  const answer = await fetch(new URL("./speed.css", import.meta.url));
+  const sheet = await new CSSStyleSheet().replace(await answer.text());
+  document.adoptedStyleSheets.push(sheet);
 }

@@ -1,25 +1,20 @@
-// Smaller drawings: the names of a retain set, the phrases that leak, images before and after, text.
+// Smaller drawings: protected names, phrases that leak, images before and after, text.
 import { h, showDialog } from "./dom.js";
 import { clamp } from "./figures.js";
 import { notify } from "./host.js";
-import { counted, t } from "./words.js";
+import { sentence } from "./notices.js";
+import { counted, number, t } from "./words.js";
 
 const DELAY = 250; // ms without a change before the server is asked
 const SHOWN_PHRASES = 12;
 const COLUMNS = ["one", "two", "three", "four"];
 
-/** How many names there are, and from where: the server's English line, in the front end's language. */
-function sources({ counts, total }) {
-  const [first, ...notes] = counts.split("\n");
-  const listed = first.split(": ").slice(1).join(": ").replace(/\btyped\b/, t("typed"));
+/** How many names, and from where. */
+function sources({ counts, total, notes }) {
   const head = counted(total, "1 name", "{0} names");
-  return [listed ? t("{0}: ", head) + listed : head, ...notes].join("\n");
+  const listed = counts.map(([label, count]) => `${t(label)} ${number(count)}`).join(t(", "));
+  return [listed ? t("{0}: ", head) + listed : head, ...notes.map(sentence)];
 }
-
-const leftOut = (count, names) =>
-  count > 1
-    ? t("{0} can’t be protected because they contain a name you’re erasing: {1}", count, names)
-    : count && t("1 can’t be protected because it contains a name you’re erasing: {0}", names);
 
 /** A retain set: how many names, which, and which drop out. `question()` reads the widgets. */
 export function retainNames(question, ask) {
@@ -27,7 +22,6 @@ export function retainNames(question, ask) {
   let timer;
   let last = "";
   const counts = h("div", { "data-speed": "names" });
-  const dropped = h("div", { class: "dim" });
   const names = h("div", { class: "speed-scroll dim fill" });
   const search = h("input", { placeholder: t("Search the names"), class: "wide", oninput: () => refresh() });
   const update = async () => {
@@ -38,35 +32,45 @@ export function retainNames(question, ask) {
     const answer = await ask("retain/look", asked);
     if (request !== latest || !answer) return;
     last = key;
-    const { names: shown = [], found: matches = 0, dropped_names: droppedNames = [] } = answer;
-    counts.textContent = answer.error ?? sources(answer);
+    const { names: shown = [], found: matches = 0 } = answer;
+    const lines = answer.notice ? [sentence(answer.notice)] : sources(answer);
+    counts.replaceChildren(...lines.map((line) => h("div", {}, line)));
     names.replaceChildren(...shown.map((name) => h("div", {}, name)));
     if (matches > shown.length) names.append(h("div", {}, t("and {0} more", matches - shown.length)));
-    dropped.textContent = leftOut(answer.dropped, droppedNames.slice(0, 3).join(", ")) || "";
-    dropped.title = droppedNames.join(", ");
   };
   const refresh = () => {
     clearTimeout(timer);
     timer = setTimeout(update, DELAY);
   };
-  return { element: h("div", { class: "column fill" }, counts, dropped, search, names), refresh };
+  return { element: h("div", { class: "column fill" }, counts, search, names), refresh };
 }
 
 /** The phrases that bring a concept back, and a button that makes aliases of them. */
 export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
   const tone = (leaks) => (leaks ? "stands" : "erased");
-  const bar = ({ phrase, prompt, after, leaks }) =>
+  // What a text encoder wrote may be another thing's name: it is added one by one.
+  const add = (leak) =>
+    h("button", { class: "link", title: t("Add as alias"), onclick: () => closeLeaks([leak]) }, "+");
+  const bar = (leak) =>
     h(
       "div",
-      { class: "row", title: prompt },
-      h("span", {}, phrase),
-      h("div", { class: "bar" }, h("i", { class: tone(leaks), percent: { width: after * 100 } })),
-      h("span", { class: `verdict ${tone(leaks)}` }, leaks ? t("leaks") : t("closed")),
+      { class: "row", title: leak.prompt },
+      h("span", {}, leak.phrase),
+      h("div", { class: "bar" }, h("i", { class: tone(leak.leaks), percent: { width: leak.after * 100 } })),
+      h(
+        "span",
+        { class: `verdict ${tone(leak.leaks)}` },
+        leak.leaks ? t("leaks") : t("closed"),
+        leak.written && leak.leaks && add(leak),
+      ),
     );
+  const known = tried.filter((leak) => leak.leaks && leak.alias);
   const headline = leaking
     ? t("{0} of {1} phrases leak", leaking, total)
     : t("None of {0} phrases leaks", total);
-  const button = h("button", { class: "primary", onclick: closeLeaks }, t("Add leaks as aliases"));
+  const everything = { class: "primary", onclick: () => closeLeaks(known) };
+  const button = h("button", everything, t("Add leaks as aliases"));
+  const advice = h("div", { class: "advice" }, t("Raise strength in steps of 0.1."));
   return [
     h(
       "div",
@@ -75,12 +79,13 @@ export function drawLeaks({ tried, total, leaking }, { outdated }, closeLeaks) {
       h("span", {}, headline),
       outdated && h("span", { class: "tag right", "data-speed": "state" }, t("Out of date: run again")),
     ),
-    tried.some((phrase) => phrase.leaks && phrase.alias) && h("div", { class: "buttons" }, button),
+    known.length > 0 && h("div", { class: "buttons" }, button),
+    leaking > 0 && !known.length && advice,
     ...tried.slice(0, SHOWN_PHRASES).map(bar),
   ];
 }
 
-/** Text with a button that copies it, and one for each path in it. */
+/** Text with a button that copies it. */
 export function drawText(text) {
   const copy = async () => {
     await navigator.clipboard.writeText(text);
@@ -92,10 +97,17 @@ export function drawText(text) {
   ];
 }
 
-/** Pairs of images, each with a slider between before and after. */
+/** An image that opens large on a click. */
+export function drawChart(src, title) {
+  const image = () => h("img", { class: "chart", src, alt: title });
+  const onclick = (event) => showDialog(event.target, title, [image()]);
+  return h("button", { class: "picture", onclick }, image());
+}
+
+/** Pairs of images, each with a slider between before and after. With one seed, prompts share a line. */
 export function drawPairs({ rows, seeds }, url) {
-  const columns = COLUMNS[clamp(Math.max(seeds, 2), 1, COLUMNS.length) - 1];
-  return rows.map(({ name, prompt, pairs }) =>
+  const columns = COLUMNS[clamp(seeds, 1, COLUMNS.length) - 1];
+  const prompts = rows.map(({ name, prompt, pairs }) =>
     h(
       "div",
       {},
@@ -107,6 +119,7 @@ export function drawPairs({ rows, seeds }, url) {
       ),
     ),
   );
+  return h("div", { class: seeds > 1 ? "" : "prompts" }, prompts);
 }
 
 function slider(pair, url) {
@@ -137,7 +150,12 @@ function slider(pair, url) {
         const step = { ArrowLeft: -0.1, ArrowRight: 0.1 }[event.key];
         if (step) show(share + step);
       },
-      onclick: () => frame.classList.contains("large") || enlarge(pair, url),
+      onclick: () => {
+        if (frame.classList.contains("large")) return;
+        const large = slider(pair, url);
+        large.classList.add("large");
+        showDialog(frame, t("seed {0}", pair.seed), [large]);
+      },
     },
     image(pair.before, t("before")),
     after,
@@ -147,10 +165,4 @@ function slider(pair, url) {
   );
   show(share);
   return frame;
-}
-
-function enlarge(pair, url) {
-  const large = slider(pair, url);
-  large.classList.add("large");
-  showDialog(t("seed {0}", pair.seed), [large], t("Close"));
 }

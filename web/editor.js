@@ -16,6 +16,7 @@ import {
   write,
 } from "./lines.js";
 import { openLists } from "./lists.js";
+import { sentence } from "./notices.js";
 import { counted, t } from "./words.js";
 
 const DELAY = 250; // ms without a key before the server is asked
@@ -30,7 +31,8 @@ export const listFiles = (event) =>
 
 export class Editor {
   /**
-   * `source` reads and sets the node: {text(), set(text), kind(), kinds(), file(), retain(), isLinked()};
+   * `source` reads and sets the node: {text(), set(text), kind(), kinds(), file(), retain(), isLinked(),
+   * restore(step)};
    * `ask(path, question)` asks the server.
    */
   constructor(source, ask) {
@@ -101,9 +103,12 @@ export class Editor {
     if (request !== this.latestCheck || !answer?.lines) return; // outdated, or no server
     const lines = split(text);
     this.answers = new Map(
-      answer.lines.map((reading) => [`${reading.line - 1} ${lines[reading.line - 1]?.raw}`, reading]),
+      answer.lines.map((reading) => {
+        const message = [reading.problem, ...(reading.notes ?? [])].map(sentence).join(" ").trim();
+        return [`${reading.line - 1} ${lines[reading.line - 1]?.raw}`, { ...reading, message }];
+      }),
     );
-    this.notes = answer.notes;
+    this.notes = answer.notes.map(sentence);
     this.draw();
   }
 
@@ -125,7 +130,8 @@ export class Editor {
 
   /** Undo or redo: takes a text from one stack and puts the current one on the other. */
   restore(from, to) {
-    if (!from.length) return;
+    // A node that the front end's undo replaced remembers nothing: the front end goes on.
+    if (!from.length) return to.length || this.source.restore(to === this.redoSteps ? "Undo" : "Redo");
     to.push(this.source.text());
     this.source.set(from.pop());
     this.editing = null;
@@ -293,8 +299,7 @@ export class Editor {
   heightOf(index, raw, type) {
     if (type === "note") return HEIGHTS.note;
     if (index === this.editing) return HEIGHTS.form;
-    const answer = this.answer(index, raw);
-    return HEIGHTS.chip + (answer?.problem || answer?.note ? HEIGHTS.message : 0);
+    return HEIGHTS.chip + (this.answer(index, raw)?.message ? HEIGHTS.message : 0);
   }
 
   /** Draws the rows in view: five thousand names need no more elements than fifty. */
@@ -356,7 +361,7 @@ export class Editor {
         }),
       ],
       button(t("My lists"), t("Save this list, or load one"), () => {
-        void openLists(this.source.text(), (text) => this.change(text));
+        void openLists(this.footer, this.source.text(), (text) => this.change(text));
       }),
     );
     const undo = () => this.restore(this.undoSteps, this.redoSteps);
@@ -394,7 +399,7 @@ export class Editor {
     const fields = guess(raw);
     const answer = this.answer(index, raw);
     const { aliases } = fields;
-    const message = answer?.problem || answer?.note;
+    const message = answer?.message;
     const keys = t("Edit (Enter), turn on or off (Space), move (Alt+arrows), delete (Del)");
     const splitProps = {
       class: "small",
@@ -410,7 +415,7 @@ export class Editor {
       "div",
       { class: `chip ${fields.off ? "off" : ""} ${answer?.problem ? "bad" : ""}`, ...attributes },
       h("button", label, chipText(raw, fields, answer)),
-      h("span", { class: "tag" }, fields.kind ?? this.source.kind()),
+      h("span", { class: "tag" }, t(fields.kind ?? this.source.kind())),
       aliases.length > 0 &&
         h(
           "span",
@@ -470,7 +475,9 @@ export class Editor {
       "select",
       {},
       h("option", { value: "" }, t("as the list")),
-      this.source.kinds().map((name) => h("option", { value: name, selected: name === fields.kind }, name)),
+      this.source
+        .kinds()
+        .map((name) => h("option", { value: name, selected: name === fields.kind }, t(name))),
     );
     const save = (focus = false) => {
       this.editing = null;

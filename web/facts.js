@@ -7,7 +7,6 @@ const MAX_OUTPUT = 20_000; // characters of a text result
 const STORED_OUTPUT = 2_000;
 const STORED_CONCEPTS = 5;
 const VERDICTS = ["erased", "weakened", "stands", "unproven"];
-const LEVELS = ["none", "tiny", "small", "visible"];
 const CODE = /^[0-9a-f]{8}$/;
 const PAGE = /^[0-9a-f]{32}$/;
 
@@ -42,11 +41,11 @@ export function erasureFacts(given) {
     strength: number(value.strength, -5, 5) ?? 1,
     ...answers(value),
     why: notice(value.why),
-    next: list(value.next, 10, (key) => text(key, 40)),
+    next: list(value.next, 10, notice),
     warnings: list(value.warnings, 12, notice),
     drift: list(value.drift, 12, group),
     curve: curve(value.curve),
-    details: list(value.details, 40, (line) => text(line)),
+    details: list(value.details, 40, notice),
   };
 }
 
@@ -62,12 +61,12 @@ function answers(value) {
   return {
     concepts: list(value.concepts, 100, concept),
     counts: Object.fromEntries(VERDICTS.map((name) => [name, number(counts[name], 0, 1e6) ?? 0])),
-    effects: effects(value.side_effects),
+    effects: effects(value.effects),
   };
 }
 
-/** A sentence with its code, and a Map of what it is about, for translations. */
-const notice = (given) => {
+/** A sentence with its code, and a Map of what it is about. */
+export const notice = (given) => {
   const value = record(given);
   if (!text(value.text)) return null;
   const data = Object.entries(record(value.data))
@@ -93,10 +92,10 @@ const concept = (given) => {
 
 const effects = (given) => {
   const value = record(given);
-  const level = word(value.level, LEVELS);
-  if (!level) return null;
-  const affected = list(value.most_affected, 5, (pair) => text(Array.isArray(pair) ? pair[0] : "") || null);
-  return { level, worst: word(value.worst_level, LEVELS) ?? level, affected };
+  const words = text(value.words, 80);
+  if (!words) return null;
+  const affected = list(value.affected, 5, (name) => text(name) || null);
+  return { words, worst: text(value.worst, 80), affected };
 };
 
 const namedShare = (pair) => {
@@ -149,7 +148,7 @@ export function leakFacts(given) {
   const total = number(value.total, 1, 1e6);
   if (total === null || !Array.isArray(value.tried)) return null;
   const phrase = (item) => {
-    const { concept: target, phrase: words, prompt, after, leaks, alias } = record(item);
+    const { concept: target, phrase: words, prompt, after, leaks, alias, written } = record(item);
     if (!text(words)) return null;
     const remaining = number(after, 0, 1) ?? 0;
     return {
@@ -159,6 +158,7 @@ export function leakFacts(given) {
       after: remaining,
       leaks: leaks === true,
       alias: alias === true,
+      written: text(written),
     };
   };
   const leaking = number(value.leaking, 0, total) ?? 0;
@@ -173,26 +173,16 @@ export function imageFacts(given) {
   return { ...base(value), seeds, rows: value.rows };
 }
 
-/** A text result, or null. */
+/** A text result and the file of its chart as the server sent it, or null. */
 export function textFacts(given) {
-  const facts = base(record(given));
-  return facts.text ? facts : null;
-}
-
-/** A report and the file of its chart as the server sent it, or null. */
-export function reportFacts(given) {
-  const facts = textFacts(given);
-  return facts && { ...facts, chart: record(given).chart };
+  const value = record(given);
+  const facts = base(value);
+  return facts.text ? { ...facts, chart: value.chart } : null;
 }
 
 /** What a workflow stores of a result: little. */
 export function stored(facts) {
-  const { run, page, verdict, strength, concepts, counts, effects: effect, why, next } = facts;
-  const shown = effect && {
-    level: effect.level,
-    worst_level: effect.worst,
-    most_affected: effect.affected.map((name) => [name]),
-  };
+  const { run, page, verdict, strength, concepts, counts, why, next } = facts;
   return {
     run,
     page,
@@ -200,9 +190,9 @@ export function stored(facts) {
     strength,
     concepts: concepts.slice(0, STORED_CONCEPTS),
     counts,
-    side_effects: shown,
+    effects: facts.effects,
     why: why && { ...why, data: Object.fromEntries(why.data) },
-    next,
+    next: next.map(({ code, text: words }) => ({ code, text: words })),
   };
 }
 

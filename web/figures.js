@@ -1,7 +1,7 @@
 // Numbers to words and positions: everything that is drawn is computed here, and nothing here draws.
-import { t } from "./words.js";
+import { number, t } from "./words.js";
 
-export const percent = (share, digits = share < 0.1 ? 1 : 0) => `${(share * 100).toFixed(digits)} %`;
+export const percent = (share, digits = share < 0.1 ? 1 : 0) => number(share, digits, { style: "percent" });
 
 export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
@@ -26,15 +26,10 @@ const sum = (counts) => Object.values(counts).reduce((total, count) => total + c
 export function headline(counts) {
   const total = sum(counts);
   const verdict = worst(counts);
-  const words = {
-    erased: t("Erased"),
-    weakened: t("Weakened"),
-    stands: t("Still there"),
-    unproven: t("Not tested"),
-  };
-  if (total === 1) return words[verdict];
+  const words = verdictWords()[verdict].replace(/^./u, (letter) => letter.toUpperCase());
+  if (total === 1) return words;
   if (verdict === "erased") return t("All {0} erased", total);
-  return t("{0}: {1} of {2}", words[verdict], counts[verdict], total);
+  return t("{0}: {1} of {2}", words, counts[verdict], total);
 }
 
 /** The worst verdict, which colors a headline. */
@@ -49,7 +44,7 @@ export function remainder(counts, shown) {
   if (total <= 0) return "";
   const words = verdictWords();
   const present = Object.keys(words).filter((verdict) => rest[verdict] > 0);
-  if (present.length === 1) return t("and {0} more, all {1}", total.toLocaleString(), words[present[0]]);
+  if (present.length === 1) return t("and {0} more, all {1}", number(total), words[present[0]]);
   return t("and {0} more", total) + ": " + present.map((name) => `${rest[name]} ${words[name]}`).join(", ");
 }
 
@@ -60,23 +55,6 @@ export const verdictWords = () => ({
   weakened: t("weakened"),
   stands: t("still there"),
 });
-
-/** {level: side effects in words}, calibrated on images of the project's test models. */
-export const levelWords = () => ({
-  none: t("no visible change expected"),
-  tiny: t("tiny changes, seen only side by side"),
-  small: t("small changes; still recognizable"),
-  visible: t("visible changes"),
-});
-
-/** An edit at another strength or limit: its drift is exact, what remains is close for small changes. */
-export function forecast(curve, strength, priority) {
-  if (!curve) return null;
-  const [share, ...offer] = curve.offers.get(priority) ?? [];
-  const moved = curve.budget !== null && share !== undefined && Math.abs(share - curve.budget) > 1e-9;
-  const [drift, left] = moved ? offer : curve.chosen;
-  return { drift: drift * Math.abs(strength), left: Math.max(0, 1 - strength * (1 - left)), moved };
-}
 
 export const MAX_LIMIT = 2;
 

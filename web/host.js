@@ -2,7 +2,7 @@
 import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
 import { safely } from "./dom.js";
-import { setNotices } from "./notices.js";
+import { sentence, setNotices } from "./notices.js";
 import { setWords } from "./words.js";
 
 /** Posts a question to one of our routes; null if there is no answer. */
@@ -20,16 +20,29 @@ export async function ask(path, question) {
 
 /** Loads our words in the front end's language, from where it takes the labels of nodes. */
 export async function loadWords() {
+  // also in English: the front end warns of unknown messages
+  api.addEventListener("speed_text", ({ detail }) => (last = detail));
   const language = String(app.extensionManager?.setting?.get?.("Comfy.Locale") ?? "en");
   if (language.startsWith("en")) return;
   try {
     const tables = await (await api.fetchApi("/i18n")).json();
     const table = tables[language] ?? tables[language.split("-")[0]];
-    setWords(table?.SPEED);
-    setNotices(table?.SPEED_NOTICES);
+    if (!table?.SPEED) return;
+    setWords(table.SPEED, language);
+    setNotices(table.SPEED_NOTICES);
+    translateProgress();
   } catch (error) {
     console.warn("[SPEED]", error);
   }
+}
+
+let last = {}; // what the next progress text is about
+
+function translateProgress() {
+  const translate = ({ detail }) => {
+    if (detail.text === last.text) detail.text = last.notices.map(sentence).join("  \n");
+  };
+  api.addEventListener("progress_text", translate, true); // before the front end's own listener
 }
 
 export async function confirm(message) {

@@ -23,8 +23,8 @@ const writeLists = (lists) =>
     throwOnError: true,
   });
 
-/** A dialog that saves `text` under a name, and gives saved texts to `load`. */
-export async function openLists(text, load) {
+/** A dialog over the view of `origin` that saves `text` under a name, and gives saved texts to `load`. */
+export async function openLists(origin, text, load) {
   const lists = await readLists();
   const name = h("input", { placeholder: t("Name of the list"), maxLength: MAX_NAME });
   const save = async () => {
@@ -61,5 +61,5 @@ export async function openLists(text, load) {
     h("h4", {}, lists.size ? t("Load a list") : t("No saved lists yet")),
     ...[...lists.keys()].sort().map(row),
   ];
-  const dialog = showDialog(t("My lists"), elements, t("Close"));
+  const dialog = showDialog(origin, t("My lists"), elements);
 }

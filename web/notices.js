@@ -1,6 +1,10 @@
 // Notices in the language of the front end: sentences by code, with holes for what they are about. The
-// server sends {code, text, data}; `text` is the English sentence, shown where a translation lacks a value.
-import { t } from "./words.js";
+// server sends {code, text, data}; `text` is English, shown where a translation lacks a value.
+import { notice } from "./facts.js";
+import { percent } from "./figures.js";
+import { number, t } from "./words.js";
+
+const TRANSLATED = ["group", "judges", "stage", "verdict"];
 
 let sentences = new Map();
 
@@ -9,20 +13,33 @@ export function setNotices(table) {
   sentences = new Map(Object.entries(table ?? {}));
 }
 
+/** The sentence of a notice as the server sends it; empty if there is none. */
+export function sentence(given) {
+  const facts = notice(given);
+  return facts ? noticeText(facts) : "";
+}
+
 /** The sentence of a notice. `data` is a Map of texts, numbers and lists of texts. */
 export function noticeText({ code, text, data }) {
   const holes = new Map(data);
   const concepts = data.get("concepts");
   if (Array.isArray(concepts)) holes.set("subject", subject(concepts, data.get("total")));
   let complete = true;
-  const fill = (hole, name, percent) => {
+  const fill = (hole, name, isShare) => {
     const value = holes.get(name);
     if (value === undefined || value === null) complete = false;
-    return percent ? `${Math.round(value * 100)}%` : inWords(value);
+    if (TRANSLATED.includes(name)) return t(value);
+    return isShare ? percent(value, 0) : inWords(name === "owner" ? place(value) : value);
   };
-  const sentence = sentences.get(code)?.replace(/\{(\w+)(%?)\}/g, fill);
-  return sentence && complete ? inputTitle(text, data) + sentence : text;
+  const words = sentences.get(code)?.replace(/\{(\w+)(%?)\}/g, fill);
+  return words && complete ? subjectOf(text, data) + words : text;
 }
+
+/** "a.csv, line 3" */
+const place = (where) =>
+  where.replace(/\b(line|entry) (\d+)$/i, (_, word, index) =>
+    /line/i.test(word) ? t("line {0}", index) : t("entry {0}", index),
+  );
 
 const subject = ({ length, 0: first }, total) =>
   length === 1
@@ -33,11 +50,12 @@ const subject = ({ length, 0: first }, total) =>
 
 function inWords(value) {
   if (Array.isArray(value)) return value.join(t(", "));
-  return typeof value === "number" ? String(Number(value.toFixed(2))) : String(value);
+  return typeof value === "number" ? number(value) : String(value);
 }
 
-/** Notices about another text input of the model begin with its name. */
-function inputTitle(text, data) {
+/** What a notice is about comes first: a line of a list, or another text input of the model. */
+function subjectOf(text, data) {
+  if (data.has("where")) return t("{0}: ", place(data.get("where")));
   const end = data.has("input") ? text.indexOf(": ") : -1;
   return end < 0 ? "" : t("{0}: ", t(text.slice(0, end)));
 }

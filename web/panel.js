@@ -1,38 +1,19 @@
 // What an erasure did: is it gone, did anything else change, what to do next. Measurements are in a dialog.
 import { h } from "./dom.js";
-import {
-  MARK,
-  headline,
-  levelWords,
-  remainder,
-  roundUp,
-  scale,
-  scoreLength,
-  verdictWords,
-  worst,
-} from "./figures.js";
+import { MARK, headline, remainder, roundUp, scale, scoreLength, verdictWords, worst } from "./figures.js";
 import { noticeText } from "./notices.js";
 import { drawCurve, drawTrade } from "./trade.js";
-import { t } from "./words.js";
+import { number, t } from "./words.js";
 
 const SHOWN_CONCEPTS = 5;
 const SHOWN_NAMES = 2;
-const TONES = { erased: "erased", weakened: "weakened", stands: "stands", unproven: "unproven" };
 
-// One button per piece of advice that a click can follow: the server sends the keys.
+// Buttons for advice that a click can follow.
 const FIXES = {
   use_auto: () => t("Use auto and run again"),
   erase_fully: () => t("Erase fully and run again"),
   closer_replacement: () => t("Choose a closer replacement"),
   raise_strength: () => t("Raise strength and run again"),
-};
-const ADVICE = {
-  use_auto: () => t("Only the auto preset tests new prompts."),
-  erase_fully: () => t("Move priority toward “erase fully”."),
-  closer_replacement: () =>
-    t("Pick a replacement closer to the original, for example “oil painting” instead of “art”."),
-  raise_strength: () => t("Raise strength in steps of 0.1."),
-  protect_fewer: () => t("Protect fewer names that resemble it."),
 };
 
 /**
@@ -78,7 +59,7 @@ function drawHead({ counts }, { outdated, bypassed, restored }) {
   return h(
     "div",
     { class: "head", "data-speed": "verdict" },
-    h("i", { class: `dot ${TONES[worst(counts)]}` }),
+    h("i", { class: `dot ${worst(counts)}` }),
     h("span", {}, headline(counts)),
     note && h("span", { class: "tag right", "data-speed": "state" }, note),
   );
@@ -91,43 +72,43 @@ function drawConcept(concept) {
   const { name, kind, verdict, score } = concept;
   const words = verdictWords()[verdict];
   const bar = score !== null && [
-    h("i", { class: TONES[verdict], percent: { width: scoreLength(score) } }),
+    h("i", { class: verdict, percent: { width: scoreLength(score) } }),
     h("b", { percent: { left: MARK } }),
   ];
   return h(
     "div",
     {
       class: "row",
-      title: kind ? `${titleOf(concept)} (${kind})` : titleOf(concept),
+      title: kind ? `${titleOf(concept)} (${t(kind)})` : titleOf(concept),
       "data-concept": name,
       "data-score": score ?? "",
     },
     h("span", {}, titleOf(concept)),
     h("div", { class: "bar", title: t("Erased left of the mark, in new prompts") }, bar),
-    h("span", { class: `verdict ${TONES[verdict]}` }, words),
+    h("span", { class: `verdict ${verdict}` }, words),
   );
 }
 
-function drawEffects({ level, worst: worstLevel, affected }) {
-  const words = levelWords();
+function drawEffects({ words, worst: worstWords, affected }) {
   const names = affected.slice(0, SHOWN_NAMES).join(", ");
-  const detail = worstLevel === level ? "" : ` (${words[worstLevel]})`;
+  const detail = worstWords && ` (${t(worstWords)})`;
   return h(
     "div",
     { class: "effects", "data-speed": "effects", title: t("As seen in images of our test models") },
-    t("Other names: {0}", words[level]),
+    t("Other names: {0}", t(words)),
     names && h("div", { class: "dim" }, t("Most affected: {0}", names) + detail),
   );
 }
 
 /** One sentence, and one button that follows it if a click can. */
 function drawAdvice({ why, next }, { fixes }) {
-  const key = next.find((name) => fixes[name] && FIXES[name]);
-  const sentence = why ? noticeText(why) : ADVICE[key ?? next[0]]?.();
+  const advice = next.find(({ code }) => Object.hasOwn(fixes, code));
+  const key = advice?.code;
+  const sentence = why ?? advice ?? next[0];
   return h(
     "div",
     { class: "advice", "data-speed": "advice" },
-    sentence && h("span", {}, sentence),
+    sentence && h("span", {}, noticeText(sentence)),
     key && h("button", { class: "primary", onclick: fixes[key], "data-fix": key }, FIXES[key]()),
   );
 }
@@ -135,31 +116,19 @@ function drawAdvice({ why, next }, { fixes }) {
 /**
  * What the dialog shows: all measurements of the run.
  *
- * `settings` are those on the node now; `control` is for `drawTrade`, or null if there is nothing to drag.
+ * `control` is for `drawTrade`, or null if there is nothing to drag.
  */
-export function drawDetails(facts, settings, control) {
+export function drawDetails(facts, control) {
   const { concepts, drift, curve, details, warnings, next } = facts;
-  const advice = next.map((key) => ADVICE[key]?.()).filter(Boolean);
   const rows = control && concepts.length <= SHOWN_CONCEPTS ? [] : concepts;
   return [
     control && drawPreview(facts, control),
-    section(
-      t("What to try"),
-      advice.length > 0 &&
-        h(
-          "ul",
-          {},
-          advice.map((text) => h("li", {}, text)),
-        ),
-    ),
-    section(
-      t("Notes"),
-      warnings.length > 0 && warnings.map((notice) => h("div", { class: "warning" }, noticeText(notice))),
-    ),
-    section(t("Concepts"), rows.length > 0 && rows.map(drawConcept)),
-    section(t("Erasure and side effects"), curve && !control && drawCurve(facts, settings)),
-    section(t("How far other names moved"), drift.length > 0 && drawDrift(drift)),
-    section(t("Measurements"), details.length > 0 && details.map((line) => h("div", { class: "dim" }, line))),
+    section(t("What to try"), drawNotices(next, "")),
+    section(t("Notes"), drawNotices(warnings, "warning")),
+    section(t("Concepts"), rows.map(drawConcept)),
+    section(t("Erasure and side effects"), curve && !control ? [drawCurve(facts)] : []),
+    section(t("How far other names moved"), drawDrift(drift)),
+    section(t("Measurements"), drawNotices(details, "dim")),
   ]
     .flat(2)
     .filter(Boolean);
@@ -173,7 +142,9 @@ function drawPreview(facts, control) {
   return [answers, drawTrade(facts, { ...control, show })];
 }
 
-const section = (title, content) => (content ? [h("h4", {}, title), content] : []);
+const section = (title, content) => (content.length ? [h("h4", {}, title), content] : []);
+
+const drawNotices = (notices, name) => notices.map((notice) => h("div", { class: name }, noticeText(notice)));
 
 function drawDrift(groups) {
   const full = roundUp(Math.max(0.01, ...groups.map((group) => group.maximum)));
@@ -181,7 +152,7 @@ function drawDrift(groups) {
 }
 
 function drawGroup({ group, names, median, p95, maximum, worst: affected }, x) {
-  const shares = [median, p95, maximum].map((share) => share.toFixed(2));
+  const shares = [median, p95, maximum].map((share) => number(share, 2));
   return h(
     "div",
     { class: "row", "data-group": group, "data-median": median },
@@ -192,9 +163,9 @@ function drawGroup({ group, names, median, p95, maximum, worst: affected }, x) {
       h("i", { percent: { width: x(p95) } }),
       h("u", { percent: { left: x(median) } }),
       affected.map(([name, drift]) =>
-        h("a", { percent: { left: x(drift) }, title: `${name}: ${drift.toFixed(2)}` }),
+        h("a", { percent: { left: x(drift) }, title: `${name}: ${number(drift, 2)}` }),
       ),
     ),
-    h("span", {}, median.toFixed(2)),
+    h("span", {}, shares[0]),
   );
 }

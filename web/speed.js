@@ -9,7 +9,7 @@ import { loadWords } from "./host.js";
 import { addView } from "./views.js";
 
 app.registerExtension({
-  name: "ComfyUI-SPEED",
+  name: "speedconcepterasure.nodes",
   commands,
   menuCommands: [{ path: ["Extensions", "SPEED"], commands: commands.map(({ id }) => id) }],
   getNodeMenuItems: nodeMenuItems,

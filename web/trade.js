@@ -1,8 +1,8 @@
 // The trade-off: what remains of the concepts against how far other names move. Where the server still has
 // the run, its point is a control: the server answers from what the run kept, and nothing is encoded again.
 import { h, svg } from "./dom.js";
-import { MAX_LIMIT, forecast, limitAt, percent, plot } from "./figures.js";
-import { t } from "./words.js";
+import { MAX_LIMIT, limitAt, percent, plot } from "./figures.js";
+import { number, t } from "./words.js";
 
 const FRAME = { left: 54, top: 10, width: 392, height: 150 };
 const WIDTH = 460;
@@ -24,25 +24,15 @@ export function newest(work) {
   };
 }
 
-/** The plot of a run. `settings` are those on the node now. */
-export function drawCurve({ curve, strength }, settings) {
-  const nextStrength = settings.strength ?? strength;
-  const next = forecast(curve, nextStrength, settings.priority);
-  const changed = next.moved || Math.abs(nextStrength - strength) > 1e-9;
-  const current = forecast(curve, strength);
-  const chosen = [current.drift, strength === 1 ? curve.chosen[1] : current.left];
-  const nextPoint = changed ? [next.drift, next.left] : null;
-  const data = changed && { "data-speed": "forecast", "data-left": next.left, "data-drift": next.drift };
-  return h(
-    "div",
-    {},
-    drawPlot(plot({ ...curve, chosen }, nextPoint, FRAME)),
-    h("div", {}, h("span", { class: "point" }, "● "), thisRun(chosen)),
-    changed && h("div", data, h("span", { class: "point" }, "◌ "), nextRun(nextPoint)),
-  );
+/** The plot of a run. Away from strength 1 its point is where the curve's would be. */
+export function drawCurve({ curve, strength }) {
+  const [drift, left] = curve.chosen;
+  const point = [drift * Math.abs(strength), Math.max(0, 1 - strength * (1 - left))];
+  const words = h("div", {}, h("span", { class: "point" }, "● "), thisRun(point));
+  return h("div", {}, drawPlot(plot({ ...curve, chosen: point }, null, FRAME)), words);
 }
 
-const figures = ([drift, left]) => [percent(left, 0), drift.toFixed(2)];
+const figures = ([drift, left]) => [percent(left, 0), number(drift, 2)];
 const thisRun = (point) => t("this run: {0} remaining, side effects {1}", ...figures(point));
 const nextRun = (point) => t("the next run: about {0} remaining, side effects {1}", ...figures(point));
 
@@ -79,7 +69,7 @@ export function drawTrade({ curve }, control) {
     const focused = box.contains(document.activeElement);
     box.replaceChildren(picture);
     if (focused) picture.focus({ preventScroll: true });
-    const text = changed ? `${t("limit {0}", limit)}: ${nextRun(point)}` : thisRun(curve.chosen);
+    const text = changed ? `${t("limit {0}", number(limit))}: ${nextRun(point)}` : thisRun(curve.chosen);
     words.replaceChildren(h("span", { class: "point" }, changed ? "◌ " : "● "), text);
     run.hidden = !changed;
   };
@@ -139,7 +129,7 @@ function drawPlot(positions, props = {}) {
     { viewBox: `0 0 ${WIDTH} 200`, role: "img", "aria-label": t("Erasure and side effects"), ...props },
     [0, 0.5, 1].flatMap(level),
     label(FRAME.left, bottom + 18, "0"),
-    label(right, bottom + 18, t("side effects {0}", positions.full), "end"),
+    label(right, bottom + 18, t("side effects {0}", number(positions.full)), "end"),
     positions.budget !== null && drawLimit(positions.budget),
     polyline(positions.toGo, { class: "curve faint" }),
     polyline(positions.left, { class: "curve" }),

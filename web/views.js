@@ -3,14 +3,13 @@ import { app } from "../../scripts/app.js";
 import { api } from "../../scripts/api.js";
 import { readSoon, watchRun } from "./current.js";
 import { h, safely, shield, showDialog } from "./dom.js";
-import { drawLeaks, drawPairs, drawText, retainNames } from "./drawings.js";
+import { drawChart, drawLeaks, drawPairs, drawText, retainNames } from "./drawings.js";
 import { Editor, hasFiles, listFiles } from "./editor.js";
 import {
   erasureFacts,
   imageFacts,
   leakFacts,
   previewFacts,
-  reportFacts,
   stored,
   storedCode,
   storedLeaks,
@@ -40,32 +39,42 @@ const RESULT = "speed"; // node.properties[RESULT]: a short form of the last res
 const TEXT_PREVIEW = "$$node-text-preview"; // the front end's own widget for text under a node
 const RETAIN_WIDGETS = ["builtin", "text", "file", "column", "kind", "limit"];
 const BYPASSED = [2, 4]; // modes of a node that does not run
-const SHOWN_OUTSIDE = ["SpeedErase", "SpeedNeverDraw", "SpeedApplyRecipe", "SpeedLeakProbe", "SpeedCompare"];
 const MAX_RESULTS = 30;
 
-const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236, width: 400 };
-const TEXT = { read: textFacts, store: storedText, draw: textView, height: 130, width: 340 };
+const ERASURE = { read: erasureFacts, store: stored, draw: erasurePanel, height: 236 };
+const TEXT = { read: textFacts, store: storedText, draw: textView, height: 180 };
+const CHART = { ...TEXT, height: 320 };
+const LEAKS = { read: leakFacts, store: storedLeaks, draw: leakView, height: 220 };
+const IMAGES = { read: imageFacts, store: storedCode, draw: compareView, height: 300 };
+// Node type -> how its result is shown, or the function that adds its view.
 const VIEWS = {
   ConceptList: addEditor,
   RetainSetLoader: addRetainNames,
-  SpeedErase: addErasureView,
-  SpeedNeverDraw: (node) => addResultView(node, ERASURE),
-  SpeedApplyRecipe: (node) => addResultView(node, ERASURE),
-  SpeedLeakProbe: (node) =>
-    addResultView(node, { read: leakFacts, store: storedLeaks, draw: leakView, height: 220, width: 400 }),
-  SpeedCompare: addCompareView,
-  SpeedInspect: (node) => addResultView(node, TEXT),
-  SpeedReport: (node) => addResultView(node, { ...TEXT, read: reportFacts, draw: reportView }),
-  SpeedEvaluate: (node) => addResultView(node, TEXT),
-  SpeedForecast: (node) => addResultView(node, TEXT),
-  SpeedNameProbe: (node) => addResultView(node, TEXT),
-  SaveErasedModel: (node) => addResultView(node, TEXT),
+  SpeedErase: ERASURE,
+  SpeedNeverDraw: ERASURE,
+  SpeedApplyRecipe: ERASURE,
+  SpeedLeakProbe: LEAKS,
+  SpeedCompare: IMAGES,
+  SpeedInspect: TEXT,
+  SpeedReport: CHART,
+  SpeedEvaluate: TEXT,
+  SpeedForecast: CHART,
+  SpeedNameProbe: CHART,
+  SaveErasedModel: TEXT,
 };
 
 export function addView(node) {
+  const view = VIEWS[node.comfyClass ?? node.type];
+  // Choices in the front end's language. Long lists are files: their menu keeps its filter.
+  for (const { options } of node.widgets ?? []) {
+    if (options?.values?.length < 20 && options.values.some?.((choice) => t(choice) !== choice)) {
+      options.getOptionLabel = (choice) => t(String(choice ?? ""));
+    }
+  }
   // Older front ends replace the widgets of a node around a subgraph while they configure it.
   if (node.subgraph) setTimeout(safely(() => addOutsideView(node)));
-  else VIEWS[node.comfyClass ?? node.type]?.(node);
+  else if (view?.draw) addResultView(node, view);
+  else view?.(node);
 }
 
 const editors = new WeakMap(); // node -> Editor
@@ -114,13 +123,13 @@ function moveToScreen(key, serial, shell, content) {
  * Adds a DOM widget at the end of a new node, never saved. Its height does not depend on what it shows, so a
  * node never grows over its neighbors; what is longer scrolls, and who makes the node larger sees more.
  */
-function addContent(node, name, content, { height, width }) {
+function addContent(node, name, content, height) {
   const shell = shield(h("div", { class: "speed" }, content));
   shell.style.minHeight = `${height}px`;
   const options = { serialize: false, hideOnZoom: false, getMinHeight: () => height };
   node.addDOMWidget(name, "SPEED_VIEW", shell, options).serialize = false;
   const [minWidth, minHeight] = node.computeSize();
-  node.setSize([Math.max(node.size[0], minWidth, width), Math.max(node.size[1], minHeight)]);
+  node.setSize([Math.max(node.size[0], minWidth, 400), Math.max(node.size[1], minHeight)]);
   const serial = ++lastSerial;
   const settle = safely(() => {
     const home = moveToScreen(viewKey(node, name), serial, shell, content);
@@ -146,12 +155,12 @@ function fillNode(shell, height) {
 /**
  * Adds a view of a node's result: after a run, and again after reload, undo and load.
  *
- * `kind` is {read, store, draw, height, width}: how the server's answer is checked, what of it the workflow
+ * `kind` is {read, store, draw, height}: how the server's answer is checked, what of it the workflow
  * stores, and the elements for it.
  */
 function addResultView(node, kind) {
   const content = h("div", { class: "speed-scroll fill" });
-  addContent(node, "speed_result", content, kind);
+  addContent(node, "speed_result", content, kind.height);
   const state = { outdated: false };
   const settle = previewRemover(node);
   const drawn = (place) => {
@@ -186,10 +195,9 @@ function addResultView(node, kind) {
     captureChange();
     readSoon();
   });
-  for (const input of node.widgets ?? []) {
-    if (input.name !== "speed_result") runAfter(input, "callback", readSoon);
-  }
+  for (const input of node.widgets) runAfter(input, "callback", readSoon);
   runAfter(node, "onConfigure", () => {
+    listNumber(node);
     requestAnimationFrame(show);
     readSoon();
   });
@@ -202,10 +210,11 @@ const emptyNote = () =>
 
 /** On a node around a subgraph: the verdicts and images of the nodes in it. */
 function addOutsideView(node) {
-  const inside = () => (node.subgraph?._nodes ?? []).filter(({ type }) => SHOWN_OUTSIDE.includes(type));
+  const isVerdictOrImages = ({ type }) => ![undefined, textView].includes(VIEWS[type]?.draw);
+  const inside = () => (node.subgraph?._nodes ?? []).filter(isVerdictOrImages);
   if (!inside().length) return;
   const content = h("div", { class: "speed-scroll fill", "data-speed": "outside" });
-  addContent(node, "speed_inside", content, { height: 360, width: 440 });
+  addContent(node, "speed_inside", content, 360);
   const redraw = safely(() => {
     const parts = inside().flatMap((inner) => {
       const { stale, elements } = drawers.get(inner)?.() ?? { elements: [] };
@@ -235,11 +244,6 @@ function previewRemover(node) {
   };
 }
 
-function addErasureView(node) {
-  addResultView(node, ERASURE);
-  runAfter(node, "onConfigure", () => listNumber(node));
-}
-
 function erasurePanel(node, facts, state) {
   const list = upstream(node, "ConceptList");
   // From outside a subgraph, nothing is added inside it.
@@ -248,24 +252,19 @@ function erasurePanel(node, facts, state) {
     compare: !state.outside && safely(() => void addCompare(node)),
     findLeaks: hasErasure && safely(() => addProbe(node)),
     save: hasErasure && safely(() => addSave(node)),
-    details: safely(() => openDetails(node, facts)),
+    details: safely((event) => openDetails(event.currentTarget, node, facts)),
     fixes: fixesOf(node, facts, () => editors.get(list)?.open(facts.concepts[0]?.name)),
   };
   return drawPanel(facts, state, actions);
 }
 
-function openDetails(node, facts) {
-  const { strength, priority } = values(node, ["strength", "priority"]);
-  const settings = node.type === "SpeedErase" ? { strength, priority: priorityKey(priority) } : {};
-  const elements = drawDetails(
-    facts,
-    settings,
-    tradeControl(node, facts, () => dialog.close()),
-  );
+function openDetails(origin, node, facts) {
+  const control = tradeControl(node, facts, () => dialog.close());
+  const elements = drawDetails(facts, control);
   if (!facts.details.length) {
     elements.push(h("div", { class: "dim" }, t("Run again to see all measurements.")));
   }
-  const dialog = showDialog(t("Details of this run"), elements, t("Close"));
+  const dialog = showDialog(origin, t("Details of this run"), elements);
 }
 
 /** What dragging the point of a run does, or null where its limit is not the widget's. */
@@ -310,27 +309,21 @@ function listNumber(node) {
 }
 
 function leakView(node, facts, state) {
-  const close = safely(() => void closeLeaks(node, facts));
+  const close = safely((leaks) => void closeLeaks(node, leaks));
   return drawLeaks(facts, state, close);
-}
-
-function textView(node, { text }) {
-  return drawText(text);
 }
 
 // Images come from this session's runs only: a workflow cannot name an image.
 const imageUrl = (file) => api.apiURL(viewPath(file));
 
 /** The front end's own preview of an image would make the node grow over its neighbors. */
-function reportView(node, { text, chart }, { restored }) {
-  const image = chart && !restored && h("img", { class: "chart", src: imageUrl(chart), alt: "" });
-  return [drawText(text), image];
+function textView(node, { text, chart }, { outdated, restored }) {
+  const image = chart && !restored && drawChart(imageUrl(chart), node.title);
+  return [outdated && outdatedNote(), image, drawText(text)];
 }
 
-function addCompareView(node) {
-  const draw = (_, facts, { outdated, restored }) =>
-    restored ? [] : [outdated && outdatedNote(), drawPairs(facts, imageUrl)];
-  addResultView(node, { read: imageFacts, store: storedCode, draw, height: 300, width: 400 });
+function compareView(node, facts, { outdated, restored }) {
+  return restored ? [] : [outdated && outdatedNote(), drawPairs(facts, imageUrl)];
 }
 
 const outdatedNote = () => h("div", { class: "tag", "data-speed": "state" }, t("Out of date: run again"));
@@ -348,19 +341,23 @@ function addEditor(node) {
       return retain && values(retain, RETAIN_WIDGETS);
     },
     isLinked: () => isLinked(node, "text"),
+    restore: (step) => void app.extensionManager?.command?.execute?.(`Comfy.${step}`),
     set: (newText) => {
       followNames(node, newText);
       text.value = newText;
       text.callback?.(newText);
       node.graph?.setDirtyCanvas?.(true, true);
       captureChange();
-      readSoon();
     },
   };
   const editor = new Editor(source, ask);
   editors.set(node, editor);
-  addContent(node, "speed_chips", editor.element, { height: 230, width: 360 });
-  for (const name of ["text", "kind", "file"]) onChange(node, name, () => editor.refresh());
+  addContent(node, "speed_chips", editor.element, 230);
+  const changed = () => {
+    editor.refresh();
+    readSoon();
+  };
+  for (const name of ["text", "kind", "file"]) onChange(node, name, changed);
   runAfter(node, "onConfigure", () => editor.refresh());
   runAfter(node, "onConnectionsChange", () => editor.refresh());
   node.onDragOver = safely(hasFiles);
@@ -395,7 +392,7 @@ function addRetainNames(node) {
     return { ...values(node, RETAIN_WIDGETS), ...concepts };
   };
   const { element, refresh } = retainNames(question, ask);
-  addContent(node, "speed_names", element, { height: 190, width: 320 });
+  addContent(node, "speed_names", element, 190);
   for (const name of RETAIN_WIDGETS) onChange(node, name, refresh);
   runAfter(node, "onConfigure", refresh);
   runAfter(node, "onConnectionsChange", refresh);
@@ -406,13 +403,12 @@ function addRetainNames(node) {
 }
 
 /** Adds the leaking phrases to the concept list as aliases, after a question. The server reads the lines. */
-async function closeLeaks(node, { tried }) {
+async function closeLeaks(node, leaks) {
   const list = upstream(node, "ConceptList");
   if (!list || isLinked(list, "text")) {
     const detail = t("There is no Concept List before SPEED Erase in this workflow.");
     return notify(t("No Concept List"), detail, "warn");
   }
-  const leaks = tried.filter((phrase) => phrase.leaks && phrase.alias);
   const phrases = leaks.map(({ phrase, concept }) => t("{0} (for {1})", phrase, concept)).join(", ");
   const question = t("Add these phrases to the Concept List as aliases? The next run erases them as well.");
   if (!(await confirm(`${question} ${phrases}`))) return;

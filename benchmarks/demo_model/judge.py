@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .render import MOVES, compose, masks
-from .world import BY_NAME, NOTHING, SCENES, SIZE, STYLES, SUBJECTS
+from .world import BY_NAME, NOTHING, SCENES, SIZE, STYLES, SUBJECTS, Painter
 
 _POOL = 2
 """Pictures are compared at half their width: edges need not fit to the pixel."""
@@ -57,6 +58,14 @@ def _around() -> Tensor:
         for right in MOVES:
             reached = np.maximum(reached, np.roll(masks(subject)[0], right, axis=1))
     return F.avg_pool2d(torch.from_numpy(reached)[None], _POOL)[0] == 0
+
+
+def nearest_style(image: Tensor, painters: Sequence[Painter]) -> Painter:
+    """The one of these painters whose background by day is nearest, of an image (3, 128, 128)."""
+    own = F.avg_pool2d(image, _POOL)[:, _around()]
+    backgrounds = (compose(NOTHING, painter, False) for painter in painters)
+    pooled = [F.avg_pool2d(torch.from_numpy(b), _POOL)[:, _around()] for b in backgrounds]
+    return painters[int((torch.stack(pooled) - own).square().mean(dim=(1, 2)).argmin())]
 
 
 def _small(subject: str, style: str, night: bool, right: int = 0) -> Tensor:

@@ -4,6 +4,7 @@ coarsely to hold them, and LoRAs that ComfyUI loaded in bypass mode.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -32,11 +33,19 @@ class RuntimeEdits:
         """`factors`: {layer key: (up, down) of each edit}."""
         self.factors = factors
         self._placed: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+        self._is_first_pass = True
 
     def __call__(self, executor: Any, *args: Any, **kwargs: Any) -> Any:
         """Called by ComfyUI around each forward pass of the model."""
         with self._on(executor.class_obj):
-            return executor(*args, **kwargs)
+            output = executor(*args, **kwargs)
+        if self._is_first_pass and not self._placed:
+            logging.getLogger("speed_erase").warning(
+                "The edit was not used: another node runs its own copy of the model's layers. Put"
+                " SPEED Erase directly before the sampler."
+            )
+        self._is_first_pass = False
+        return output
 
     @contextmanager
     def _on(self, model: torch.nn.Module) -> Iterator[None]:

@@ -16,7 +16,7 @@ from ...speed_ops.encoders.tokenizers import (
     INVERSION,
     START_TOKEN,
 )
-from ...speed_ops.errors import InputError
+from ...speed_ops.errors import InputError, Notice
 from ...speed_ops.text.tokens import long_name
 
 _MAX_TOKENS = 75
@@ -42,14 +42,14 @@ def _clip_tokenizer() -> Any:
     return SDTokenizer()
 
 
-def too_long(name: str) -> str:
-    """Why CLIP cannot take a name, in a sentence; empty if it can."""
+def too_long(name: str) -> Notice | None:
+    """Why CLIP cannot take a name; None if it can."""
     if len(name) <= _MAX_TOKENS:  # a token is at least one character
-        return ""
+        return None
     sections = _clip_tokenizer().tokenize_with_weights(literal(name))
     ids = [int(pair[0]) for section in sections for pair in section]
     count = sum(token not in (START_TOKEN, END_TOKEN) for token in ids)
-    return "" if count <= _MAX_TOKENS else long_name(name, count, _MAX_TOKENS)
+    return None if count <= _MAX_TOKENS else long_name(name, count, _MAX_TOKENS)
 
 
 class Inversions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
@@ -46,6 +47,19 @@ def model_names() -> list[str]:
         f"{folder}/{name}" for folder in _MODELS for name in folder_paths.get_filename_list(folder)
     ]
     return names or [NONE]
+
+
+def temporary_text(text: str) -> dict[str, str]:
+    """Writes a text to the temporary folder, as App mode shows results that are not images; returns
+    the file as a node's `ui` names it.
+    """
+    from ...speed_ops.files.atomic import write_bytes
+
+    folder = Path(folder_paths.get_temp_directory())
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"speed_{sha256(text.encode()).hexdigest()[:16]}.txt"
+    write_bytes(folder / name, text.encode(), force=True)
+    return {"filename": name, "subfolder": "", "type": "temp"}
 
 
 def comfyui_folder() -> Path:

@@ -18,6 +18,7 @@ import comfy.utils
 import torch
 
 from ...speed_ops.devices import Workplace, has_double_precision
+from ...speed_ops.errors import Notice
 from ...speed_ops.progress import TITLES, Stage
 
 Result = TypeVar("Result")
@@ -134,7 +135,7 @@ class HostProgress:
         self._value = 0
         self._step_time = self._text_time = self._stage_time = 0.0
         self._stage: Stage | None = None
-        self._outlook = ""
+        self._outlook: tuple[str, ...] = ()
 
     @property
     def computes(self) -> bool:
@@ -143,7 +144,7 @@ class HostProgress:
 
     def announce(self, text: str) -> None:
         """Shows a sentence about what is coming until the work is done."""
-        self._outlook = text
+        self._outlook = (text,)
         show_text(self._hidden, text)
 
     def __call__(self, stage: Stage, done: int, total: int) -> None:
@@ -154,7 +155,7 @@ class HostProgress:
         if changed or now - self._text_time >= _SECONDS_BETWEEN_TEXTS:
             self._text_time = now
             words = in_words(stage, done, total, now - self._stage_time)
-            show_text(self._hidden, "\n".join(filter(None, (words, self._outlook))))
+            show_text(self._hidden, words, *self._outlook)
         if stage not in _STAGES:
             return
         share = done / total if total else 1.0
@@ -164,7 +165,7 @@ class HostProgress:
             self._bar.update_absolute(self._value)
 
 
-def in_words(stage: Stage, done: int, total: int, seconds: float) -> str:
+def in_words(stage: Stage, done: int, total: int, seconds: float) -> Notice:
     """`Encoding protected names: 120 of 750, about 40 s left`.
 
     Args:
@@ -173,34 +174,46 @@ def in_words(stage: Stage, done: int, total: int, seconds: float) -> str:
         total: All steps of the stage.
         seconds: Time since the stage began.
     """
-    words = TITLES[stage] if total <= 1 else f"{TITLES[stage]}: {done:,} of {total:,}"
+    title = TITLES[stage]
+    if total <= 1:
+        return Notice(title, code="stage", stage=title)
+    words = f"{title}: {done:,} of {total:,}"
+    facts = {"stage": title, "done": done, "total": total}
     if seconds < _SECONDS_TO_ESTIMATE or not 0 < done < total:
-        return words
-    remaining = seconds / done * (total - done)
-    if remaining < 90:
-        return f"{words}, about {remaining:.0f} s left"
-    return f"{words}, about {remaining / 60:.0f} min left"
+        return Notice(words, code="stage_steps", **facts)
+    left = round(seconds / done * (total - done))
+    if left < 90:
+        return Notice(f"{words}, about {left} s left", code="stage_seconds", left=left, **facts)
+    left = round(left / 60)
+    return Notice(f"{words}, about {left} min left", code="stage_minutes", left=left, **facts)
 
 
 _MAX_LINES = 12
 # Some front ends read the text as Markdown, some as HTML, some as neither. Marks of either are
 # replaced by similar characters, which all of them show unchanged.
-_LOOKALIKES = str.maketrans({"<": "‹", ">": "›", "*": "∗", "`": "ˋ", "~": "∼"})
+_LOOKALIKES = str.maketrans(
+    "<>*`~", "‹›\N{ASTERISK OPERATOR}\N{MODIFIER LETTER GRAVE ACCENT}\N{TILDE OPERATOR}"
+)
 _HEADING = re.compile(r"^(\s*)#", re.MULTILINE)
 
 
 def plain(text: str) -> str:
     """Text that reads the same in every front end, whatever names it holds."""
-    text = text.replace("->", "→").replace("](", "] (").translate(_LOOKALIKES)
+    text = text.replace("->", "\N{RIGHTWARDS ARROW}").replace("](", "] (")
+    text = text.translate(_LOOKALIKES)
     # two spaces: a line break in Markdown
-    return "  \n".join(_HEADING.sub(r"\1＃", text).splitlines())
+    return "  \n".join(_HEADING.sub("\\1\N{FULLWIDTH NUMBER SIGN}", text).splitlines())
 
 
-def show_text(hidden: Any, text: str) -> None:
-    """Shows the first lines under the node that runs; `hidden` are its hidden inputs. Without a
-    server it does nothing.
+def show_text(hidden: Any, *texts: str) -> None:
+    """Shows the first lines under the node that runs. Without a server it does nothing.
 
-    ComfyUI's own nodes use the same message, so no script in the browser is needed.
+    ComfyUI's own nodes use the same message, so no script in the browser is needed. Our script
+    says notices in the language of the front end; it gets what they are about just before.
+
+    Args:
+        hidden: The node's hidden inputs.
+        texts: Texts or notices.
     """
     node_id = getattr(hidden, "unique_id", None)
     if node_id is None:
@@ -209,11 +222,14 @@ def show_text(hidden: Any, text: str) -> None:
 
     server = getattr(PromptServer, "instance", None)
     if server is not None:
-        lines = text.splitlines()
+        lines = "\n".join(texts).splitlines()
         extra = len(lines) - _MAX_LINES
         if extra > 0:
             lines[_MAX_LINES:] = [f"... {extra} more lines in the node's output"]
-        server.send_progress_text(plain("\n".join(lines)), node_id)
+        text = plain("\n".join(lines))
+        if notices := [notice.to_json() for notice in texts if isinstance(notice, Notice)]:
+            server.send_sync("speed_text", {"text": text, "notices": notices})
+        server.send_progress_text(text, node_id)
 
 
 def comfy_workplace() -> Workplace:

@@ -11,7 +11,7 @@ import comfy.utils
 import torch
 from torch import Tensor
 
-from ...speed_ops.errors import InputError
+from ...speed_ops.errors import InputError, Notice
 from .progress import check_stop, show_text
 
 SAMPLERS: list[str] = list(comfy.samplers.KSampler.SAMPLERS)
@@ -43,7 +43,9 @@ class Sampler:
         """
         check_stop()
         self._started += 1
-        show_text(self._hidden, f"Generating image {self._started} of {self._total}")
+        text = f"Generating image {self._started} of {self._total}"
+        notice = Notice(text, code="generating", done=self._started, total=self._total)
+        show_text(self._hidden, notice)
         widgets, done = self._widgets, (self._started - 1) * self._widgets["steps"]
         # The VAE decides how many pixels make one of the latent's, the model on its channels.
         pixels = self._vae.spacial_compression_encode()

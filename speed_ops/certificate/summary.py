@@ -12,7 +12,7 @@ from typing import Literal
 from ..errors import Notice
 from ..inputs import INPUT_TITLES
 from .certificate import Certificate, ConceptResult, Drift, Verdict, helped_by_more
-from .verdicts import verdict_in_words
+from .verdicts import decimals, verdict_in_words
 
 Level = Literal["none", "tiny", "small", "visible"]
 Advice = Literal[
@@ -25,17 +25,32 @@ Advice = Literal[
     "raise_strength",
     "protect_fewer",
 ]
-"""What to do next; a host has the words."""
+"""What to do next."""
+ADVICE_WORDS: dict[Advice, str] = {
+    "compare": "Generate a few images with the original and with this model, and compare them.",
+    "find_leaks": "Check for loopholes: aliases, typos and descriptions that still work.",
+    "use_auto": "Use the auto preset, which edits names inside whole prompts.",
+    "erase_fully": "Choose the priority 'erase fully', or a higher limit.",
+    "closer_replacement": (
+        "Choose a replacement closer to the original, such as 'oil painting' instead of 'art'."
+    ),
+    "raise_strength": "Raise the strength in steps of 0.1. Side effects grow with it.",
+    "protect_fewer": "Protect fewer names that are similar to the concept.",
+}
+"""What reports and the UI say; the command line has its own words, with flags."""
 
 # From images (docs/research/image-tests): up to a mean drift of 0.3 the protected painters and
 # subjects are recognized as before, up to 0.6 in all but two or three of a hundred images.
 LEVELS: tuple[tuple[float, Level], ...] = ((0.10, "none"), (0.30, "tiny"), (0.60, "small"))
+LEVEL_MARKS = tuple(mark for mark, _ in LEVELS)
 LEVEL_WORDS: dict[Level, str] = {
     "none": "no visible change expected",
     "tiny": "tiny changes, seen only side by side",
     "small": "small changes; still recognizable",
     "visible": "visible changes",
 }
+WORST_WORDS = {level: words.partition(";")[0] for level, words in LEVEL_WORDS.items()}
+"""The same, for the most affected name."""
 GROUPS: dict[str, str] = {
     "kept": "Protected names",
     "filtered": "Listed but unprotected names",
@@ -74,8 +89,7 @@ class SideEffects:
     @property
     def worst_words(self) -> str:
         """The same in words, where it differs from that of all names."""
-        same = self.worst_level == self.level
-        return "" if same else LEVEL_WORDS[self.worst_level].partition(";")[0]
+        return "" if self.worst_level == self.level else WORST_WORDS[self.worst_level]
 
     def text(self, names: int = 1) -> str:
         """In words, with the most affected names; the latter are none where `names` is 0."""
@@ -99,6 +113,8 @@ class Summary:
     """The same for protected names alone."""
     unlisted: SideEffects | None
     """The same for test names, which show what happens to names on no list."""
+    unprotected: SideEffects | None
+    """The same for listed names that a preset of the paper leaves out."""
     blank_prompt_unchanged: bool
     why: Notice | None
     """Why a concept is not erased, in one sentence."""
@@ -109,6 +125,15 @@ class Summary:
     def verdict(self) -> Verdict:
         """That of the least erased concept."""
         return max(self.counts, key=_WORST_LAST.index)
+
+    def effects(self) -> Iterator[tuple[str, SideEffects]]:
+        """What changed in each group of names, by what people call the group."""
+        groups = {
+            "Protected names": self.protected,
+            "Unlisted names": self.unlisted,
+            "Unprotected names": self.unprotected,
+        }
+        yield from ((name, group) for name, group in groups.items() if group is not None)
 
     def lines(self) -> Iterator[str]:
         """The answers as text, one line per concept for the least erased ones."""
@@ -143,9 +168,16 @@ def more_in_words(counts: dict[Verdict, int] | Counter[Verdict]) -> str:
     return f"{total:,} more: {', '.join(parts)}"
 
 
+def advice_in_words(advice: Sequence[Advice]) -> list[Notice]:
+    """The sentences of advice that has any, each with the advice as its code."""
+    return [Notice(ADVICE_WORDS[key], code=key) for key in advice if key in ADVICE_WORDS]
+
+
 def concept_title(name: str, replacement: str | None) -> str:
     """A concept with what it becomes."""
-    return name if replacement is None else f"{name} → {replacement or '(nothing)'}"
+    if replacement is None:
+        return name
+    return f"{name} \N{RIGHTWARDS ARROW} {replacement or '(nothing)'}"
 
 
 def summarize(certificate: Certificate, replacements: Sequence[str] = ()) -> Summary:
@@ -165,6 +197,7 @@ def summarize(certificate: Certificate, replacements: Sequence[str] = ()) -> Sum
         side_effects=_side_effects(certificate, ("held_out", "filtered", "kept")),
         protected=_side_effects(certificate, ("kept",)),
         unlisted=_side_effects(certificate, ("held_out",)),
+        unprotected=_side_effects(certificate, ("filtered",)),
         blank_prompt_unchanged=blank_prompt_drift(certificate) < BLANK_BELOW,
         why=next((n for n in certificate.warnings if n.code in _WHY_CODES), None),
         advice=tuple(_advice(certificate)),
@@ -182,7 +215,12 @@ def _remaining(concept: ConceptResult) -> float:
 
 
 def _side_effects(certificate: Certificate, names: Sequence[str]) -> SideEffects | None:
-    groups = [group for group in certificate.drift if group.group in names]
+    limit = None if certificate.curve is None else certificate.curve.budget
+    return side_effects([group for group in certificate.drift if group.group in names], limit)
+
+
+def side_effects(groups: Sequence[Drift], limit: float | None = None) -> SideEffects | None:
+    """What happened to these groups of names; None without any."""
     if not groups:
         return None
     affected: dict[str, float] = {}
@@ -191,7 +229,6 @@ def _side_effects(certificate: Certificate, names: Sequence[str]) -> SideEffects
             affected[name] = max(drift, affected.get(name, 0.0))
     ranked = sorted(affected.items(), key=lambda item: -item[1])[:SHOWN_AFFECTED]
     mean = max(group.mean for group in _judging(groups))
-    limit = None if certificate.curve is None else certificate.curve.budget
     return SideEffects(level_of(mean), mean, limit, tuple(ranked))
 
 
@@ -220,50 +257,98 @@ def _advice(certificate: Certificate) -> Iterator[Advice]:
         yield "protect_fewer"
 
 
-def details(certificate: Certificate) -> Iterator[str]:
-    """All measurements as text, for people who ask for them."""
+def details(certificate: Certificate) -> Iterator[Notice]:
+    """All measurements, for people who ask for them, and then all warnings."""
+    yield from measurements(certificate)
+    for name, part in certificate.other_inputs.items():
+        yield Notice(f"{INPUT_TITLES[name]}:")
+        yield from (Notice(f"  {line}", **line.data) for line in details(part))
+    yield from (Notice(f"Note: {notice}", **notice.data) for notice in certificate.warnings)
+
+
+def measurements(certificate: Certificate) -> Iterator[Notice]:
+    """What was measured at the text input of a certificate."""
     for concept in certificate.concepts:
         yield _concept_details(concept)
     for group in certificate.drift:
         yield drift_line(group)
     if certificate.sot_drift is not None:
-        yield f"Blank prompt: drift at most {blank_prompt_drift(certificate):.1g}"
+        drift = blank_prompt_drift(certificate)
+        yield Notice(
+            f"Blank prompt: drift at most {drift:.1g}",
+            code="measured_blank_prompt",
+            drift=f"{drift:.1g}",
+        )
     rooms = [layer.room for layer in certificate.layers]
     rank = max(layer.rank for layer in certificate.layers)
     seconds = sum(certificate.seconds.values())
-    yield f"{len(rooms)} layers, rank {rank}, {min(rooms)} free dimensions, {seconds:.2f} s"
+    yield Notice(
+        f"{len(rooms)} layers, rank {rank}, {min(rooms)} free dimensions, {seconds:.2f} s",
+        code="measured_layers",
+        layers=len(rooms),
+        rank=rank,
+        room=min(rooms),
+        seconds=seconds,
+    )
     if (curve := certificate.curve) is not None:
         judges = "tuning names" if curve.unseen else "protected names"
         limit = "" if curve.budget is None else f" (limit {curve.budget:g})"
-        yield (
+        yield Notice(
             f"Chosen trade-off: {curve.chosen.left:.2f} remaining, drift"
-            f" {curve.chosen.drift:.2f}{limit}, judged on {curve.names} {judges}"
+            f" {curve.chosen.drift:.2f}{limit}, judged on {curve.names} {judges}",
+            code="measured_trade_off",
+            left=curve.chosen.left,
+            drift=curve.chosen.drift,
+            limit="–" if curve.budget is None else curve.budget,
+            names=curve.names,
+            judges=judges,
         )
     if certificate.rounds:
         leaks = " -> ".join(f"{round_.mean_leak:.0%}" for round_ in certificate.rounds)
         dropped = "" if certificate.rounds[-1].kept else "; the last round helped too little"
-        yield f"Adversarial rounds: leak {leaks}{dropped}"
-    for name, part in certificate.other_inputs.items():
-        yield f"{INPUT_TITLES[name]}:"
-        yield from (f"  {line}" for line in details(part))
-    yield from (f"Note: {notice}" for notice in certificate.warnings)
+        yield Notice(
+            f"Adversarial rounds: leak {leaks}{dropped}", code="measured_rounds", leaks=leaks
+        )
 
 
-def _concept_details(concept: ConceptResult) -> str:
+def _concept_details(concept: ConceptResult) -> Notice:
     parts = [f"{concept.solved_median:.2f} in the prompts that made the edit"]
     if concept.score is not None:
-        parts.insert(0, f"score {concept.score:.2f} (erased up to 1)")
+        parts.insert(0, f"score {decimals(concept.score, 1.0)} (erased up to 1)")
         parts.append(f"{concept.probe_median:.2f} in new prompts")
     if concept.probe_to_go is not None:
         parts.append(f"distance to the replacement {concept.probe_to_go:.2f}")
-    return f"{concept.name}: {verdict_in_words(concept.verdict)}; remaining: {', '.join(parts)}"
+    verdict = verdict_in_words(concept.verdict)
+    return Notice(
+        f"{concept.name}: {verdict}; remaining: {', '.join(parts)}",
+        code="measured_concept" if concept.score is None else "measured_score",
+        concept=concept.name,
+        verdict=verdict,
+        solved=concept.solved_median,
+        score=concept.score,
+        probed=concept.probe_median,
+        to_go="–" if concept.probe_to_go is None else concept.probe_to_go,
+    )
 
 
-def drift_line(group: Drift) -> str:
+def drift_line(group: Drift) -> Notice:
     """A group of names: how far they moved, and which moved most."""
     worst = ", ".join(f"{name} {drift:.2f}" for name, drift in group.worst[:3])
-    return (
+    return Notice(
         f"{GROUPS[group.group]} ({PLACES[group.where]}, {group.names}): drift mean"
-        f" {group.mean:.2f}, median {group.median:.2f}, 95th percentile {group.p95:.2f}, maximum"
-        f" {group.maximum:.2f}; most affected: {worst}"
+        f" {decimals(group.mean, *LEVEL_MARKS)}, median {group.median:.2f}, 95th percentile"
+        f" {group.p95:.2f}, maximum {group.maximum:.2f}; most affected: {worst}",
+        code="measured_group",
+        group=group_title(group),
+        names=group.names,
+        mean=group.mean,
+        median=group.median,
+        p95=group.p95,
+        maximum=group.maximum,
+        worst=worst,
     )
+
+
+def group_title(group: Drift) -> str:
+    """Which names, and where: `Test names, in prompts`."""
+    return f"{GROUPS[group.group]}, {PLACES[group.where]}"

@@ -12,6 +12,7 @@ from ..engine.rows import RowSet
 from ..engine.settings import EraseSettings
 from ..errors import Notice
 from .certificate import ConceptResult, Drift, LayerFacts, helped_by_more
+from .verdicts import decimals
 
 ALIKE_BELOW = 0.05
 """Target and replacement whose outputs differ by less than this share of the target's are nearly
@@ -161,8 +162,9 @@ def _over_limit(limit: float, drift: Sequence[Drift]) -> Iterator[Notice]:
         tested = summary.group == "held_out" and summary.where == "context"
         if tested and summary.mean > limit:
             yield Notice(
-                f"Names that are not on your list change more than you allowed ({summary.mean:.2f};"
-                f" limit {limit:g}). Protect more names, or choose a stricter priority.",
+                "Names that are not on your list change more than you allowed"
+                f" ({decimals(summary.mean, limit)}; limit {limit:g}). Protect more names, or"
+                " choose a stricter priority.",
                 code="over_limit",
                 mean=summary.mean,
                 limit=limit,

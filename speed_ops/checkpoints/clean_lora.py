@@ -11,11 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from ..certificate.measure import certify
-from ..engine.layers import SolvedLayer
+from ..certificate.stored_edits import certify_edits, effects_on_names
 from ..erase import erase
 from ..erasure import Erasure
 from ..errors import FileError
@@ -37,7 +35,7 @@ class CleanedLora:
 
     erasure: Erasure
     """Its certificate is measured on the factors as they are stored: concepts on what the LoRA
-    adds, side effects on the model with the LoRA.
+    adds, side effects as in `effects_on_names`.
     """
     tensors: Mapping[str, Tensor]
     """What changes in the file, by key."""
@@ -88,8 +86,9 @@ def clean_lora(
         alone = _measured(stored, model.weights)
         whole = _measured(stored, _Sum(source.model("KV").weights, model.weights))
         ratio = _drift(alone) / (_drift(whole) or 1.0)
-        assert alone.certificate is not None and whole.certificate is not None
-        drift = whole.certificate.drift
+        assert alone.certificate is not None
+        rows = next(iter(stored.rows.values()))
+        drift = effects_on_names(made, rows, source.model("KV").weights, model.weights)
         certificate = replace(alone.certificate, drift=drift, warnings=())
         return replace(erasure, certificate=certificate), tensors, ratio
 
@@ -129,18 +128,7 @@ def _measured(stored: Erasure, weights: Mapping[str, Tensor]) -> Erasure:
     """The same with a certificate of its edits on layers with these weights."""
     rows, settings = next(iter(stored.rows.values())), stored.settings
     assert settings is not None
-    kept = torch.ones(len(rows.retain.values), dtype=torch.bool)
-    layers = {
-        key: SolvedLayer(
-            replace(stored.edits[key], down=stored.edits[key].down[:, : rows.width]),
-            kept,
-            kept.sum() * 0,
-            rows.width,
-        )
-        for key in weights
-        if key in stored.edits
-    }
-    return replace(stored, certificate=certify(layers, rows, settings, weights))
+    return replace(stored, certificate=certify_edits(stored.edits, rows, settings, weights))
 
 
 def _drift(erasure: Erasure) -> float:

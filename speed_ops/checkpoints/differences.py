@@ -22,7 +22,8 @@ from .source import ModelSource
 
 _THROUGH = ("F16", "BF16", "F32")
 """Types that a file may have been stored in on its way."""
-
+_TEXT_ENCODERS = ("cond_stage_model.", "conditioner.", "text_encoders.", "text_encoder")
+"""Where stock savers add buffers."""
 
 _LOADER_SETTINGS = (
     *("_quantization_metadata", "config", "is_512", "tae_latent_channels"),
@@ -123,8 +124,10 @@ def _extra(copy: Checkpoint, key: str) -> str:
     if is_adapter_key(key):
         return "adapter-in-model"
     shape = copy.shapes[key]
+    if not key.startswith(_TEXT_ENCODERS):
+        return "new-tensor"
     if key.endswith("logit_scale") and shape == ():
-        return ""
+        return "" if _finite(copy.read(key)) else "not-finite"
     if key.endswith("position_ids") and len(shape) == 2 and shape[0] == 1 and shape[1] <= 4096:
         ids = copy.read(key)[0].double()
         return "" if torch.equal(ids, torch.arange(shape[1]).double()) else "new-tensor"
@@ -167,7 +170,7 @@ def converted(before: Tensor, after: Tensor) -> bool:
     """Whether one tensor is the other in another number type, by way of any usual one. Rounding is
     exact: a value that was trained a little further is found.
     """
-    if not before.is_floating_point():
+    if not (before.is_floating_point() and after.is_floating_point()):
         return torch.equal(before.double(), after.double())
     ways = (before, *(before.to(TORCH_DTYPES[name]) for name in _THROUGH))
     return any(torch.equal(way.to(after.dtype), after) for way in ways)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import FileError, Notice
 from ..files.checkpoint import Checkpoint
-from ..files.rewrite import folder_files, visible_files, weight_files
+from ..files.rewrite import folder_files, refuse_leaving, visible_files, weight_files
 from ..files.schema import load_json, read_bounded
 from .differences import different
 
@@ -35,6 +35,8 @@ def unexpected_files(source: Checkpoint, copy: Checkpoint) -> list[Notice]:
     ours = weight_files(source) if source.is_folder else set()
     theirs = weight_files(copy)
     files = set(visible_files(copy.path, all_of_it=True)) - {_CARD}
+    for file in theirs:
+        refuse_leaving(copy.path, file)
     extra = {file for file in files - theirs if file not in expected or file in ours}
     changed = {
         file for file in files - theirs - extra if not _same(source.path / file, copy.path / file)

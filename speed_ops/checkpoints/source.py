@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..encoders.encoder import RootMeanSquareNorm, RowFunction
+from ..encoders.encoder import RootMeanSquareNorm, RowFunction, TwoLayerNetwork
 from ..engine.settings import EraseSettings
 from ..errors import FileError, UnsupportedModelError
 from ..files.checkpoint import Checkpoint
@@ -24,7 +24,7 @@ _TABLES = ("text_model.embeddings.token_embedding.weight", "token_embedding.weig
 _CHAT_TABLES = ("model.embed_tokens.weight",)
 _T5_TABLES = ("shared.weight", "encoder.embed_tokens.weight")
 _T5_GATE = "encoder.block.0.layer.1.DenseReluDense.wi_0.weight"
-_UMT5 = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
+_OWN_DISTANCES = "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,17 @@ class ModelSource:
         """What the model does to each row before the edited layers; None: nothing."""
         part = self.architecture.text_part
         layout = find_entry(self.checkpoint.shapes, self.architecture)
-        if part is None or part.norm is None or layout is None:
+        if part is None or layout is None:
             return None
-        (module,) = part.modules
-        key = f"{layout.prefix}{module}.weight"
-        return RootMeanSquareNorm(
-            read_scaled(self.checkpoint.read, self.checkpoint.shapes, key)[0], part.norm
+
+        def read(name: str) -> Tensor:
+            shapes = self.checkpoint.shapes
+            return read_scaled(self.checkpoint.read, shapes, layout.prefix + name)[0]
+
+        if part.norm is not None:
+            return RootMeanSquareNorm(read(f"{part.modules[0]}.weight"), part.norm)
+        return TwoLayerNetwork(
+            [(read(f"{path}.weight"), read(f"{path}.bias")) for path in part.layers]
         )
 
     def takes_edits(self, which: str) -> bool:
@@ -201,13 +206,14 @@ def _keys_inside(encoder: FamilyEncoder, file: Checkpoint) -> dict[str, str]:
     """
     if keys := encoder_keys(encoder, file.keys())[1]:
         return keys
-    shapes, is_t5 = file.shapes, encoder.name == "t5xxl"
+    shapes, is_t5 = file.shapes, not encoder.causal
     names = _TABLES if encoder.appends == "columns" else _CHAT_TABLES
     tables = [shapes.get(name, ()) for name in (_T5_TABLES if is_t5 else names)]
     width = next((shape[-1] for shape in tables if len(shape) == 2), None)
-    if spelling(encoder, shapes) is None or width != encoder.width:
+    if spelling(encoder, shapes) is None or width != encoder.hidden_width:
         return {}
-    if is_t5 and (_T5_GATE not in shapes or _UMT5 in shapes):
+    is_plain = encoder.name == "t5xxl"
+    if is_t5 and (_T5_GATE not in shapes or (_OWN_DISTANCES in shapes) == is_plain):
         return {}
     return {key: key for key in shapes}
 

@@ -119,7 +119,11 @@ def before_starting(source: ModelSource, job: Job, text: TextSetup) -> list[str]
     """
     notes = [*missing_encoders(source, text), *_unread_input(source, job, text)]
     encoders = source.encoder_files(text.text_encoders).available
-    slow = [encoder.title for encoder in encoders if not encoder.causal]
+    slow = [
+        encoder.title
+        for encoder in encoders
+        if encoder.appends == "rows" and encoder.padding == "informative"
+    ]
     count = _max_texts(job)
     if slow and count > MANY_TEXTS:
         once = "" if text.cache is None else " the first time (then they are cached)"

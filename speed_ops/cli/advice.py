@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ADVICE = {
     "give-text-encoder": "Give it with --text-encoder PATH (a safetensors file or folder).",
-    "allow-overwriting": "Overwrite it with --force, or choose another --out.",
+    "allow-overwriting": "Or overwrite it with --force.",
     "less-effort": "To encode fewer, use --effort fast.",
     "keep-fewer-names": "To encode fewer, protect fewer names with --retain-limit N.",
     "use-comfyui": "Open it in ComfyUI with SPEED Erase.",

@@ -21,6 +21,8 @@ def add_to(subparsers: Any) -> None:
     add_erased_file(parser)
     help = "where to write the statement"
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=help)
+    help = "sign it with this private key (PEM: Ed25519 or ECDSA)"
+    parser.add_argument("--sign", type=Path, metavar="KEY", help=help)
     parser.add_argument("--force", action="store_true", help="overwrite a file that exists")
 
 
@@ -28,12 +30,14 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Verifies first: nothing is attested that is not true here."""
     erased, text = erased_file_from(args, console)
     from ..checkpoints.attestation import write_attestation
+    from ..checkpoints.envelope import Key
     from ..checkpoints.verify import verify_file
 
+    key = Key.read(args.sign, "private") if args.sign else None
     verification = verify_file(erased, text, console.progress)
     show_verification(verification, erased.provenance, args.file, console)
     if verification.faults:
         return 1
-    write_attestation(args.out, args.file, erased, verification, force=args.force)
-    console.say(f"Statement, not signed: {args.out}")
+    write_attestation(args.out, args.file, erased, verification, key=key, force=args.force)
+    console.say(f"Statement, {'signed' if key else 'not signed'}: {args.out}")
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UsageError
 from .blocklist import add_blocklist, with_blocklists
 from .console import Console
-from .many_models import clean_many, on_done, sum_up
+from .many_models import clean_many, on_done, overview_writer, sum_up
 from .options import (
     add_json_lines,
     add_outputs,
@@ -47,6 +47,16 @@ def add_to(subparsers: Any) -> None:
         help = f"{models} a pattern such as 'sdxl/*' (path below DIR); repeatable"
         parser.add_argument(flag, action="append", default=[], metavar="GLOB", help=help)
     add_outputs(parser, path_or_url)
+    help = (
+        "write overview.html and overview.json into the output folder: models x concepts, side"
+        " effects, and images before and after where the demo model or --server generates them"
+    )
+    parser.add_argument("--overview", action="store_true", help=help)
+    help = (
+        "a ComfyUI that has the models and the results and generates images for --overview;"
+        " repeatable"
+    )
+    parser.add_argument("--server", action="append", default=[], metavar="URL", help=help)
     jobs = "models at a time (default: 1; on Ray: as many as fit)"
     parser.add_argument("--jobs", type=int, metavar="N", help=jobs)
     add_json_lines(parser)
@@ -74,7 +84,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
     most = 64 if args.on == "here" else 100_000
     if args.jobs is not None and not 1 <= args.jobs <= most:
         raise UsageError(f"Invalid --jobs {args.jobs}. Use a number from 1 to {most}.")
+    if args.server and not args.overview:
+        raise UsageError("--server generates images for the overview. Add --overview.")
     if args.on == "ray":
+        if args.overview:
+            raise UsageError("--overview works only with --on here. Leave it out.")
         return _batch_on_ray(args, console)
     for flag in ("address", "ledger", "scratch"):
         if getattr(args, flag) is not None:
@@ -89,7 +103,10 @@ def run(args: argparse.Namespace, console: Console) -> int:
         args.folder, outputs, recursive=args.recursive, include=args.include, exclude=args.exclude
     )
     text = text_setup_from(args, stored.clip_skip)
-    return clean_many(candidates, stored, text, console, args.dry_run, args.jobs or 1)
+    overview = None
+    if args.overview and not args.dry_run:
+        overview = overview_writer(args.out, stored, args.server, console)
+    return clean_many(candidates, stored, text, console, args.dry_run, args.jobs or 1, overview)
 
 
 def _batch_on_ray(args: argparse.Namespace, console: Console) -> int:

@@ -132,7 +132,7 @@ class Console:
         """Writes something worth knowing in addition to the result."""
         if not self.quiet:
             self.clear()
-            announced = getattr(text, "code", "") == "encoding"
+            announced = getattr(text, "code", "").startswith("encoding")
             _write_aside(visible(f"{'' if announced else 'Note: '}{advised(text)}"))
 
     def error(self, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..recipe import StoredJob
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from ..checkpoints.batch import Candidate, Done
     from ..checkpoints.plan import Plan
     from ..checkpoints.text_setup import TextSetup
+    from ..evaluate.pairs import Drawing
+
+AfterAll = Callable[["Sequence[Candidate]", "Sequence[Done]"], None]
+"""What is done with all models in the end."""
+_TIMEOUT = 600.0
+"""Seconds that a server may take for an image."""
 
 
 def clean_many(
@@ -23,6 +30,7 @@ def clean_many(
     console: Console,
     dry_run: bool,
     jobs: int = 1,
+    after_all: AfterAll | None = None,
 ) -> int:
     """One job on many models.
 
@@ -33,6 +41,7 @@ def clean_many(
         console: Where the results are shown.
         dry_run: Show what would be done and write nothing.
         jobs: Models at a time.
+        after_all: Called with the models and what became of them.
     """
     from ..checkpoints.batch import classify, clean_one, for_each
 
@@ -46,7 +55,37 @@ def clean_many(
 
     work = _planner(stored, text) if dry_run else clean
     results = for_each(models, work, on_done(len(models), console), 1 if dry_run else jobs)
+    if after_all is not None:
+        after_all(models, results)
     return sum_up(dry_run, models, results, console)
+
+
+def overview_writer(
+    folder: Path, stored: StoredJob, servers: Sequence[str], console: Console
+) -> AfterAll:
+    """Writes the page about all models.
+
+    Args:
+        folder: Where it goes.
+        stored: The job.
+        servers: Addresses of ComfyUIs that may generate images.
+        console: Where the path is shown.
+    """
+    from ..evaluate.local import LOCAL_SAMPLING, LocalBackend
+    from ..evaluate.overview import write_overview
+    from ..evaluate.setup import Sampling
+
+    drawings: list[Drawing] = [(LocalBackend(), LOCAL_SAMPLING)]
+    if servers:
+        from ..evaluate.client import ComfyClient
+
+        drawings += [(ComfyClient(url, _TIMEOUT), Sampling()) for url in servers]
+
+    def write(candidates: Sequence[Candidate], results: Sequence[Done]) -> None:
+        page, _ = write_overview(folder, candidates, results, stored, drawings, console.note)
+        console.say(f"Saved {page}")
+
+    return write
 
 
 def _planner(stored: StoredJob, text: TextSetup) -> Callable[[Candidate, threading.Event], Done]:

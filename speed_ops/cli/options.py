@@ -62,6 +62,18 @@ def complete_with(action: argparse.Action, *words: str) -> None:
     action.completer = complete  # type: ignore[attr-defined]
 
 
+def refuse_alone(args: Namespace, flag: str, needed: str) -> None:
+    """Raises if a flag is given without another one.
+
+    Args:
+        args: All flags.
+        flag: Name of the flag.
+        needed: Name of the flag that it needs.
+    """
+    if getattr(args, flag) is not None and getattr(args, needed) is None:
+        raise UsageError(f"--{flag} works only with --{needed}. Add --{needed}.")
+
+
 def command(
     subparsers: Any,
     name: str,
@@ -189,8 +201,8 @@ def add_text_setup(parser: ArgumentParser) -> None:
     help = "hidden layer: 1 (or -1) the last, 2 the one before (default: the model's)"
     add("--clip-skip", type=int, metavar="N", help=help)
     help = (
-        "folder with vocab.json and merges.txt (CLIP, Qwen) or tokenizer.json (T5), or a ComfyUI"
-        " checkout"
+        "folder with vocab.json and merges.txt (CLIP, Qwen), tokenizer.json (T5) or tokenizer.model"
+        " (UMT5, Gemma), or a ComfyUI checkout"
     )
     add("--tokenizer", type=Path, metavar="PATH", help=help)
     help = (

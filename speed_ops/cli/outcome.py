@@ -91,14 +91,13 @@ def _show_answers(erasure: Erasure, summary: Summary, console: Console) -> None:
         counts = Counter(concept.verdict for concept, _ in summary.concepts[-rest:])
         rows.append(("and", more_in_words(counts)))
         marks.append(" ")
+    groups = list(summary.effects())
     effects = []
-    if summary.protected is not None:
-        names = 0 if summary.unlisted else 1
-        effects.append(("Protected names", summary.protected.text(names)))
-        marks.append("erased" if summary.protected.level in ("none", "tiny") else "weakened")
-    if summary.unlisted is not None:
-        effects.append(("Unlisted names", summary.unlisted.text()))
-        marks.append(" ")
+    for title, group in groups:
+        is_protected = group is summary.protected
+        effects.append((title, group.text(0 if is_protected and len(groups) > 1 else 1)))
+        mark = "erased" if group.level in ("none", "tiny") else "weakened"
+        marks.append(mark if is_protected else " ")
     console.table((), [*rows, *effects], marks=marks)
     if summary.why is not None:
         console.say(str(summary.why), " ")

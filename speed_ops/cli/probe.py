@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..text.kinds import KINDS
 from ..text.retain_set import read_retain
 from .console import Console
-from .options import command, text_setup_from
+from .options import command, refuse_alone, text_setup_from
 from .verify import add_erased_file, erased_file_from
 
 
@@ -45,8 +45,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     if args.name is not None:
         return _run_name(args, console)
     for flag in ("known", "page"):
-        if getattr(args, flag) is not None:
-            raise UsageError(f"--{flag} works only with --name. Add --name.")
+        refuse_alone(args, flag, "name")
     if args.base is None:
         raise UsageError("Give --base with the original model, or --name with a name to look for.")
     return _run_leaks(args, console)

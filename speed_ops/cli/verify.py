@@ -11,9 +11,9 @@ from ..provenance import Provenance, load_recipe
 from .advice import advised
 from .blocklist import add_blocklist, blocked_by
 from .console import Console
-from .options import add_text_setup, command, text_setup_from
+from .options import add_text_setup, command, refuse_alone, text_setup_from
 
-SIGNATURE = "The signature of a statement is checked by the tool that made it, not here."
+UNSIGNED = "No signature was checked. To check one, give the signer's public key: --key FILE."
 
 if TYPE_CHECKING:
     from ..checkpoints.erased_file import ErasedFile
@@ -37,6 +37,8 @@ def add_to(subparsers: Any) -> None:
     add_blocklist(parser, help)
     help = "a statement about the file, whose digests and numbers are checked as well"
     parser.add_argument("--attestation", type=Path, metavar="STATEMENT", help=help)
+    help = "also fail unless the statement is signed with this public key (PEM: Ed25519 or ECDSA)"
+    parser.add_argument("--key", type=Path, metavar="KEY", help=help)
 
 
 def add_erased_file(parser: argparse.ArgumentParser, base_required: bool = True) -> None:
@@ -61,17 +63,18 @@ def erased_file_from(args: argparse.Namespace, console: Console) -> tuple[Erased
 
 def run(args: argparse.Namespace, console: Console) -> int:
     """Measures, compares and prints the result."""
+    refuse_alone(args, "key", "attestation")
     erased, text_setup = erased_file_from(args, console)
+    from ..checkpoints.attestation import Attestation
     from ..checkpoints.verify import verify_file
 
+    attested = Attestation.read(args.attestation, args.key) if args.attestation else None
     verification = verify_file(erased, text_setup, console.progress, strict=args.strict)
-    if args.attestation:
-        from ..checkpoints.attestation import Attestation
-
-        attested = Attestation.read(args.attestation)
+    if attested:
         more = attested.faults(args.file, erased, verification)
         verification = replace(verification, faults=(*verification.faults, *more))
-        console.note(SIGNATURE)
+        if not args.key:
+            console.note(UNSIGNED)
     if args.blocklist:
         from ..checkpoints.blocked import not_erased_of
 

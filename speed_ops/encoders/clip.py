@@ -175,13 +175,12 @@ class ClipTower(Tower):
             lambda _, inputs: before_norm.append(inputs[0])
         )
         try:
-            blocks = built.blocks.first(count, self.blocks)
+            blocks = built.blocks.first(count, (self.blocks,))
             last = self._call(built, ids, blocks, built.final_norm)
         finally:
             hook.remove()
-        state = before_norm[0] if self.blocks == count else built.blocks.state
-        built.blocks.state = None
-        assert state is not None
+        state = before_norm[0] if self.blocks == count else built.blocks.states[self.blocks]
+        built.blocks.states = {}
         states = built.final_norm(state) if self.row.final_norm else state
         pooled = last[torch.arange(len(ids)), ends.to(last.device)]
         projection = self.weights.projection()

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..devices import Workplace as Workplace
 from ..errors import InputError
@@ -50,6 +51,27 @@ class RootMeanSquareNorm:
     def __call__(self, rows: Tensor, ids: Tensor | None = None) -> Tensor:
         scale = torch.rsqrt(rows.square().mean(dim=-1, keepdim=True) + self._epsilon)
         return rows * scale * self._weight
+
+
+class TwoLayerNetwork:
+    """A `RowFunction` of two linear layers with a GELU between them."""
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """`layers`: weight and bias of each."""
+        self._layers = [
+            (weight.to(torch.float32), bias.to(torch.float32)) for weight, bias in layers
+        ]
+        self.width = len(self._layers[-1][0])
+        total = hashlib.sha256()
+        for weight, bias in self._layers:
+            for values in (weight, bias):
+                total.update(values.contiguous().numpy().data)
+        self.fingerprint = f"network {total.hexdigest()}"
+
+    def __call__(self, rows: Tensor, ids: Tensor | None = None) -> Tensor:
+        first, second = self._layers
+        hidden = functional.gelu(functional.linear(rows, *first), approximate="tanh")
+        return functional.linear(hidden, *second)
 
 
 Encoded = tuple[list[Tensor], list[Tensor]]
@@ -291,7 +313,7 @@ class TowerEncoder(TextEncoder):
     for the fingerprint.
 
     Prompts to a causal encoder run only as long as the rows asked for, batched with prompts of like
-    length; others always run whole.
+    length; others always run whole, without padding where the model does not read it.
     """
 
     workplace: Workplace | None = None
@@ -312,13 +334,15 @@ class TowerEncoder(TextEncoder):
             towers: Encoders of the same tokens, in column order.
             tokenizer: Makes the tokens.
             stream: Their rows.
-            ends: Tokens before a text, and after it.
+            ends: Tokens before a text, and after it. Where the stream has fewer rows before a text,
+                the model does not receive the first ones.
             pooling: Those of the towers whose pooled embeddings, side by side, make the model's.
         """
         self._towers = tuple(towers)
         self._pooling = tuple(pooling) if all(tower.pooled_width for tower in pooling) else ()
         self._tokenizer = tokenizer
         self._ends = ends
+        self._unread = len(ends[0]) - stream.before
         self.streams = (stream,)
         self.context_length = stream.length
         self.width = sum(tower.width for tower in self._towers)
@@ -348,10 +372,10 @@ class TowerEncoder(TextEncoder):
     def trial(self) -> float:
         """About how many seconds a whole prompt takes, from one block of each tower."""
         length = self.context_length
-        if self.streams[0].padding == "none":  # there it is only the most that a prompt may have
+        if not self.streams[0].padded:  # there it is only the most that a prompt may have
             length = min(length, _USUAL_LENGTH)
         return sum(
-            tower.trial(self._padded([[]], tower, length), BATCH_TOKENS // length)
+            tower.trial(self._padded([[]], tower, length)[0], BATCH_TOKENS // length)
             for tower in self._towers
         )
 
@@ -392,22 +416,23 @@ class TowerEncoder(TextEncoder):
             max(length, self._end(text) + 1) if pooling else length
             for length, text in zip(lengths, texts, strict=True)
         ]
-        run = run if self.streams[0].causal else [self.context_length] * len(prompts)
+        if not self.streams[0].causal:
+            run = [self._whole(text) for text in texts]
         for batch in _batches(run):
             batch_texts, longest = [texts[i] for i in batch], max(run[i] for i in batch)
             ends = torch.tensor([self._end(text) for text in batch_texts])
             rows, pooled_parts = [], []
             for tower in self._towers:
-                ids = self._padded(batch_texts, tower, longest)
+                ids, seen = self._padded(batch_texts, tower, longest)
                 if tower in pooling:
                     states, at_end = tower.states_and_pooled(ids, ends)
                     pooled_parts.append(at_end.cpu())
                 else:
-                    states = tower.states(ids)
+                    states = tower.states(ids, seen)
                 rows.append(states.cpu())
-            joined = torch.cat(rows, dim=-1)
+            joined = torch.cat(rows, dim=-1)[:, self._unread :]
             for position, i in enumerate(batch):
-                out[i] = joined[position, : lengths[i]].clone()
+                out[i] = self._received(joined[position], batch_texts[position], lengths[i])
                 if pooled_parts:
                     pooled[i] = torch.cat([part[position] for part in pooled_parts])
             done += len(batch)
@@ -418,12 +443,36 @@ class TowerEncoder(TextEncoder):
         """Row of the end token."""
         return len(text) + self.streams[0].before
 
-    def _padded(self, texts: Sequence[Sequence[int]], tower: Tower, length: int) -> Tensor:
-        """`batch x length`: all tokens, cut to the rows that are needed."""
+    def _whole(self, text: Sequence[int]) -> int:
+        """How many rows an encoder runs that is not causal."""
+        stream = self.streams[0]
+        return stream.length if stream.padded else self._end(text) + stream.after
+
+    def _received(self, rows: Tensor, text: Sequence[int], length: int) -> Tensor:
+        """The first rows of a prompt; padding that the model masks is zeros."""
+        stream = self.streams[0]
+        if stream.padding != "masked":
+            return rows[:length].clone()
+        received = torch.zeros(length, self.width)
+        count = min(length, self._end(text) + stream.after)
+        received[:count] = rows[:count]
+        return received
+
+    def _padded(
+        self, texts: Sequence[Sequence[int]], tower: Tower, length: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """`batch x length`: all tokens, cut to the rows that are needed, and which of them
+        attention reads; None: all.
+        """
         start, end = self._ends
-        padding = [tower.row.pad_token] * self.context_length
-        full = [[*start, *text, *end, *padding][:length] for text in texts]
-        return torch.tensor(full, dtype=torch.long)
+        length += self._unread
+        padding = [tower.row.pad_token] * length
+        prompts = [[*start, *text, *end] for text in texts]
+        ids = torch.tensor([[*prompt, *padding][:length] for prompt in prompts], dtype=torch.long)
+        if not tower.row.masks_padding:
+            return ids, None
+        counts = torch.tensor([len(prompt) for prompt in prompts])
+        return ids, (torch.arange(length) < counts[:, None]).long()
 
     def _checked_ids(self, prompt: str) -> list[int]:
         ids = self.token_ids(prompt)

@@ -1,5 +1,5 @@
-"""T5 and Qwen3 with their tokenizers. A model reads only their rows, without an embedding of the
-whole prompt.
+"""T5s and chat models with their tokenizers. A model reads only their rows, without an embedding of
+the whole prompt.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ import torch
 
 from ..files.checkpoint import Checkpoint
 from ..models.architecture import FamilyEncoder
+from .chat import ChatTextEncoder
 from .encoder import TowerEncoder
-from .qwen import QwenTextEncoder
 from .t5 import T5TextEncoder
-from .tokenizers import qwen_tokenizer, t5_tokenizer
+from .tokenizers import (
+    PILE_IN_COMFYUI,
+    LanguageTokenizer,
+    piece_tokenizer,
+    qwen_tokenizer,
+    t5_tokenizer,
+)
 from .tower import Tensors
+
+_IN_COMFYUI = {"pile_t5xl": PILE_IN_COMFYUI}
+"""Where ComfyUI keeps a SentencePiece model that is not in the text encoder's file."""
 
 
 def language_model_encoder(
@@ -36,8 +45,13 @@ def language_model_encoder(
         clip_skip: As in ComfyUI; None is what the family was trained with.
         device: Where the encoder runs.
     """
-    if row.causal:
-        words = qwen_tokenizer(tokenizer, holders)
-        return QwenTextEncoder(tensors, row, words, clip_skip, device)
-    pieces = t5_tokenizer(tokenizer, holders)
-    return T5TextEncoder(tensors, row, pieces, clip_skip, device)
+    kind = ChatTextEncoder if row.causal else T5TextEncoder
+    return kind(tensors, row, _tokenizer(row.name, tokenizer, holders), clip_skip, device)
+
+
+def _tokenizer(name: str, path: Path | None, holders: Sequence[Checkpoint]) -> LanguageTokenizer:
+    if name == "t5xxl":
+        return t5_tokenizer(path, holders)
+    if name.startswith("qwen"):
+        return qwen_tokenizer(path, holders)
+    return piece_tokenizer(path, holders, _IN_COMFYUI.get(name))

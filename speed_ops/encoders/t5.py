@@ -1,4 +1,5 @@
-"""T5 from a file's own weights: what Flux reads, and the second half of SD3's prompt.
+"""T5, UMT5 and Pile-T5 from a file's own weights: what Flux, Wan and AuraFlow read, and the second
+half of SD3's prompt.
 
 `T5Weights` finds the tensors, `T5Tower` runs them, `T5TextEncoder` turns prompts into rows.
 """
@@ -15,7 +16,7 @@ from ..files.tensors import read_scaled
 from ..models.architecture import FamilyEncoder
 from ..text.tokens import Stream
 from .encoder import TowerEncoder
-from .tokenizers import T5_END_TOKEN, T5Tokenizer
+from .tokenizers import LanguageTokenizer
 from .tower import STORED, Built, EncoderWeights, LazyBlocks, Tensors, Tower, assign
 
 _MATRICES = (
@@ -45,14 +46,17 @@ class T5Weights(EncoderWeights):
                 f"The text encoder '{row.name}' is damaged: its width is not a multiple of its"
                 f" {self.heads} heads."
             )
+        self.own_distances = f"encoder.block.1.{_DISTANCES}" in self._file_keys
+        """Whether every block has a table of distances (UMT5), and not the first alone."""
         self._stored: torch.dtype | None = None
 
     def block(self, layer: int) -> dict[str, Tensor]:
-        """One block's tensors, named relative to it; the first block's distances serve all."""
+        """One block's tensors, named relative to it."""
         start = f"encoder.block.{layer}."
         names = [f"{module}.weight" for module in (*_MATRICES, *_NORMS)]
+        distances = layer if self.own_distances else 0
         return {name: self._read(start + name) for name in names} | {
-            _DISTANCES: self._read(f"encoder.block.0.{_DISTANCES}")
+            _DISTANCES: self._read(f"encoder.block.{distances}.{_DISTANCES}")
         }
 
     def top(self) -> dict[str, Tensor]:
@@ -77,7 +81,7 @@ class T5Weights(EncoderWeights):
 
 
 class T5Tower(Tower):
-    """T5-XXL or smaller. No attention mask: its models were trained on padding rows as well."""
+    """T5-XXL or smaller, UMT5 or Pile-T5."""
 
     def __init__(self, weights: T5Weights, clip_skip: int | None, device: torch.device) -> None:
         """See `Tower`."""
@@ -86,13 +90,16 @@ class T5Tower(Tower):
 
     @property
     def rule(self) -> str:
-        return f"{self.row.name}:{self.blocks}:norm:{self.row.pad_token}:{self.row.length}"
+        row = self.row
+        length = str(row.length) if row.padding == "informative" else row.padding
+        return f"{row.name}:{self.blocks}:norm:{row.pad_token}:{length}"
 
     def _build(self) -> Built:
-        from transformers import T5Config, T5EncoderModel
+        import transformers
 
         weights = self.weights
-        config = T5Config(
+        name = "UMT5" if weights.own_distances else "T5"
+        config = getattr(transformers, f"{name}Config")(
             vocab_size=weights.vocabulary,
             d_model=weights.width,
             d_kv=weights.attention_width // weights.heads,
@@ -103,10 +110,10 @@ class T5Tower(Tower):
             feed_forward_proj="gated-gelu",
         )
         with torch.device("meta"):
-            model = T5EncoderModel(config).train(False)
+            model = getattr(transformers, f"{name}EncoderModel")(config).train(False)
         assign(model, weights.top(), self._device, self.row.name, strict=False)
         model.set_input_embeddings(model.shared)  # one table, not two
-        # The first block alone has a table of distances, and hands its values on: any of its kind
+        # T5's first block alone has a table of distances, and hands its values on: any of its kind
         # can be anywhere.
         layers = nn.ModuleList([deepcopy(model.encoder.block[0]) for _ in range(weights.layers)])
         blocks = LazyBlocks(layers, weights.block, self._device, self.row.name)
@@ -117,13 +124,15 @@ class T5Tower(Tower):
 
 
 class T5TextEncoder(TowerEncoder):
-    """A `TextEncoder` without a start token; every row reads the whole prompt and its padding."""
+    """A `TextEncoder` without a start token; every row reads the whole prompt, and padding where
+    the model was trained on it.
+    """
 
     def __init__(
         self,
         tensors: Tensors,
         row: FamilyEncoder,
-        tokenizer: T5Tokenizer,
+        tokenizer: LanguageTokenizer,
         clip_skip: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -131,7 +140,7 @@ class T5TextEncoder(TowerEncoder):
         Args:
             tensors: Of the file.
             row: The family's T5 from the registry.
-            tokenizer: T5's.
+            tokenizer: The T5's own.
             clip_skip: ComfyUI's also reaches T5.
             device: Where the encoder runs.
         """
@@ -142,5 +151,7 @@ class T5TextEncoder(TowerEncoder):
                 f" {weights.vocabulary}: they do not belong together."
             )
         tower = T5Tower(weights, clip_skip, torch.device(device))
-        stream = Stream(tokenizer.token_ids, row.length, before=0, causal=False)
-        super().__init__([tower], tokenizer, stream, ([], [T5_END_TOKEN]))
+        stream = Stream(
+            tokenizer.token_ids, row.length, before=0, causal=False, padding=row.padding
+        )
+        super().__init__([tower], tokenizer, stream, ([], tokenizer.end))

@@ -1,5 +1,5 @@
-"""CLIP's, T5's and Qwen's tokenizers. CLIP's vocabulary ships with the package; nothing is
-downloaded.
+"""CLIP's, T5's, Qwen's and SentencePiece's tokenizers. CLIP's vocabulary ships with the package;
+nothing is downloaded.
 
 A model's own copy of CLIP's vocabulary gives the same ids (tested), so embeddings cached through
 one are valid through the other.
@@ -24,7 +24,7 @@ from ..files.checkpoint import Checkpoint
 _SAMPLE = (
     "A photo of d'Artagnan's dog, 1984!",
     "Beyoncé (film) {a|b} #7",
-    "葛飾北斎 🤖 naïve ½",
+    "\u845b\u98fe\u5317\u658e \U0001f916 naïve ½",
     "we're they've ... x_y",
 )
 INVERSION = re.compile(r"(?<!\S)embedding:(\S+)")
@@ -175,6 +175,23 @@ def _byte_pairs(words: dict[str, int], merges: list[tuple[str, str]]) -> Callabl
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
+class LanguageTokenizer(LiteralTokenizer):
+    """The tokenizer of a T5 or of a chat model."""
+
+    size: int
+    """Number of tokens."""
+    start: tuple[int, ...] = ()
+    """Tokens before every prompt."""
+    end: tuple[int, ...] = ()
+    """Tokens after every prompt, but for a chat template's."""
+    pad = 0
+    """The token of padding."""
+
+    def template_ids(self, text: str) -> list[int]:
+        """Ids of a piece of a chat template, with its control tokens."""
+        return list(self._encode(text))
+
+
 T5_END_TOKEN = 1
 T5_PAD_TOKEN = 0
 T5_FILE = "tokenizer.json"
@@ -183,12 +200,11 @@ _T5_FOLDERS = ("tokenizer_3", "tokenizer_2")
 """T5's in a diffusers folder of SD3 and of Flux."""
 
 
-class T5Tokenizer(LiteralTokenizer):
+class T5Tokenizer(LanguageTokenizer):
     """T5's tokenizer. `from_files` makes one."""
 
     control = re.compile(r"</s>|<pad>|<unk>|<extra_id_\d+>")
-    size: int
-    """Number of tokens."""
+    end = (T5_END_TOKEN,)
 
     @classmethod
     def from_files(cls, folder: Path, knows_inversions: bool = True) -> T5Tokenizer:
@@ -221,14 +237,22 @@ _QWEN_WORD = (
 )
 
 
-class QwenTokenizer(LiteralTokenizer):
+_QWEN_CONTROL = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    *(f"<|{name}_{side}|>" for name in ("object_ref", "box", "quad") for side in ("start", "end")),
+    *(f"<|vision_{name}|>" for name in ("start", "end", "pad")),
+    *("<|image_pad|>", "<|video_pad|>", "<tool_call>", "</tool_call>"),
+    *(f"<|fim_{name}|>" for name in ("prefix", "middle", "suffix", "pad")),
+    *("<|repo_name|>", "<|file_sep|>", "<tool_response>", "</tool_response>"),
+    *("<think>", "</think>"),
+)
+"""Qwen's control tokens, which come after its vocabulary in this order."""
+
+
+class QwenTokenizer(LanguageTokenizer):
     """Qwen's tokenizer. `from_files` makes one."""
 
     control = re.compile(r"<\|\w+\|>|</?(?:think|tool_call|tool_response)>")
-    size: int
-    """Number of tokens."""
-    template_ids: Callable[[str], list[int]]
-    """Ids of a piece of a chat template, with its control tokens."""
 
     @classmethod
     def from_files(cls, folder: Path, knows_inversions: bool = True) -> QwenTokenizer:
@@ -249,14 +273,45 @@ class QwenTokenizer(LiteralTokenizer):
         split = pre_tokenizers.Split(Regex(_QWEN_WORD), behavior="isolated")
         bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytewise])
-        tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-
-        def ids_of(text: str) -> list[int]:
-            return list(tokenizer.encode(text, add_special_tokens=False).ids)
-
-        qwen = cls(ids_of, knows_inversions)
-        qwen.size, qwen.template_ids = tokenizer.get_vocab_size(), ids_of
+        tokenizer.add_special_tokens(list(_QWEN_CONTROL))
+        qwen = cls(
+            lambda text: tokenizer.encode(text, add_special_tokens=False).ids, knows_inversions
+        )
+        qwen.size = tokenizer.get_vocab_size()
+        qwen.pad = tokenizer.token_to_id(_QWEN_CONTROL[0]) or 0
         return qwen
+
+
+PIECES = "spiece_model"
+"""The key under which ComfyUI's files of a text encoder keep its SentencePiece model."""
+_PIECE_FILES = ("tokenizer.model", "spiece.model")
+PILE_IN_COMFYUI = Path("comfy", "text_encoders", "t5_pile_tokenizer")
+
+
+class SentencePieceTokenizer(LanguageTokenizer):
+    """The tokenizer of UMT5, Pile-T5 and Gemma, which is in the file of the text encoder."""
+
+    control = re.compile(
+        r"</?s>|<(?:pad|unk|bos|eos|mask|extra_id_\d+|(?:start|end)_of_turn|unused\d+)>"
+    )
+
+    @classmethod
+    def from_model(cls, model: bytes | Path, source: str) -> SentencePieceTokenizer:
+        """From the content of a SentencePiece model, or its file; `source`: for messages."""
+        from sentencepiece import SentencePieceProcessor
+
+        try:
+            pieces = (
+                SentencePieceProcessor(model_file=str(model))
+                if isinstance(model, Path)
+                else SentencePieceProcessor(model_proto=model)
+            )
+        except Exception as error:  # the library raises bare exceptions for anything unreadable
+            raise FileError(f"The tokenizer in '{source}' cannot be read ({error}).") from error
+        tokenizer = cls(pieces.encode, knows_inversions=False)
+        tokenizer.size = pieces.get_piece_size()
+        tokenizer.start, tokenizer.end = (pieces.bos_id(),), (pieces.eos_id(),)
+        return tokenizer
 
 
 def clip_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> ClipTokenizer:
@@ -293,9 +348,9 @@ def t5_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> T5Tokenize
 def qwen_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> QwenTokenizer:
     """The tokenizer in the user's folder, else in the model's, else in a ComfyUI checkout."""
     folders = [] if path is None else [path / QWEN_IN_COMFYUI, path / "tokenizer", path]
-    for model in [holder.path.resolve() for holder in holders if holder.is_folder]:
-        folders += [model / "tokenizer", model.parent / "tokenizer", model]
-    folders += [checkout / QWEN_IN_COMFYUI for checkout in _checkouts(holders)]
+    for holder in holders:
+        folders += _model_folders(holder)
+    folders += [checkout / QWEN_IN_COMFYUI for checkout in checkouts(holders)]
     for folder in folders:
         if (folder / _CLIP_VOCABULARY).is_file():
             return QwenTokenizer.from_files(folder, knows_inversions=False)
@@ -307,7 +362,48 @@ def qwen_tokenizer(path: Path | None, holders: Sequence[Checkpoint]) -> QwenToke
     )
 
 
-def _checkouts(holders: Sequence[Checkpoint]) -> Iterator[Path]:
+def piece_tokenizer(
+    path: Path | None, holders: Sequence[Checkpoint], in_comfyui: Path | None = None
+) -> SentencePieceTokenizer:
+    """The SentencePiece model in the user's folder, else in the files of the model and its
+    encoders, else in a ComfyUI checkout.
+
+    Args:
+        path: Where the user keeps the tokenizer.
+        holders: The files of the model and its encoders.
+        in_comfyui: Its folder in a ComfyUI checkout; None: it has none.
+    """
+    folders = [] if path is None else [path / "tokenizer", path]
+    roots = checkouts(holders) if path is None else [path]
+    if path is None:
+        for holder in holders:
+            keys = (key for key in holder.shapes if key.rpartition(".")[2] == PIECES)
+            if key := next(keys, None):
+                return SentencePieceTokenizer.from_model(
+                    holder.read(key).numpy().tobytes(), holder.label
+                )
+            folders += _model_folders(holder)
+    if in_comfyui is not None:
+        folders += [root / in_comfyui for root in roots]
+    for file in [folder / name for folder in folders for name in _PIECE_FILES]:
+        if file.is_file():
+            return SentencePieceTokenizer.from_model(file, str(file))
+    where = "" if path is None else f" in {path}"
+    raise FileError(
+        f"No SentencePiece tokenizer was found{where}: give a text encoder file that contains one,"
+        f" or a folder with its {' or '.join(_PIECE_FILES)}.",
+        advice="tokenizer",
+    )
+
+
+def _model_folders(holder: Checkpoint) -> Iterator[Path]:
+    """Folders of a diffusers model in which its tokenizer may be."""
+    if holder.is_folder:
+        model = holder.path.resolve()
+        yield from (model / "tokenizer", model.parent / "tokenizer", model)
+
+
+def checkouts(holders: Sequence[Checkpoint] = ()) -> Iterator[Path]:
     """Folders that may be a ComfyUI."""
     yield from (parent for holder in holders for parent in holder.path.resolve().parents)
     if comfyui := environ.get("COMFYUI_PATH"):
@@ -324,4 +420,4 @@ def _t5_folders(path: Path | None, holders: Sequence[Checkpoint]) -> Iterator[Pa
     for model in [holder.path.resolve() for holder in holders if holder.is_folder]:
         for folder in (model, model.parent):
             yield from (folder / name for name in _T5_FOLDERS)
-    yield from (checkout / T5_IN_COMFYUI for checkout in _checkouts(holders))
+    yield from (checkout / T5_IN_COMFYUI for checkout in checkouts(holders))

@@ -161,25 +161,25 @@ class LazyBlocks:
         self.tick: Callable[[], None] = lambda: None
         """Called before every block."""
         self._read, self._device, self._name, self._idle = read, device, name, idle
-        self.state: Tensor | None = None
-        """`batch x length x d`: the input of the block that `first` was asked to note."""
+        self.states: dict[int, Tensor] = {}
+        """`batch x length x d`: the inputs of the blocks that `first` was asked to note."""
         self._waiting: list[int] = []
         """Blocks still to be run, the next one last."""
-        self._noted: int | None = None
+        self._noted: Collection[int] = ()
         self._content: dict[nn.Module, int] = {}
         """Which block's weights a module holds."""
 
-    def first(self, count: int, noted: int | None = None) -> nn.ModuleList:
-        """The first `count` blocks without idle ones; `noted`: whose input becomes `state`."""
-        order = [index for index in range(count) if index == noted or index not in self._idle]
-        self._waiting, self._noted, self.state = order[::-1], noted, None
+    def first(self, count: int, noted: Collection[int] = ()) -> nn.ModuleList:
+        """The first `count` blocks without idle ones; `noted`: whose inputs become `states`."""
+        order = [index for index in range(count) if index in noted or index not in self._idle]
+        self._waiting, self._noted, self.states = order[::-1], noted, {}
         return nn.ModuleList(self.layers[index] for index in order)
 
     def _fill(self, module: nn.Module, inputs: Any) -> None:
         self.tick()
         index = self._waiting.pop()
-        if index == self._noted:
-            self.state = inputs[0]
+        if index in self._noted:
+            self.states[index] = inputs[0]
         if self._content.get(module) == index:
             return
         # an interrupt below must not leave a half-filled block that counts as whole
@@ -259,7 +259,7 @@ class Tower(ABC):
         """
         self.row = weights.row
         self.hidden = weights.row.hidden if clip_skip is None else clip_skip
-        self.width = weights.width
+        self.width = weights.width * weights.row.states
         self.blocks = _blocks_needed(weights, self.hidden, clip_skip)
         self.tick: Callable[[], None] = lambda: None
         """Called before every block: the place to report progress or to stop."""
@@ -300,9 +300,21 @@ class Tower(ABC):
             self._device = device
 
     @torch.no_grad()
-    def states(self, ids: Tensor) -> Tensor:
-        """`batch x length` token ids to `batch x length x d`: what the diffusion model receives."""
-        return self._run(ids, self.blocks, self.row.final_norm)
+    def states(self, ids: Tensor, seen: Tensor | None = None) -> Tensor:
+        """`batch x length` token ids to `batch x length x d`: what the diffusion model receives.
+
+        `seen`: 1 where attention reads a token and 0 where it leaves padding out; None: it reads
+        all.
+        """
+        built = self._ready()
+        used, count = self.blocks, self.row.states
+        noted = range(used // count, used, used // count) if count > 1 else ()
+        blocks = built.blocks.first(used, noted)
+        norm = built.final_norm if self.row.final_norm else nn.Identity()
+        last = self._call(built, ids, blocks, norm, seen)
+        earlier = [built.blocks.states[index] for index in noted]
+        built.blocks.states = {}
+        return torch.cat([*earlier, last], dim=-1) if earlier else last
 
     def states_and_pooled(self, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
         """`states`, and `batch x pooled width`; `ends`: the row of each end token."""
@@ -316,19 +328,18 @@ class Tower(ABC):
         """About how many seconds a prompt takes, from its first block. `together`: how many are run
         at once, for which an encoder that does not stay in memory is read once."""
         with torch.no_grad():
-            self._run(ids, 1, norm=False)
+            self._first_block(ids)
             started = time.perf_counter()
-            self._run(ids, 1, norm=False)
+            self._first_block(ids)
         computed = time.perf_counter()
         if not self._ready().blocks.stay:
             self._weights.block(0)
         read = time.perf_counter() - computed
         return self.blocks * (computed - started + read / together)
 
-    def _run(self, ids: Tensor, blocks: int, norm: bool) -> Tensor:
+    def _first_block(self, ids: Tensor) -> None:
         built = self._ready()
-        final_norm = built.final_norm if norm else nn.Identity()
-        return self._call(built, ids, built.blocks.first(blocks), final_norm)
+        self._call(built, ids, built.blocks.first(1), nn.Identity())
 
     def _ready(self) -> Built:
         if self._built is None:
@@ -337,9 +348,19 @@ class Tower(ABC):
         self._built.blocks.tick = self.tick
         return self._built
 
-    def _call(self, built: Built, ids: Tensor, blocks: nn.ModuleList, norm: nn.Module) -> Tensor:
+    def _call(
+        self,
+        built: Built,
+        ids: Tensor,
+        blocks: nn.ModuleList,
+        norm: nn.Module,
+        seen: Tensor | None = None,
+    ) -> Tensor:
         self._put_together(built, blocks, norm)
-        states: Tensor = built.call(input_ids=ids.to(self._device)).last_hidden_state
+        mask = None if seen is None else seen.to(self._device)
+        states: Tensor = built.call(
+            input_ids=ids.to(self._device), attention_mask=mask
+        ).last_hidden_state
         return states
 
 

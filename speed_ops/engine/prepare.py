@@ -103,10 +103,11 @@ def check_weights(weights: Mapping[str, Tensor], width: int) -> None:
             "There is no layer to edit: the model has none of the cross-attention layers you asked"
             " for."
         )
-    for key, weight in weights.items():
-        if weight.ndim != 2 or weight.shape[1] != width:
+    for key in weights:
+        shape = tuple(weights[key].shape)  # a name for the weight would hold it during the next
+        if len(shape) != 2 or shape[1] != width:
             raise InputError(
-                f"The layer {key} has shape {tuple(weight.shape)}, but the text embeddings are"
+                f"The layer {key} has shape {shape}, but the text embeddings are"
                 f" {width} wide: the text encoder does not belong to this model."
             )
 

@@ -16,6 +16,7 @@ from PIL import Image, PngImagePlugin
 
 from ..errors import FileError
 from ..files.atomic import write_bytes, write_error
+from ..files.schema import Fields, finite, load_json
 from .backend import GeneratedImage, ModelRef
 from .measures import Pixels
 from .setup import ImageSpec, Sampling
@@ -26,6 +27,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 """All others are refused: Pillow reads some of them with other programs."""
 MAX_PIXELS = 8192 * 8192
 _FACTS = "speed.evaluate"
+_MAX_FACTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -77,23 +79,31 @@ class Album:
         path = self.path(key)
         try:
             with Image.open(path, formats=FORMATS) as image:
-                facts = json.loads(getattr(image, "text", {}).get(_FACTS, "{}"))
+                text = getattr(image, "text", {}).get(_FACTS, "{}")
+                facts = Fields.of(load_json(text, "its header", _MAX_FACTS), "its header")
+                _refuse_huge(image)
                 pixels = np.asarray(image.convert("RGB"))
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
+        except Exception as error:  # Pillow raises many types
+            reason = " ".join(str(error).split())[:200]
             raise FileError(
-                f"Cannot read the image {path} ({error}). Delete it, and run again.",
+                f"Cannot read the image {path} ({reason}). Delete it, and run again.",
                 path=str(path),
             ) from error
-        finite = facts.get("finite") is not False
-        return GeneratedImage(pixels, finite, float(facts.get("seconds") or 0.0))
+        is_finite = facts.values.get("finite") is not False
+        return GeneratedImage(pixels, is_finite, finite(facts.values.get("seconds")))
 
     def thumbnail(self, key: str) -> str:
         """A small copy as a data URL."""
-        image = Image.fromarray(self.get(key).pixels)
-        image.thumbnail((_THUMBNAIL, _THUMBNAIL))
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=85)
-        return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        return data_url(self.get(key).pixels)
+
+
+def data_url(pixels: Pixels) -> str:
+    """A small copy of an image as a data URL."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def decode_image(content: bytes, source: str, size: tuple[int, int] | None = None) -> Pixels:
@@ -109,12 +119,16 @@ def decode_image(content: bytes, source: str, size: tuple[int, int] | None = Non
             shown = "x".join(map(str, image.size))
             if size is not None and image.size != size:
                 raise ValueError(f"its size is {shown}, not {'x'.join(map(str, size))}")
-            if size is None and image.width * image.height > MAX_PIXELS:
-                raise ValueError(f"its size is {shown}, larger than any model makes")
+            _refuse_huge(image)
             return np.asarray(image.convert("RGB"))
     except Exception as error:  # Pillow raises many types
         reason = " ".join(str(error).split())[:200]
         raise FileError(f"{source} is not an image that can be read ({reason}).") from error
+
+
+def _refuse_huge(image: Image.Image) -> None:
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(f"{image.width}x{image.height} is larger than any model makes")
 
 
 def encode_png(pixels: Pixels, texts: Mapping[str, str] | None = None) -> bytes:

@@ -161,6 +161,10 @@ def output_folder(folder: Path) -> Iterator[None]:
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except ValueError as error:
+        raise FileError(
+            f"Cannot write to {str(folder)!r}: {error}. Choose another name."
+        ) from error
     except OSError as error:
         raise write_error(folder, error) from error
     try:

@@ -233,7 +233,7 @@ def folder_files(source: Checkpoint) -> tuple[list[Path], list[Path]]:
         usual = component in _WITH_WEIGHTS and _USUAL_WEIGHTS.fullmatch(relative.name)
         expected = not component or (component in _COMPONENTS and len(relative.parts) == 2)
         if expected and (not weights or usual):
-            _refuse_leaving(source.path, relative)
+            refuse_leaving(source.path, relative)
             selected.append(relative)
         else:
             left_out.append(relative)
@@ -246,7 +246,7 @@ def weight_files(folder: Checkpoint) -> set[Path]:
     return {file.relative_to(folder.path) for file in files if file is not None}
 
 
-def _refuse_leaving(folder: Path, relative: Path) -> None:
+def refuse_leaving(folder: Path, relative: Path) -> None:
     """Refuses a link, unless to a file next to it or to the blobs of the hub cache around the
     folder.
     """
@@ -284,7 +284,8 @@ def visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False) 
     Args:
         root: The folder of a model.
         below: The folder in it to begin with.
-        all_of_it: Hidden files as well, and to the bottom.
+        all_of_it: Hidden files as well, to the bottom, and whatever else has a name: links to
+            folders, or to nothing yet, and pipes.
     """
     with reading(f"the folder {root / below}"):
         entries = sorted((root / below).iterdir())
@@ -296,5 +297,7 @@ def visible_files(root: Path, below: Path = Path(), *, all_of_it: bool = False) 
             deep = len(relative.parts) > _MAX_DEPTH and not all_of_it
             if not deep and not (entry.is_symlink() and below.parts):
                 yield from visible_files(root, relative, all_of_it=all_of_it)
-        elif entry.is_file():
+            elif all_of_it:
+                yield relative
+        elif entry.is_file() or all_of_it:
             yield relative

@@ -66,6 +66,8 @@ class FamilyEncoder:
     """How many of its hidden states are side by side in a row."""
     template: tuple[str, str] = ("", "")
     """What is set before and after a prompt, where the command line does it too."""
+    instruction: str = ""
+    """What the command line sets before the template; the model does not receive its rows."""
     batchable: bool = True
     """Whether ComfyUI's call takes several prompts, not trimming a template off the first only."""
 
@@ -83,6 +85,13 @@ class FamilyEncoder:
     def causal(self) -> bool:
         """Whether a row depends only on the text before it; T5 reads both ways."""
         return "t5" not in self.name
+
+    @property
+    def masks_padding(self) -> bool:
+        """Whether attention has to leave padding out: in front of rows that are read where every
+        row reads all, or where padding is read itself.
+        """
+        return self.appends == "rows" and self.causal == (self.padding == "informative")
 
     @property
     def blocks_used(self) -> int:
@@ -157,6 +166,8 @@ class TextPart:
     """Whether the rows of a prompt depend on each other there."""
     norm: float | None = None
     """Where the only module is an RMS norm: what it adds to the mean square."""
+    layers: tuple[str, ...] = ()
+    """Where the only module is a network of two linear layers with a GELU between: their paths."""
     ids: str = ""
     """Name of a tokenizer whose ids the first module takes too, and makes its rows from."""
 

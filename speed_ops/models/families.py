@@ -48,22 +48,26 @@ def _clip_g(folder: str, *prefixes: str) -> FamilyEncoder:
     )
 
 
+def _text_prefixes(name: str) -> tuple[str, ...]:
+    """What an encoder's keys begin with in a checkpoint that ComfyUI saved."""
+    return f"text_encoders.{name}.transformer.", f"{name}.transformer."
+
+
 def _t5(folder: str, length: int) -> FamilyEncoder:
-    prefixes = ("text_encoders.t5xxl.transformer.", "t5xxl.transformer.")
     return FamilyEncoder(
         name="t5xxl",
         width=4096,
         layers=24,
         hidden=-1,
         final_norm=True,
-        prefixes=prefixes,
+        prefixes=_text_prefixes("t5xxl"),
         folder=folder,
         length=length,
         appends="rows",
     )
 
 
-def _t5_masked(name: str, width: int, length: int) -> FamilyEncoder:
+def _t5_masked(name: str, width: int, length: int, pad_token: int = 0) -> FamilyEncoder:
     """A T5 with a padding mask: the rows of padding are zeros, or the model masks them."""
     return FamilyEncoder(
         name,
@@ -71,6 +75,9 @@ def _t5_masked(name: str, width: int, length: int) -> FamilyEncoder:
         layers=24,
         hidden=-1,
         final_norm=True,
+        pad_token=pad_token,
+        prefixes=_text_prefixes(name),
+        folder="text_encoder",
         length=length,
         appends="rows",
         padding="masked",
@@ -84,6 +91,8 @@ def _chat_model(
     return FamilyEncoder(
         *(name, width, layers, hidden),
         final_norm=hidden == -1,
+        prefixes=_text_prefixes(name),
+        folder="text_encoder",
         length=_LONGEST,
         appends="rows",
         padding="none",
@@ -91,19 +100,20 @@ def _chat_model(
     )
 
 
-def _from_files(encoder: FamilyEncoder) -> FamilyEncoder:
-    """One that the command line reads too: Qwen3 with the shortest of its chat templates."""
+_USER, _ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
+_DESCRIBE = (
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity,"
+    " text, spatial relationships of the objects and background:<|im_end|>\n"
+)
+
+
+def _klein(name: str, width: int) -> FamilyEncoder:
+    """Qwen3 with padding, whose rows depend on the prompt and reach the model."""
     return replace(
-        encoder,
-        prefixes=(f"text_encoders.{encoder.name}.transformer.", f"{encoder.name}.transformer."),
-        folder="text_encoder",
-        template=("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
+        _chat_model(name, width, 36, -10),
+        padding="informative",
+        template=(_USER, f"{_ASSISTANT}<think>\n\n</think>\n\n"),
     )
-
-
-def _padded(encoder: FamilyEncoder) -> FamilyEncoder:
-    """With padding, whose rows depend on the prompt and reach the model."""
-    return replace(encoder, padding="informative")
 
 
 def _in_sd3(encoder: FamilyEncoder) -> FamilyEncoder:
@@ -164,7 +174,6 @@ def _flux2(name: str, title: str, encoder: FamilyEncoder) -> Architecture:
         ),
         modelspec=name,
         kohya_version=name,
-        on_command_line=False,
         note=_ONE_LAYER,
     )
 
@@ -214,10 +223,9 @@ def _lumina(
             # NewBie reads a second encoder there; the others are Z-Image in pixels and Ming-Image.
             forbidden=("clip_text_pooled_proj.", "dec_net.", "__ming_image__"),
         ),
-        text_part=TextPart(("cap_embedder.0",)),
+        text_part=TextPart(("cap_embedder.0",), norm=1e-5),
         modelspec=name,
         kohya_version=name,
-        on_command_line=False,
         note=note,
     )
 
@@ -341,9 +349,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     ),
     _flux("flux-dev", "Flux.1 dev", "flux-1-dev", guided=True),
     _flux("flux-schnell", "Flux.1 schnell", "flux-1-schnell", guided=False),
-    _flux2("flux2-dev", "Flux.2 dev", _chat_model("mistral3_24b", 5120, 40, -11)),
-    _flux2("flux2-klein-4b", "Flux.2 Klein 4B", _padded(_chat_model("qwen3_4b", 2560, 36, -10))),
-    _flux2("flux2-klein-9b", "Flux.2 Klein 9B", _padded(_chat_model("qwen3_8b", 4096, 36, -10))),
+    replace(
+        _flux2("flux2-dev", "Flux.2 dev", _chat_model("mistral3_24b", 5120, 40, -11)),
+        on_command_line=False,
+    ),
+    _flux2("flux2-klein-4b", "Flux.2 Klein 4B", _klein("qwen3_4b", 2560)),
+    _flux2("flux2-klein-9b", "Flux.2 Klein 9B", _klein("qwen3_8b", 4096)),
     Architecture(
         name="chroma",
         title="Chroma",
@@ -359,14 +370,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         ),
         modelspec="chroma",
         kohya_version="chroma",
-        on_command_line=False,
         note=_ONE_LAYER,
     ),
     Architecture(
         name="auraflow",
         title="AuraFlow",
         context_width=2048,
-        encoders=(_t5_masked("pile_t5xl", 2048, 256),),
+        encoders=(_t5_masked("pile_t5xl", 2048, 256, pad_token=1),),
         entry=EntryLayer(
             "cond_seq_linear",
             ldm_needs=("double_layers.0.attn.w1q.weight",),
@@ -374,16 +384,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         ),
         modelspec="auraflow-v1",
         kohya_version="auraflow",
-        on_command_line=False,
         note=_ONE_LAYER,
     ),
-    replace(
-        _lumina(
-            *("z-image", "Z-Image", _from_files(_chat_model("qwen3_4b", 2560, 36, -2)), _ONE_LAYER),
-            "cap_pad_token",
-        ),
-        text_part=TextPart(("cap_embedder.0",), norm=1e-5),
-        on_command_line=True,
+    _lumina(
+        *("z-image", "Z-Image"),
+        replace(_chat_model("qwen3_4b", 2560, 36, -2), template=(_USER, _ASSISTANT)),
+        *(_ONE_LAYER, "cap_pad_token"),
     ),
     _lumina(
         "lumina-2",
@@ -395,7 +401,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         name="qwen-image",
         title="Qwen-Image",
         context_width=3584,
-        encoders=(_chat_model("qwen25_7b", 3584, 28, -1, batchable=False),),
+        encoders=(
+            replace(
+                _chat_model("qwen25_7b", 3584, 28, -1, batchable=False),
+                instruction=_DESCRIBE + _USER,
+                template=("", _ASSISTANT),
+            ),
+        ),
         entry=EntryLayer(
             "txt_in",
             ldm_needs=(
@@ -405,10 +417,9 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             ),
             look_alike="a Qwen-Image model",
         ),
-        text_part=TextPart(("txt_norm",)),
+        text_part=TextPart(("txt_norm",), norm=1e-6),
         modelspec="qwen-image",
         kohya_version="qwen-image",
-        on_command_line=False,
         note=_ONE_LAYER,
     ),
     Architecture(
@@ -454,10 +465,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             key_name="k",
             extra_paths=("vace_blocks.*.cross_attn.v",),
         ),
-        text_part=TextPart(("text_embedding",), reads="text_embedding.0"),
+        text_part=TextPart(
+            ("text_embedding",),
+            reads="text_embedding.0",
+            layers=("text_embedding.0", "text_embedding.2"),
+        ),
         modelspec="wan-2_1-text2video",
         kohya_version="wan",
-        on_command_line=False,
     ),
     _cosmos(
         *("cosmos-predict2", "Cosmos Predict2", "a Cosmos Predict2 model"),
@@ -493,10 +507,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
             ),
             key_name="to_k",
         ),
-        text_part=TextPart(("caption_projection",), reads="caption_projection.linear_1"),
+        text_part=TextPart(
+            ("caption_projection",),
+            reads="caption_projection.linear_1",
+            layers=("caption_projection.linear_1", "caption_projection.linear_2"),
+        ),
         modelspec="lightricks-ltx-video",
         kohya_version="ltxv",
-        on_command_line=False,
     ),
 )
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 
-from ..certificate.summary import Summary
-from ..certificate.verdicts import verdict_in_words
+from ..certificate.summary import LEVEL_MARKS, Summary
+from ..certificate.verdicts import decimals, verdict_in_words
 from ..erasure import Erasure
 from ..errors import InputError, SpeedError
 from ..text.names import read_text_file
@@ -101,9 +101,9 @@ def _lines(
         "",
     )
     yield from ("## What else changed", "")
-    for label, effects in (("Protected", summary.protected), ("Unlisted", summary.unlisted)):
-        if effects is not None:
-            yield f"- {label} names (average change {effects.mean:.2f}): {_plain(effects.text())}"
+    for label, effects in summary.effects():
+        mean = decimals(effects.mean, *LEVEL_MARKS)
+        yield f"- {label} (average change {mean}): {_plain(effects.text())}"
     yield f"- Blank prompt: {'un' if summary.blank_prompt_unchanged else ''}changed"
     yield from ("", "## Limits", "", *(f"- {limit}" for limit in LIMITS), "")
     yield from ("## Verify and repeat", "")

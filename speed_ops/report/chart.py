@@ -43,8 +43,15 @@ _COLORS: dict[str, Color] = {
 _FONT = Path(__file__).with_name("chart_font.ttf")
 """It has every built-in name; for other scripts, a font of this machine is used."""
 _OTHER_FONTS = (
-    *("NotoSansCJK-Regular.ttc", "NotoSans-Regular.ttf", "msyh.ttc", "meiryo.ttc"),
-    *("PingFang.ttc", "Arial Unicode.ttf", "DejaVuSans.ttf"),
+    *("NotoSansCJK-Regular.ttc", "NotoSansCJKsc-Regular.otf", "NotoSerifCJK-Regular.ttc"),
+    *("wqy-microhei.ttc", "wqy-zenhei.ttc", "DroidSansFallbackFull.ttf", "ipag.ttf"),
+    *("NanumGothic.ttf", "NotoSans-Regular.ttf", "DejaVuSans.ttf"),
+    *("msyh.ttc", "meiryo.ttc", "YuGothM.ttc", "msgothic.ttc", "malgun.ttf", "simsun.ttc"),
+    *("PingFang.ttc", "Hiragino Sans GB.ttc", "AppleSDGothicNeo.ttc", "Arial Unicode.ttf"),
+)
+"""Of Linux, Windows and macOS; Pillow looks where each system has its fonts."""
+_NO_FONT = (
+    "Codes such as \\u845b are letters that no font here has. Install one, such as Noto Sans CJK."
 )
 
 
@@ -141,7 +148,9 @@ def draw(panels: Sequence[Panel], plot: TradeOff | None = None) -> Pixels:
     """The panels below each other, and the trade-off below them."""
     from PIL import Image, ImageDraw
 
-    height = _MARGIN + sum((len(panel.bars) + 2) * _ROW for panel in panels)
+    labels = [bar.label for panel in panels for bar in panel.bars]
+    unknown = any(missing_characters(label, font_for(label, 13)) for label in labels)
+    height = _MARGIN + sum((len(panel.bars) + 2) * _ROW for panel in panels) + unknown * _ROW
     height += 0 if plot is None else _PLOT_HEIGHT + 3 * _ROW
     image = Image.new("RGB", (_WIDTH, height), "white")
     pen = ImageDraw.Draw(image)
@@ -150,6 +159,8 @@ def draw(panels: Sequence[Panel], plot: TradeOff | None = None) -> Pixels:
         top = _draw_panel(pen, panel, top)
     if plot is not None:
         _draw_trade_off(pen, plot, top)
+    if unknown:
+        _write(pen, (_MARGIN, height - _ROW), _NO_FONT, _PALE)
     return np.array(image)
 
 
@@ -256,6 +267,7 @@ def _write(
     """
     text = " ".join(text.split()) if not text.startswith(" ") else "    " + " ".join(text.split())
     font = font_for(text, size)
+    text = readable(text, font)
     if pen.textlength(text, font) > width:
         while text and pen.textlength(text + "…", font) > width:
             text = text[:-1]
@@ -269,14 +281,20 @@ def _write(
 
 
 def font_for(text: str, size: int) -> Any:
-    """Our font, or the first one of this machine that has every character of a text."""
+    """Our font, or the one of this machine that has more characters of a text."""
     ours = _load(str(_FONT), size)
     if not missing_characters(text, ours):
         return ours
     fonts = (_load(name, size) for name in _OTHER_FONTS)
-    return next(
-        (font for font in fonts if font is not None and not missing_characters(text, font)), ours
-    )
+    present = [ours, *(font for font in fonts if font is not None)]
+    return min(present, key=lambda font: len(missing_characters(text, font)))
+
+
+def readable(text: str, font: Any) -> str:
+    """A text with codes in the place of the characters that a font shows as boxes."""
+    for char in missing_characters(text, font):
+        text = text.replace(char, char.encode("unicode_escape").decode())
+    return text
 
 
 def missing_characters(text: str, font: Any) -> set[str]:

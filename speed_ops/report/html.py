@@ -15,12 +15,12 @@ from ..certificate.summary import (
     GROUPS,
     LEVEL_WORDS,
     PLACES,
-    Advice,
     Summary,
+    advice_in_words,
     concept_title,
     details,
 )
-from ..certificate.verdicts import verdict_in_words
+from ..certificate.verdicts import decimals, verdict_in_words
 from ..erasure import Erasure
 from ..errors import InputError
 from ..inputs import INPUT_TITLES
@@ -29,17 +29,6 @@ from .trade_off import Point, TradeOff, trade_off, trade_off_from_json
 SCORE_REACH = 2.0
 """Scores up to here have bars of different length; the mark, 1, is in the middle."""
 _SHOWN = 40
-_ADVICE: dict[Advice, str] = {
-    "compare": "Generate a few images with the original and with this model, and compare them.",
-    "find_leaks": "Check for loopholes: aliases, typos and descriptions that still work.",
-    "use_auto": "Use the auto preset, which edits names inside whole prompts.",
-    "erase_fully": "Choose the priority erase-fully, or a higher limit.",
-    "closer_replacement": (
-        "Choose a replacement closer to the original, such as 'oil painting' instead of 'art'."
-    ),
-    "raise_strength": "Raise the strength in steps of 0.1. Side effects grow with it.",
-    "protect_fewer": "Protect fewer names that are similar to the concept.",
-}
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ def report_page(
         "affected": [] if effects is None else _name_bars(effects.most_affected),
         "affected_limit": 0.1 if effects is None else max(0.1, *_values(effects.most_affected)),
         "why": summary.why,
-        "advice": [_ADVICE[item] for item in summary.advice if item in _ADVICE],
+        "advice": advice_in_words(summary.advice),
         "warnings": list(_warnings(erasure, summary)),
         "curve": None if certificate.curve is None else _curve_facts(trade_off(certificate.curve)),
         "in_the_way": [name for name, _ in certificate.curve.in_the_way]
@@ -170,7 +159,7 @@ def _concept_bar(concept: ConceptResult) -> dict[str, Any]:
     words = verdict_in_words(concept.verdict)
     hint = f"{concept.name}: {words}"
     if concept.score is not None:
-        hint += f", score {concept.score:.2f} (erased up to 1)"
+        hint += f", score {decimals(concept.score, 1.0)} (erased up to 1)"
     return _bar(concept.name, [(concept.score or 0.0, f"v-{concept.verdict}")], words, hint)
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from ..certificate.certificate import ConceptResult, Drift, offer
-from ..certificate.summary import GROUPS, PLACES, SideEffects, Summary, details, summarize
+from ..certificate.certificate import Certificate, ConceptResult, Drift, offer
+from ..certificate.summary import (
+    LEVEL_WORDS,
+    SideEffects,
+    Summary,
+    advice_in_words,
+    group_title,
+    measurements,
+    summarize,
+)
 from ..certificate.verdicts import verdict_in_words
 from ..certificate.within import certificate_within
 from ..engine.settings import PRIORITIES
 from ..erasure import Erasure
-from ..errors import NotFoundError
+from ..errors import NotFoundError, Notice
+from ..inputs import INPUT_TITLES
 from .trade_off import Point, trade_off
 
 SHOWN_CONCEPTS = 100
@@ -32,11 +42,11 @@ def panel(erasure: Erasure) -> dict[str, Any]:
         **_answers(summary),
         "blank_prompt_unchanged": summary.blank_prompt_unchanged,
         "why": None if summary.why is None else summary.why.to_json(),
-        "next": list(summary.advice),
+        "next": [advice.to_json() for advice in advice_in_words(summary.advice)],
         "warnings": [n.to_json() for n in certificate.every_warning[:SHOWN_WARNINGS]],
         "drift": [_drift(group) for group in certificate.drift],
         "curve": _curve(erasure),
-        "details": list(details(certificate))[:SHOWN_DETAILS],
+        "details": [line.to_json() for line in _measured(certificate)][:SHOWN_DETAILS],
     }
 
 
@@ -60,13 +70,21 @@ def panel_within(erasure: Erasure, limit: float, strength: float) -> dict[str, A
     }
 
 
+def _measured(certificate: Certificate) -> Iterator[Notice]:
+    """The measurements at every text input."""
+    yield from measurements(certificate)
+    for name, part in certificate.other_inputs.items():
+        for line in measurements(part):
+            yield Notice(f"{INPUT_TITLES[name]}: {line}", **line.data, input=name)
+
+
 def _answers(summary: Summary) -> dict[str, Any]:
     effects = summary.side_effects
     return {
         "verdict": summary.verdict,
         "concepts": [_concept(*pair) for pair in summary.concepts[:SHOWN_CONCEPTS]],
         "counts": dict(summary.counts),
-        "side_effects": None if effects is None else _side_effects(effects),
+        "effects": None if effects is None else _side_effects(effects),
     }
 
 
@@ -83,17 +101,17 @@ def _concept(concept: ConceptResult, replacement: str | None) -> dict[str, Any]:
 
 def _side_effects(effects: SideEffects) -> dict[str, Any]:
     return {
-        "level": effects.level,
+        "words": LEVEL_WORDS[effects.level],
         "mean": _rounded(effects.mean),
         "limit": effects.limit,
-        "worst_level": effects.worst_level,
-        "most_affected": [[name, _rounded(drift)] for name, drift in effects.most_affected],
+        "worst": effects.worst_words,
+        "affected": [name for name, _ in effects.most_affected],
     }
 
 
 def _drift(group: Drift) -> dict[str, Any]:
     return {
-        "group": f"{GROUPS[group.group]}, {PLACES[group.where]}",
+        "group": group_title(group),
         "names": group.names,
         "median": _rounded(group.median),
         "p95": _rounded(group.p95),

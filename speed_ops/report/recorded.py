@@ -48,7 +48,7 @@ def _recorded_lines(provenance: Provenance) -> Iterator[str]:
 def _recipe_lines(recipe: Recipe) -> Iterator[str]:
     hidden = "" if recipe.has_names else " (written without names)"
     count = len(recipe.concepts)
-    yield f"Concepts to erase ({count:,}){hidden}:"
+    yield f"Concepts ({count:,}){hidden}:"
     for concept in recipe.concepts[:_LISTED]:
         names = " | ".join((concept.target, *concept.aliases))
         yield f"  {names} -> {concept.anchor or '(nothing)'}  [{concept.kind}]"

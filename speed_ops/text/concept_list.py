@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError, SpeedError, suggestion
+from ..errors import InputError, Notice, SpeedError, notice_of, suggestion
 from .kinds import KINDS, kind_of
 from .leco import read_leco
 from .names import (
@@ -33,9 +33,10 @@ from .names import (
     table_rows,
 )
 
-_ARROW = re.compile(rf"-{INVISIBLE.pattern}*>|→")
-_SHAFTS = "-‐‑‒–—―−⁃˗﹘﹣－=＝~～"
-_DRAWN_ARROW = re.compile(rf"<?[{_SHAFTS}]+\s*[>＞]+")
+_ARROW = re.compile(rf"-{INVISIBLE.pattern}*>|\u2192")
+# hyphens and dashes, minus signs, equals signs, tildes; some as wide as Chinese characters
+_SHAFTS = r"-\u2010-\u2015\u2212\u2043\u02d7\ufe58\ufe63\uff0d=\uff1d~\uff5e"
+_DRAWN_ARROW = re.compile(rf"<?[{_SHAFTS}]+\s*[>\uff1e]+")
 """What people type for an arrow: `->` is one; `=>`, `-->`, `—>` and `- >` are not."""
 _ARROW_BLOCKS = (
     (0x2190, 0x21FF),
@@ -48,9 +49,9 @@ _OTHER_ARROWS = "".join(
     chr(code)
     for first, last in _ARROW_BLOCKS
     for code in range(first, last + 1)
-    if "RIGHTWARDS" in unicodedata.name(chr(code), "") and chr(code) != "→"
+    if "RIGHTWARDS" in unicodedata.name(chr(code), "") and code != 0x2192
 )
-_OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}￫])")
+_OTHER_ARROW = re.compile(rf"(?<=\S)(?<!\u200d)\s*([{_OTHER_ARROWS}\uffeb])")
 """Arrows to the right after a name, except one that ends an emoji (a runner to the right)."""
 _FILE_NAME = re.compile(
     r"@(?:.+\.(?:txt|csv|tsv|json|xlsx?|ods|docx?|odt|rtf|md|ya?ml|toml|xml|html?|pdf|list|lst)"
@@ -103,8 +104,8 @@ class Concept:
 class ConceptList(tuple[Concept, ...]):
     """Concepts that do not contradict each other; made by parsing or by adding lists."""
 
-    merged: tuple[str, ...]
-    """A sentence for each concept that was already in the list."""
+    merged: tuple[Notice, ...]
+    """One for each concept that was already in the list."""
 
     def __new__(cls, concepts: Iterable[Concept] = ()) -> ConceptList:
         """Refuses too many concepts and contradictions. A repeat counts once; its other names
@@ -113,11 +114,14 @@ class ConceptList(tuple[Concept, ...]):
         given = list(concepts)
         if len(given) > MAX_CONCEPTS:
             raise InputError(
-                f"There are {len(given):,} concepts. Erase at most {MAX_CONCEPTS:,} in one list."
+                f"There are {len(given):,} concepts. Erase at most {MAX_CONCEPTS:,} in one list.",
+                code="too_many_concepts",
+                count=len(given),
+                limit=MAX_CONCEPTS,
             )
         owners: dict[str, Concept] = {}
         phrases: dict[int, tuple[Concept, list[str]]] = {}
-        merged: list[str] = []
+        merged: list[Notice] = []
         for concept in given:
             owner, fresh = _claim_names(concept, owners)
             if owner is not None:
@@ -147,25 +151,37 @@ class ConceptList(tuple[Concept, ...]):
         return "\n".join(concept.as_line(mixed) for concept in self)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What is allowed but worth knowing, one sentence each."""
+    def notes(self) -> tuple[Notice, ...]:
+        """What is allowed but worth knowing."""
         notes = list(self.merged)
         if cleaned := [name for concept in self for name in concept.cleaned]:
             notes.append(invisible_note(cleaned))
         erased = {same_name_key(phrase): concept for concept in self for phrase in concept.phrases}
         index = WordIndex(phrase for concept in self for phrase in concept.phrases)
         for concept in self:
-            anchor = quoted(concept.anchor)
+            anchor, where = quoted(concept.anchor), concept.where
+            facts = {"where": where, "replacement": concept.anchor}
             if owner := erased.get(same_name_key(concept.anchor)):
+                other = _lower(owner.where)
                 notes.append(
-                    f"{concept.where}: the replacement {anchor} is also erased, in"
-                    f" {_lower(owner.where)}; {quoted(concept.target)} becomes what {anchor} was"
-                    " before."
+                    Notice(
+                        f"{where}: the replacement {anchor} is also erased, in {other};"
+                        f" {quoted(concept.target)} becomes what {anchor} was before.",
+                        code="replacement_erased",
+                        name=concept.target,
+                        owner=other,
+                        **facts,
+                    )
                 )
             elif phrase := index.match(concept.anchor):
                 notes.append(
-                    f"{concept.where}: the replacement {anchor} contains {quoted(phrase)}, which is"
-                    " erased."
+                    Notice(
+                        f"{where}: the replacement {anchor} contains {quoted(phrase)}, which is"
+                        " erased.",
+                        code="replacement_contains",
+                        name=phrase,
+                        **facts,
+                    )
                 )
         return tuple(notes)
 
@@ -194,9 +210,9 @@ class ReadLine(NamedTuple):
 
     line: int
     concept: Concept | None
-    problem: str
-    """Why a run would refuse it; empty where it would not."""
-    note: str = ""
+    problem: Notice | None
+    """Why a run would refuse it; None where it would not."""
+    note: Notice | None = None
     """What a run would do with it that its writer may not expect."""
 
 
@@ -206,13 +222,13 @@ def read_lines(text: str, kind: str) -> list[ReadLine]:
     owners: dict[str, Concept] = {}
     for number, line in content_lines(text):
         concept = None
-        problem = note = ""
+        problem = note = None
         try:
             concept = _parse_line(line, kind, number, "")
             owner, _ = _claim_names(concept, owners)
-            note = "" if owner is None else _repeat_note(concept, owner)
+            note = None if owner is None else _repeat_note(concept, owner)
         except SpeedError as error:
-            problem = str(error)
+            problem = notice_of(error)
         lines.append(ReadLine(number, concept, problem, note))
     return lines
 
@@ -225,12 +241,18 @@ def _parse_line(line: str, kind: str, number: int, source: str) -> Concept:
     if len(anchors) > 1:
         raise InputError(
             f"{where}: there is more than one arrow. Write one concept per line, as 'name ->"
-            " replacement'."
+            " replacement'.",
+            code="several_arrows",
+            where=where,
         )
     anchor = anchors[0] if anchors else None
     concept = _concept(names.split("|"), anchor, line_kind or kind, number, source)
     if "|" in concept.anchor:
-        raise InputError(f"{where}: there is a '|' after the arrow. Put aliases before the arrow.")
+        raise InputError(
+            f"{where}: there is a '|' after the arrow. Put aliases before the arrow.",
+            code="bar_after_arrow",
+            where=where,
+        )
     return replace(concept, strength=strength)
 
 
@@ -241,14 +263,23 @@ def _concept(
     where = _where(source, number)
     target, *aliases = [clean_name(name, where) for name in names]
     if not target:
-        raise InputError(f"{where}: there is no name to erase. Write 'name -> replacement'.")
+        raise InputError(
+            f"{where}: there is no name to erase. Write 'name -> replacement'.",
+            code="no_name",
+            where=where,
+        )
     if not all(aliases):
-        raise InputError(f"{where}: an alias is empty. Remove the extra '|'.")
+        raise InputError(
+            f"{where}: an alias is empty. Remove the extra '|'.", code="empty_alias", where=where
+        )
     for name in (target, *aliases):
         if "|" in name or _ARROW.search(name):
             raise InputError(
                 f"{where}: {quoted(name)} contains '|' or an arrow, which cannot be part of a"
-                " name. Remove it."
+                " name. Remove it.",
+                code="mark_in_name",
+                where=where,
+                name=name,
             )
     anchor = kind_of(kind).anchor if anchor_text is None else clean_name(anchor_text, where)
     texts = [text for text in (*names, anchor_text or "") if has_invisible(text)]
@@ -270,7 +301,12 @@ def concept_strength(text: str, where: str) -> float:
     if not MIN_CONCEPT_STRENGTH <= value <= MAX_CONCEPT_STRENGTH:
         raise InputError(
             f"{where}: the strength is {quoted(text[:20])}. Use a number from"
-            f" {MIN_CONCEPT_STRENGTH:g} to {MAX_CONCEPT_STRENGTH:g}."
+            f" {MIN_CONCEPT_STRENGTH:g} to {MAX_CONCEPT_STRENGTH:g}.",
+            code="bad_strength",
+            where=where,
+            value=text[:20],
+            low=MIN_CONCEPT_STRENGTH,
+            high=MAX_CONCEPT_STRENGTH,
         )
     return value
 
@@ -285,7 +321,11 @@ def _split_kind(line: str, where: str) -> tuple[str, str]:
         problem = f"there is no type {quoted(kind)}{suggestion(kind, KINDS)}"
         raise InputError(
             f"{where}: {problem if kind else 'the type is missing'}. After '{KIND_MARK}', write one"
-            f" of {', '.join(KINDS)}. For an alias, use a single '|'."
+            f" of {', '.join(KINDS)}. For an alias, use a single '|'.",
+            code="unknown_type" if kind else "missing_type",
+            where=where,
+            type=kind,
+            types=list(KINDS),
         )
     return names, kind
 
@@ -354,13 +394,19 @@ def _refuse_look_alikes(line: str, where: str) -> None:
         raise InputError(
             f"{where}: {quoted(line)} looks like a file. Give it as a list file, not as a name.",
             advice="concept-file",
+            code="looks_like_file",
+            where=where,
+            name=line,
         )
     arrows = [match.group() for match in _DRAWN_ARROW.finditer(line) if match.group() != "->"]
     arrows += [match.group(1) for match in _OTHER_ARROW.finditer(line)]
     if arrows:
         raise InputError(
             f"{where}: {quoted(arrows[0])} is not an arrow here. Write '->', as in 'name ->"
-            " replacement'."
+            " replacement'.",
+            code="not_an_arrow",
+            where=where,
+            arrow=arrows[0],
         )
 
 
@@ -378,7 +424,12 @@ def _claim_names(
     if len(concept.aliases) > MAX_ALIASES:
         raise InputError(
             f"{where}: {quoted(concept.target)} has {len(concept.aliases)} aliases. Use at most"
-            f" {MAX_ALIASES}."
+            f" {MAX_ALIASES}.",
+            code="too_many_aliases",
+            where=where,
+            name=concept.target,
+            count=len(concept.aliases),
+            limit=MAX_ALIASES,
         )
     keys: dict[str, str] = {}
     for phrase in concept.phrases:
@@ -391,20 +442,33 @@ def _claim_names(
             if anchor_key != same_name_key(owner.anchor):
                 raise InputError(
                     f"{where}: {quoted(phrase)} should become {quoted(concept.anchor)}, but"
-                    f" {owner_where} has {quoted(owner.anchor)}. Keep one of the two lines."
+                    f" {owner_where} has {quoted(owner.anchor)}. Keep one of the two lines.",
+                    code="two_replacements",
+                    where=where,
+                    name=phrase,
+                    replacement=concept.anchor,
+                    owner=owner_where,
+                    other=owner.anchor,
                 )
         if key == anchor_key:
             raise InputError(
-                f"{where}: {quoted(phrase)} would become itself. Choose another replacement."
+                f"{where}: {quoted(phrase)} would become itself. Choose another replacement.",
+                code="becomes_itself",
+                where=where,
+                name=phrase,
             )
         owners.setdefault(key, earlier or concept)
     return earlier, fresh
 
 
-def _repeat_note(concept: Concept, owner: Concept) -> str:
-    return (
-        f"{concept.where}: {quoted(concept.target)} is already in {_lower(owner.where)}; it counts"
-        " once."
+def _repeat_note(concept: Concept, owner: Concept) -> Notice:
+    where, earlier = concept.where, _lower(owner.where)
+    return Notice(
+        f"{where}: {quoted(concept.target)} is already in {earlier}; it counts once.",
+        code="repeated",
+        where=where,
+        name=concept.target,
+        owner=earlier,
     )
 
 

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ..errors import FileError, InputError, NotFoundError
+from ..errors import FileError, InputError, NotFoundError, Notice
 
 # Limits of what people write. Recipes have the same ones, so that every job can be stored.
 MAX_BYTES = 16 * 2**20  # largest list file; a hundred thousand names are about 2 MB
@@ -85,13 +85,15 @@ def has_invisible(text: str) -> bool:
     return without_invisible(composed) != composed
 
 
-def invisible_note(names: Sequence[str]) -> str:
+def invisible_note(names: Sequence[str]) -> Notice:
     """The sentence about names that had such characters."""
     shown = ", ".join(quoted(name) for name in names[:_SHOWN_NAMES])
     more = f" and {len(names) - _SHOWN_NAMES:,} more" if len(names) > _SHOWN_NAMES else ""
-    return (
+    return Notice(
         f"Invisible characters were removed from {shown}{more}. Check that this is what you meant"
-        " to write."
+        " to write.",
+        code="invisible_removed",
+        names=[*names[:_SHOWN_NAMES], *(["…"] if more else [])],
     )
 
 
@@ -159,7 +161,11 @@ def clean_name(text: str, where: str) -> str:
     name = fold(text)
     if len(name) > MAX_NAME:
         raise InputError(
-            f"{where}: a name of {len(name)} characters is too long. Use at most {MAX_NAME}."
+            f"{where}: a name of {len(name)} characters is too long. Use at most {MAX_NAME}.",
+            code="name_too_long",
+            where=where,
+            length=len(name),
+            limit=MAX_NAME,
         )
     refuse_control(name, where)
     return name
@@ -168,7 +174,12 @@ def clean_name(text: str, where: str) -> str:
 def refuse_control(text: str, where: str) -> None:
     """Raises for characters that are not text."""
     if control := _FORBIDDEN.search(text):
-        raise InputError(f"{where}: it contains {control.group()!a}, which is not text. Remove it.")
+        raise InputError(
+            f"{where}: it contains {control.group()!a}, which is not text. Remove it.",
+            code="not_text",
+            where=where,
+            mark=ascii(control.group()),
+        )
 
 
 def _split_lines(text: str) -> list[str]:
@@ -210,7 +221,9 @@ def list_suffix(path: Path, suffixes: Sequence[str]) -> str:
         tables = " or ".join(suffix for suffix in suffixes if suffix != ".txt")
         raise FileError(
             f"'{path}' is not a list that can be read here. Save it as a text file with one name"
-            f" per line (.txt), or as {tables}."
+            f" per line (.txt), or as {tables}.",
+            code="list_format",
+            file=path.name,
         )
     return suffix
 
@@ -227,17 +240,24 @@ def read_text_file(path: Path) -> str:
                 content = handle.read(MAX_BYTES + 1)  # the size of a pipe shows only at its end
         if len(content) > MAX_BYTES:
             raise FileError(
-                f"{label} is too large for a list of names. Use at most {MAX_BYTES // 2**20} MB."
+                f"{label} is too large for a list of names. Use at most {MAX_BYTES // 2**20} MB.",
+                code="list_too_large",
+                file=path.name,
+                limit=MAX_BYTES // 2**20,
             )
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(
-            f"{label} is not UTF-8 text (byte {error.start}). Save it as UTF-8."
+            f"{label} is not UTF-8 text (byte {error.start}). Save it as UTF-8.",
+            code="list_not_utf8",
+            file=path.name,
         ) from error
     # AttributeError: a program without standard input
     except (OSError, ValueError, AttributeError) as error:
         raise FileError(
-            f"{label} cannot be read: {getattr(error, 'strerror', None) or error}."
+            f"{label} cannot be read: {getattr(error, 'strerror', None) or error}.",
+            code="list_unreadable",
+            file=path.name,
         ) from error
 
 
@@ -262,11 +282,21 @@ def _refuse_unreadable(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"There is no list file '{path}'. Check the path.") from None
+        raise NotFoundError(
+            f"There is no list file '{path}'. Check the path.", code="list_missing", file=path.name
+        ) from None
     if stat.S_ISDIR(mode):
-        raise FileError(f"'{path}' is a folder, not a list file. Give the file in it.")
+        raise FileError(
+            f"'{path}' is a folder, not a list file. Give the file in it.",
+            code="list_unreadable",
+            file=path.name,
+        )
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
-        raise FileError(f"'{path}' is not a file that can be read. Give a list file.")
+        raise FileError(
+            f"'{path}' is not a file that can be read. Give a list file.",
+            code="list_unreadable",
+            file=path.name,
+        )
 
 
 def table_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -278,7 +308,9 @@ def table_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[s
     ):
         skipped += 1
     if skipped == len(lines):
-        raise InputError(f"{where} is empty. Name the columns in its first line.")
+        raise InputError(
+            f"{where} is empty. Name the columns in its first line.", code="table_empty", file=where
+        )
     delimiter = next((mark for mark in ",;\t" if mark in lines[skipped]), ",")
     reader = csv.reader((line + "\n" for line in lines[skipped:]), delimiter=delimiter)
     rows: list[tuple[int, list[str]]] = []
@@ -290,7 +322,11 @@ def table_rows(text: str, where: str) -> tuple[list[str], list[tuple[int, list[s
             number = skipped + reader.line_num + 1
     except csv.Error as error:
         line = skipped + reader.line_num
-        raise InputError(f"{where}, line {line}: the table cannot be read ({error}).") from error
+        raise InputError(
+            f"{where}, line {line}: the table cannot be read ({error}).",
+            code="table_broken",
+            where=f"{where}, line {line}",
+        ) from error
     header = [fold(cell).casefold() for cell in rows[0][1]] if rows else []
     return header, rows[1:]
 
@@ -308,7 +344,13 @@ def find_column(header: Sequence[str], names: Sequence[str], where: str) -> int:
             return header.index(name.casefold())
     columns = ", ".join(header[:8]) or "none"
     expected = " or ".join(f"'{name}'" for name in names)
-    raise InputError(f"{where} has no column {expected}. Use one of: {columns}.")
+    raise InputError(
+        f"{where} has no column {expected}. Use one of: {columns}.",
+        code="no_column",
+        file=where,
+        expected=list(names),
+        columns=columns,
+    )
 
 
 def cell(row: Sequence[str], column: int | None) -> str:

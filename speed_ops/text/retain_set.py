@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..errors import FileError, InputError, SettingsError
+from ..errors import FileError, InputError, Notice, SettingsError
 from .concept_list import Concept
 from .kinds import BUILTIN_KINDS, context_kind
 from .names import (
@@ -61,12 +61,18 @@ class RetainSet:
     def __post_init__(self) -> None:
         if len(self.names) > MAX_NAMES:
             raise InputError(
-                f"There are {len(self.names):,} protected names. Protect at most {MAX_NAMES:,}."
+                f"There are {len(self.names):,} protected names. Protect at most {MAX_NAMES:,}.",
+                code="too_many_names",
+                count=len(self.names),
+                limit=MAX_NAMES,
             )
         if len(self.sources) > MAX_LISTS:
             raise InputError(
                 f"The protected names come from {len(self.sources)} lists. Join them into at most"
-                f" {MAX_LISTS}."
+                f" {MAX_LISTS}.",
+                code="too_many_lists",
+                count=len(self.sources),
+                limit=MAX_LISTS,
             )
 
     def __len__(self) -> int:
@@ -84,12 +90,13 @@ class RetainSet:
         )
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What is worth knowing, one sentence each."""
+    def notes(self) -> tuple[Notice, ...]:
+        """What is worth knowing."""
         if not self.cleaned:
             return ()
         names = "1 name" if self.cleaned == 1 else f"{self.cleaned:,} names"
-        return (f"Invisible characters were removed from {names} to protect.",)
+        text = f"Invisible characters were removed from {names} to protect."
+        return (Notice(text, code="invisible_in_protected", count=self.cleaned),)
 
     @property
     def sha256(self) -> str:
@@ -137,7 +144,10 @@ def retain_from_texts(texts: Iterable[tuple[str, str]], label: str, kind: str = 
             by_key.setdefault(same_name_key(name), name)
         if len(by_key) > MAX_NAMES:
             raise InputError(
-                f"{label} has more than {MAX_NAMES:,} names. Keep only those that matter."
+                f"{label} has more than {MAX_NAMES:,} names. Keep only those that matter.",
+                code="list_too_long",
+                file=label,
+                limit=MAX_NAMES,
             )
     names = tuple(by_key.values())
     source = RetainSource(plain_label(label), kind, len(names), _digest(names))
@@ -196,11 +206,17 @@ def parse_retain_json(text: str, label: str = "json", kind: str = "") -> RetainS
         data = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{label} is not valid JSON ({str(error)[:80]}). Check the file."
+            f"{label} is not valid JSON ({str(error)[:80]}). Check the file.",
+            code="bad_json",
+            file=label,
         ) from error
     names = data.get("names") if isinstance(data, dict) else data
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(f'{label} must be a list of strings, or {{"names": [a list of strings]}}.')
+        raise InputError(
+            f'{label} must be a list of strings, or {{"names": [a list of strings]}}.',
+            code="json_not_a_list",
+            file=label,
+        )
     entries = ((f"{label}, entry {number}", name) for number, name in enumerate(names, start=1))
     return retain_from_texts(entries, label, kind)
 
@@ -236,7 +252,9 @@ def builtin_retain(name: str) -> RetainSet:
     if name not in builtin_retain_sets():
         raise FileError(
             f"There is no built-in list {quoted(name)}. Choose one of"
-            f" {', '.join(builtin_retain_sets()) or 'none'}."
+            f" {', '.join(builtin_retain_sets()) or 'none'}.",
+            code="unknown_list",
+            name=name,
         )
     text = read_text_file(BUILTIN_FOLDER / f"{name}.txt")
     return parse_retain(text, name, BUILTIN_KINDS.get(name, ""))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 
-from ..errors import InputError
+from ..errors import InputError, Notice
 from ..inputs import Padding
 from .kinds import Prompt
 
@@ -92,8 +92,8 @@ class TokenSpan:
     """The same for the first subject token; 0: the prompt has no name."""
 
 
-def long_name(text: str, tokens: int, limit: int) -> str:
-    """The sentence about a text of too many tokens for an encoder.
+def long_name(text: str, tokens: int, limit: int) -> Notice:
+    """What to know about a text of too many tokens for an encoder.
 
     Args:
         text: The text.
@@ -101,8 +101,12 @@ def long_name(text: str, tokens: int, limit: int) -> str:
         limit: How many the encoder takes.
     """
     shown = text if len(text) <= 60 else text[:57] + "..."
-    return (
-        f"'{shown}' is {tokens} tokens long, but the text encoder takes {limit}. Shorten the name."
+    return Notice(
+        f"'{shown}' is {tokens} tokens long, but the text encoder takes {limit}. Shorten the name.",
+        code="too_many_tokens",
+        name=shown,
+        tokens=tokens,
+        limit=limit,
     )
 
 

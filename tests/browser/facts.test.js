@@ -17,9 +17,9 @@ const RESULT = {
   strength: 1,
   concepts: [{ name: "Goya", replacement: "art", kind: "style", score: 0.2, verdict: "erased" }],
   counts: { erased: 1 },
-  side_effects: { level: "none", worst_level: "tiny", most_affected: [["Munch", 0.2]] },
+  effects: { words: "none", worst: "tiny", affected: ["Munch"] },
   why: { code: "rival", text: "A sentence.", data: { name: "Munch", share: 0.5, concepts: ["Goya", 3] } },
-  next: ["compare"],
+  next: [{ code: "use_auto", text: "A sentence.", data: {} }],
   warnings: [{ text: "a note" }],
   drift: [{ group: "Test names", names: 3, median: 0.1, p95: 0.2, maximum: 0.3, worst: [["Munch", 0.2]] }],
   curve: {
@@ -30,14 +30,15 @@ const RESULT = {
     reach: 0.4,
     offers: { "erase-fully": [0.4, 0.3, 0.1] },
   },
-  details: ["one"],
+  details: [{ code: "measured_layers", text: "one", data: { layers: 1 } }],
 };
 
 test("a result passes whole, and what is stored of it passes again", () => {
   const facts = erasureFacts(RESULT);
   assert.equal(facts.concepts[0].score, 0.2);
-  assert.deepEqual(facts.effects, { level: "none", worst: "tiny", affected: ["Munch"] });
+  assert.deepEqual(facts.effects, { words: "none", worst: "tiny", affected: ["Munch"] });
   assert.deepEqual([...facts.curve.offers], [["erase-fully", [0.4, 0.3, 0.1]]]);
+  assert.equal(facts.details[0].data.get("layers"), 1);
   const again = erasureFacts(JSON.parse(JSON.stringify(stored(facts))));
   for (const name of ["run", "page", "verdict", "concepts", "counts", "effects", "why", "next"]) {
     assert.deepEqual(again[name], facts[name], name);
@@ -60,7 +61,7 @@ test("whatever a workflow holds becomes harmless or nothing", () => {
       { name: evil, score: "1;x", verdict: evil, replacement: 4 },
     ],
     counts: { stands: evil, __proto__: 3 },
-    side_effects: { level: evil },
+    effects: { words: { length: 3, text: evil } },
     next: [{}, evil],
     drift: [{ median: evil, p95: 1, maximum: 1 }],
     curve: { chosen: [evil, 1], reach: 1 },
@@ -80,6 +81,11 @@ test("whatever a workflow holds becomes harmless or nothing", () => {
     1,
     "never over 100 %",
   );
+  const [known, written] = leakFacts({
+    total: 2,
+    tried: [{ phrase: "a", written: {} }, { phrase: "b", written: "other language" }],
+  }).tried;
+  assert.deepEqual([known.written, written.written], ["", "other language"]);
   assert.equal(textFacts({ text: "x".repeat(1e6) }).text.length, 20_000);
 });
 
@@ -95,7 +101,7 @@ test("a preview is taken from the server's answer only as far as it is one", () 
     chosen: [0.1, 0.2, 0.3],
     concepts: [{ name: "a", replacement: "b", score: 0.5, verdict: "erased" }, { name: 3 }],
     counts: { erased: 1, other: "x" },
-    side_effects: { level: "none", most_affected: [["c", 0.1]] },
+    effects: { words: "none", affected: ["c"] },
   };
   const facts = previewFacts(answer);
   assert.deepEqual(facts.chosen, [0.1, 0.2]);

@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import {
   MARK,
-  forecast,
   headline,
   percent,
   plot,
@@ -40,8 +39,8 @@ const BOX = { left: 10, top: 5, width: 100, height: 50 };
 const points = (polyline) => polyline.split(" ").map((pair) => pair.split(",").map(Number));
 
 test("numbers are shown as people read them", () => {
-  assert.equal(percent(0.0123), "1.2 %");
-  assert.equal(percent(0.5), "50 %");
+  assert.equal(percent(0.0123), "1.2%");
+  assert.equal(percent(0.5), "50%");
   assert.equal(headline({ erased: 1 }), "Erased");
   assert.equal(headline({ stands: 1 }), "Still there");
   assert.equal(headline({ erased: 3, stands: 0 }), "All 3 erased");
@@ -68,17 +67,6 @@ test("scales end at their limits", () => {
   assert.deepEqual([0.013, 0.02, 0.11, 1].map(roundUp), [0.02, 0.02, 0.2, 1]);
 });
 
-test("another strength or budget is forecast on the curve", () => {
-  assert.deepEqual(forecast(CURVE, 1, "some"), { drift: 0.1, left: 0.19999999999999996, moved: false });
-  const half = forecast(CURVE, 0.5, "some");
-  assert.ok(Math.abs(half.drift - 0.05) < 1e-9 && Math.abs(half.left - 0.6) < 1e-9);
-  const less = forecast(CURVE, 1, "little");
-  assert.ok(less.moved && less.drift === 0.05 && Math.abs(less.left - 0.5) < 1e-9);
-  assert.equal(forecast(CURVE, 0, "some").left, 1);
-  assert.equal(forecast(CURVE, 1, undefined).moved, false);
-  assert.equal(forecast(null, 1, "some"), null);
-});
-
 test("the plot stays in its box and ends where the server says", () => {
   const positions = plot(CURVE, [0.05, 0.6], BOX);
   assert.equal(points(positions.left).length, 4);
@@ -89,6 +77,6 @@ test("the plot stays in its box and ends where the server says", () => {
   assert.deepEqual(positions.chosen, [60, 45]);
   assert.equal(positions.budget, 60);
   assert.equal(positions.full, 0.2);
-  assert.equal(plot(CURVE, [0.4, 0.1], BOX).full, 0.5, "a forecast beyond it is shown");
+  assert.equal(plot(CURVE, [0.4, 0.1], BOX).full, 0.5, "a point beyond it is shown");
   assert.equal(plot({ ...CURVE, budget: null }, null, BOX).next, null);
 });

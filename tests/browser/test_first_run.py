@@ -33,6 +33,7 @@ def test_the_panel_appears_on_the_first_run_and_belongs_to_it(server, screen, sh
 
     screen.set("SpeedErase", "strength", 0.7)
     wait_for_state(screen, "Out of date")
+    screen.wait_for_count(_STATE, 2)  # on SPEED Erase and on its report
     screen.set("SpeedErase", "strength", 1.0)
     screen.page.wait_for_function(f"() => !document.querySelector('.speed {_STATE}')")
     screen.at(".chip .label").first.press("Space")

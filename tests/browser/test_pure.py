@@ -27,6 +27,26 @@ def test_lines_and_figures(path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+def not_imported(text: str, exported: set[str]) -> set[str]:
+    """Functions of other scripts that a script calls and doesn't import."""
+    code = re.sub(r"/\*.*?\*/|(?<!:)//[^\n]*", "", text, flags=re.DOTALL)
+    called = set(re.findall(r"(?<![\w.#])(\w+)\(", code)) & exported
+    imported = re.findall(r"\w+", " ".join(re.findall(r"import \{([^}]*)\}", code)))
+    parameters = re.findall(r"\w+", " ".join(re.findall(r"function \w+\(([^)]*)\)", code)))
+    declared = re.findall(r"(?:function|const|let|class)\s+(\w+)", code)
+    return called - {*imported, *parameters, *declared}
+
+
+def test_a_script_imports_what_it_calls() -> None:
+    texts = {path.name: path.read_text(encoding="utf-8") for path in SCRIPTS}
+    export = re.compile(r"^export (?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
+    exported = set(export.findall("".join(texts.values())))
+    missing = {name: not_imported(text, exported) for name, text in texts.items()}
+    assert {name: names for name, names in missing.items() if names} == {}
+    control = texts["commands.js"].replace("import { ask, notify }", "import { notify }")
+    assert not_imported(control, exported) == {"ask"}
+
+
 def test_the_scripts_are_small_and_keep_to_themselves() -> None:
     assert len(SCRIPTS) >= 5
     assert sum(path.stat().st_size for path in SCRIPTS) < 110_000

@@ -16,7 +16,7 @@ _SCORES = (
     f"() => [...document.querySelectorAll('{_PREVIEW} [data-score]')]"
     ".map((row) => +row.dataset.score)"
 )
-_CURRENT = "() => !document.querySelector('.speed:not(.speed-dialog) [data-speed=state]')"
+_CURRENT = "() => !document.querySelector('.speed > .fill [data-speed=state]')"
 
 
 def scores(screen: Any) -> list[float]:
@@ -64,8 +64,8 @@ def test_dragging_the_point_moves_the_bars_and_the_next_run_gives_what_they_show
     assert max(shown) > max(before), "less is erased within a stricter limit"
     screen.page.get_by_role("button", name="Run with this").click()
     screen.page.wait_for_function(
-        "(shown) => { const rows = [...document.querySelectorAll('.speed:not(.speed-dialog)"
-        " [data-score]')]; return rows.length && Math.abs(rows[0].dataset.score - shown) < 0.15 }",
+        "(shown) => { const rows = [...document.querySelectorAll('.speed > .fill [data-score]')];"
+        " return rows.length && Math.abs(rows[0].dataset.score - shown) < 0.15 }",
         arg=shown[0],
     )
     screen.page.wait_for_function(_CURRENT)

@@ -9,7 +9,7 @@ import pytest
 
 from speed_erase.speed_ops.certificate.certificate import BARS, ConceptResult
 from speed_erase.speed_ops.certificate.summary import LEVEL_WORDS, details, level_of, summarize
-from speed_erase.speed_ops.certificate.verdicts import VERDICT_WORDS
+from speed_erase.speed_ops.certificate.verdicts import VERDICT_WORDS, decimals
 
 
 @pytest.mark.parametrize("kind", BARS)
@@ -56,3 +56,12 @@ def test_without_names_there_are_no_side_effects_to_show() -> None:
 def test_levels_rise_with_drift() -> None:
     levels = [level_of(drift) for drift in (0.0, 0.099, 0.1, 0.299, 0.3, 0.599, 0.6, 2.0)]
     assert list(dict.fromkeys(levels)) == list(LEVEL_WORDS)
+
+
+def test_a_number_shows_on_which_side_of_a_mark_it_is() -> None:
+    assert [decimals(value, 0.1, 0.3) for value in (0.04, 0.098, 0.1, 0.0997)] == [
+        *("0.04", "0.098", "0.10", "0.0997")
+    ]
+    for value in (0.9951, 0.9996, 1.004, 1.0004, 0.5, 1.0):
+        shown = float(decimals(value, 1.0))
+        assert (shown > 1, shown < 1) == (value > 1, value < 1)

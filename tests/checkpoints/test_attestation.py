@@ -58,6 +58,10 @@ TAMPERED: dict[str, tuple[Callable[[dict], Any], str]] = {
     "digest": (lambda c: c["predicate"].update(recipeDigest="0" * 64), "attested-recipe"),
     "numbers": (concepts(probe_median=0.0), "attested-numbers"),
     "verdict": (concepts(verdict="perfect"), "attested-numbers"),
+    "more numbers": (
+        lambda c: c["predicate"]["measured"].update(images_checked=10**6),
+        "attested-numbers",
+    ),
     "no numbers": (lambda c: c["predicate"].update(measured={}), "attested-numbers"),
 }
 
@@ -97,6 +101,17 @@ def test_a_statement_that_names_a_file_twice_is_refused(
     ]
     (tmp_path / "s.json").write_text(json.dumps(content))
     with pytest.raises(FileError, match="twice"):
+        Attestation.read(tmp_path / "s.json")
+
+
+@pytest.mark.parametrize("path", [(), ("predicate",)])
+def test_a_statement_with_more_than_is_checked_is_refused(
+    attested: tuple[forge.Forge, Path], tmp_path: Path, path: tuple[str, ...]
+) -> None:
+    content = json.loads(attested[1].read_text())
+    (content[path[0]] if path else content)["certified"] = "by someone"
+    (tmp_path / "s.json").write_text(json.dumps(content))
+    with pytest.raises(FileError, match="certified"):
         Attestation.read(tmp_path / "s.json")
 
 

@@ -83,6 +83,23 @@ def test_the_name_is_gone_and_all_else_is_as_it_was(
     assert clean(files, "--out", str(out)) == 2  # exists
 
 
+def test_a_weak_lora_cannot_hide_what_it_loses(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the model with the LoRA keeps would be nearly all, whatever becomes of the LoRA."""
+    model, lora = files
+    weak, effects = tmp_path / "weak.safetensors", []
+    tensors = load_file(lora)
+    save_file({key: v / 64 if key.endswith("up.weight") else v for key, v in tensors.items()}, weak)
+    for number, file in enumerate((lora, weak)):
+        flags = ("--held-out", "0.5", "--out", str(tmp_path / f"{number}.safetensors"))
+        assert clean((model, file), *flags) == 0
+        (group,) = json.loads(capsys.readouterr().out)["measured"]["drift"]
+        assert group["names"] == 12, "every listed name is measured"
+        effects.append(group["maximum"])
+    assert effects[1] > 0.01 and effects[1] == pytest.approx(effects[0], rel=0.2)
+
+
 def test_a_changed_tensor_outside_is_found(files: tuple[Path, Path], tmp_path: Path) -> None:
     _, lora = files
     out = tmp_path / "copy.safetensors"

@@ -8,7 +8,9 @@ from pathlib import Path
 import forge
 import forgeries
 import pytest
+import torch
 
+from speed_erase.speed_ops.checkpoints.differences import converted
 from speed_erase.speed_ops.cli import main
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -59,6 +61,17 @@ def test_a_broken_file_is_refused(
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "file"
 
 
+@pytest.mark.parametrize("name", forgeries.BROKEN_FOLDERS)
+def test_a_folder_that_leads_elsewhere_is_refused(
+    smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On another machine, the link leads to other weights."""
+    arguments = smithy.changed_folder(forgeries.BROKEN_FOLDERS[name], tmp_path / "x")
+    capsys.readouterr()
+    assert main(["verify", *arguments, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "file"
+
+
 @pytest.mark.parametrize("name", forgeries.VARIANTS)
 def test_an_honest_variant_passes(
     smithy: forge.Forge, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -74,6 +87,26 @@ def test_an_honest_folder_passes(
 ) -> None:
     change = forgeries.FOLDER_VARIANTS[name]
     assert verified(smithy.changed_folder(change, tmp_path / "x"), capsys) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        (torch.tensor([0.9]), torch.tensor([0]), False),
+        (torch.tensor([2.0]), torch.tensor([2]), True),
+        (torch.tensor([2]), torch.tensor([2.4]), False),
+        (torch.tensor([0.1]), torch.tensor([0.1]).bfloat16(), True),
+        (torch.tensor([0.1]).half(), torch.tensor([0.1]).half().bfloat16().float(), True),
+        (torch.tensor([0.1]), torch.tensor([0.1]).half() * 1.01, False),
+    ],
+)
+def test_only_rounding_counts_as_the_same(
+    before: torch.Tensor, after: torch.Tensor, same: bool
+) -> None:
+    """Buffers come as whole numbers or as fractions: cut to a whole number, a noise schedule of
+    fractions would be all zeros.
+    """
+    assert converted(before, after) == same
 
 
 def test_there_are_enough_of_both() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import mini
 import pytest
 
+from speed_erase.speed_ops.checkpoints.blocked import not_erased_of
 from speed_erase.speed_ops.cli import main
+from speed_erase.speed_ops.models.families import by_name
 from speed_erase.speed_ops.recipe import Recipe
+from speed_erase.speed_ops.text.concept_list import parse_concepts
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -56,6 +61,7 @@ def test_a_file_is_verified_against_a_list(
         ("Van Gogh -> art\nClaude Monet -> art\n", ["blocked"]),
         ("Van Gogh | Starry Night -> art\n", ["blocked"]),
         ("Van Gogh -> a painter\n", ["blocked"]),
+        ("Van Gogh -> art || object\n", ["blocked"]),
     ):
         blocked = tmp_path / "blocked.txt"
         blocked.write_text(content)
@@ -65,3 +71,22 @@ def test_a_file_is_verified_against_a_list(
         assert main(verify) == bool(expected)
         faults = json.loads(capsys.readouterr().out)["faults"]
         assert [fault["code"] for fault in faults] == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "same"),
+    [
+        ("sd1", "vAN gOGH", True),
+        ("sd1", "van\u200b  gogh", True),
+        ("sd1", "van g\u043egh", False),
+        ("flux", "vAN gOGH", False),
+        ("flux", "Van\u200b  Gogh", True),
+    ],
+)
+def test_a_name_counts_as_the_text_encoders_read_it(family: str, name: str, same: bool) -> None:
+    blocked = parse_concepts("Van Gogh -> art", "style")
+    job = SimpleNamespace(concepts=tuple(parse_concepts(f"{name} -> art", "style")))
+    source = SimpleNamespace(architecture=by_name(family))
+    erased: Any = SimpleNamespace(stored=SimpleNamespace(job=job), source=source)
+    measured: Any = SimpleNamespace(concepts=(SimpleNamespace(verdict="erased"),))
+    assert bool(not_erased_of(blocked, erased, measured)) != same

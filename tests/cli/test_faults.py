@@ -91,7 +91,7 @@ def test_disk_full_leaves_nothing(workshop: attack.Workshop, tmp_path: Path) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000_000, 20_000_000))
 
     done = subprocess.run(
-        mini.command(*workshop.erase("m.safetensors", tmp_path / "out"), "--json"),
+        mini.command(*workshop.erase("pipeline", tmp_path / "out"), "--json"),
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         preexec_fn=limit,
         capture_output=True,

@@ -48,9 +48,9 @@ def test_a_family_that_only_comfyui_reads_is_refused_with_the_way_out(
 def test_the_answer_is_one_sentence_and_the_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = write(tmp_path / "model.safetensors", "wan")
+    model = write(tmp_path / "model.safetensors", "anima")
     command = ["erase", str(model), "--concepts", "hulk", "--out", str(tmp_path / "out")]
     assert main(command) != 0
     (answer,) = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
-    assert "SPEED Erase" in answer and by_name("wan").title in answer
+    assert "SPEED Erase" in answer and by_name("anima").title in answer
     assert not (tmp_path / "out").exists()

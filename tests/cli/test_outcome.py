@@ -93,6 +93,16 @@ def test_the_suggested_priority_is_a_higher_one(capsys: pytest.CaptureFixture[st
         assert f"--priority {suggestion}" in out
 
 
+def test_the_most_affected_name_is_shown_whatever_group_it_is_in(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The paper's presets protect some of the listed names and leave out the others."""
+    kept = measured.drift("kept", 0.02, (("Monet", 0.12),))
+    left_out = measured.drift("filtered", 0.2, (("Harper", 0.34),))
+    out = shown(capsys, measured.with_verdict("cat", "erased"), drift=(kept, left_out))
+    assert "Harper" in out and "Monet" not in out
+
+
 def test_a_hundred_concepts_and_warnings_stay_short(capsys: pytest.CaptureFixture[str]) -> None:
     many = [measured.with_verdict(f"name {i}", "erased") for i in range(100)]
     warnings = tuple(Notice(f"{i}", code="rival") for i in range(50))

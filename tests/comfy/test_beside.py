@@ -4,13 +4,14 @@ computes, and edited beside the layer.
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
 import mini_checkpoints as mini
 import pytest
 import torch
-from graph import erased, left, run, sample, value_outputs
+from graph import erased, left, notices, run, sample, value_outputs
 from safetensors.torch import load_file, save_file
 
 from speed_erase.speed_ops.errors import UnsupportedModelError
@@ -141,6 +142,15 @@ def test_edits_add_up_along_a_chain_of_nodes(in_fp8):
         assert torch.allclose(read[key], base[key] + 2 * edit.delta().float(), atol=1e-5)
 
 
+@pytest.mark.parametrize("stored", ["sd15", "in_fp8"])
+def test_an_edit_needs_no_hooks(stored, request):
+    """Dynamic VRAM has none: a model with hooks is read from the disk a second time."""
+    model, clip, _ = request.getfixturevalue(stored)
+    patched = erased(model, clip)[0]
+    assert not patched.hook_patches and patched.forced_hooks is None
+    assert bool(patched.patches) == (stored == "sd15")
+
+
 def test_small_layers_that_the_memory_manager_gives_no_wrapper_are_edited(in_fp8, monkeypatch):
     """As dynamic VRAM loads a model: modules of up to 16 KB get no function on their weights."""
     import comfy.model_patcher as host
@@ -157,6 +167,115 @@ def test_small_layers_that_the_memory_manager_gives_no_wrapper_are_edited(in_fp8
     patched, _, erasure, _, _ = erased(model, clip)
     monkeypatch.setattr(host.ModelPatcher, "load", without_functions)
     assert is_the_edit(model, patched, clip, erasure)
+
+
+def in_two_steps(model: Any, clip: Any) -> dict[str, list[torch.Tensor]]:
+    """What each value layer gives for the same text in two steps of sampling."""
+    outputs: dict[str, list[torch.Tensor]] = {key: [] for key in layers_of(model)}
+    handles = [
+        layer.register_forward_hook(lambda *args, key=key: outputs[key].append(args[2].clone()))
+        for key, layer in layers_of(model).items()
+    ]
+    sample(model, clip, PROMPT, steps=2)
+    for handle in handles:
+        handle.remove()
+    assert all(len(steps) == 2 for steps in outputs.values())
+    return outputs
+
+
+def differs(steps: list[torch.Tensor]) -> float:
+    return float((steps[1] - steps[0]).norm() / steps[0].norm())
+
+
+@pytest.fixture
+def stores_patched_weights(monkeypatch):
+    """As dynamic VRAM patches a weight: exact in the first pass, and from then on rounded to what
+    the layer stores.
+    """
+    import comfy.float
+    import comfy.lora
+    import comfy.model_patcher as host
+    import comfy.quant_ops as quants
+
+    def patching(key: str, changes: list[Any], stored: torch.Tensor) -> Any:
+        kept: list[torch.Tensor] = []
+
+        def patched(weight: torch.Tensor) -> torch.Tensor:
+            if kept:
+                return kept[0].to(weight)
+            exact = comfy.lora.calculate_weight(changes, weight.float().clone(), key)
+            if isinstance(stored, quants.QuantizedTensor):
+                again = stored.requantize_from_float(
+                    exact, scale="recalculate", stochastic_rounding=7
+                )
+                kept.append(again.dequantize())
+            else:
+                kept.append(comfy.float.stochastic_rounding(exact, stored.dtype, seed=7))
+            return exact.to(weight)
+
+        return patched
+
+    real, functions = host.ModelPatcher.load, []
+
+    def load(self: Any, *args: Any, **kwargs: Any) -> None:
+        patches, self.patches = self.patches, {}
+        real(self, *args, **kwargs)
+        self.patches = patches
+        for key, changes in patches.items():
+            layer = self.model.get_submodule(key.removesuffix(".weight"))
+            functions.append(layer)
+            layer.weight_function = [patching(key, changes, layer.weight)]
+
+    monkeypatch.setattr(host.ModelPatcher, "load", load)
+    yield
+    for layer in functions:
+        layer.weight_function = []
+
+
+@pytest.mark.parametrize("stored", ["fp8", "nvfp4", "int8_tensorwise"])
+def test_every_step_has_the_same_edit_where_patched_weights_are_rounded_after_the_first(
+    stored, in_fp8, tmp_path, stores_patched_weights
+):
+    import comfy.sd
+
+    packed = stored != "fp8"
+    model, clip, _ = with_packed_values(tmp_path, stored, {}) if packed else in_fp8
+    patched, lora, erasure, _, _ = erased(model, clip)
+    assert is_the_edit(model, patched, clip, erasure)
+    assert all(differs(steps) == 0 for steps in in_two_steps(patched, clip).values())
+    stock = comfy.sd.load_lora_for_models(model, None, lora, 1.0, 0)[0]
+    steps = in_two_steps(stock, clip)
+    assert max(map(differs, steps.values())) > 1e-3, "the control: a patch is rounded"
+
+
+def test_the_note_on_rounding_covers_the_steps_after_the_first(comfyui, stores_patched_weights):
+    options = {"model_options": {"dtype": torch.bfloat16}}
+    model, clip, _ = mini.load(mini.shared("sd15"), **options)
+    patched, _, erasure, _, _ = erased(model, clip)
+    noted = notices(erasure)["rounding"]["worst"]
+    plain, steps = in_two_steps(model, clip), in_two_steps(patched, clip)
+    for key, (first, second) in steps.items():
+        edit = (first - plain[key][0]).norm()
+        assert 0 < (second - first).norm() < 1.5 * noted * edit
+
+
+@pytest.mark.parametrize("holds_old_blocks", [True, False])
+def test_an_edit_that_another_package_passes_over_is_reported(in_fp8, holds_old_blocks, caplog):
+    """One that runs the blocks that it copied before."""
+    model, clip, _ = in_fp8
+    patched = erased(model, clip)[0]
+    blocks = [m for n, m in model.model.named_modules() if n.endswith("attn2")]
+    if holds_old_blocks:
+        for block in blocks:
+            block.forward = copy.deepcopy(block).forward
+    try:
+        with caplog.at_level("WARNING", "speed_erase"):
+            sample(patched, clip, PROMPT, steps=2)
+    finally:
+        for block in blocks:
+            block.__dict__.pop("forward", None)
+    records = [record for record in caplog.records if record.name == "speed_erase"]
+    assert len(records) == holds_old_blocks
 
 
 def test_an_edit_is_added_once_where_hooks_bring_the_wrapper_along_again(in_fp8):

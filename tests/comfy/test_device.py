@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -178,6 +179,25 @@ def test_weights_that_are_on_the_device_leave_it_only_to_be_hashed(tiny, on_devi
     assert on_device.to_host.count(tuple(stored.shape)) == 1
     (edit,) = erasure.edits.values()
     assert tuple(edit.up.shape) in on_device.to_host, "the control: this does leave"
+
+
+def test_one_layer_at_a_time_is_on_the_device(sd15, on_device, monkeypatch):
+    from speed_erase.nodes.host import weights
+
+    read = weights.effective_weight
+    stores: list[weakref.ref[torch.UntypedStorage]] = []
+    alive: list[int] = []
+
+    def watched(patcher: Any, key: str, device: torch.device) -> torch.Tensor:
+        gc.collect()
+        alive.append(sum(store() is not None for store in stores))
+        weight = read(patcher, key, device)
+        stores.append(weakref.ref(weight._inner.untyped_storage()))
+        return weight
+
+    monkeypatch.setattr(weights, "effective_weight", watched)
+    erasure = erased(sd15[0], placed(sd15[1]))[2]
+    assert len(alive) >= len(erasure.edits) == 7 and set(alive) == {0}
 
 
 FAMILIES = {mini.family: name for name, mini in reversed(minis.MINIS.items())}

@@ -110,9 +110,9 @@ def test_off_in_the_settings(case):
     from speed_erase.nodes.speed_settings import SpeedSettings
 
     settings = run(SpeedSettings, pooled="off")[0]
-    patched, _, erasure, report, _ = erased(case.model, case.clip, settings=settings)
+    patched, _, erasure, _, _ = erased(case.model, case.clip, settings=settings)
     assert settings == {"pooled": False} and KEY not in erasure.edits
-    assert "Pooled text input" not in report
+    assert not erasure.certificate.other_inputs
     assert torch.equal(effective(patched), effective(case.model))
 
 

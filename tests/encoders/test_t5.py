@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import mini_chat
 import mini_dit
 import pytest
 import torch
@@ -15,7 +16,7 @@ from text_pico import full_prompt
 from speed_erase.speed_ops.encoders import tower as lazy_blocks
 from speed_erase.speed_ops.encoders.encoder import EncoderPart, JoinedTextEncoder
 from speed_erase.speed_ops.encoders.t5 import T5TextEncoder
-from speed_erase.speed_ops.encoders.tokenizers import T5Tokenizer
+from speed_erase.speed_ops.encoders.tokenizers import SentencePieceTokenizer, T5Tokenizer
 from speed_erase.speed_ops.errors import FileError, InputError
 from speed_erase.speed_ops.models.families import by_name
 from speed_erase.speed_ops.text.concept_list import Concept
@@ -162,3 +163,39 @@ def test_control_words_and_foreign_tokenizers_are_refused(
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(FileError, match="cannot be read"):
         T5Tokenizer.from_files(tmp_path)
+
+
+@pytest.mark.parametrize(("design", "family"), [("UMT5", "wan"), ("T5", "ltxv"), ("T5", "chroma")])
+def test_padding_that_the_model_does_not_read_changes_no_row(design: str, family: str) -> None:
+    """The rows are those that `transformers` gives for the prompt alone, also in a batch."""
+    import transformers
+
+    torch.manual_seed(0)
+    width, vocabulary = 32, 400
+    config = getattr(transformers, f"{design}Config")(
+        vocab_size=vocabulary,
+        d_model=width,
+        d_kv=8,
+        d_ff=48,
+        num_layers=3,
+        num_heads=4,
+        feed_forward_proj="gated-gelu",
+    )
+    model = getattr(transformers, f"{design}EncoderModel")(config).eval()
+    for value in model.parameters():
+        value.data = (torch.randn(value.shape) * value.shape[-1] ** -0.5).half().float()
+    (row,) = by_name(family).encoders
+    tokenizer = SentencePieceTokenizer.from_model(
+        mini_chat.pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1).numpy().tobytes(), "test"
+    )
+    tensors = {f"{row.folder}/{key}": value for key, value in model.state_dict().items()}
+    ours = T5TextEncoder(tensors, replace(row, width=width, layers=3, length=60), tokenizer)
+    texts = ["art", "a photo by d'Artagnan, 1984!", ""]
+    counts = [len(tokenizer.token_ids(text)) + 1 for text in texts]
+    asked = [60] * 3 if row.padding == "masked" else counts
+    for text, count, rows in zip(texts, counts, ours.encode(texts, asked), strict=True):
+        ids = torch.tensor([[*tokenizer.token_ids(text), *tokenizer.end]])
+        with torch.no_grad():
+            expected = model(ids).last_hidden_state[0]
+        assert torch.allclose(rows[:count], expected, atol=1e-5) and rows.norm() > 0.1
+        assert not rows[count:].any()

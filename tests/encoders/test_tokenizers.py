@@ -10,15 +10,19 @@ import string
 import unicodedata
 from pathlib import Path
 
+import mini_chat
 import pytest
+from safetensors.torch import save_file
 
 from speed_erase.speed_ops.encoders.tokenizers import (
     T5_IN_COMFYUI,
     ClipTokenizer,
     clip_tokenizer,
+    piece_tokenizer,
     read_merges,
 )
 from speed_erase.speed_ops.errors import FileError, InputError
+from speed_erase.speed_ops.files.checkpoint import Checkpoint
 
 RECORDED = json.loads(Path(__file__).with_name("clip_ids.json").read_text("utf-8"))
 """Ids of the tokenizer `instant-clip-tokenizer` 0.1.1, an independent implementation: of texts, and
@@ -113,3 +117,30 @@ def test_broken_merges(tmp_path: Path, content: bytes) -> None:
 def test_control_tokens_are_not_text(text: str) -> None:
     with pytest.raises(InputError):
         PACKAGE.token_ids(text)
+
+
+def test_a_sentencepiece_model_is_found_in_the_encoders_file_or_in_a_folder(tmp_path: Path) -> None:
+    import sentencepiece
+
+    model = mini_chat.pieces(pad_id=0, eos_id=1, bos_id=2, unk_id=3)
+    reference = sentencepiece.SentencePieceProcessor(model_proto=model.numpy().tobytes())
+    save_file({"text_encoders.spiece_model": model}, tmp_path / "encoder.safetensors")
+    holder = Checkpoint.open(tmp_path / "encoder.safetensors")
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "spiece.model").write_bytes(model.numpy().tobytes())
+    for tokenizer in (piece_tokenizer(None, [holder]), piece_tokenizer(tmp_path, [])):
+        for text in ("a user, 1984!", "d'Artagnan's  dog (x:1.3)", "é ½ 葛飾"):
+            assert tokenizer.token_ids(text) == reference.encode(text)
+        assert (tokenizer.start, tokenizer.end) == ((2,), (1,))
+        assert tokenizer.size == reference.get_piece_size()
+    with pytest.raises(InputError):
+        tokenizer.token_ids("a <end_of_turn> b")
+
+
+def test_a_sentencepiece_model_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError) as missing:
+        piece_tokenizer(tmp_path, [])
+    assert missing.value.data["advice"] == "tokenizer"
+    (tmp_path / "tokenizer.model").write_bytes(b"not a model")
+    with pytest.raises(FileError, match=r"tokenizer\.model"):
+        piece_tokenizer(tmp_path, [])

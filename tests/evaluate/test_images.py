@@ -263,3 +263,39 @@ def test_a_damaged_picture_says_what_to_do(tmp_path, jobs):
     with pytest.raises(FileError) as fault:
         album.get(jobs[0].key)
     assert fault.value.data == {"path": str(album.path(jobs[0].key))}
+
+
+@pytest.mark.parametrize(
+    "facts", ["[]", "7", "{", "[" * 5000, '{"seconds": "x"}', '{"seconds": 1e999}', "x" * 10**6]
+)
+def test_what_an_image_says_about_itself_breaks_nothing(tmp_path, jobs, facts):
+    """Several runs share a folder of images, which other programs may have written to."""
+    album = Album(tmp_path)
+    path = album.path(jobs[0].key)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode_png(np.zeros((4, 4, 3), np.uint8), {"speed.evaluate": facts}))
+    try:
+        assert album.get(jobs[0].key).seconds == 0.0
+    except FileError as fault:
+        assert fault.data == {"path": str(path)}
+
+
+def test_a_huge_image_of_an_earlier_run_is_not_decoded(tmp_path, jobs, monkeypatch):
+    monkeypatch.setattr("speed_erase.speed_ops.evaluate.album.MAX_PIXELS", 15)
+    album = Album(tmp_path)
+    album.put(jobs[0], GeneratedImage(np.zeros((4, 4, 3), np.uint8)), "somebody")
+    with pytest.raises(FileError):
+        album.get(jobs[0].key)
+
+
+def test_an_image_with_broken_pieces_is_one_sentence(tmp_path, jobs):
+    album = Album(tmp_path)
+    album.put(jobs[0], GeneratedImage(np.zeros((4, 4, 3), np.uint8)), "somebody")
+    path = album.path(jobs[0].key)
+    sound = path.read_bytes()
+    for start in range(8, len(sound), 3):
+        path.write_bytes(sound[:start] + b"\xff\x00\xff" + sound[start + 3 :])
+        try:
+            album.get(jobs[0].key)
+        except FileError as fault:
+            assert fault.data == {"path": str(path)}

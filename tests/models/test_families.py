@@ -290,11 +290,13 @@ def without(model: str, *starts: str) -> dict[str, object]:
         (without("flux-dev", "vector_in.") | {"txt_in.weight": (3072, 3584)}, "a Flux model"),
         # Ming-Image is Z-Image without learned padding.
         (without("z-image", "cap_pad_token", "x_pad_token"), "it has no cap_pad_token"),
-        # Qwen-Image 2.1: two layers where Qwen-Image has one.
+        # Qwen-Image 2.1, as published: two layers where Qwen-Image has one, blocks of one stream.
         (
-            without("qwen-image", "txt_in.", "txt_norm.")
-            | {"txt_in.norm.weight": (3584,), "txt_in.in_layer.weight": (3072, 3584)}
-            | {"txt_in.out_layer.weight": (3072, 3072)},
+            {"txt_in.text_norm.weight": (4096,), "img_in.weight": (4096, 64)}
+            | {f"txt_in.{side}_layer.weight": (4096, 4096) for side in ("in", "out")}
+            | {"modulation.1.weight": (16384, 4096), "proj_out.weight": (64, 4096)}
+            | {"transformer_blocks.0.attn.to_v.weight": (4096, 4096)}
+            | {"transformer_blocks.0.img_mlp.gate_layer.weight": (12288, 4096)},
             "a Qwen-Image 2.1 model",
         ),
         # NewBie reads a second encoder next to Lumina's.

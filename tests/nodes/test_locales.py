@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -9,10 +10,20 @@ from typing import get_args
 
 import pytest
 
-from speed_erase.speed_ops.certificate import warnings
-from speed_erase.speed_ops.certificate.summary import GROUPS, LEVEL_WORDS, PLACES, Advice
+from speed_erase.speed_ops.certificate.summary import (
+    ADVICE_WORDS,
+    GROUPS,
+    LEVEL_WORDS,
+    PLACES,
+    WORST_WORDS,
+    Advice,
+)
 from speed_erase.speed_ops.certificate.verdicts import verdict_in_words
+from speed_erase.speed_ops.engine.settings import PRESETS, PRIORITIES, Effort
+from speed_erase.speed_ops.errors import ERROR_CODES
 from speed_erase.speed_ops.inputs import INPUT_TITLES
+from speed_erase.speed_ops.progress import TITLES
+from speed_erase.speed_ops.text.kinds import BUILTIN_KINDS, KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = sorted(path.name for path in (ROOT / "locales").iterdir() if path.is_dir())
@@ -118,9 +129,45 @@ def ui_texts() -> set[str]:
     assert rows and len(texts) > 60 and counts
     titles = set(re.findall(r': "([^"]+)"', rows[1]))
     verdicts = {verdict_in_words(name) for name in ("erased", "weakened", "stands", "unproven")}
-    texts |= set(INPUT_TITLES.values())
-    shown = texts | counts | groups | titles | verdicts | set(LEVEL_WORDS.values())
+    texts |= {*INPUT_TITLES.values(), *TITLES.values(), *CHOICES}
+    texts |= {
+        *LEVEL_WORDS.values(),
+        *WORST_WORDS.values(),
+        "tuning names",
+        "protected names",
+        "typed",
+    }
+    shown = texts | counts | groups | titles | verdicts
     return {json.loads(f'"{text}"') for text in shown}
+
+
+PRIORITY_CHOICES = {name.replace("-", " ") for name in PRIORITIES}
+LIST_CHOICES = {"none", "all", "same as concepts", "caption", *BUILTIN_KINDS}
+SETTINGS_CHOICES = {"as preset", "on", "off", "sentences", "tags", "at-tags", "mixed"}
+CHOICES = {
+    *(*KINDS, *(f"for type: {kind}" for kind in KINDS), *LIST_CHOICES),
+    *(*PRIORITY_CHOICES, *get_args(Effort), *SETTINGS_CHOICES, "same as source"),
+}
+"""What widgets offer in words."""
+IDENTIFIERS = {*PRESETS, "V", "K", "KV", "float16", "bfloat16", "float32"}
+"""What they offer by the name that it has in every language."""
+
+
+@pytest.mark.comfy
+def test_every_choice_of_a_widget_is_a_translated_word_or_an_identifier(comfyui: Path) -> None:
+    from comfy_api.latest import io
+
+    from speed_erase.nodes import NODES
+
+    offered = {
+        choice
+        for node in NODES
+        for slot in node.define_schema().inputs
+        if isinstance(slot, io.Combo.Input) and slot.id not in ("sampler_name", "scheduler")
+        for choice in slot.options
+        if not re.search(r"\.\w+$", choice)  # a file
+    }
+    assert offered == CHOICES | IDENTIFIERS
 
 
 def holes(text: str) -> list[str]:
@@ -135,21 +182,55 @@ def test_no_word_of_the_ui_is_missing_or_left_over(language: str) -> None:
         assert translation.strip() and holes(english) == holes(translation), english
 
 
+SPEAKING = (
+    *("certificate/warnings", "certificate/summary", "embedder"),
+    *("text/concept_list", "text/names", "text/tokens", "text/retain_set"),
+)
+SPEAKING_NODES = ("concept_list", "retain_set_loader", "host/progress", "host/sampling")
+
+
+About = tuple[set[str], set[str]]
+"""What a notice is about: by the names in its call, and by all names that it may have."""
+
+
+def notices_of(source: str) -> dict[str, About]:
+    """{code: what it is about} of every notice and fault with a code in a module."""
+    nodes = list(ast.walk(ast.parse(source)))
+    keys = [key for table in nodes if isinstance(table, ast.Dict) for key in table.keys]
+    shared = {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+    notices: dict[str, About] = {}
+    for call in (node for node in nodes if isinstance(node, ast.Call)):
+        words = {word.arg: word.value for word in call.keywords if word.arg}
+        named = set(words) - {"code"}
+        possible = named | (shared if len(words) < len(call.keywords) else set())
+        for part in ast.walk(words["code"]) if "code" in words else ():
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                notices[part.value] = named, possible
+    return notices
+
+
+def shown_notices() -> dict[str, About]:
+    paths = [ROOT / "speed_ops" / f"{name}.py" for name in SPEAKING]
+    paths += [ROOT / "nodes" / f"{name}.py" for name in SPEAKING_NODES]
+    codes: dict[str, About] = {"more_warnings": ({"count"}, {"count"})}
+    for path in paths:
+        codes |= notices_of(path.read_text(encoding="utf-8"))
+    # what a question to the server can fail with, beyond the codes of its own
+    faults = set(ERROR_CODES) - {"usage", "unsupported-model", "server", "output", "interrupted"}
+    return codes | {code: (set(), set()) for code in {*faults, *ADVICE_WORDS}}
+
+
 @each_language
 def test_every_notice_is_translated_with_what_it_is_about(language: str) -> None:
-    notices = stored(language, "main")["SPEED_NOTICES"]
-    source = Path(warnings.__file__).read_text(encoding="utf-8")
-    calls = re.findall(r"Notice\((.*?)\n {4,16}\)", source, re.DOTALL)
-    codes = {re.search(r'code="(\w+)"', call)[1]: call for call in calls}  # type: ignore[index]
-    assert len(codes) > 10 and set(notices) == {*codes, "more_warnings"}
-    for code, call in codes.items():
-        known = {*re.findall(r"^\s+(\w+)=", call, re.MULTILINE), "subject"}
-        assert {hole.strip("{}%") for hole in holes(notices[code])} <= known, code
-        assert ("subject" in call) == ("{subject}" in notices[code]), code
+    translated = stored(language, "main")["SPEED_NOTICES"]
+    codes = shown_notices()
+    assert len(codes) > 60 and set(translated) == set(codes)
+    for code, (named, possible) in codes.items():
+        used = {hole.strip("{}%") for hole in holes(translated[code])}
+        assert used <= possible | ({"subject"} if "concepts" in possible else set()), code
+        # names are named in every language; the rest is for programs
+        assert named & {"name", "names", "concept", "replacement", "file"} <= used, code
 
 
-def test_every_advice_has_words() -> None:
-    table = re.search(r"^const ADVICE = {(.*?)^};", script("panel.js"), re.MULTILINE | re.DOTALL)
-    assert table is not None
-    listed = set(re.findall(r"^  (\w+):", table[1], re.MULTILINE))
-    assert listed | {"compare", "find_leaks", "save"} == set(get_args(Advice))
+def test_every_advice_has_words_but_for_the_button_that_saves() -> None:
+    assert {*ADVICE_WORDS, "save"} == set(get_args(Advice))

@@ -27,12 +27,20 @@ def test_every_line_is_judged_whatever_is_wrong_with_others(folder):
     answer = check({"text": text, "kind": "style", "file": "none"})
     lines = {entry["line"]: entry for entry in answer["lines"]}
     assert set(lines) == {1, 3, 4, 5, 6, 7}
-    assert (lines[1]["target"], lines[1]["anchor"], lines[1]["problem"]) == ("Van Gogh", "art", "")
-    assert lines[3]["problem"].startswith("Line 3: there is more than one arrow")
+    assert (lines[1]["target"], lines[1]["anchor"], lines[1]["problem"]) == (
+        "Van Gogh",
+        "art",
+        None,
+    )
+    assert lines[3]["problem"]["code"] == "several_arrows"
+    assert lines[3]["problem"]["data"] == {"where": "Line 3"}
     assert (lines[4]["kind"], lines[4]["aliases"]) == ("character", ["beagle"])
-    assert lines[5]["problem"] == "" and "already in line 1" in lines[5]["note"]
-    assert "would become itself" in lines[6]["problem"]
-    assert "there is no type 'paintr'" in lines[7]["problem"] and "'||'" in lines[7]["problem"]
+    (repeat,) = lines[5]["notes"]
+    assert lines[5]["problem"] is None and repeat["code"] == "repeated"
+    assert repeat["data"] == {"where": "Line 5", "name": "van gogh", "owner": "line 1"}
+    assert lines[6]["problem"]["code"] == "becomes_itself"
+    assert lines[7]["problem"]["code"] == "unknown_type"
+    assert lines[7]["problem"]["data"]["type"] == "paintr"
 
 
 def test_what_a_run_would_refuse_is_what_is_marked(folder):
@@ -41,7 +49,7 @@ def test_what_a_run_would_refuse_is_what_is_marked(folder):
     for text in ("Monet\nMonet -> person", "a => b", "x ||", "a | -> b", "‮", "y" * 400):
         refusal = ConceptListNode.validate_inputs(text=text, kind="style")
         marked = [
-            entry["problem"]
+            entry["problem"]["text"]
             for entry in check({"text": text, "kind": "style"})["lines"]
             if entry["problem"]
         ]
@@ -54,10 +62,10 @@ def test_notes_speak_of_invisible_characters_and_of_too_many_tokens(folder):
     from speed_erase.nodes.concept_list import check
 
     hidden, long = check({"text": "Mo\u200bnet\n" + "zq " * 90, "kind": "style"})["lines"]
-    assert (
-        "Invisible characters were removed from 'Monet'" in hidden["note"] and not hidden["problem"]
-    )
-    assert "tokens long, but the text encoder takes 75" in long["note"]
+    ((removed,), (tokens,)) = hidden["notes"], long["notes"]
+    assert not hidden["problem"] and removed["code"] == "invisible_removed"
+    assert removed["data"]["names"] == ["Monet"]
+    assert tokens["code"] == "too_many_tokens" and tokens["data"]["limit"] == 75
 
 
 def test_a_target_inside_protected_names_is_noted_on_its_line(folder):
@@ -66,11 +74,12 @@ def test_a_target_inside_protected_names_is_noted_on_its_line(folder):
     question = {
         "text": "Van Gogh\nGoya",
         "kind": "style",
-        "retain": {"text": "Van Gogh Museum\nRembrandt"},
+        "retain": {"text": "Van Gogh Museum\nRembrandt\ngoya"},
     }
     first, second = check(question)["lines"]
-    assert "'Van Gogh Museum'" in first["note"] and "Rembrandt" not in first["note"]
-    assert not first["problem"] and not second["note"]
+    (note,) = first["notes"]
+    assert (note["code"], note["data"]) == ("contained_in", {"names": ["Van Gogh Museum"]})
+    assert not first["problem"] and not second["notes"]
 
 
 def test_names_are_suggested_from_our_lists_and_the_users_files(folder):
@@ -101,7 +110,9 @@ def test_a_look_at_kept_names_counts_searches_and_tells_what_drops_out(folder):
             "search": "REM",
         }
     )
-    assert answer["total"] == 3 and answer["counts"].startswith("3 names: typed 3")
+    assert answer["total"] == 3 and answer["counts"] == [("typed", 3)]
+    (left_out,) = answer["notes"]
+    assert left_out["code"] == "dropped_one" and left_out["data"]["names"] == ["Van Gogh Museum"]
     assert answer["names"] == ["Rembrandt"] and answer["found"] == 1
     assert answer["dropped_names"] == ["Van Gogh Museum"] and answer["dropped"] == 1
     assert look({**question, "limit": 2})["total"] == 2

@@ -30,6 +30,9 @@ NAMES = {
         *("builtin", "text", "file", "column", "kind", "limit"),
         *("concepts", "concepts_kind", "search"),
     ),
+    "compare/prompts": ("text", "kind"),
+    "trade": ("run", "limit", "strength"),
+    "doctor": ("x",),
 }
 BODIES: list[bytes] = [
     *(b"", b"[]", b"null", b"1", b'"x"', b"{", b"\xff\xfe{}", b'{"a": NaN}', b'{"a": 1e999}'),
@@ -134,6 +137,36 @@ def test_a_fault_of_ours_is_logged_and_answered_with_a_sentence(folder, caplog):
 
     asked(work, faulty=faulty)
     assert "boom" in caplog.text
+
+
+def test_our_templates_are_listed_by_name_and_those_of_others_as_they_were(folder):
+    from aiohttp import web
+    from aiohttp.test_utils import TestClient, TestServer
+
+    from speed_erase.nodes.host.routes import LISTINGS, PACKAGE_FOLDER, sorting_templates
+
+    given = {"another": ["b", "a"], PACKAGE_FOLDER: ["Save", "App", "1 - Start here"]}
+
+    async def listing(request: Any) -> Any:
+        return web.json_response(given, status=503 if "broken" in request.query else 200)
+
+    async def other(request: Any) -> Any:
+        return web.json_response(given)
+
+    async def run() -> None:
+        app = web.Application(middlewares=[sorting_templates])
+        for path in LISTINGS:
+            app.router.add_get(path, listing)
+        app.router.add_get("/elsewhere", other)
+        async with TestClient(TestServer(app)) as client:
+            for path in LISTINGS:
+                listed = await (await client.get(path)).json()
+                assert listed == {**given, PACKAGE_FOLDER: ["1 - Start here", "App", "Save"]}
+                broken = await client.get(f"{path}?broken=1")
+                assert broken.status == 503 and await broken.json() == given
+            assert await (await client.get("/elsewhere")).json() == given
+
+    asyncio.run(run())
 
 
 def test_every_route_is_documented_and_no_other(comfyui):

@@ -14,7 +14,10 @@ pytestmark = pytest.mark.comfy
 def sent(comfyui, monkeypatch):
     """What reaches the browser: [(text, node)]."""
     messages: list[tuple[str, str]] = []
-    instance = SimpleNamespace(send_progress_text=lambda text, node: messages.append((text, node)))
+    instance = SimpleNamespace(
+        send_progress_text=lambda text, node: messages.append((text, node)),
+        send_sync=lambda event, data: None,
+    )
     stand_in = SimpleNamespace(PromptServer=SimpleNamespace(instance=instance))
     monkeypatch.setitem(sys.modules, "server", stand_in)
     return messages

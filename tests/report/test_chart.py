@@ -10,6 +10,7 @@ import pytest
 
 from speed_erase.speed_ops.certificate.certificate import Certificate
 from speed_erase.speed_ops.certificate.forecast import Forecast
+from speed_erase.speed_ops.report import chart
 from speed_erase.speed_ops.report.chart import (
     certificate_chart,
     font_for,
@@ -86,6 +87,20 @@ def test_the_least_erased_concept_comes_first_and_a_perfect_one_last() -> None:
 
 def test_a_thousand_concepts_stay_small() -> None:
     assert certificate_chart(certificate(0.2, 1000)).shape[0] < 1200
+
+
+def test_letters_without_a_font_are_written_as_codes_and_never_as_boxes(monkeypatch) -> None:
+    with_font = certificate_chart(certificate(0.5, name="葛飾北斎"))
+    monkeypatch.setattr(chart, "_OTHER_FONTS", ())
+    font = chart.font_for("葛飾北斎 Hokusai", 13)
+    text = chart.readable("葛飾北斎 Hokusai", font)
+    assert text == "\\u845b\\u98fe\\u5317\\u658e Hokusai" and not chart.missing_characters(
+        text, font
+    )
+    without = certificate_chart(certificate(0.5, name="葛飾北斎"))
+    plain = certificate_chart(certificate(0.5, name="Hokusai"))
+    assert without.shape[0] > plain.shape[0], "a note about the codes"
+    assert with_font.shape[0] in (plain.shape[0], without.shape[0])
 
 
 def test_any_name_can_be_given() -> None:

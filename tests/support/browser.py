@@ -18,6 +18,7 @@ RENDERERS = {"canvas": False, "nodes2": True}
 NO_FRONT_END = "there is no newest front end"
 _KNOWN = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _WAIT = 180_000
+_CARD = "template-workflow-"
 _EXPECTED = (
     # the front end on a wire that it cannot lead around a bypassed node
     r"No input types match type \[SPEED_\w+\] for id",
@@ -124,11 +125,20 @@ class Screen:
             " requestAnimationFrame(done)) }"
         )
 
-    def open_template(self, title: str) -> None:
-        """Clicks a card in Browse Templates, as a newcomer does."""
+    def open_templates(self) -> None:
+        """Opens Browse Templates and clicks our pack, as a newcomer does."""
         self.execute("Comfy.BrowseTemplates")
         self.page.get_by_text("ComfyUI-SPEED", exact=True).first.click(timeout=_WAIT)
-        self.page.get_by_test_id(f"template-workflow-{title}").click(timeout=_WAIT)
+        self.cards.first.wait_for(timeout=_WAIT)
+
+    @property
+    def cards(self) -> Any:
+        """The templates in the order in which Browse Templates shows them."""
+        return self.page.locator(f"[data-testid^='{_CARD}']")
+
+    def open_template(self, title: str) -> None:
+        """Clicks a card there."""
+        self.page.get_by_test_id(f"{_CARD}{title}").click(timeout=_WAIT)
 
     def wait_for_count(self, selector: str, count: int) -> None:
         """Waits until our part of the page has `count` of these: a busy machine draws late."""

@@ -1,8 +1,8 @@
 """A server that answers like ComfyUI and draws at once: one colour for each subject, a little noise
 for each seed.
 
-It can break off after a number of pictures, as a server does that is killed, or refuse every
-picture.
+It can break off after a number of pictures, as a server does that is killed, refuse every picture,
+or send something else than it meant to.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import json
 import threading
 import urllib.parse
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -61,6 +62,8 @@ class FakeComfy:
         metadata: dict[str, str] | None = None,
     ):
         self.drawn: list[dict[str, Any]] = []
+        self.spoil: Callable[[str, bytes], bytes] = lambda path, content: content
+        """(path that was asked for, answer) -> what is sent instead."""
         self.dies_after, self.refuses, self.metadata = dies_after, refuses, metadata or {}
         self.dead = False
         handler = type("Handler", (_Handler,), {"fake": self})
@@ -130,6 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(json.dumps(value).encode(), "application/json")
 
     def _send(self, content: bytes, kind: str) -> None:
+        content = self.fake.spoil(self.path, content)
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))

@@ -5,6 +5,7 @@ name, and honest files that it must pass.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -405,6 +406,80 @@ FORGERIES: dict[str, tuple[str, Change, str]] = {
         put(TEXT.replace("cond_stage_model", "text_encoders.clip_l"), lambda d: 2 * d.base[TEXT]),
         "new-tensor",
     ),
+    "scale for logits beside a layer": (
+        "erased",
+        put(FIRST.replace("weight", "logit_scale"), lambda d: torch.tensor(4.6)),
+        "new-tensor",
+    ),
+    "positions beside a layer": (
+        "erased",
+        put(FIRST.replace("weight", "position_ids"), lambda d: torch.arange(4)[None]),
+        "new-tensor",
+    ),
+    "scale for logits that is no number": (
+        "erased",
+        put("cond_stage_model.logit_scale", lambda d: torch.tensor(float("nan"))),
+        "not-finite",
+    ),
+    "fractions cut to whole numbers": (
+        "erased",
+        put(VAE, lambda d: d.base[VAE].to(torch.int64)),
+        "dtype",
+    ),
+    "layer as another layout's parametrization": (
+        "erased",
+        put(FIRST.replace("weight", "parametrizations.weight.original"), lambda d: d.base[FIRST]),
+        "new-tensor",
+    ),
+    "layer below an adapter's name": (
+        "erased",
+        put(FIRST.replace("weight", "base_layer.weight"), lambda d: d.base[FIRST]),
+        "new-tensor",
+    ),
+    "key in capitals": ("erased", put(FIRST.upper(), lambda d: d.base[FIRST]), "new-tensor"),
+    "diffusion model alone, with a ControlNet": (
+        "erased",
+        also(unet_alone(""), put("control_model.x.weight", lambda d: torch.ones(3))),
+        "new-tensor",
+    ),
+    "half of the model under another prefix": (
+        "erased",
+        renamed(f"{UNET}output_blocks.", "diffusion_model.output_blocks."),
+        "two-layouts",
+    ),
+    "LoRA with an embedding": (
+        "eraser-lora",
+        put("bundle_emb.x.string_to_param.*", lambda d: torch.ones(1, 768)),
+        "unknown-key",
+    ),
+    "LoRA with a magnitude": (
+        "eraser-lora",
+        lora_extra("lora_magnitude_vector", (8,)),
+        "unknown-key",
+    ),
+    "LoRA of rank 0": (
+        "eraser-lora",
+        lambda d: d.content.update(
+            {
+                key: value[:, :0] if key.endswith(UP) else value[:0]
+                for key, value in d.content.items()
+                if value.ndim
+            }
+        ),
+        "edit",
+    ),
+    "names of others moved most": (
+        "eraser-lora",
+        claim(
+            drift=lambda groups: [g | {"worst": [["X", s] for _, s in g["worst"]]} for g in groups]
+        ),
+        "certificate",
+    ),
+    "one more name that moved": (
+        "eraser-lora",
+        claim(drift=lambda groups: [g | {"worst": [*g["worst"], "none"]} for g in groups]),
+        "certificate",
+    ),
     # nearly the recipe's edit
     "three tenths of the edit": ("erased", blended(0.3), "edit"),
     "nine tenths of the edit, without a header": (
@@ -649,6 +724,49 @@ FOLDER_FORGERIES: dict[str, tuple[Callable[[Path, Path], None], str]] = {
         lambda folder, base: _save_vae(folder, base, 2.0),
         "changed-file",
     ),
+    "folder with a linked folder": (
+        lambda folder, base: (folder / "unet" / "more").symlink_to(base / "unet"),
+        "extra-file",
+    ),
+    "folder with a link to nothing yet": (
+        lambda folder, base: (folder / "unet" / "model.safetensors").symlink_to("absent"),
+        "extra-file",
+    ),
+    "folder with a pipe": (
+        lambda folder, base: os.mkfifo(folder / "unet" / "diffusion_pytorch_model.bin"),
+        "extra-file",
+    ),
+    "folder with an adapter for its text encoder": (
+        lambda folder, base: (folder / "text_encoder" / "adapter_config.json").write_text("{}"),
+        "extra-file",
+    ),
+    "folder with an index of a variant": (
+        lambda folder, base: (
+            folder / "unet" / "diffusion_pytorch_model.safetensors.index.fp16.json"
+        ).write_text("{}"),
+        "extra-file",
+    ),
+    "folder with code": (
+        lambda folder, base: (folder / "pipeline.py").write_text("x"),
+        "extra-file",
+    ),
+    "folder with a third shard": (
+        lambda folder, base: (
+            _sharded(folder, base),
+            shutil.copy(
+                _unet_file(base),
+                folder / "unet" / "diffusion_pytorch_model-00003-of-00003.safetensors",
+            ),
+        ),
+        "extra-file",
+    ),
+    "folder with a card of another kind": (
+        lambda folder, base: (
+            (folder / "README.md").mkdir(),
+            (folder / "README.md" / "x.safetensors").write_bytes(b"x"),
+        ),
+        "extra-file",
+    ),
     "folder with another index": (
         lambda folder, base: (folder / "model_index.json").write_text("{}"),
         "changed-file",
@@ -750,6 +868,26 @@ BROKEN: dict[str, Callable[[bytes, bytes], tuple[bytes, bytes]]] = {
     "metadata that are numbers": _header_with(
         lambda entries: entries["__metadata__"].update({"speed.version": 1})
     ),
+}
+
+
+def _weights_elsewhere(folder: Path, base: Path) -> None:
+    outside = folder.with_name("elsewhere.safetensors")
+    _unet_file(folder).rename(outside)
+    _unet_file(folder).symlink_to(outside)
+
+
+def _shards_elsewhere(folder: Path, base: Path) -> None:
+    _sharded(folder, base)
+    path = folder / "unet" / "diffusion_pytorch_model.safetensors.index.json"
+    shutil.copy(_unet_file(base), folder.with_name("b.safetensors"))
+    keys = json.loads(path.read_text())["weight_map"]
+    path.write_text(json.dumps({"weight_map": dict.fromkeys(keys, "../../b.safetensors")}))
+
+
+BROKEN_FOLDERS: dict[str, Callable[[Path, Path], None]] = {
+    "weights that are a link to elsewhere": _weights_elsewhere,
+    "an index that leads elsewhere": _shards_elsewhere,
 }
 
 FOLDER_VARIANTS: dict[str, Callable[[Path, Path], None]] = {

@@ -37,7 +37,7 @@ PAYLOADS: dict[str, str] = {
 }
 """Strings, each put into every place that takes one."""
 
-WORD = ("verdict", "level", "worst_level")
+WORD = ("verdict",)
 """Values without which a view shows nothing at all."""
 RUN = "0123abcd"
 FACTS: dict[str, Any] = {
@@ -51,9 +51,9 @@ FACTS: dict[str, Any] = {
         | {"verdict": "weakened", "words": "weakened", "left": 0.5, "probe_median": 0.5}
     ],
     "counts": {"erased": 0, "weakened": 1, "stands": 0, "unproven": 0},
-    "side_effects": {"level": "tiny", "worst_level": "small", "most_affected": [["Monet", 0.2]]},
+    "effects": {"words": "tiny", "worst": "small", "affected": ["Monet"]},
     "why": {"code": "why", "text": "why", "data": {"name": "x", "names": ["y"], "share": 0.5}},
-    "next": ["use_auto"],
+    "next": [{"code": "use_auto", "text": "advice"}],
     "warnings": [{"code": "warning", "text": "warning", "data": {"name": "x"}}],
     "drift": [
         {"group": "Protected names, alone", "names": 3, "median": 0.1, "p95": 0.2}
@@ -66,8 +66,9 @@ FACTS: dict[str, Any] = {
         "budget": 0.3,
         "reach": 0.5,
         "offers": {"balanced": [0.3, 0.2, 0.1]},
+        "live": True,
     },
-    "details": ["detail"],
+    "details": [{"code": "detail", "text": "detail", "data": {"name": "x"}}],
     "total": 2,
     "leaking": 1,
     "seeds": 1,
@@ -160,7 +161,9 @@ def hostile_workflows(sound: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for name, result in results().items():
         workflow = copy.deepcopy(sound)
         payload = PAYLOADS.get(name.removesuffix(" in every string"), PAYLOADS["image"])
-        for node in workflow["nodes"]:
+        subgraphs = workflow.get("definitions", {}).get("subgraphs", [])
+        inside = (node for subgraph in subgraphs for node in subgraph["nodes"])
+        for node in (*workflow["nodes"], *inside):
             properties = node.setdefault("properties", {})
             properties |= {"speed": result, "recipe": payload, "speed_names": [payload]}
             node["title"] = payload[:200]

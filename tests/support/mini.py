@@ -143,6 +143,9 @@ import json, os, sys
 import transformers
 from speed_erase.speed_ops.cli.main import main
 from speed_erase.speed_ops.checkpoints import erase_file
+from speed_erase.speed_ops.demo import generate, showcase
+if "quick-demo" in sys.argv:
+    generate.STEPS, showcase.COLUMNS = 1, showcase.COLUMNS[::4]
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
@@ -160,9 +163,10 @@ class Nursery:
     is forked from one that has, and that computes nothing itself, so there are no threads to
     lose."""
 
-    def __init__(self, **environment: str) -> None:
+    def __init__(self, *options: str, **environment: str) -> None:
+        """`options`: with "quick-demo" the demo draws two images in one step."""
         self._mother = subprocess.Popen(
-            [sys.executable, "-c", pico.standalone(_NURSERY)],
+            [sys.executable, "-c", pico.standalone(_NURSERY), *options],
             env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

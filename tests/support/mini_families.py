@@ -11,10 +11,8 @@ widths of text are real, but for tokenizers that a checkpoint brings.
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import math
-import string
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from mini_chat import pieces as pieces
 from mini_checkpoints import te_options
 from torch import Tensor, nn
 
@@ -440,8 +439,8 @@ def _small_vision() -> Iterator[None]:
         yield
 
 
-def load_text(name: str, **options: Any) -> Any:
-    """CLIP with the family's own tokenizers and shrunken encoders."""
+def load_text(name: str, blocks: int | None = None, **options: Any) -> Any:
+    """CLIP with the family's own tokenizers and shrunken encoders, of few `blocks`."""
     import comfy.sd
 
     mini = MINIS[name]
@@ -456,11 +455,12 @@ def load_text(name: str, **options: Any) -> Any:
         for kind in ("t5xxl", "umt5xxl", "pile_t5xl")
     }
     shapes |= {f"{kind}_model_config": {**_CHAT, **_CHAT_TABLE} for kind in _CHATS}
-    for kind, blocks in _BLOCKS.items():
-        shapes[f"{kind}_model_config"]["num_hidden_layers"] = blocks
+    for kind in _CHATS:
+        if count := blocks or _BLOCKS.get(kind):
+            shapes[f"{kind}_model_config"]["num_hidden_layers"] = count
     if "byt5" in inspect.signature(encoder).parameters:  # ByT5 has no name there
         shapes["_model_config"] = dict(_T5)
-    data = {"spiece_model": _pieces(**mini.pieces)} if mini.pieces else {}
+    data = {"spiece_model": pieces(**mini.pieces)} if mini.pieces else {}
     data["tekken_model"] = _tekken()
     with torch.inference_mode(), _small_vision():
         clip = comfy.sd.CLIP(
@@ -484,6 +484,9 @@ def load_text(name: str, **options: Any) -> Any:
 
 class Few(nn.Module):
     """A table that gives tokens beyond its end embeddings from its beginning."""
+
+    comfy_cast_weights = False
+    """As a table of ComfyUI's that is used as it is; encoders that write ask for it."""
 
     def __init__(self, table: Any) -> None:
         super().__init__()
@@ -524,30 +527,6 @@ def _tame(key: str, shape: torch.Size, size: float | None = 0.03, decays: bool =
     )
     values = total[:count].reshape(shape) * (size or shape[-1] ** -0.5)
     return values * torch.arange(1, shape[-1] + 1) ** -0.5 * shape[-1] ** 0.25 if decays else values
-
-
-@lru_cache
-def _pieces(**special: int) -> Tensor:
-    """A sentencepiece model of letters and pairs."""
-    import sentencepiece
-
-    letters = string.ascii_letters
-    text = iter(
-        [" ".join(a + b for b in letters) for a in letters] + [" ".join(string.printable.split())]
-    )
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=text,
-        model_writer=model,
-        vocab_size=300,
-        hard_vocab_limit=False,
-        character_coverage=1.0,
-        num_threads=1,
-        num_sub_iterations=1,
-        minloglevel=2,
-        **special,
-    )
-    return torch.ByteTensor(list(model.getvalue()))
 
 
 @lru_cache

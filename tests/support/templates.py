@@ -659,11 +659,16 @@ def leaks(graph: Graph) -> None:
     )
 
 
-def _app(graph: Graph, inputs: list[tuple[int, str]], outputs: list[int]) -> None:
-    """Opens in App mode, where front ends have it: these widgets, and what these nodes show."""
+def _app(graph: Graph, inputs: list[tuple[int, str, str]], outputs: list[int]) -> None:
+    """Opens in App mode, where front ends have it: these widgets (node, name, label), and what
+    these nodes show.
+    """
+    for number, name, label in inputs:
+        slots = graph.nodes[number - 1]["inputs"]
+        next(slot for slot in slots if slot["name"] == name)["label"] = label
     graph.extra = {
         "linearMode": True,
-        "linearData": {"inputs": [list(item) for item in inputs], "outputs": outputs},
+        "linearData": {"inputs": [list(item[:2]) for item in inputs], "outputs": outputs},
     }
 
 
@@ -672,10 +677,10 @@ def _node(graph: Graph, kind: str) -> int:
 
 
 def _show(graph: Graph, eraser: int, compare: int) -> list[int]:
-    """Nodes with the images and the report, which App mode shows."""
+    """Nodes with the images and the verdict, which App mode shows: it shows no text."""
     return [
         graph.add("PreviewImage", (_LAST, 0), (400, 400), images=(compare, "grid")),
-        graph.add("PreviewAny", (_AFTER, 1140), (490, 240), source=(eraser, "report")),
+        graph.add("PreviewImage", (_AFTER, 1140), (490, 400), images=(eraser, "chart")),
     ]
 
 
@@ -700,7 +705,12 @@ def my_style(graph: Graph) -> None:
     )
     outputs = _show(graph, eraser, compare)
     listed = _node(graph, "ConceptList")
-    inputs = [(loader, "ckpt_name"), (listed, "text"), (eraser, "priority"), (compare, "target")]
+    inputs = [
+        (loader, "ckpt_name", "model"),
+        (listed, "text", "names to erase"),
+        (eraser, "priority", "priority"),
+        (compare, "target", "prompt to compare"),
+    ]
     _app(graph, inputs, outputs)
 
 
@@ -712,8 +722,7 @@ def check_model(graph: Graph) -> None:
         " To verify that the weights agree, use the command line: *speed-erase verify*.",
     )
     inspect = graph.add("SpeedInspect", (0, 0), (450, 320), file=f"checkpoints/{DEMO}")
-    shown = graph.add("PreviewAny", (500, 0), (450, 320), source=(inspect, "text"))
-    _app(graph, [(inspect, "file")], [shown])
+    _app(graph, [(inspect, "file", "model file")], [inspect])
 
 
 def recipe(graph: Graph) -> None:
@@ -738,7 +747,12 @@ def recipe(graph: Graph) -> None:
         **{**_DEMO_LOOK, "pairs": 1},
     )
     outputs = _show(graph, eraser, compare)
-    _app(graph, [(loader, "ckpt_name"), (eraser, "recipe"), (compare, "target")], outputs)
+    inputs = [
+        (loader, "ckpt_name", "model"),
+        (eraser, "recipe", "recipe"),
+        (compare, "target", "prompt to compare"),
+    ]
+    _app(graph, inputs, outputs)
 
 
 TEMPLATES: dict[str, Callable[[Graph], None]] = {
