@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from ..figures import markdown_table
-from ..storage import load_json, save_text
-from . import answers
+from ..storage import load_json, save_json, save_text
+from . import answers, entry
 from .answers import Runs, Table, percent
 from .figures import before_after, painters_sheet, score_and_seen, trade_off
 from .measures import h_o_interval, wilson
 from .methods import DEFAULT, METHODS, NONE
 from .run import Runner
+from .signals import measure_runs, separation
 from .tasks import TASKS
+from .wording import REWORDED
 from .world import FIGURES, PAINTERS, SUBJECTS
 
 TEXT = Path(__file__).parent / "page.md"
@@ -55,6 +57,17 @@ def store(runner: Runner, out: Path, world: str) -> None:
     runs = Runs.of(results)
     for task in SHOWN.get(world, ()):
         before_after(runner, runs, TASKS[task], out / f"images-{world}-{task}.png")
+
+
+MEASURED = ("painters1", "painters10", "subjects3", "people4", "characters3")
+"""Tasks on which all measures are compared."""
+
+
+def store_signals(runner: Runner, out: Path) -> None:
+    """How well each measure ranks what a world's images show, over its methods."""
+    methods = [name for name in METHODS if METHODS[name].group in ("ours", "released", "aim")]
+    entries = measure_runs(runner, MEASURED, methods)
+    save_json(out / "signals.json", separation(entries))
 
 
 def stored_path(out: Path, world: str) -> Path:
@@ -142,7 +155,14 @@ def page(out: Path) -> str:
             for name, (facts, _) in stored.items()
         ),
     }
+    tables["signals"] = _signals(out / "signals.json")
+    tables["aims"] = answers.aims(worlds)
     parts = {name: markdown_table(*table) for name, table in tables.items()}
+    inside = list(entry.tables(stored["c"][1].results).values()) if "c" in stored else []
+    for name, table in zip(("rows", "inputs", "inner"), inside, strict=False):
+        parts[name] = markdown_table(*table)
+    for name in ("rows", "inputs", "inner"):
+        parts.setdefault(name, "")
     for name in WORLDS:
         runs = stored[name][1] if name in stored else Runs(())
         parts[f"glance_{name}"] = markdown_table(*answers.glance(runs))
@@ -180,9 +200,21 @@ def _judge(stored: Mapping[str, tuple[dict[str, Any], Runs]]) -> Table:
     return ["images", *HEADS], rows
 
 
+def _signals(path: Path) -> Table:
+    """Which measure ranks edits of any method as their images do."""
+    shares = load_json(path) if path.exists() else {}
+    words = {
+        "remaining": "remaining: everything between the output and the replacement's",
+        "distance": "distance: its part along the line to the replacement",
+        "weighted": "distance, weighted by what separates names",
+    }
+    lines = [[words[name], percent(shares.get(name))] for name in words]
+    return ["measure", "lower where the concept is gone (%)"], lines
+
+
 def runs_csv(worlds: Mapping[str, Runs]) -> str:
     """One line per run, the best of each task first; intervals of 95%, shares in percent."""
-    order, out = list(TASKS), io.StringIO()
+    order, out = list(TASKS | REWORDED), io.StringIO()
     lines: list[dict[str, Any]] = []
     for world, runs in worlds.items():
         ranked = sorted(runs.results, key=lambda run: (order.index(run["task"]), -run["h_o"]))
