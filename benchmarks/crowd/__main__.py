@@ -1,4 +1,4 @@
-"""`python -m benchmarks.crowd train|judge|run|answers|...` (see `--help`): the image tests."""
+"""`python -m benchmarks.crowd train|judge|run|answers|...|page`: the image tests."""
 
 from __future__ import annotations
 

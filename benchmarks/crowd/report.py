@@ -19,7 +19,6 @@ from .methods import DEFAULT, METHODS, NONE
 from .run import Runner
 from .signals import measure_runs, separation
 from .tasks import TASKS
-from .wording import REWORDED
 from .world import FIGURES, PAINTERS, SUBJECTS
 
 TEXT = Path(__file__).parent / "page.md"
@@ -141,7 +140,10 @@ def page(out: Path) -> str:
         "priors": answers.soft_and_hard(first),
         "judge": _judge(stored),
     }
+    shares = load_json(path) if (path := out / "signals.json").exists() else {}
     facts = {
+        "signals_drift": f"{shares.get('drift', 0):.2f}",
+        "signals_edits": shares.get("edits", 0),
         "painters": len(PAINTERS),
         "subjects": len(SUBJECTS),
         "figures": len(FIGURES),
@@ -157,19 +159,26 @@ def page(out: Path) -> str:
     }
     tables["signals"] = _signals(out / "signals.json")
     tables["aims"] = answers.aims(worlds)
-    parts = {name: markdown_table(*table) for name, table in tables.items()}
-    inside = list(entry.tables(stored["c"][1].results).values()) if "c" in stored else []
+    parts = {name: _shown(table) for name, table in tables.items()}
+    inside = []
+    if (path := stored_path(out, "c")).exists():
+        inside = list(entry.tables(unpacked(path)[1]).values())
     for name, table in zip(("rows", "inputs", "inner"), inside, strict=False):
-        parts[name] = markdown_table(*table)
+        parts[name] = _shown(table)
     for name in ("rows", "inputs", "inner"):
         parts.setdefault(name, "")
     for name in WORLDS:
         runs = stored[name][1] if name in stored else Runs(())
-        parts[f"glance_{name}"] = markdown_table(*answers.glance(runs))
+        parts[f"glance_{name}"] = _shown(answers.glance(runs))
         limits, better = answers.by_limit(runs)
-        parts |= {f"limits_{name}": markdown_table(*limits), f"better_{name}": better}
+        parts |= {f"limits_{name}": _shown(limits), f"better_{name}": better}
         parts |= _shares(f"{name}_", runs)
     return TEXT.read_text(encoding="utf-8").format_map(facts | parts)
+
+
+def _shown(table: Table) -> str:
+    """The table, or that there is nothing for it yet."""
+    return markdown_table(*table) if table[1] else "Not run on these models yet."
 
 
 def _shares(prefix: str, runs: Runs) -> dict[str, str]:
@@ -214,7 +223,7 @@ def _signals(path: Path) -> Table:
 
 def runs_csv(worlds: Mapping[str, Runs]) -> str:
     """One line per run, the best of each task first; intervals of 95%, shares in percent."""
-    order, out = list(TASKS | REWORDED), io.StringIO()
+    order, out = list(TASKS), io.StringIO()
     lines: list[dict[str, Any]] = []
     for world, runs in worlds.items():
         ranked = sorted(runs.results, key=lambda run: (order.index(run["task"]), -run["h_o"]))
