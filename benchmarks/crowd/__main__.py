@@ -1,4 +1,4 @@
-"""`python -m benchmarks.crowd train|judge|run|answers|choices|store|page`: the image tests."""
+"""`python -m benchmarks.crowd train|judge|run|answers|...|page`: the image tests."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def main() -> None:
     commands.add_parser("answers", parents=[shared], help="tables of world c's own questions")
     out = argparse.ArgumentParser(add_help=False)
     out.add_argument("--out", type=Path, default=Path("docs/research/image-tests"))
+    help = "compare measures with images, over the stored runs"
+    commands.add_parser("signals", parents=[shared, out], help=help)
     stored = commands.add_parser("store", parents=[shared, out], help="runs and images to the page")
     stored.add_argument("--name", help="of another training of the same world, such as a2")
     commands.add_parser("page", parents=[out], help="the page from what is stored next to it")
@@ -41,7 +43,7 @@ def perform(options: argparse.Namespace) -> None:
     from ..training import Log
     from .entry import answer
     from .judge import train_judge
-    from .report import store, write_page
+    from .report import store, store_signals, write_page
     from .run import Runner
     from .tasks import TASKS
     from .worlds import WORLDS
@@ -67,6 +69,8 @@ def perform(options: argparse.Namespace) -> None:
     if options.command == "run":
         chosen = [world.tasks[name] for name in options.task or world.tasks]
         runs.run_all(chosen, world.methods)
+    elif options.command == "signals":
+        store_signals(runs, options.out)
     elif options.command == "answers":
         print(answer(runs))
     elif options.command == "choices":

@@ -365,3 +365,19 @@ def agreement_by_world(worlds: Mapping[str, Runs]) -> Table:
         counts = [str(sum(called)), str(len(called) - sum(called))]
         lines.append([world, str(len(cases)), *map(percent, shares), *counts])
     return head, lines
+
+
+AIMED = (DEFAULT, "far_1.1", "aim_2", "far_2")
+
+
+def aims(worlds: Mapping[str, Runs]) -> Table:
+    """Acc_e and Acc_r of `auto` with other aims, by world and task, where two of them were run."""
+    head = ["world", "task", *(METHODS[name].label for name in AIMED)]
+    lines = []
+    for world, runs in worlds.items():
+        for task in TASKS:
+            results = [runs.get(task, name) for name in AIMED]
+            if sum(result is not None for result in results) > 1:
+                cells = [_erased_and_kept(result) for result in results]
+                lines.append([world, TASKS[task].label, *cells])
+    return head, lines

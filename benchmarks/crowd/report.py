@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ..figures import markdown_table
-from ..storage import load_json, save_text
-from . import answers
+from ..storage import load_json, save_json, save_text
+from . import answers, entry
 from .answers import Runs, Table, percent
 from .figures import before_after, painters_sheet, score_and_seen, trade_off
 from .measures import h_o_interval, wilson
 from .methods import DEFAULT, METHODS, NONE
 from .run import Runner
+from .signals import measure_runs, separation
 from .tasks import TASKS
 from .world import FIGURES, PAINTERS, SUBJECTS
 
@@ -55,6 +56,17 @@ def store(runner: Runner, out: Path, world: str) -> None:
     runs = Runs.of(results)
     for task in SHOWN.get(world, ()):
         before_after(runner, runs, TASKS[task], out / f"images-{world}-{task}.png")
+
+
+MEASURED = ("painters1", "painters10", "subjects3", "people4", "characters3")
+"""Tasks on which all measures are compared."""
+
+
+def store_signals(runner: Runner, out: Path) -> None:
+    """How well each measure ranks what a world's images show, over its methods."""
+    methods = [name for name in METHODS if METHODS[name].group in ("ours", "released", "aim")]
+    entries = measure_runs(runner, MEASURED, methods)
+    save_json(out / "signals.json", separation(entries))
 
 
 def stored_path(out: Path, world: str) -> Path:
@@ -128,7 +140,10 @@ def page(out: Path) -> str:
         "priors": answers.soft_and_hard(first),
         "judge": _judge(stored),
     }
+    shares = load_json(path) if (path := out / "signals.json").exists() else {}
     facts = {
+        "signals_drift": f"{shares.get('drift', 0):.2f}",
+        "signals_edits": shares.get("edits", 0),
         "painters": len(PAINTERS),
         "subjects": len(SUBJECTS),
         "figures": len(FIGURES),
@@ -142,14 +157,28 @@ def page(out: Path) -> str:
             for name, (facts, _) in stored.items()
         ),
     }
-    parts = {name: markdown_table(*table) for name, table in tables.items()}
+    tables["signals"] = _signals(out / "signals.json")
+    tables["aims"] = answers.aims(worlds)
+    parts = {name: _shown(table) for name, table in tables.items()}
+    inside = []
+    if (path := stored_path(out, "c")).exists():
+        inside = list(entry.tables(unpacked(path)[1]).values())
+    for name, table in zip(("rows", "inputs", "inner"), inside, strict=False):
+        parts[name] = _shown(table)
+    for name in ("rows", "inputs", "inner"):
+        parts.setdefault(name, "")
     for name in WORLDS:
         runs = stored[name][1] if name in stored else Runs(())
-        parts[f"glance_{name}"] = markdown_table(*answers.glance(runs))
+        parts[f"glance_{name}"] = _shown(answers.glance(runs))
         limits, better = answers.by_limit(runs)
-        parts |= {f"limits_{name}": markdown_table(*limits), f"better_{name}": better}
+        parts |= {f"limits_{name}": _shown(limits), f"better_{name}": better}
         parts |= _shares(f"{name}_", runs)
     return TEXT.read_text(encoding="utf-8").format_map(facts | parts)
+
+
+def _shown(table: Table) -> str:
+    """The table, or that there is nothing for it yet."""
+    return markdown_table(*table) if table[1] else "Not run on these models yet."
 
 
 def _shares(prefix: str, runs: Runs) -> dict[str, str]:
@@ -178,6 +207,18 @@ def _judge(stored: Mapping[str, tuple[dict[str, Any], Runs]]) -> Table:
             shares.append(percent(sum(values) / len(values) if values else None))
         rows.append([f"original model, {WORLDS[world]}", *shares])
     return ["images", *HEADS], rows
+
+
+def _signals(path: Path) -> Table:
+    """Which measure ranks edits of any method as their images do."""
+    shares = load_json(path) if path.exists() else {}
+    words = {
+        "remaining": "remaining: everything between the output and the replacement's",
+        "distance": "distance: its part along the line to the replacement",
+        "weighted": "distance, weighted by what separates names",
+    }
+    lines = [[words[name], percent(shares.get(name))] for name in words]
+    return ["measure", "lower where the concept is gone (%)"], lines
 
 
 def runs_csv(worlds: Mapping[str, Runs]) -> str:

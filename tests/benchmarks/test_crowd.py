@@ -323,11 +323,10 @@ def test_a_transformer_is_edited_where_text_enters_and_nowhere_else(
     folder, chosen = folders["c"], WORLDS["c"]
     crowd = chosen.crowd(folder, CrowdText(folder, fake_encoder()), steps=2)
     untouched = {key: value.clone() for key, value in crowd.model.state_dict().items()}
-    edits = {"auto": {ENTRY, SECOND}, "only_tokens": {ENTRY}, "only_pooled": {SECOND}}
-    edits |= {"uce_2025": {ENTRY}, "double_projections": {ENTRY}, "oce": {ENTRY}}
-    edits |= {"uce_lent": {ENTRY}, "oce_lent": {ENTRY}, "rows_last": {ENTRY, SECOND}}
+    edits = {"only_tokens": {ENTRY}, "only_pooled": {SECOND}, "double_projections": {ENTRY}}
+    edits |= {"uce_lent": {ENTRY}, "oce_lent": {ENTRY}}
     inner = {f"joint_blocks.{i}.context_block.attn.qkv.weight" for i in range(3)}
-    edits |= {"inner_alone": inner, "inner_too": {ENTRY, SECOND, *inner}}
+    edits["inner_too"] = {ENTRY, SECOND, *inner}
     rows = methods.TaskRows(TASKS["painters1"], crowd, effort="fast")
     for name, keys in edits.items():
         edited = rows.edit(METHODS[name]).weights
