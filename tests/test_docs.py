@@ -126,7 +126,7 @@ def test_scripts_exist(name: str) -> None:
 def test_scripts_are_found() -> None:
     """The negative control."""
     found = [call for name in PAGES for call in BENCHMARK.findall(page(name))]
-    assert len({module for module, _ in found}) > 5 and (" page") in dict(found).values()
+    assert len({module for module, _ in found}) > 5 and ("benchmarks.crowd", " page") in found
 
 
 LINK = re.compile(r"\]\(([^)#:]+)[)#]")

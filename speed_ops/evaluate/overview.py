@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..certificate.summary import LEVEL_WORDS, SideEffects
 from ..certificate.verdicts import VERDICT_WORDS, verdict_in_words
 from ..checkpoints.batch import Candidate, Done
 from ..checkpoints.no_names import mentions_name
@@ -25,7 +24,8 @@ from ..provenance import Claim, read_provenance
 from ..recipe import StoredJob, recipe_of
 from ..report.html import template
 from .pairs import Drawing, Pair, ResultKind, draw_pairs
-from .recorded_effects import recorded_effects
+from .recorded_effects import SideEffects as SideEffects
+from .recorded_effects import level_in_words, recorded_effects
 
 PAGE, DATA = "overview.html", "overview.json"
 MAX_COLUMNS = 12
@@ -142,7 +142,7 @@ def _page(rows: Sequence[Compared], missing: Sequence[tuple[str, str]]) -> str:
         "concepts": columns[:MAX_COLUMNS],
         "more": len(columns) - MAX_COLUMNS,
         "words": {verdict: verdict_in_words(verdict) for verdict in VERDICT_WORDS},
-        "levels": LEVEL_WORDS,
+        "level_in_words": level_in_words,
         "missing": missing,
         "package_version": "",
     }

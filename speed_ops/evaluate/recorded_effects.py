@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..certificate.certificate import Drift
-from ..certificate.summary import SideEffects, side_effects
+from ..certificate.summary import LEVEL_WORDS, SideEffects, side_effects
 from ..errors import FileError
 from ..files.schema import Fields
 from ..provenance import Provenance
@@ -24,3 +24,8 @@ def recorded_effects(header: Provenance) -> SideEffects | None:
         mean, where = group.number("mean", 0.0), group.text("where")
         groups.append(Drift(group.text("group"), where, 0, 0.0, 0.0, 0.0, tuple(worst), mean))
     return side_effects(groups)
+
+
+def level_in_words(effects: SideEffects) -> str:
+    """How visible they are."""
+    return LEVEL_WORDS[effects.level]
