@@ -14,6 +14,7 @@ from text_pico import WIDTH, full_prompt, tiny_encoder
 from speed_erase.speed_ops import embed as embedding
 from speed_erase.speed_ops.certificate.forecast import Forecast
 from speed_erase.speed_ops.embed import embed
+from speed_erase.speed_ops.embedder import outlook
 from speed_erase.speed_ops.encoders.cache import CachedEncoder, EmbeddingCache
 from speed_erase.speed_ops.encoders.clip import ClipTextEncoder
 from speed_erase.speed_ops.encoders.encoder import TextEncoder
@@ -368,6 +369,18 @@ def test_what_is_coming_is_said_before_and_what_was_left_out_after(
     assert text.code == "encoding_timed" and text.data["prompts"] > 400
     assert found.left_out == 400 - 16 - 16 - EFFORTS["fast"].considered
     assert embedded(big_job(120), encoder).left_out == 0
+
+
+def test_the_estimate_grows_with_the_time_per_text_and_with_their_number(
+    encoder: ClipTextEncoder,
+) -> None:
+    reader = CachedEncoder(encoder)
+    slow, slower, more = (
+        outlook(reader, prompts, 0, 10, seconds).data["seconds"]
+        for prompts, seconds in ((100, 20.0), (100, 40.0), (200, 20.0))
+    )
+    assert slow > 0 and slower == pytest.approx(2 * slow, abs=1)
+    assert more == pytest.approx(2 * slow, abs=1)
 
 
 def test_a_short_list_spares_no_witnesses(encoder: ClipTextEncoder) -> None:
